@@ -1,0 +1,19 @@
+//! The nouns that everything else speaks in: replicas, byte ranges, versions.
+//!
+//! A *volume* is one configuration file, one mount point and one set of
+//! *replicas*; a replica is one underlying mount, known by its [`ReplicaId`].
+//! Per-replica state lives in a [`ReplicaMap`], indexed by that id, so that the
+//! number of replicas is a run-time number everywhere. Sets of replicas are
+//! [`ReplicaSet`]s, small enough to copy.
+//!
+//! This module stands below all others and does no I/O, with one exception:
+//! [`mounts`] reads the kernel's mount table for `fanfs check` and for start-up.
+
+pub mod mounts;
+mod range;
+mod replica;
+mod version;
+
+pub use range::ByteRange;
+pub use replica::{MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
+pub use version::{FileId, FileVersion, Mode};
