@@ -1,0 +1,239 @@
+//! What fanfs asks of a replica, and the threads that do the asking.
+//!
+//! A [`Backend`] is one replica's tree: blocking calls on paths relative to
+//! its root. [`Directory`] is the real one, a mounted directory. Everything
+//! else a replica may do (limits, faults, slowness) is a decorator around
+//! another backend: [`RateLimited`], [`Faulty`]. Tests, benches and `fanfs demo` stack the
+//! same decorators as the daemon does.
+//!
+//! A [`Replica`] is a backend together with its own bounded [`Pool`] of
+//! threads.
+//!
+//! *Invariant:* a backend's methods are called on its replica's pool and
+//! nowhere else, so a replica that hangs takes its own threads with it and
+//! nothing more. Backends know nothing of scheduling: they neither retry nor
+//! choose.
+
+mod directory;
+mod error;
+mod fault;
+mod pool;
+mod rate_limit;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::telemetry::ReplicaCounters;
+use crate::volume::{FileId, FileVersion, ReplicaId};
+
+pub use directory::Directory;
+pub use error::BackendError;
+pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
+pub use pool::{Lane, Pool, PoolLimits};
+pub use rate_limit::RateLimited;
+
+/// What a backend call returns.
+pub type Result<T> = std::result::Result<T, BackendError>;
+
+/// One replica's tree.
+///
+/// Paths are relative to the replica's root; the empty path is the root. No
+/// method follows a symbolic link or leaves the root. All methods block.
+///
+/// # Errors
+/// Every method returns [`BackendError::Os`] with the errno that the replica
+/// gave.
+pub trait Backend: Send + Sync {
+    /// Attributes of the object itself, symbolic links included.
+    fn stat(&self, path: &Path) -> Result<Attr>;
+
+    /// Attributes of several entries of one directory; an entry may fail alone.
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
+
+    /// All entries of a directory but `.` and `..`, in the replica's order.
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>>;
+
+    /// A symbolic link's target, verbatim.
+    fn read_link(&self, path: &Path) -> Result<OsString>;
+
+    /// Opens a regular file for reading.
+    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>>;
+
+    /// Size and use of the file system that the root is on.
+    fn stat_fs(&self) -> Result<StatFs>;
+
+    /// One extended attribute's value.
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>>;
+
+    /// Names of all extended attributes, each ended by a NUL byte.
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
+}
+
+/// A file open on one replica.
+///
+/// # Errors
+/// As [`Backend`]'s.
+pub trait BackendFile: Send + Sync {
+    /// Attributes of the open file.
+    fn attr(&self) -> Result<Attr>;
+
+    /// Reads into `buf` from `offset`; returns the number of bytes, 0 at the
+    /// end of the file. Like pread(2), it may return fewer than asked for.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// The next offset at or after `offset` with data, or with a hole.
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
+}
+
+/// What [`BackendFile::seek`] looks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// `SEEK_DATA`
+    Data,
+    /// `SEEK_HOLE`
+    Hole,
+}
+
+/// What kind of object an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    /// Regular file.
+    Regular,
+    /// Directory.
+    Directory,
+    /// Symbolic link.
+    Symlink,
+    /// Named pipe.
+    Fifo,
+    /// Unix socket.
+    Socket,
+    /// Character device.
+    CharDevice,
+    /// Block device.
+    BlockDevice,
+}
+
+/// Seconds and nanoseconds since the epoch; seconds may be negative.
+pub type Timestamp = (i64, u32);
+
+/// Attributes of one object on one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Device and inode number, as this replica shows them.
+    pub id: FileId,
+    /// Kind of object.
+    pub kind: FileKind,
+    /// The permission bits of the mode, set-id and sticky bits included.
+    pub perm: u16,
+    /// Number of hard links.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number, major and minor, of a device node.
+    pub rdev: (u32, u32),
+    /// Size in bytes.
+    pub size: u64,
+    /// Allocated blocks of 512 bytes.
+    pub blocks: u64,
+    /// Preferred block size in bytes.
+    pub blksize: u32,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last modification.
+    pub mtime: Timestamp,
+    /// Last status change.
+    pub ctime: Timestamp,
+}
+
+impl Attr {
+    /// The version of the file's content that these attributes stand for.
+    pub fn version(&self) -> FileVersion {
+        FileVersion { ino: self.id.ino, size: self.size, mtime: self.mtime, ctime: self.ctime }
+    }
+}
+
+/// One entry of a directory listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The entry's name: any bytes but `/` and NUL.
+    pub name: OsString,
+    /// Inode number as the listing shows it.
+    pub ino: u64,
+    /// Kind, where the listing tells.
+    pub kind: Option<FileKind>,
+}
+
+/// Size and use of a file system; as statvfs(3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Blocks of `frsize` bytes.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Blocks free to ordinary users.
+    pub bavail: u64,
+    /// Inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Preferred transfer size in bytes.
+    pub bsize: u32,
+    /// Unit of the block counts in bytes.
+    pub frsize: u32,
+    /// Longest name in bytes.
+    pub namelen: u32,
+}
+
+/// A backend with the threads that may call it, and what they counted.
+pub struct Replica {
+    /// Its place in the volume.
+    pub id: ReplicaId,
+    /// Its name in the configuration.
+    pub name: String,
+    /// What it did so far.
+    pub counters: Arc<ReplicaCounters>,
+    backend: Arc<dyn Backend>,
+    pool: Pool,
+}
+
+impl Replica {
+    /// Gives `backend` a pool of its own.
+    pub fn new(
+        id: ReplicaId,
+        name: String,
+        backend: Arc<dyn Backend>,
+        limits: PoolLimits,
+        counters: Arc<ReplicaCounters>,
+    ) -> Self {
+        let pool = Pool::new(&name, limits);
+        Self { id, name, counters, backend, pool }
+    }
+
+    /// Runs `job` on one of the replica's own threads, soon.
+    ///
+    /// # Errors
+    /// [`BackendError::Busy`] where the lane's queue is full or the pool has
+    /// been stopped; `job` was then dropped unrun.
+    pub fn submit(
+        &self,
+        lane: Lane,
+        job: impl FnOnce(&dyn Backend) + Send + 'static,
+    ) -> Result<()> {
+        let backend = Arc::clone(&self.backend);
+        self.pool.submit(lane, Box::new(move || job(&*backend)))
+    }
+
+    /// Threads that are inside a call on the replica right now.
+    pub fn busy_threads(&self) -> usize {
+        self.pool.busy()
+    }
+
+    /// Takes no more jobs and lets idle threads end. Threads inside a call end
+    /// when it returns; nobody waits for them.
+    pub fn stop(&self) {
+        self.pool.stop();
+    }
+}

@@ -1,0 +1,238 @@
+//! The real backend: a directory, usually an NFS mount's root.
+//!
+//! The root is held open by descriptor, so the replica stays the mount it was
+//! when the volume was mounted, also when somebody mounts over its path. Every
+//! path is resolved by openat2(2) beneath that descriptor with
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
+//! leads nowhere, neither out of the replica nor to another place in it.
+//! Mounts inside a replica are crossed, as an NFS export may contain several
+//! file systems.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{
+    Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags, fadvise,
+    getxattr, listxattr, openat, openat2, readlinkat, statx,
+};
+use rustix::io::{Errno, pread};
+
+use super::{Attr, Backend, BackendError, BackendFile, DirEntry, FileKind, Result, SeekTo, StatFs};
+use crate::volume::FileId;
+
+/// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
+/// Deeper trees are entered in steps.
+const LONGEST_PATH: usize = 4095;
+
+/// The kernel's limit for an extended attribute's value and for the list of
+/// names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const XATTR_MAX: usize = 64 * 1024;
+
+/// A mounted directory.
+pub struct Directory {
+    root: OwnedFd,
+}
+
+impl Directory {
+    /// Opens the replica's root.
+    ///
+    /// # Errors
+    /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
+    pub fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
+        let replica = Self { root };
+        replica.resolve(Path::new("."), OFlags::PATH)?;
+        Ok(replica)
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.len() <= LONGEST_PATH {
+            return open_beneath(self.root.as_fd(), bytes, flags);
+        }
+        self.resolve_in_steps(bytes, flags)
+    }
+
+    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let mut dir: Option<OwnedFd> = None;
+        while rest.len() > LONGEST_PATH {
+            let cut = rest[..=LONGEST_PATH]
+                .iter()
+                .rposition(|byte| *byte == b'/')
+                .ok_or(Errno::NAMETOOLONG)?;
+            let at = dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            dir = Some(open_beneath(at, &rest[..cut], step)?);
+            rest = &rest[cut + 1..];
+        }
+        open_beneath(dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest, flags)
+    }
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), resolve)?)
+}
+
+impl Backend for Directory {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        attr_of(self.resolve(path, OFlags::PATH)?.as_fd())
+    }
+
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        let dir = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        Ok(names
+            .iter()
+            .map(|name| Attr::try_from(&statx(&dir, name, flags, StatxFlags::BASIC_STATS)?))
+            .collect())
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        let dir = self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let mut entries = Vec::new();
+        for entry in rustix::fs::Dir::new(dir)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                entries.push(DirEntry {
+                    name: OsString::from_vec(name.to_vec()),
+                    ino: entry.ino(),
+                    kind: kind_of(entry.file_type()),
+                });
+            }
+        }
+        Ok(entries)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString> {
+        let link = self.resolve(path, OFlags::PATH)?;
+        let target = readlinkat(&link, "", Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
+        // NONBLOCK: a named pipe that took the file's place must not block us.
+        let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
+        let file = DirectoryFile { file };
+        if file.attr()?.kind != FileKind::Regular {
+            return Err(BackendError::Os(Errno::STALE));
+        }
+        // fanfs reads ahead itself and hands neighbouring segments to other
+        // replicas; what the kernel would read ahead here is mostly not wanted.
+        let _ = fadvise(&file.file, 0, None, Advice::Random);
+        Ok(Arc::new(file))
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        let s = rustix::fs::fstatvfs(&self.root)?;
+        Ok(StatFs {
+            blocks: s.f_blocks,
+            bfree: s.f_bfree,
+            bavail: s.f_bavail,
+            files: s.f_files,
+            ffree: s.f_ffree,
+            bsize: s.f_bsize as u32,
+            frsize: s.f_frsize as u32,
+            namelen: s.f_namemax as u32,
+        })
+    }
+
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        let file = self.resolve(path, OFlags::PATH)?;
+        let mut value = vec![0; XATTR_MAX];
+        let n = getxattr(proc_path(&file), name, &mut value[..])?;
+        value.truncate(n);
+        Ok(value)
+    }
+
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.resolve(path, OFlags::PATH)?;
+        let mut names = vec![0u8; XATTR_MAX];
+        let n = listxattr(proc_path(&file), &mut names[..])?;
+        names.truncate(n);
+        Ok(names)
+    }
+}
+
+/// A path to what an `O_PATH` descriptor stands for, symbolic links included:
+/// the xattr calls do not take such a descriptor itself.
+fn proc_path(fd: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+struct DirectoryFile {
+    file: OwnedFd,
+}
+
+impl BackendFile for DirectoryFile {
+    fn attr(&self) -> Result<Attr> {
+        attr_of(self.file.as_fd())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        loop {
+            match pread(&self.file, &mut *buf, offset) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        let to = match to {
+            SeekTo::Data => SeekFrom::Data(offset),
+            SeekTo::Hole => SeekFrom::Hole(offset),
+        };
+        Ok(rustix::fs::seek(&self.file, to)?)
+    }
+}
+
+fn attr_of(fd: BorrowedFd<'_>) -> Result<Attr> {
+    Attr::try_from(&statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
+}
+
+impl TryFrom<&Statx> for Attr {
+    type Error = BackendError;
+
+    fn try_from(s: &Statx) -> Result<Self> {
+        let file_type = FileType::from_raw_mode(u32::from(s.stx_mode));
+        Ok(Self {
+            id: FileId {
+                dev: u64::from(s.stx_dev_major) << 32 | u64::from(s.stx_dev_minor),
+                ino: s.stx_ino,
+            },
+            kind: kind_of(file_type).ok_or(Errno::IO)?,
+            perm: s.stx_mode & 0o7777,
+            nlink: s.stx_nlink,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            rdev: (s.stx_rdev_major, s.stx_rdev_minor),
+            size: s.stx_size,
+            blocks: s.stx_blocks,
+            blksize: s.stx_blksize,
+            atime: (s.stx_atime.tv_sec, s.stx_atime.tv_nsec),
+            mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
+            ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
+        })
+    }
+}
+
+fn kind_of(file_type: FileType) -> Option<FileKind> {
+    Some(match file_type {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}

@@ -1,0 +1,188 @@
+//! A backend that misbehaves as told: delays, errnos, hangs, short reads.
+//!
+//! The script is shared and may be changed while calls are under way; a call
+//! that hangs goes on as soon as the script is healed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+
+use super::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+
+/// Which calls a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Positioned reads.
+    Read,
+    /// Opens.
+    Open,
+    /// Everything else.
+    Metadata,
+    /// Every call.
+    Any,
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It takes this much longer.
+    Delay(Duration),
+    /// It fails.
+    Errno(Errno),
+    /// It does not return until the script is healed.
+    Hang,
+    /// A read returns at most this many bytes.
+    Short(usize),
+}
+
+/// One fault, for some calls.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultRule {
+    /// The calls it is about.
+    pub op: Op,
+    /// What happens to them.
+    pub fault: Fault,
+    /// How many such calls go well first.
+    pub after: u64,
+    /// How many calls it then hits.
+    pub count: u64,
+}
+
+impl FaultRule {
+    /// Hits every call of `op` from now on.
+    pub fn always(op: Op, fault: Fault) -> Self {
+        Self { op, fault, after: 0, count: u64::MAX }
+    }
+}
+
+/// What one backend is to do wrong; shared with the test that says so.
+#[derive(Default)]
+pub struct FaultScript {
+    rules: Mutex<Vec<FaultRule>>,
+    healed: Condvar,
+}
+
+impl FaultScript {
+    /// Adds a rule; the first that matches a call is the one it meets.
+    pub fn add(&self, rule: FaultRule) {
+        self.rules.lock().push(rule);
+    }
+
+    /// Forgets all rules and lets hung calls go on.
+    pub fn heal(&self) {
+        self.rules.lock().clear();
+        self.healed.notify_all();
+    }
+
+    /// Meets a call: sleeps, blocks or fails as the script says. Returns the
+    /// most bytes that a read may deliver.
+    fn meet(&self, op: Op) -> Result<usize> {
+        let mut rules = self.rules.lock();
+        let Some(rule) = rules.iter_mut().find(|r| r.op == op || r.op == Op::Any) else {
+            return Ok(usize::MAX);
+        };
+        if rule.after > 0 {
+            rule.after -= 1;
+            return Ok(usize::MAX);
+        }
+        if rule.count == 0 {
+            return Ok(usize::MAX);
+        }
+        rule.count -= 1;
+        match rule.fault {
+            Fault::Errno(errno) => Err(errno.into()),
+            Fault::Short(most) => Ok(most),
+            Fault::Delay(time) => {
+                drop(rules);
+                std::thread::sleep(time);
+                Ok(usize::MAX)
+            }
+            Fault::Hang => {
+                self.healed.wait(&mut rules);
+                Ok(usize::MAX)
+            }
+        }
+    }
+}
+
+/// The decorator.
+pub struct Faulty<B> {
+    inner: B,
+    script: Arc<FaultScript>,
+}
+
+impl<B> Faulty<B> {
+    /// Makes `inner` misbehave as `script` says.
+    pub fn new(inner: B, script: Arc<FaultScript>) -> Self {
+        Self { inner, script }
+    }
+}
+
+impl<B: Backend> Backend for Faulty<B> {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.stat(path)
+    }
+
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.stat_entries(dir, names)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.list(dir)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.read_link(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
+        self.script.meet(Op::Open)?;
+        let inner = self.inner.open(path)?;
+        Ok(Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) }))
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.stat_fs()
+    }
+
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.get_xattr(path, name)
+    }
+
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.list_xattr(path)
+    }
+}
+
+struct FaultyFile {
+    inner: Arc<dyn BackendFile>,
+    script: Arc<FaultScript>,
+}
+
+impl BackendFile for FaultyFile {
+    fn attr(&self) -> Result<Attr> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.attr()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let most = self.script.meet(Op::Read)?.min(buf.len());
+        self.inner.read_at(offset, &mut buf[..most])
+    }
+
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.seek(offset, to)
+    }
+}

@@ -1,0 +1,116 @@
+//! A backend that delivers file data no faster than a given rate.
+//!
+//! It models one link: reads are delivered one after the other, each taking
+//! its size divided by the rate, however many threads ask. Used by `[[replica]]
+//! max_rate`, `fanfs demo`, tests and benches.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+
+/// The decorator. The rate may be changed while it runs.
+pub struct RateLimited<B> {
+    inner: B,
+    link: Arc<Link>,
+}
+
+struct Link {
+    bytes_per_second: AtomicU64,
+    free_at: Mutex<Instant>,
+}
+
+impl Link {
+    /// Takes the link for `bytes` and returns when they have passed.
+    fn pass(&self, bytes: usize) {
+        let rate = self.bytes_per_second.load(Ordering::Relaxed);
+        if rate == 0 {
+            return;
+        }
+        let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
+        let done = {
+            let mut free_at = self.free_at.lock();
+            *free_at = (*free_at).max(Instant::now()) + takes;
+            *free_at
+        };
+        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+    }
+}
+
+impl<B> RateLimited<B> {
+    /// Limits `inner` to `bytes_per_second`; 0 means no limit.
+    pub fn new(inner: B, bytes_per_second: u64) -> Self {
+        let link = Link {
+            bytes_per_second: AtomicU64::new(bytes_per_second),
+            free_at: Mutex::new(Instant::now()),
+        };
+        Self { inner, link: Arc::new(link) }
+    }
+
+    /// A handle that changes the rate, in bytes a second, from now on.
+    pub fn dial(&self) -> impl Fn(u64) + Send + Sync + use<B> {
+        let link = Arc::clone(&self.link);
+        move |rate| link.bytes_per_second.store(rate, Ordering::Relaxed)
+    }
+}
+
+impl<B: Backend> Backend for RateLimited<B> {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.inner.stat(path)
+    }
+
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.inner.stat_entries(dir, names)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.inner.list(dir)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString> {
+        self.inner.read_link(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
+        let inner = self.inner.open(path)?;
+        Ok(Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) }))
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        self.inner.stat_fs()
+    }
+
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.inner.get_xattr(path, name)
+    }
+
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+        self.inner.list_xattr(path)
+    }
+}
+
+struct LimitedFile {
+    inner: Arc<dyn BackendFile>,
+    link: Arc<Link>,
+}
+
+impl BackendFile for LimitedFile {
+    fn attr(&self) -> Result<Attr> {
+        self.inner.attr()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let n = self.inner.read_at(offset, buf)?;
+        self.link.pass(n);
+        Ok(n)
+    }
+
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        self.inner.seek(offset, to)
+    }
+}

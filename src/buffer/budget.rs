@@ -1,0 +1,203 @@
+//! The budget and the line of those who wait for it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// What to do with a reservation that had to be waited for.
+type Grant = Box<dyn FnOnce(Reservation) + Send>;
+
+/// A number of bytes that may be claimed at once.
+#[derive(Clone)]
+pub struct Budget {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    limit: u64,
+    state: Mutex<State>,
+    /// Whether anybody waits, readable without the lock.
+    waiting: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    used: u64,
+    waiters: VecDeque<(u64, Grant)>,
+}
+
+/// A claim of some bytes; given back when dropped.
+pub struct Reservation {
+    inner: Arc<Inner>,
+    bytes: u64,
+}
+
+/// Part of the budget that readahead leaves to demands: one in this many.
+const DEMAND_SHARE: u64 = 8;
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    pub fn new(limit: u64) -> Self {
+        let inner = Inner { limit, state: Mutex::default(), waiting: AtomicBool::new(false) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Bytes there are in all.
+    pub fn limit(&self) -> u64 {
+        self.inner.limit
+    }
+
+    /// Bytes claimed now.
+    pub fn used(&self) -> u64 {
+        self.inner.state.lock().used
+    }
+
+    /// Claims `bytes` for a demand, if they are free and nobody waits in line.
+    pub fn claim(&self, bytes: u64) -> Option<Reservation> {
+        self.claim_below(bytes, self.inner.limit)
+    }
+
+    /// Claims `bytes` for readahead, which leaves an eighth of the budget to
+    /// demands.
+    pub fn claim_spare(&self, bytes: u64) -> Option<Reservation> {
+        self.claim_below(bytes, self.inner.limit - self.inner.limit / DEMAND_SHARE)
+    }
+
+    fn claim_below(&self, bytes: u64, limit: u64) -> Option<Reservation> {
+        let mut state = self.inner.state.lock();
+        if !state.waiters.is_empty() || state.used + bytes > limit {
+            return None;
+        }
+        state.used += bytes;
+        Some(Reservation { inner: Arc::clone(&self.inner), bytes })
+    }
+
+    /// Stands in line for `bytes`; [`Budget::settle`] calls `grant` with them.
+    /// A claim larger than the whole budget is cut to it.
+    pub fn wait(&self, bytes: u64, grant: impl FnOnce(Reservation) + Send + 'static) {
+        let bytes = bytes.min(self.inner.limit);
+        let mut state = self.inner.state.lock();
+        state.waiters.push_back((bytes, Box::new(grant)));
+        self.inner.waiting.store(true, Ordering::Release);
+    }
+
+    /// Whether anybody stands in line.
+    pub fn is_waited_for(&self) -> bool {
+        self.inner.waiting.load(Ordering::Acquire)
+    }
+
+    /// Serves the line as far as the budget goes, first come, first served.
+    ///
+    /// Giving back does not do this by itself: a buffer may be dropped under
+    /// any lock, and a grant takes locks. Call it where none is held.
+    pub fn settle(&self) {
+        while self.is_waited_for() {
+            let (bytes, grant) = {
+                let mut state = self.inner.state.lock();
+                let Some(&(bytes, _)) = state.waiters.front() else {
+                    self.inner.waiting.store(false, Ordering::Release);
+                    return;
+                };
+                if state.used + bytes > self.inner.limit {
+                    return;
+                }
+                state.used += bytes;
+                let (_, grant) = state.waiters.pop_front().expect("the line has a front");
+                (bytes, grant)
+            };
+            grant(Reservation { inner: Arc::clone(&self.inner), bytes });
+        }
+    }
+
+    /// How many bytes the first in line is short of; 0 where nobody waits.
+    pub fn shortage(&self) -> u64 {
+        let state = self.inner.state.lock();
+        let wanted = state.waiters.front().map_or(0, |(bytes, _)| *bytes);
+        (state.used + wanted).saturating_sub(self.inner.limit)
+    }
+}
+
+impl Reservation {
+    /// Bytes claimed.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Takes up to `bytes` of the claim away into one of its own.
+    #[must_use]
+    pub fn split(&mut self, bytes: u64) -> Reservation {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Reservation { inner: Arc::clone(&self.inner), bytes }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.inner.state.lock().used -= self.bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_beyond_the_limit_is_refused_and_comes_back_on_drop() {
+        let budget = Budget::new(100);
+        let first = budget.claim(60).unwrap();
+        assert!(budget.claim(41).is_none());
+        let second = budget.claim(40).unwrap();
+        assert_eq!(budget.used(), 100);
+        drop((first, second));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn readahead_leaves_room_for_demands() {
+        let budget = Budget::new(80);
+        let spare = budget.claim_spare(70).unwrap();
+        assert!(budget.claim_spare(1).is_none());
+        assert!(budget.claim(10).is_some());
+        drop(spare);
+    }
+
+    #[test]
+    fn the_line_is_served_in_order_and_nobody_jumps_it() {
+        let budget = Budget::new(10);
+        let all = budget.claim(10).unwrap();
+        let served = Arc::new(Mutex::new(Vec::new()));
+        for (name, bytes) in [("large", 8), ("small", 2), ("later", 5)] {
+            let served = Arc::clone(&served);
+            budget.wait(bytes, move |claim| served.lock().push((name, claim)));
+        }
+        budget.settle();
+        assert!(served.lock().is_empty());
+        drop(all);
+        assert!(budget.claim(1).is_none(), "a newcomer jumped the line");
+        budget.settle();
+        assert_eq!(served.lock().iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["large", "small"]);
+        assert_eq!(budget.shortage(), 5);
+        let done: Vec<_> = served.lock().drain(..).collect();
+        drop(done);
+        budget.settle();
+        assert_eq!(served.lock()[0].0, "later");
+        assert!(!budget.is_waited_for() || budget.shortage() == 0);
+    }
+
+    #[test]
+    fn a_split_claim_is_given_back_part_by_part() {
+        let budget = Budget::new(10);
+        let mut claim = budget.claim(10).unwrap();
+        let part = claim.split(4);
+        assert_eq!((claim.bytes(), part.bytes()), (6, 4));
+        drop(claim);
+        assert_eq!(budget.used(), 4);
+        drop(part);
+        assert_eq!(budget.used(), 0);
+    }
+}

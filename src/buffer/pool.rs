@@ -1,0 +1,236 @@
+//! Aligned buffers in power-of-two sizes, kept for reuse.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Budget, Reservation};
+
+/// Alignment and smallest size: a page, as O_DIRECT reads of a replica want.
+const PAGE: usize = 4096;
+
+/// What a buffer for `len` bytes costs: the next power of two, a page at least.
+/// Reservations are made in these sizes.
+pub fn size_class(len: u64) -> u64 {
+    len.max(PAGE as u64).next_power_of_two()
+}
+
+/// Buffers of all sizes for one budget.
+#[derive(Clone)]
+pub struct BufferPool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    budget: Budget,
+    idle: Mutex<Idle>,
+}
+
+/// Blocks that wait to be used again, by the power of two of their size.
+#[derive(Default)]
+struct Idle {
+    bytes: u64,
+    classes: Vec<Vec<Block>>,
+}
+
+/// One allocation, initialised throughout.
+struct Block {
+    memory: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a block is the only owner of its allocation, which no thread is tied to.
+unsafe impl Send for Block {}
+// SAFETY: as shared reference a block gives out nothing that can be written.
+unsafe impl Sync for Block {}
+
+impl Block {
+    fn new(bytes: usize) -> Self {
+        let layout = Layout::from_size_align(bytes, PAGE).expect("a buffer size fits a layout");
+        // SAFETY: the size is a power of two of at least a page, so not zero.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { memory, layout }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout and freed only here.
+        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+    }
+}
+
+impl BufferPool {
+    /// A pool that keeps no more than `budget` leaves unclaimed.
+    pub fn new(budget: Budget) -> Self {
+        Self { inner: Arc::new(Inner { budget, idle: Mutex::default() }) }
+    }
+
+    /// The budget that pays for the buffers.
+    pub fn budget(&self) -> &Budget {
+        &self.inner.budget
+    }
+
+    /// A buffer of `len` bytes, page aligned, paid by `claim`. Its content is
+    /// whatever it held before.
+    ///
+    /// # Panics
+    /// Where `claim` is below the size class of `len`.
+    pub fn buffer(&self, len: usize, claim: Reservation) -> Buffer {
+        let class = size_class(len as u64);
+        assert!(claim.bytes() >= class, "a buffer of {class} bytes paid with {}", claim.bytes());
+        let mut idle = self.inner.idle.lock();
+        let block = match idle.take(class) {
+            Some(block) => block,
+            None => {
+                let room = self.inner.budget.limit().saturating_sub(self.inner.budget.used());
+                let excess = idle.shrink_to(room);
+                drop(idle);
+                drop(excess);
+                Block::new(class as usize)
+            }
+        };
+        Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), _claim: claim }
+    }
+
+    /// Bytes kept for reuse.
+    pub fn idle_bytes(&self) -> u64 {
+        self.inner.idle.lock().bytes
+    }
+}
+
+impl Idle {
+    fn take(&mut self, class: u64) -> Option<Block> {
+        let block = self.classes.get_mut(class.trailing_zeros() as usize)?.pop()?;
+        self.bytes -= class;
+        Some(block)
+    }
+
+    fn put(&mut self, block: Block) {
+        let class = block.layout.size().trailing_zeros() as usize;
+        if self.classes.len() <= class {
+            self.classes.resize_with(class + 1, Vec::new);
+        }
+        self.bytes += block.layout.size() as u64;
+        self.classes[class].push(block);
+    }
+
+    /// Removes blocks until `bytes` are left; the caller frees them, unlocked.
+    fn shrink_to(&mut self, bytes: u64) -> Vec<Block> {
+        let mut excess = Vec::new();
+        for class in &mut self.classes {
+            while self.bytes > bytes {
+                let Some(block) = class.pop() else { break };
+                self.bytes -= block.layout.size() as u64;
+                excess.push(block);
+            }
+        }
+        excess
+    }
+}
+
+/// Memory for file data, with the claim that pays for it.
+pub struct Buffer {
+    /// Some until dropped.
+    block: Option<Block>,
+    len: usize,
+    pool: Arc<Inner>,
+    // Behind `block` in drop order: the memory is back before its claim is.
+    _claim: Reservation,
+}
+
+impl Buffer {
+    /// Makes the buffer shorter; the claim stays as it is.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    fn memory(&self) -> NonNull<u8> {
+        self.block.as_ref().expect("a buffer has its block until it is dropped").memory
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is initialised and at least `len` bytes long, and
+        // it is written only through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.memory().as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only access.
+        unsafe { std::slice::from_raw_parts_mut(self.memory().as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        let mut idle = self.pool.idle.lock();
+        // The claim is still counted as used here; what is kept must fit beside
+        // the other claims once it is given back.
+        let others = self.pool.budget.used().saturating_sub(self._claim.bytes());
+        idle.put(block);
+        let excess = idle.shrink_to(self.pool.budget.limit().saturating_sub(others));
+        drop(idle);
+        drop(excess);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(limit: u64) -> BufferPool {
+        BufferPool::new(Budget::new(limit))
+    }
+
+    fn take(pool: &BufferPool, len: usize) -> Buffer {
+        let claim = pool.budget().claim(size_class(len as u64)).unwrap();
+        pool.buffer(len, claim)
+    }
+
+    #[test]
+    fn buffers_are_page_aligned_and_used_again() {
+        let pool = pool(1 << 20);
+        let mut first = take(&pool, 5000);
+        assert_eq!(first.as_ptr() as usize % PAGE, 0);
+        assert_eq!(first.len(), 5000);
+        first.fill(7);
+        let address = first.as_ptr();
+        drop(first);
+        assert_eq!(pool.idle_bytes(), 8192);
+        let second = take(&pool, 8000);
+        assert_eq!(second.as_ptr(), address);
+        assert_eq!(pool.idle_bytes(), 0);
+    }
+
+    #[test]
+    fn kept_and_used_together_stay_within_the_budget() {
+        let limit = 64 * 1024;
+        let pool = pool(limit);
+        let small: Vec<_> = (0..16).map(|_| take(&pool, 4096)).collect();
+        drop(small);
+        assert_eq!(pool.idle_bytes(), limit);
+        let large = take(&pool, 32 * 1024);
+        assert!(pool.idle_bytes() + pool.budget().used() <= limit);
+        drop(large);
+        assert!(pool.idle_bytes() <= limit);
+        assert_eq!(pool.budget().used(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "paid with")]
+    fn a_buffer_must_be_paid_for() {
+        let pool = pool(1 << 20);
+        let claim = pool.budget().claim(4096).unwrap();
+        pool.buffer(4097, claim);
+    }
+}

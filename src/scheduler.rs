@@ -1,0 +1,402 @@
+//! Which replica reads which segment, and when.
+//!
+//! Segments that are wanted wait in one queue for the whole volume, the most
+//! urgent first. Whenever something changed (a segment was wanted, one came
+//! back, time passed) the owner asks [`Scheduler::next`] what to send where.
+//! Three pure parts answer:
+//!
+//! - [`estimate`]: how fast each replica delivers, measured; how long its reads
+//!   take at least; how much is in flight to it.
+//! - [`assign`]: each waiting segment goes to the replica that is expected to
+//!   complete it first, counting what is in flight there *and* what waits
+//!   before it. So a slow replica is given segments far ahead of the reader, in
+//!   time to be ready when he gets there, and none at all where a fast one
+//!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
+//! - [`health`]: who may be asked at all; [`hedge`]: what is late, and whether a
+//!   second replica may be asked for it.
+//!
+//! A segment is bound to a replica as late as possible: what exceeds a
+//! replica's in-flight cap (about twice rate x latency) stays in the queue and
+//! is thought over again at the next event.
+//!
+//! *Invariants:* nothing here does I/O or reads a clock; time comes in as an
+//! argument. A segment that was wanted is sent until it is delivered,
+//! cancelled, or has nobody left to be sent to. In-flight counts equal the
+//! attempts that have not finished.
+
+pub mod assign;
+pub mod estimate;
+pub mod health;
+pub mod hedge;
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use assign::{Assignment, Demand};
+use estimate::{Estimate, Limits};
+use health::{Health, HealthState};
+use hedge::HedgeBudget;
+
+/// Names one attempt to read one segment from one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId(u64);
+
+/// Names a segment that waits in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WantId {
+    /// 0 where somebody waits for it, else how far ahead of its reader, bytes.
+    distance: u64,
+    sequence: u64,
+}
+
+/// A segment that is wanted.
+#[derive(Clone, Debug)]
+pub struct Want<T> {
+    /// What the owner knows it by.
+    pub item: T,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How far ahead of its reader it starts, bytes; 0 where a reader waits.
+    pub distance: u64,
+    /// Replicas that it may be read from.
+    pub candidates: ReplicaSet,
+    /// The replica that reads what comes before it.
+    pub prefer: Option<ReplicaId>,
+}
+
+/// A decision: send this segment there. Finish it with [`Scheduler::finished`].
+#[derive(Debug)]
+pub struct Dispatch<T> {
+    /// Names the attempt.
+    pub attempt: AttemptId,
+    /// The segment.
+    pub item: T,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Where to read it.
+    pub replica: ReplicaId,
+}
+
+/// A segment that is later than it should be and may go to another replica too.
+#[derive(Debug)]
+pub struct Late<T> {
+    /// The segment.
+    pub item: T,
+    /// Who is late with it.
+    pub replica: ReplicaId,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The replica delivered this many bytes.
+    Delivered(u64),
+    /// The replica failed.
+    Failed,
+    /// It did not come to a read, and the replica is not to blame.
+    Unused,
+}
+
+/// How the scheduler is set up; the same for all replicas but where named.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The usual segment size, bytes.
+    pub segment: u64,
+    /// How long an attempt may take before another replica is asked in any case.
+    pub attempt_deadline: Duration,
+    /// The replicas' names, for the log.
+    pub names: ReplicaMap<String>,
+}
+
+/// A replica that was not asked for so long is probed with a real segment.
+/// Often enough that a recovered replica is used again within seconds, seldom
+/// enough that one a hundred times too slow costs no more than the odd hedge.
+const PROBE_AFTER: Duration = Duration::from_secs(2);
+
+/// What the scheduler needs to know of one replica beforehand.
+#[derive(Clone, Debug)]
+pub struct ReplicaPolicy {
+    /// Relative speed until there is a measurement.
+    pub weight: f64,
+    /// Most bytes in flight.
+    pub max_in_flight: u64,
+    /// Most reads in flight: the threads that its pool has for them.
+    pub max_reads: usize,
+}
+
+struct Attempt<T> {
+    item: T,
+    replica: ReplicaId,
+    bytes: u64,
+    sent: Instant,
+    expected: Duration,
+    /// Who else might have been sent it.
+    others: ReplicaSet,
+    /// Whether a second replica has been asked since.
+    hedged: bool,
+}
+
+/// What `fanfs status` shows of one replica.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing {
+    /// Its health.
+    pub health: HealthState,
+    /// The measured rate that the next decision will use, bytes a second.
+    pub rate: f64,
+    /// The part of a read's time that does not depend on its size.
+    pub latency: Duration,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Bytes that may be in flight.
+    pub cap: u64,
+}
+
+/// The queue and everything known about the replicas.
+pub struct Scheduler<T> {
+    policy: Policy,
+    estimates: ReplicaMap<Estimate>,
+    health: ReplicaMap<Health>,
+    hedges: HedgeBudget,
+    queue: BTreeMap<WantId, Want<T>>,
+    attempts: HashMap<AttemptId, Attempt<T>>,
+    /// Kept between rounds for its memory.
+    decided: Vec<Assignment<WantId>>,
+    sequence: u64,
+}
+
+impl<T: Clone> Scheduler<T> {
+    /// A scheduler with an empty queue.
+    pub fn new(policy: Policy, replicas: ReplicaMap<ReplicaPolicy>, now: Instant) -> Self {
+        let estimates = replicas.map(|_, replica| {
+            let limits = Limits {
+                segment: policy.segment,
+                max_bytes: replica.max_in_flight,
+                max_reads: replica.max_reads,
+            };
+            Estimate::new(replica.weight, limits, now)
+        });
+        Self {
+            health: replicas.map(|_, _| Health::default()),
+            hedges: HedgeBudget::new(policy.segment),
+            policy,
+            estimates,
+            queue: BTreeMap::new(),
+            attempts: HashMap::new(),
+            decided: Vec::new(),
+            sequence: 0,
+        }
+    }
+
+    /// Puts a segment into the queue.
+    pub fn want(&mut self, want: Want<T>) -> WantId {
+        self.sequence += 1;
+        let id = WantId { distance: want.distance, sequence: self.sequence };
+        self.queue.insert(id, want);
+        id
+    }
+
+    /// Moves a waiting segment to the front: a reader has reached it. Nothing
+    /// happens where it has been sent already.
+    pub fn hurry(&mut self, id: WantId) -> Option<WantId> {
+        let mut want = self.queue.remove(&id)?;
+        want.distance = 0;
+        let id = WantId { distance: 0, ..id };
+        self.queue.insert(id, want);
+        Some(id)
+    }
+
+    /// Takes a segment out of the queue; `None` where it has been sent already.
+    pub fn cancel(&mut self, id: WantId) -> Option<Want<T>> {
+        self.queue.remove(&id)
+    }
+
+    /// Decides what to send now, appending to `out`.
+    pub fn next(&mut self, now: Instant, out: &mut Vec<Dispatch<T>>) {
+        if self.queue.is_empty() {
+            return;
+        }
+        let usable = self.usable(now);
+        let loads = self.loads(now);
+        let demands = self.queue.iter().map(|(id, want)| {
+            // A segment whose candidates are all ejected is better tried than
+            // failed: the last replica is never ejected.
+            let healthy = want.candidates.and(usable);
+            let candidates = if healthy.is_empty() { want.candidates } else { healthy };
+            (*id, Demand { bytes: want.bytes, candidates, prefer: want.prefer })
+        });
+        let mut decided = std::mem::take(&mut self.decided);
+        assign::assign(demands, &loads, &mut decided);
+        for Assignment { key, replica, expected } in decided.drain(..) {
+            let want = self.queue.remove(&key).expect("assigned segments come from the queue");
+            out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
+        }
+        self.decided = decided;
+        self.probe(usable, now, out);
+    }
+
+    /// Gives the least urgent waiting segment to a replica that has not been
+    /// asked for a while, because it was slow: its estimate is old.
+    fn probe(&mut self, usable: ReplicaSet, now: Instant, out: &mut Vec<Dispatch<T>>) {
+        for replica in usable.iter() {
+            let idle = self.estimates[replica].idle_since();
+            if idle.is_none_or(|since| now.saturating_duration_since(since) < PROBE_AFTER) {
+                continue;
+            }
+            let last = self.queue.iter().next_back();
+            let Some((id, want)) = last.filter(|(_, want)| want.candidates.contains(replica))
+            else {
+                continue;
+            };
+            let id = *id;
+            let load = self.estimates[replica].load(now);
+            let expected = Duration::from_secs_f64(load.completion(load.in_flight, want.bytes));
+            let want = self.queue.remove(&id).expect("it was there just now");
+            out.push(self.send(want, replica, expected, now));
+        }
+    }
+
+    fn send(
+        &mut self,
+        want: Want<T>,
+        replica: ReplicaId,
+        expected: Duration,
+        now: Instant,
+    ) -> Dispatch<T> {
+        self.sequence += 1;
+        let attempt = AttemptId(self.sequence);
+        self.estimates[replica].sent(now, want.bytes);
+        let Want { item, bytes, candidates, .. } = want;
+        let state = Attempt {
+            item: item.clone(),
+            replica,
+            bytes,
+            sent: now,
+            expected,
+            others: candidates.minus(ReplicaSet::EMPTY.with(replica)),
+            hedged: false,
+        };
+        self.attempts.insert(attempt, state);
+        Dispatch { attempt, item, bytes, replica }
+    }
+
+    /// An attempt ended. Call [`Scheduler::next`] afterwards: there is room now.
+    /// Returns how long it took.
+    pub fn finished(&mut self, attempt: AttemptId, outcome: Outcome, now: Instant) -> Duration {
+        let Some(attempt) = self.attempts.remove(&attempt) else { return Duration::ZERO };
+        let estimate = &mut self.estimates[attempt.replica];
+        let health = &mut self.health[attempt.replica];
+        let change = match outcome {
+            Outcome::Delivered(bytes) => {
+                estimate.completed(now, attempt.sent, attempt.bytes, bytes);
+                self.hedges.earn(bytes);
+                health.delivered()
+            }
+            Outcome::Failed => {
+                estimate.dropped(now, attempt.bytes);
+                health.failed(now)
+            }
+            Outcome::Unused => {
+                estimate.dropped(now, attempt.bytes);
+                None
+            }
+        };
+        self.note(attempt.replica, change);
+        now.saturating_duration_since(attempt.sent)
+    }
+
+    /// What is late and may be asked of another replica as well; each attempt
+    /// once. Call it every few dozen milliseconds while anything is in flight.
+    pub fn late(&mut self, now: Instant, out: &mut Vec<Late<T>>) {
+        let mut stalled = ReplicaSet::EMPTY;
+        for attempt in self.attempts.values_mut() {
+            let age = now.saturating_duration_since(attempt.sent);
+            if attempt.hedged
+                || !hedge::is_late(age, attempt.expected) && age < self.policy.attempt_deadline
+            {
+                continue;
+            }
+            let delivered_since = |id: ReplicaId| {
+                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent)
+            };
+            let stalls = !delivered_since(attempt.replica)
+                && attempt.others.iter().any(delivered_since)
+                || age >= self.policy.attempt_deadline;
+            if stalls {
+                stalled = stalled.with(attempt.replica);
+            }
+            if attempt.others.is_empty() || !stalls && !self.hedges.spend(attempt.bytes) {
+                continue;
+            }
+            attempt.hedged = true;
+            out.push(Late { item: attempt.item.clone(), replica: attempt.replica });
+        }
+        for replica in stalled.iter() {
+            let change = self.health[replica].stalled(now);
+            self.note(replica, change);
+        }
+    }
+
+    /// Whether anything waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.attempts.is_empty()
+    }
+
+    /// Segments that wait, and attempts in flight.
+    pub fn depth(&self) -> (usize, usize) {
+        (self.queue.len(), self.attempts.len())
+    }
+
+    /// What is known of each replica now.
+    pub fn standings(&self, now: Instant) -> ReplicaMap<Standing> {
+        self.estimates.map(|id, estimate| {
+            let load = estimate.load(now);
+            Standing {
+                health: self.health[id].state(),
+                rate: load.rate,
+                latency: Duration::from_secs_f64(load.latency),
+                in_flight: load.in_flight,
+                cap: load.cap,
+            }
+        })
+    }
+
+    /// A call outside the read path (an open, a lookup) told something about a
+    /// replica's health.
+    pub fn heard(&mut self, replica: ReplicaId, well: bool, now: Instant) {
+        let health = &mut self.health[replica];
+        let change = if well { health.delivered() } else { health.failed(now) };
+        self.note(replica, change);
+    }
+
+    /// Replicas that may be asked; all of them where none should be.
+    pub fn usable(&mut self, now: Instant) -> ReplicaSet {
+        let mut usable = ReplicaSet::EMPTY;
+        for id in self.health.ids() {
+            let change = self.health[id].elapsed(now);
+            self.note(id, change);
+            if self.health[id].is_usable() {
+                usable = usable.with(id);
+            }
+        }
+        if usable.is_empty() { self.health.all() } else { usable }
+    }
+
+    fn loads(&self, now: Instant) -> ReplicaMap<estimate::Load> {
+        self.estimates.map(|id, estimate| {
+            let mut load = estimate.load(now);
+            if self.health[id].state() == HealthState::Probing {
+                // One attempt at a time shows whether it is back.
+                load.cap = 1;
+            }
+            load
+        })
+    }
+
+    fn note(&self, replica: ReplicaId, change: Option<health::Change>) {
+        if let Some((from, to, reason)) = change {
+            let name = &self.policy.names[replica];
+            tracing::warn!(replica = %name, ?from, ?to, ?reason, "health changed");
+        }
+    }
+}

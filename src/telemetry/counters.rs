@@ -1,0 +1,284 @@
+//! The counters, and the snapshots of them that `fanfs status` prints.
+//!
+//! Field names are the names users see in `fanfs status --json`; they change
+//! only with a note in the changelog.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// What one replica did since the mount.
+pub struct ReplicaCounters {
+    bytes: AtomicU64,
+    reads: AtomicU64,
+    metadata: AtomicU64,
+    errors: AtomicU64,
+    late: AtomicU64,
+    disagreements: AtomicU64,
+    timing: Mutex<Timing>,
+}
+
+struct Timing {
+    latency: Histogram<u64>,
+    meter: Meter,
+}
+
+/// What happened in the volume as a whole since the mount.
+#[derive(Default)]
+pub struct VolumeCounters {
+    /// Bytes that applications were given.
+    pub bytes_delivered: AtomicU64,
+    /// Read requests answered with data.
+    pub reads: AtomicU64,
+    /// Read requests answered with an error.
+    pub read_errors: AtomicU64,
+    /// Read requests that found all their bytes in memory.
+    pub buffer_hits: AtomicU64,
+    /// Read requests that had to wait for the buffer budget.
+    pub budget_waits: AtomicU64,
+    /// Segments sent to a second replica because the first one failed.
+    pub retries: AtomicU64,
+    /// Segments sent to a second replica because the first one was late.
+    pub hedges: AtomicU64,
+    /// Bytes that arrived after somebody else had delivered them.
+    pub bytes_wasted: AtomicU64,
+    /// Metadata calls answered.
+    pub metadata: AtomicU64,
+    /// Metadata calls answered by another replica than the first one asked.
+    pub metadata_failovers: AtomicU64,
+}
+
+/// A reading of [`ReplicaCounters`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReplicaReading {
+    /// Bytes of file data delivered.
+    pub bytes: u64,
+    /// Positioned reads that delivered.
+    pub reads: u64,
+    /// Metadata calls answered.
+    pub metadata: u64,
+    /// Calls that failed by the replica's fault.
+    pub errors: u64,
+    /// Reads that another replica was asked for because this one was late.
+    pub late: u64,
+    /// Files that this replica showed another version of.
+    pub disagreements: u64,
+    /// Mean over the last ten seconds, bytes a second.
+    pub bytes_per_second: u64,
+    /// Quantiles of the time one positioned read took.
+    pub read_latency: Latency,
+}
+
+/// Quantiles in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// Median.
+    pub p50_us: u64,
+    /// 95 %.
+    pub p95_us: u64,
+    /// 99 %.
+    pub p99_us: u64,
+    /// Longest.
+    pub max_us: u64,
+}
+
+/// A reading of [`VolumeCounters`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VolumeReading {
+    /// See [`VolumeCounters::bytes_delivered`].
+    pub bytes_delivered: u64,
+    /// See [`VolumeCounters::reads`].
+    pub reads: u64,
+    /// See [`VolumeCounters::read_errors`].
+    pub read_errors: u64,
+    /// See [`VolumeCounters::buffer_hits`].
+    pub buffer_hits: u64,
+    /// See [`VolumeCounters::budget_waits`].
+    pub budget_waits: u64,
+    /// See [`VolumeCounters::retries`].
+    pub retries: u64,
+    /// See [`VolumeCounters::hedges`].
+    pub hedges: u64,
+    /// See [`VolumeCounters::bytes_wasted`].
+    pub bytes_wasted: u64,
+    /// See [`VolumeCounters::metadata`].
+    pub metadata: u64,
+    /// See [`VolumeCounters::metadata_failovers`].
+    pub metadata_failovers: u64,
+}
+
+impl Default for ReplicaCounters {
+    fn default() -> Self {
+        // Two digits are enough for quantiles: 4 % at worst. One hour is the
+        // longest deadline that the configuration takes.
+        let latency = Histogram::new_with_bounds(1, 3_600_000_000, 2)
+            .expect("constant histogram bounds are valid");
+        Self {
+            bytes: AtomicU64::default(),
+            reads: AtomicU64::default(),
+            metadata: AtomicU64::default(),
+            errors: AtomicU64::default(),
+            late: AtomicU64::default(),
+            disagreements: AtomicU64::default(),
+            timing: Mutex::new(Timing { latency, meter: Meter::new(Instant::now()) }),
+        }
+    }
+}
+
+impl ReplicaCounters {
+    /// A positioned read delivered `bytes` after `took`.
+    pub fn read(&self, bytes: u64, took: Duration, now: Instant) {
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.reads.fetch_add(1, Relaxed);
+        let mut timing = self.timing.lock();
+        timing.latency.saturating_record(took.as_micros() as u64);
+        timing.meter.add(bytes, now);
+    }
+
+    /// A metadata call was answered, with data or with a definite error.
+    pub fn metadata(&self) {
+        self.metadata.fetch_add(1, Relaxed);
+    }
+
+    /// A call failed by the replica's fault.
+    pub fn error(&self) {
+        self.errors.fetch_add(1, Relaxed);
+    }
+
+    /// A read was sent to another replica because it was late here.
+    pub fn late(&self) {
+        self.late.fetch_add(1, Relaxed);
+    }
+
+    /// The replica showed another version of a file than the handle's.
+    pub fn disagreement(&self) {
+        self.disagreements.fetch_add(1, Relaxed);
+    }
+
+    /// All counters as they stand.
+    pub fn reading(&self, now: Instant) -> ReplicaReading {
+        let timing = self.timing.lock();
+        let quantile = |q| timing.latency.value_at_quantile(q);
+        ReplicaReading {
+            bytes: self.bytes.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+            metadata: self.metadata.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            late: self.late.load(Relaxed),
+            disagreements: self.disagreements.load(Relaxed),
+            bytes_per_second: timing.meter.rate(now),
+            read_latency: Latency {
+                p50_us: quantile(0.5),
+                p95_us: quantile(0.95),
+                p99_us: quantile(0.99),
+                max_us: timing.latency.max(),
+            },
+        }
+    }
+}
+
+impl VolumeCounters {
+    /// All counters as they stand.
+    pub fn reading(&self) -> VolumeReading {
+        VolumeReading {
+            bytes_delivered: self.bytes_delivered.load(Relaxed),
+            reads: self.reads.load(Relaxed),
+            read_errors: self.read_errors.load(Relaxed),
+            buffer_hits: self.buffer_hits.load(Relaxed),
+            budget_waits: self.budget_waits.load(Relaxed),
+            retries: self.retries.load(Relaxed),
+            hedges: self.hedges.load(Relaxed),
+            bytes_wasted: self.bytes_wasted.load(Relaxed),
+            metadata: self.metadata.load(Relaxed),
+            metadata_failovers: self.metadata_failovers.load(Relaxed),
+        }
+    }
+}
+
+/// Counts one up; the counters are statistics, so no ordering is needed.
+pub fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// Bytes a second over the last [`Meter::SECONDS`].
+struct Meter {
+    start: Instant,
+    slots: [u64; Meter::SECONDS as usize],
+    newest: u64,
+}
+
+impl Meter {
+    const SECONDS: u64 = 10;
+
+    fn new(start: Instant) -> Self {
+        Self { start, slots: [0; Self::SECONDS as usize], newest: 0 }
+    }
+
+    fn second(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_secs()
+    }
+
+    fn add(&mut self, bytes: u64, now: Instant) {
+        let second = self.second(now).max(self.newest);
+        for stale in (self.newest + 1..=second).take(Self::SECONDS as usize) {
+            self.slots[(stale % Self::SECONDS) as usize] = 0;
+        }
+        // After a pause longer than the ring every slot is stale.
+        if second - self.newest > Self::SECONDS {
+            self.slots = [0; Self::SECONDS as usize];
+        }
+        self.newest = second;
+        self.slots[(second % Self::SECONDS) as usize] += bytes;
+    }
+
+    fn rate(&self, now: Instant) -> u64 {
+        let second = self.second(now);
+        let fresh = (0..Self::SECONDS)
+            .filter_map(|age| second.checked_sub(age))
+            .filter(|s| *s <= self.newest && s + Self::SECONDS > self.newest)
+            .map(|s| self.slots[(s % Self::SECONDS) as usize])
+            .sum::<u64>();
+        let elapsed = now.saturating_duration_since(self.start).as_secs_f64();
+        let span = elapsed.clamp(1.0, Self::SECONDS as f64);
+        (fresh as f64 / span) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, seconds: f64) -> Instant {
+        start + Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn the_meter_shows_the_last_ten_seconds() {
+        let t0 = Instant::now();
+        let mut meter = Meter::new(t0);
+        for second in 0..30 {
+            meter.add(1000, at(t0, f64::from(second) + 0.5));
+        }
+        let rate = meter.rate(at(t0, 29.9));
+        assert!((900..=1100).contains(&rate), "{rate}");
+        assert_eq!(meter.rate(at(t0, 60.0)), 0);
+        meter.add(10_000, at(t0, 100.0));
+        assert_eq!(meter.rate(at(t0, 100.0)), 1000);
+    }
+
+    #[test]
+    fn latency_quantiles_come_in_microseconds() {
+        let counters = ReplicaCounters::default();
+        let now = Instant::now();
+        for _ in 0..99 {
+            counters.read(1, Duration::from_millis(1), now);
+        }
+        counters.read(1, Duration::from_secs(1), now);
+        let latency = counters.reading(now).read_latency;
+        assert!((950..=1050).contains(&latency.p50_us), "{latency:?}");
+        assert!(latency.max_us >= 990_000, "{latency:?}");
+    }
+}
