@@ -5,12 +5,75 @@
 //! contradictory in one line that names file, line and key, fills in defaults,
 //! and returns a [`Config`], whose values the rest of fanfs uses unchecked.
 //!
-//! *Invariant:* nothing outside this module parses a size, a duration or a rate.
+//! The way a file goes: text -> TOML tables that know where they stand ->
+//! [`outline`] (which keys are there, on which lines, and are they known) ->
+//! [`settings`] (are the values of the right type, with their units) ->
+//! [`validate`] (ranges, and keys that contradict each other) -> [`Config`].
+//! The first thing found wrong is the one reported.
+//!
+//! *Invariant:* nothing outside this module parses a size, a duration or a rate;
+//! [`units`] is public so that command-line arguments go through it as well.
 
-use std::path::PathBuf;
+mod defaults;
+mod error;
+mod outline;
+mod settings;
+pub mod units;
+mod validate;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::Deserialize as _;
+use toml::de::DeTable;
+
+pub use error::ConfigError;
+use error::Problem;
+use outline::Outline;
+use settings::Settings;
+
 use crate::volume::Mode;
+
+/// The largest configuration read, bytes. 64 replicas with every key and
+/// comment come to 64 KiB; whoever names a data file or `/dev/zero` by mistake
+/// gets an error instead of a daemon that fills the memory.
+const MAX_FILE_SIZE: u64 = 1 << 20;
+
+/// Reads and checks the configuration file at `path`.
+///
+/// # Errors
+/// The first problem found, in one line; every one of them means exit status 2.
+pub fn load(path: &Path) -> Result<Config, ConfigError> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes))
+        .map_err(|error| ConfigError::new(path, None, Problem::unreadable(&error)))?;
+    if bytes.len() as u64 > MAX_FILE_SIZE {
+        return Err(ConfigError::new(path, None, Problem::TooLarge));
+    }
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => parse(text, path),
+        Err(error) => {
+            let line = error::line_of(&bytes, error.valid_up_to());
+            Err(ConfigError::new(path, Some(line), Problem::NotUtf8))
+        }
+    }
+}
+
+/// Checks a configuration given as text; `source` names it in errors.
+///
+/// # Errors
+/// The first problem found, in one line.
+pub fn parse(text: &str, source: &Path) -> Result<Config, ConfigError> {
+    let table = DeTable::parse(text).map_err(|error| ConfigError::syntax(source, text, &error))?;
+    let outline = Outline::of(source, text, table.get_ref());
+    outline.check_known()?;
+    let settings = Settings::deserialize(toml::Deserializer::from(table))
+        .map_err(|error| outline.wrong_type(&error))?;
+    validate::config(settings, &outline)
+}
 
 /// Everything a volume needs to be mounted, validated.
 #[derive(Clone, Debug, PartialEq)]

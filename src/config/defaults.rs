@@ -1,0 +1,102 @@
+//! Defaults and ranges, each with its reason; `docs/CONFIGURATION.md` repeats
+//! them for operators and a test compares `config/example.toml` with them.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use bytesize::{KIB, MIB};
+
+use super::units::{Rate, Size, Time};
+
+/// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
+/// object (4 MiB), so that a wrong guess costs locality and nothing else.
+pub(super) const CHUNK_SIZE: Size = Size(256 * MIB);
+
+/// One FUSE read is at most 256 pages by default, and one READ of Linux's NFS
+/// client at most 1 MiB: one segment is one request on the wire.
+pub(super) const SEGMENT_SIZE: Size = Size(MIB);
+/// Below 64 KiB the round trip costs more than the data; above 16 MiB one late
+/// segment on a 100 MB/s replica holds its reader for more than 160 ms.
+pub(super) const SEGMENT_SIZE_RANGE: RangeInclusive<Size> = Size(64 * KIB)..=Size(16 * MIB);
+
+/// Bandwidth times delay of 2 GiB/s over 30 ms, about what two 10 Gbit/s
+/// replicas have together; a quarter of the default memory budget, so
+/// that four sequential readers run at full speed.
+pub(super) const READAHEAD_MAX: Size = Size(64 * MIB);
+
+/// A thread is one positioned read under way. Eight default segments under way
+/// fill a 10 Gbit/s path (1.1 GiB/s) up to 7 ms of latency.
+pub(super) const THREADS_PER_REPLICA: usize = 8;
+/// One thread could not look up a name while it reads. 64 replicas of 256
+/// threads are 16384, half of the kernel's smallest default `pid_max`.
+pub(super) const THREADS_PER_REPLICA_RANGE: RangeInclusive<i64> = 2..=256;
+
+/// Twice the rate times latency of a 10 Gbit/s path of 14 ms. The scheduler's
+/// own cap is lower for most replicas; this one bounds it.
+pub(super) const MAX_IN_FLIGHT: Size = Size(32 * MIB);
+
+/// Half of what the NFS client waits over TCP before it retries (`timeo=600`,
+/// 60 s): fanfs answers before the mount below has made up its mind.
+pub(super) const DEADLINE: Time = Time(Duration::from_secs(30));
+/// Below 100 ms a healthy disk that spins up or a server that collects garbage
+/// is an error; an application cannot be killed before its request ends, so
+/// nobody waits longer than an hour.
+pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
+    Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
+
+/// Far above what a healthy replica takes for a segment, and a sixth of the
+/// deadline, so that several replicas in turn may fail to answer.
+pub(super) const ATTEMPT_DEADLINE: Time = Time(Duration::from_secs(5));
+/// Shorter is what hedging is for, which learns its delay instead.
+pub(super) const ATTEMPT_DEADLINE_MIN: Time = Time(Duration::from_millis(50));
+
+/// Four readers' full readahead, or the in-flight limit of eight replicas.
+pub(super) const BUDGET: Size = Size(256 * MIB);
+/// With fewer segments than this a few readers take turns instead of reading
+/// ahead; the default budget has 16 of the largest segments.
+pub(super) const BUDGET_MIN_SEGMENTS: u64 = 16;
+
+/// No replica is preferred before there is a measurement.
+pub(super) const WEIGHT: f64 = 1.0;
+/// A thousandth to a thousand: 100 Mbit/s and 100 Gbit/s differ by that much.
+pub(super) const WEIGHT_RANGE: RangeInclusive<f64> = 0.001..=1000.0;
+
+/// A default segment comes back within 16 s, before the default deadline.
+pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
+
+/// An unmounted mount point is an empty directory, and an empty replica looks
+/// like a volume without files.
+pub(super) const REQUIRE_MOUNT: bool = true;
+
+/// Two, so that a reply being copied does not hold up a lookup; eight, because
+/// one thread alone delivers 3.5 GB/s and more (measured with direct reads).
+const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 2..=8;
+/// One for every replica there may be is more than any measurement asked for.
+pub(super) const FUSE_THREADS_RANGE: RangeInclusive<i64> = 1..=64;
+
+/// The number of CPUs that this process may use, clamped to 2 and 8.
+pub(super) fn fuse_threads() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    cpus.clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
+}
+
+/// Other users stay out, as with every FUSE mount; `user_allow_other` in
+/// `/etc/fuse.conf` is the administrator's to give.
+pub(super) const ALLOW_OTHER: bool = false;
+
+/// The kernel's own limits, 128 KiB of readahead and 16 requests in the
+/// background, do not cover a network. Where they may not be raised, that is not
+/// an error.
+pub(super) const KERNEL_TUNING: bool = true;
+
+/// One FUSE read, one default segment. fanfs reads ahead itself; with more of
+/// the kernel's on top, Linux 6.12 was slower than 6.1 by half (measured).
+pub(super) const KERNEL_READAHEAD: Size = Size(MIB);
+/// 0 turns it off; 64 MiB is fanfs's own readahead by default.
+pub(super) const KERNEL_READAHEAD_RANGE: RangeInclusive<Size> = Size(0)..=Size(64 * MIB);
+
+/// libfuse's default; below it every `stat` in a loop reaches the replicas.
+pub(super) const ATTRIBUTE_TTL: Time = Time(Duration::from_secs(1));
+/// Longer than an hour is a changed file that nobody sees the same day.
+pub(super) const ATTRIBUTE_TTL_RANGE: RangeInclusive<Time> =
+    Time(Duration::ZERO)..=Time(Duration::from_secs(3600));

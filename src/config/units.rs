@@ -1,0 +1,342 @@
+//! Sizes, rates and durations: a number and its unit, never a number alone.
+//!
+//! A bare `64` would be bytes to one reader and MiB to the next, and a factor of
+//! a million in a buffer size is found by the kernel's OOM killer. So the unit
+//! is required, is spelled one way, and `M` alone, which is 1000000 to `bytesize`
+//! and 1048576 to `dd`, is not a unit.
+//!
+//! Whole numbers are exact; fractions ("1.5GiB") are cut off to whole bytes.
+//! What these types print is what they accept.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+
+/// The largest size or rate accepted: 1 PiB. No buffer or chunk comes near it,
+/// and 64 replicas times the largest thread count of it still fit a `u64`, so
+/// that nobody downstream has to think about overflow.
+const MAX_SIZE: u64 = bytesize::PIB;
+
+/// The units of a size, largest first; what [`Size`] prints divides exactly.
+const SIZE_UNITS: [(&str, u64); 11] = [
+    ("PiB", bytesize::PIB),
+    ("PB", bytesize::PB),
+    ("TiB", bytesize::TIB),
+    ("TB", bytesize::TB),
+    ("GiB", bytesize::GIB),
+    ("GB", bytesize::GB),
+    ("MiB", bytesize::MIB),
+    ("MB", bytesize::MB),
+    ("KiB", bytesize::KIB),
+    ("KB", bytesize::KB),
+    ("B", 1),
+];
+
+/// A number of bytes, at most 1 PiB when parsed: "64KiB", "1GB", "0B".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Size(pub u64);
+
+/// Bytes per second, at most 1 PiB when parsed: "100MiB/s".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rate(pub u64);
+
+/// A duration: "250ms", "30s", "1min 30s".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(pub Duration);
+
+/// Why a text is not a quantity; says what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnitError {
+    /// A number alone.
+    #[error("{text} has no unit; give one, such as \"{example}\"")]
+    NoUnit {
+        /// As written.
+        text: String,
+        /// A valid value of the kind wanted.
+        example: &'static str,
+    },
+    /// A number and something else.
+    #[error("{text:?} has an unknown unit `{unit}`; use one of {known}")]
+    UnknownUnit {
+        /// As written.
+        text: String,
+        /// The part that is not a unit.
+        unit: String,
+        /// The units there are.
+        known: &'static str,
+    },
+    /// Not a number in front.
+    #[error("{text:?} is not a {noun}; write a number and a unit, such as \"{example}\"")]
+    Malformed {
+        /// As written.
+        text: String,
+        /// The kind wanted.
+        noun: &'static str,
+        /// A valid value of that kind.
+        example: &'static str,
+    },
+    /// Above what any volume can use.
+    #[error("{text:?} is too large; use at most {max}")]
+    TooLarge {
+        /// As written.
+        text: String,
+        /// The largest accepted.
+        max: &'static str,
+    },
+}
+
+/// What the three have in common, for one visitor and one set of errors.
+trait Quantity: FromStr<Err = UnitError> {
+    const NOUN: &'static str;
+    const EXAMPLE: &'static str;
+
+    fn no_unit(text: impl fmt::Display) -> UnitError {
+        UnitError::NoUnit { text: text.to_string(), example: Self::EXAMPLE }
+    }
+
+    fn malformed(text: &str) -> UnitError {
+        UnitError::Malformed { text: text.to_owned(), noun: Self::NOUN, example: Self::EXAMPLE }
+    }
+}
+
+impl Quantity for Size {
+    const NOUN: &'static str = "size";
+    const EXAMPLE: &'static str = "1MiB";
+}
+
+impl Quantity for Rate {
+    const NOUN: &'static str = "rate";
+    const EXAMPLE: &'static str = "100MiB/s";
+}
+
+impl Quantity for Time {
+    const NOUN: &'static str = "duration";
+    const EXAMPLE: &'static str = "30s";
+}
+
+/// The bytes in `text`, and `whole` to complain about: the two differ by "/s".
+fn bytes<Q: Quantity>(
+    text: &str,
+    whole: &str,
+    known: &'static str,
+    max: &'static str,
+) -> Result<u64, UnitError> {
+    let digits = text.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+    let unit = text[digits..].trim();
+    if digits == 0 {
+        return Err(Q::malformed(whole));
+    }
+    if !SIZE_UNITS.iter().any(|(name, _)| *name == unit) {
+        let (text, unit) = (whole.to_owned(), unit.to_owned());
+        return Err(UnitError::UnknownUnit { text, unit, known });
+    }
+    let size = text.parse::<ByteSize>().map_err(|_| Q::malformed(whole))?.as_u64();
+    if size > MAX_SIZE {
+        return Err(UnitError::TooLarge { text: whole.to_owned(), max });
+    }
+    Ok(size)
+}
+
+/// Whether there are digits and no unit at all. `humantime` takes "0" as a
+/// duration and `bytesize` any number as a size; both are refused here.
+fn is_bare_number(text: &str) -> bool {
+    text.bytes().any(|b| b.is_ascii_digit())
+        && text.bytes().all(|b| b.is_ascii_digit() || b" ._+-".contains(&b))
+}
+
+impl FromStr for Size {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let size = text.trim();
+        if is_bare_number(size) {
+            return Err(Self::no_unit(format_args!("{text:?}")));
+        }
+        let known = "B, KB, MB, GB, TB, PB (powers of 1000), KiB, MiB, GiB, TiB, PiB (of 1024)";
+        bytes::<Self>(size, text, known, "1PiB").map(Self)
+    }
+}
+
+impl FromStr for Rate {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let rate = text.trim();
+        if is_bare_number(rate.strip_suffix("/s").unwrap_or(rate)) {
+            return Err(Self::no_unit(format_args!("{text:?}")));
+        }
+        let known = "B/s, KB/s, MB/s, GB/s, TB/s, PB/s, KiB/s, MiB/s, GiB/s, TiB/s, PiB/s";
+        match rate.strip_suffix("/s") {
+            Some(size) => bytes::<Self>(size, text, known, "1PiB/s").map(Self),
+            None if rate.starts_with(|c: char| c.is_ascii_digit()) => {
+                let unit = rate.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+                let (text, unit) = (text.to_owned(), unit.trim().to_owned());
+                Err(UnitError::UnknownUnit { text, unit, known })
+            }
+            None => Err(Self::malformed(text)),
+        }
+    }
+}
+
+impl FromStr for Time {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        if is_bare_number(text) {
+            return Err(Self::no_unit(format_args!("{text:?}")));
+        }
+        let known = "us, ms, s, min, h";
+        humantime::parse_duration(text).map(Self).map_err(|error| match error {
+            humantime::DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => {
+                UnitError::UnknownUnit { text: text.to_owned(), unit, known }
+            }
+            humantime::DurationError::NumberOverflow => {
+                UnitError::TooLarge { text: text.to_owned(), max: "1h" }
+            }
+            _ => Self::malformed(text),
+        })
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let exact =
+            |(_, factor): &&(&str, u64)| self.0 >= *factor && self.0.is_multiple_of(*factor);
+        let (unit, factor) = SIZE_UNITS.iter().find(exact).unwrap_or(&("B", 1));
+        write!(f, "{}{unit}", self.0 / factor)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", Size(self.0))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        humantime::format_duration(self.0).fmt(f)
+    }
+}
+
+/// Takes a string; a number gets the advice to add a unit instead of "invalid type".
+struct QuantityVisitor<Q>(PhantomData<Q>);
+
+impl<Q: Quantity> Visitor<'_> for QuantityVisitor<Q> {
+    type Value = Q;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a {} in quotes, such as \"{}\"", Q::NOUN, Q::EXAMPLE)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Q, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Q, E> {
+        Err(E::custom(Q::no_unit(number)))
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Q, E> {
+        Err(E::custom(Q::no_unit(number)))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Q, E> {
+        Err(E::custom(Q::no_unit(number)))
+    }
+}
+
+macro_rules! deserialize_quantity {
+    ($($quantity:ty),*) => {$(
+        impl<'de> Deserialize<'de> for $quantity {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(QuantityVisitor(PhantomData))
+            }
+        }
+    )*};
+}
+deserialize_quantity!(Size, Rate, Time);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size(text: &str) -> Result<u64, String> {
+        text.parse::<Size>().map(|size| size.0).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sizes_are_exact() {
+        assert_eq!(size("1MiB"), Ok(1 << 20));
+        assert_eq!(size("64 KiB"), Ok(64 << 10));
+        assert_eq!(size("1GB"), Ok(1_000_000_000));
+        assert_eq!(size("1.5GiB"), Ok(3 << 29));
+        assert_eq!(size("0B"), Ok(0));
+        assert_eq!(size("1PiB"), Ok(1 << 50));
+    }
+
+    #[test]
+    fn a_size_needs_a_unit_that_means_one_thing() {
+        for bare in ["1048576", "0", "1.5", " 7 ", "1_000", "-1"] {
+            assert!(size(bare).unwrap_err().contains("has no unit"), "{bare}");
+        }
+        for unit in ["1M", "1k", "1mib", "1Mb", "1Mi", "1MiB/s", "1EiB", "1 fathom", "1µB"] {
+            assert!(size(unit).unwrap_err().contains("unknown unit"), "{unit}");
+        }
+        for text in ["", "MiB", "-1MiB", "1.2.3MiB", ".MiB", "lots", "½MiB"] {
+            assert!(size(text).unwrap_err().contains("is not a size"), "{text}");
+        }
+        for large in ["1025TiB", "99999999999999999999999PB"] {
+            assert!(size(large).unwrap_err().contains("at most 1PiB"), "{large}");
+        }
+    }
+
+    #[test]
+    fn rates_are_sizes_per_second() {
+        let rate = |text: &str| text.parse::<Rate>().map_err(|error| error.to_string());
+        assert_eq!(rate("100MiB/s"), Ok(Rate(100 << 20)));
+        assert_eq!(rate("1 GB/s"), Ok(Rate(1_000_000_000)));
+        for bare in ["100", "100/s"] {
+            assert!(rate(bare).unwrap_err().contains("has no unit"), "{bare}");
+        }
+        for unit in ["100MiB", "100Mbit/s", "100MiB/h"] {
+            assert!(rate(unit).unwrap_err().contains("unknown unit"), "{unit}");
+        }
+        assert!(rate("fast").unwrap_err().contains("is not a rate"));
+        assert!(rate("2PiB/s").unwrap_err().contains("at most 1PiB/s"));
+    }
+
+    #[test]
+    fn durations_need_a_unit_too() {
+        let time = |text: &str| text.parse::<Time>().map_err(|error| error.to_string());
+        assert_eq!(time("250ms"), Ok(Time(Duration::from_millis(250))));
+        assert_eq!(time("1min 30s"), Ok(Time(Duration::from_secs(90))));
+        assert_eq!(time("0s"), Ok(Time(Duration::ZERO)));
+        for bare in ["30", "0", "1.5"] {
+            assert!(time(bare).unwrap_err().contains("has no unit"), "{bare}");
+        }
+        assert!(time("30 parsecs").unwrap_err().contains("unknown unit `parsecs`"));
+        assert!(time("99999999999999999999s").unwrap_err().contains("too large"));
+        for text in ["", "soon", "-5s", "1s 5"] {
+            assert!(time(text).unwrap_err().contains("is not a duration"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_accepted() {
+        for bytes in [0, 1, 1000, 1024, 65_536, 1_000_000_007, 256 << 20, 3 << 29, 1 << 50] {
+            assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
+            assert_eq!(Rate(bytes).to_string().parse(), Ok(Rate(bytes)));
+            assert_eq!(
+                Time(Duration::from_millis(bytes)).to_string().parse(),
+                Ok(Time(Duration::from_millis(bytes)))
+            );
+        }
+        assert_eq!(Size(256 << 20).to_string(), "256MiB");
+        assert_eq!(Size(1_000_000_000).to_string(), "1GB");
+    }
+}

@@ -1,0 +1,333 @@
+//! From settings as written to a [`Config`]: required keys, ranges, defaults,
+//! and keys that contradict each other. Pure but for the number of CPUs.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::path::{Component, Path, PathBuf};
+
+use super::error::ConfigError;
+use super::outline::{Outline, nearest};
+use super::units::{Size, Time};
+use super::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
+use super::{defaults, settings};
+use crate::volume::{MAX_REPLICAS, Mode};
+
+/// `volume.mode` as written.
+const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
+/// `read.cache` as written.
+const CACHES: [(&str, CachePolicy); 2] =
+    [("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+/// `volume.access` as written; "rw" has its own message.
+const ACCESSES: [(&str, Access); 1] = [("ro", Access::ReadOnly)];
+
+const MODE_MISSING: &str = "write \"shared\" where all replicas are one file system, \
+                            \"copies\" where they are independent trees of the same content";
+
+/// Checks everything that serde cannot.
+pub(super) fn config(
+    settings: settings::Settings,
+    outline: &Outline<'_>,
+) -> Result<Config, ConfigError> {
+    let config = Config {
+        source: outline.file().to_path_buf(),
+        volume: volume(settings.volume, outline)?,
+        replicas: replicas(settings.replica, outline)?,
+        read: read(settings.read, outline)?,
+        memory: Memory { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
+        fuse: fuse(settings.fuse, outline)?,
+    };
+    contradictions(&config, outline)?;
+    Ok(config)
+}
+
+fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, ConfigError> {
+    let name = written
+        .name
+        .ok_or_else(|| outline.missing("volume.name", "name the volume in [volume]"))?;
+    let first = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if !first || name.len() > 64 || !name.bytes().all(|b| is_label(b) && b != b':') {
+        let what = format!(
+            "{name:?} is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first"
+        );
+        return Err(outline.refuse("volume.name", what));
+    }
+    let mode = written.mode.ok_or_else(|| outline.missing("volume.mode", MODE_MISSING))?;
+    let mode = choice(outline, "volume.mode", &mode, &MODES)?;
+    let access = match written.access.as_deref() {
+        None => Access::ReadOnly,
+        Some("rw") => {
+            let what = "this version mounts read-only; write \"ro\" or leave the key out";
+            return Err(outline.refuse("volume.access", what));
+        }
+        Some(access) => choice(outline, "volume.access", access, &ACCESSES)?,
+    };
+    let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
+    Ok(Volume { name, mode, chunk_size, access })
+}
+
+fn replicas(
+    written: Vec<settings::Replica>,
+    outline: &Outline<'_>,
+) -> Result<Vec<Replica>, ConfigError> {
+    if written.is_empty() {
+        let advice = "add at least one [[replica]] with a path";
+        return Err(outline.missing("replica", advice));
+    }
+    if written.len() > MAX_REPLICAS {
+        let what = format!("{} replicas; use at most {MAX_REPLICAS}", written.len());
+        return Err(outline.refuse(&format!("replica[{}]", MAX_REPLICAS + 1), what));
+    }
+    let mut paths: HashMap<PathBuf, usize> = HashMap::new();
+    let mut names: HashMap<String, usize> = HashMap::new();
+    let mut replicas = Vec::with_capacity(written.len());
+    for (number, written) in (1..).zip(written) {
+        let explicit_name = written.name.is_some();
+        let replica = replica(number, written, outline)?;
+        if let Some(other) = paths.insert(replica.path.clone(), number) {
+            let what = format!(
+                "{:?} is the path of replica[{other}] too; give each replica its own mount",
+                replica.path
+            );
+            return Err(outline.refuse(&format!("replica[{number}].path"), what));
+        }
+        if let Some(other) = names.insert(replica.name.clone(), number) {
+            let origin = if explicit_name { "" } else { ", the default," };
+            let what = format!(
+                "{:?}{origin} is the name of replica[{other}] too; give each replica its own name",
+                replica.name
+            );
+            return Err(outline.refuse(&format!("replica[{number}].name"), what));
+        }
+        replicas.push(replica);
+    }
+    Ok(replicas)
+}
+
+fn replica(
+    number: usize,
+    written: settings::Replica,
+    outline: &Outline<'_>,
+) -> Result<Replica, ConfigError> {
+    let key = |name: &str| format!("replica[{number}].{name}");
+    let path = written.path.ok_or_else(|| {
+        outline.missing(&key("path"), "give the directory where the replica is mounted")
+    })?;
+    check_path(outline, &key("path"), &path)?;
+    for (name, value) in [("name", &written.name), ("node", &written.node)] {
+        if let Some(value) = value {
+            check_label(outline, &key(name), value)?;
+        }
+    }
+    let name =
+        written.name.or_else(|| written.node.clone()).unwrap_or_else(|| format!("r{number}"));
+    let weight = written.weight.unwrap_or(defaults::WEIGHT);
+    in_range(outline, &key("weight"), weight, defaults::WEIGHT_RANGE)?;
+    if let Some(rate) = written.max_rate
+        && rate < defaults::MAX_RATE_MIN
+    {
+        let what = format!("{rate} is too low; use at least {}", defaults::MAX_RATE_MIN);
+        return Err(outline.refuse(&key("max_rate"), what));
+    }
+    Ok(Replica {
+        path: PathBuf::from(path),
+        node: written.node.unwrap_or_else(|| name.clone()),
+        name,
+        weight,
+        max_in_flight: written.max_in_flight.map(|size| size.0),
+        max_rate: written.max_rate.map(|rate| rate.0),
+        require_mount: written.require_mount.unwrap_or(defaults::REQUIRE_MOUNT),
+    })
+}
+
+/// A path that means the same directory wherever the daemon is started, and
+/// that compares equal to another spelling of itself. `..` does not: what it
+/// leads to depends on symbolic links.
+fn check_path(outline: &Outline<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
+    let advice = if !path.starts_with('/') {
+        "is not absolute; start it with /"
+    } else if path.contains('\0') {
+        "has a NUL character in it; remove it"
+    } else if Path::new(path).components().any(|part| part == Component::ParentDir) {
+        "has `..` in it; write the directory it leads to"
+    } else {
+        return Ok(());
+    };
+    Err(outline.refuse(key, format!("{path:?} {advice}")))
+}
+
+/// Replicas and nodes are host names or addresses, and become metric labels.
+fn check_label(outline: &Outline<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
+    if (1..=253).contains(&label.len()) && label.bytes().all(is_label) {
+        return Ok(());
+    }
+    let what = format!("{label:?} is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`");
+    Err(outline.refuse(key, what))
+}
+
+fn is_label(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-:".contains(&byte)
+}
+
+fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigError> {
+    let segment_size = written.segment_size.unwrap_or(defaults::SEGMENT_SIZE);
+    in_range(outline, "read.segment_size", segment_size, defaults::SEGMENT_SIZE_RANGE)?;
+    if !segment_size.0.is_power_of_two() {
+        let what = format!(
+            "{segment_size} is not a power of two; use {} or {}",
+            Size(segment_size.0.next_power_of_two() / 2),
+            Size(segment_size.0.next_power_of_two())
+        );
+        return Err(outline.refuse("read.segment_size", what));
+    }
+    let deadline = written.deadline.unwrap_or(defaults::DEADLINE);
+    in_range(outline, "read.deadline", deadline, defaults::DEADLINE_RANGE)?;
+    let attempt_deadline = written.attempt_deadline.unwrap_or(defaults::ATTEMPT_DEADLINE);
+    if attempt_deadline < defaults::ATTEMPT_DEADLINE_MIN {
+        let min = defaults::ATTEMPT_DEADLINE_MIN;
+        let what = format!("{attempt_deadline} is too short; use at least {min}");
+        return Err(outline.refuse("read.attempt_deadline", what));
+    }
+    Ok(Read {
+        segment_size: segment_size.0,
+        readahead_max: written.readahead_max.unwrap_or(defaults::READAHEAD_MAX).0,
+        threads_per_replica: count(
+            outline,
+            "read.threads_per_replica",
+            written.threads_per_replica,
+            defaults::THREADS_PER_REPLICA,
+            defaults::THREADS_PER_REPLICA_RANGE,
+        )?,
+        max_in_flight: written.max_in_flight.unwrap_or(defaults::MAX_IN_FLIGHT).0,
+        deadline: deadline.0,
+        attempt_deadline: attempt_deadline.0,
+        cache: match written.cache.as_deref() {
+            None => CachePolicy::Kernel,
+            Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,
+        },
+    })
+}
+
+fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigError> {
+    let kernel_readahead = written.kernel_readahead.unwrap_or(defaults::KERNEL_READAHEAD);
+    let range = defaults::KERNEL_READAHEAD_RANGE;
+    in_range(outline, "fuse.kernel_readahead", kernel_readahead, range)?;
+    let attribute_ttl = written.attribute_ttl.unwrap_or(defaults::ATTRIBUTE_TTL);
+    in_range(outline, "fuse.attribute_ttl", attribute_ttl, defaults::ATTRIBUTE_TTL_RANGE)?;
+    Ok(Fuse {
+        threads: count(
+            outline,
+            "fuse.threads",
+            written.threads,
+            defaults::fuse_threads(),
+            defaults::FUSE_THREADS_RANGE,
+        )?,
+        allow_other: written.allow_other.unwrap_or(defaults::ALLOW_OTHER),
+        kernel_tuning: written.kernel_tuning.unwrap_or(defaults::KERNEL_TUNING),
+        kernel_readahead: kernel_readahead.0,
+        attribute_ttl: attribute_ttl.0,
+    })
+}
+
+/// Keys that are valid alone and not together. Defaults take part: whoever
+/// lowers one key below another's default is told about the other.
+fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigError> {
+    const SEGMENT_SIZE: &str = "read.segment_size";
+    let Config { volume, replicas, read, memory, .. } = config;
+    let segment = Size(read.segment_size);
+
+    let chunk = Size(volume.chunk_size);
+    if chunk.0 == 0 || !chunk.0.is_multiple_of(segment.0) {
+        let what = format!("is not a multiple of `{SEGMENT_SIZE}`, {segment}; change one");
+        return Err(outline.conflict("volume.chunk_size", chunk, SEGMENT_SIZE, &what));
+    }
+    let below_segment = format!("is less than `{SEGMENT_SIZE}`, {segment}; raise it");
+    let readahead = Size(read.readahead_max);
+    if readahead.0 != 0 && readahead < segment {
+        let what = format!("{below_segment}, or write \"0B\" to turn readahead off");
+        return Err(outline.conflict("read.readahead_max", readahead, SEGMENT_SIZE, &what));
+    }
+    let shared = ("read.max_in_flight".to_owned(), Some(read.max_in_flight));
+    let own = (1..).zip(replicas).map(|(number, replica)| {
+        (format!("replica[{number}].max_in_flight"), replica.max_in_flight)
+    });
+    for (key, limit) in std::iter::once(shared).chain(own) {
+        if let Some(limit) = limit.map(Size)
+            && limit < segment
+        {
+            return Err(outline.conflict(&key, limit, SEGMENT_SIZE, &below_segment));
+        }
+    }
+    let (deadline, attempt) = (Time(read.deadline), Time(read.attempt_deadline));
+    if attempt > deadline {
+        let (key, other) = ("read.attempt_deadline", "read.deadline");
+        let what = format!("is longer than `{other}`, {deadline}; change one");
+        return Err(outline.conflict(key, attempt, other, &what));
+    }
+    let segments = defaults::BUDGET_MIN_SEGMENTS;
+    let (budget, least) = (Size(memory.budget), Size(segment.0 * segments));
+    if budget < least {
+        let what = format!(
+            "is less than {segments} times `{SEGMENT_SIZE}`, {segment}; use at least {least}"
+        );
+        return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
+    }
+    Ok(())
+}
+
+fn in_range<T: PartialOrd + Display>(
+    outline: &Outline<'_>,
+    key: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let what = format!("{value} is out of range; use {} to {}", range.start(), range.end());
+    Err(outline.refuse(key, what))
+}
+
+fn count(
+    outline: &Outline<'_>,
+    key: &str,
+    written: Option<i64>,
+    default: usize,
+    range: RangeInclusive<i64>,
+) -> Result<usize, ConfigError> {
+    let Some(written) = written else { return Ok(default) };
+    in_range(outline, key, written, range)?;
+    Ok(usize::try_from(written).expect("ranges of counts start above zero"))
+}
+
+fn choice<T: Copy>(
+    outline: &Outline<'_>,
+    key: &str,
+    written: &str,
+    choices: &[(&str, T)],
+) -> Result<T, ConfigError> {
+    if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
+        return Ok(*choice);
+    }
+    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+    let hint = match nearest(written, &names) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => {
+            let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
+            format!("use {}", quoted.join(" or "))
+        }
+    };
+    Err(outline.refuse(key, format!("{written:?} is not known; {hint}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_spelled_as_everywhere_else() {
+        for (written, mode) in MODES {
+            assert_eq!(serde_json::to_value(mode).unwrap(), written);
+        }
+    }
+}

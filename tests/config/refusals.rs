@@ -1,0 +1,386 @@
+//! Malformed files, one for every way to be malformed, and the exact line that
+//! each is refused with.
+
+use crate::{parse, with};
+
+/// A file, and the one line it is refused with.
+type Case = (&'static str, &'static str);
+
+#[track_caller]
+fn refused(cases: &[Case]) {
+    for (text, expected) in cases {
+        assert_eq!(parse(text).unwrap_err(), *expected, "for:\n{text}");
+    }
+}
+
+/// [`refused`] for what is wrong with an otherwise valid file.
+#[track_caller]
+fn refused_after_valid(cases: &[Case]) {
+    for (more, expected) in cases {
+        assert_eq!(parse(&with(more)).unwrap_err(), *expected, "for:\n{more}");
+    }
+}
+
+#[test]
+fn what_is_not_toml_is_refused_where_it_breaks() {
+    refused(&[
+        ("[volume\nname = 'v'\n", "v.toml:1: not valid TOML: unclosed table, expected `]`"),
+        (
+            "[volume]\nname = 'v'\nname = 'w'\n",
+            "v.toml:3: not valid TOML at \"name\": duplicate key",
+        ),
+        (
+            "[volume]\nname = v\n",
+            "v.toml:2: not valid TOML at \"v\": string values must be quoted, expected literal string",
+        ),
+        ("[volume]\nname = 'v\n", "v.toml:2: not valid TOML: invalid literal string, expected `'`"),
+        ("[volume]\nname\n", "v.toml:2: not valid TOML: key with no value, expected `=`"),
+        ("a = [[[\n", "v.toml:1: not valid TOML: unclosed array, expected `]`"),
+    ]);
+}
+
+#[test]
+fn what_is_missing_or_of_the_wrong_shape_is_refused() {
+    refused(&[
+        ("", "v.toml: key `volume.name` is missing; name the volume in [volume]"),
+        (
+            "[volume]\nmode = 'shared'\n",
+            "v.toml:1: key `volume.name` is missing; name the volume in [volume]",
+        ),
+        (
+            "[volume]\nname = 'v'\n[[replica]]\npath = '/a'\n",
+            "v.toml:1: key `volume.mode` is missing; write \"shared\" where all replicas are one file system, \"copies\" where they are independent trees of the same content",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\n",
+            "v.toml: key `replica` is missing; add at least one [[replica]] with a path",
+        ),
+        (
+            "replica = []\n[volume]\nname = 'v'\nmode = 'shared'\n",
+            "v.toml:1: key `replica` is missing; add at least one [[replica]] with a path",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'share'\n",
+            "v.toml:3: key `volume.mode`: \"share\" is not known; did you mean \"shared\"?",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'raid5'\n",
+            "v.toml:3: key `volume.mode`: \"raid5\" is not known; use \"shared\" or \"copies\"",
+        ),
+        (
+            "[volume]\nname = ''\nmode = 'shared'\n",
+            "v.toml:2: key `volume.name`: \"\" is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first",
+        ),
+        (
+            "[volume]\nname = '-v'\nmode = 'shared'\n",
+            "v.toml:2: key `volume.name`: \"-v\" is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first",
+        ),
+        (
+            "[[volume]]\nname = 'v'\n",
+            "v.toml:1: key `volume`: must be one table; start it once, with [volume]",
+        ),
+        (
+            "volume = 'v'\n",
+            "v.toml:1: key `volume`: must be one table; start it once, with [volume]",
+        ),
+        ("name = 'v'\n", "v.toml:1: key `name` is not known; did you mean `name` in [volume]?"),
+        (
+            "colour = 'red'\n",
+            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+        ),
+        (
+            "volume.name = 3\n",
+            "v.toml:1: key `volume.name`: invalid type: integer `3`, expected a string",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\n[replica]\npath = '/a'\n",
+            "v.toml:4: key `replica`: must be a list of tables; start each replica with [[replica]]",
+        ),
+        (
+            "[volume]\nname = 'v'\nmode = 'shared'\nreplica = ['/a']\n",
+            "v.toml:4: key `volume.replica` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`",
+        ),
+        (
+            "replica = ['/a']\n",
+            "v.toml:1: key `replica`: must be a list of tables; start each replica with [[replica]]",
+        ),
+    ]);
+}
+
+#[test]
+fn a_wrong_volume_is_refused() {
+    let file = |key: &str| with("").replacen("[volume]", &format!("[volume]\n{key}"), 1);
+    for (key, expected) in [
+        (
+            "access = 'rw'",
+            "v.toml:2: key `volume.access`: this version mounts read-only; write \"ro\" or leave the key out",
+        ),
+        (
+            "access = 'rx'",
+            "v.toml:2: key `volume.access`: \"rx\" is not known; did you mean \"ro\"?",
+        ),
+        (
+            "chunk_size = '100MB'",
+            "v.toml:2: key `volume.chunk_size`: 100MB is not a multiple of `read.segment_size`, 1MiB; change one",
+        ),
+        (
+            "chunk_size = '0B'",
+            "v.toml:2: key `volume.chunk_size`: 0B is not a multiple of `read.segment_size`, 1MiB; change one",
+        ),
+        (
+            "chunk_size = 256",
+            "v.toml:2: key `volume.chunk_size`: 256 has no unit; give one, such as \"1MiB\"",
+        ),
+        (
+            "deadline = '1s'",
+            "v.toml:2: key `volume.deadline` is not known; did you mean `deadline` in [read]?",
+        ),
+        (
+            "replicas = 3",
+            "v.toml:2: key `volume.replicas` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`",
+        ),
+        (
+            "access = true",
+            "v.toml:2: key `volume.access`: invalid type: boolean `true`, expected a string",
+        ),
+    ] {
+        assert_eq!(parse(&file(key)).unwrap_err(), expected, "for {key}");
+    }
+}
+
+#[test]
+fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
+    refused_after_valid(&[
+        ("[reed]\ncache = 'kernel'\n", "v.toml:6: table [reed] is not known; did you mean [read]?"),
+        (
+            "[[replicas]]\npath = '/b'\n",
+            "v.toml:6: table [[replicas]] is not known; did you mean [[replica]]?",
+        ),
+        (
+            "[network]\n",
+            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+        ),
+        (
+            "[[raid]]\nlevel = 5\n",
+            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+        ),
+        (
+            "reed.x = 1\n",
+            "v.toml:6: key `replica[1].reed` is not known; [[replica]] knows `path`, `name`, `node`, `weight`, `max_in_flight`, `max_rate`, `require_mount`",
+        ),
+        (
+            "[read]\nsegmnt_size = '1MiB'\n",
+            "v.toml:7: key `read.segmnt_size` is not known; did you mean `segment_size`?",
+        ),
+        (
+            "[read]\nbudget = '1GiB'\n",
+            "v.toml:7: key `read.budget` is not known; did you mean `budget` in [memory]?",
+        ),
+        (
+            "[read]\ncolour = 'red'\n",
+            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`",
+        ),
+        ("wieght = 2\n", "v.toml:6: key `replica[1].wieght` is not known; did you mean `weight`?"),
+        (
+            "[read]\n\"se\\ngment\" = 1\n",
+            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`",
+        ),
+    ]);
+}
+
+#[test]
+fn a_wrong_replica_is_refused() {
+    refused_after_valid(&[
+        ("weight = 0\n", "v.toml:6: key `replica[1].weight`: 0 is out of range; use 0.001 to 1000"),
+        (
+            "weight = nan\n",
+            "v.toml:6: key `replica[1].weight`: NaN is out of range; use 0.001 to 1000",
+        ),
+        (
+            "weight = 'fast'\n",
+            "v.toml:6: key `replica[1].weight`: invalid type: string \"fast\", expected a number",
+        ),
+        (
+            "max_rate = '100MiB'\n",
+            "v.toml:6: key `replica[1].max_rate`: \"100MiB\" has an unknown unit `MiB`; use one of B/s, KB/s, MB/s, GB/s, TB/s, PB/s, KiB/s, MiB/s, GiB/s, TiB/s, PiB/s",
+        ),
+        (
+            "max_rate = 100\n",
+            "v.toml:6: key `replica[1].max_rate`: 100 has no unit; give one, such as \"100MiB/s\"",
+        ),
+        (
+            "max_rate = '1KiB/s'\n",
+            "v.toml:6: key `replica[1].max_rate`: 1KiB/s is too low; use at least 64KiB/s",
+        ),
+        (
+            "max_in_flight = '64KiB'\n",
+            "v.toml:6: key `replica[1].max_in_flight`: 64KiB is less than `read.segment_size`, 1MiB; raise it",
+        ),
+        (
+            "name = 'a b'\n",
+            "v.toml:6: key `replica[1].name`: \"a b\" is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
+        ),
+        (
+            "node = ''\n",
+            "v.toml:6: key `replica[1].node`: \"\" is not a name; use 1 to 253 letters, digits, `.`, `_`, `-`, `:`",
+        ),
+        (
+            "require_mount = 'no'\n",
+            "v.toml:6: key `replica[1].require_mount`: invalid type: string \"no\", expected true or false, without quotes",
+        ),
+        (
+            "[[replica]]\nname = 'b'\n",
+            "v.toml:6: key `replica[2].path` is missing; give the directory where the replica is mounted",
+        ),
+        (
+            "[[replica]]\npath = 'mnt/b'\n",
+            "v.toml:7: key `replica[2].path`: \"mnt/b\" is not absolute; start it with /",
+        ),
+        (
+            "[[replica]]\npath = '/a/'\n",
+            "v.toml:7: key `replica[2].path`: \"/a/\" is the path of replica[1] too; give each replica its own mount",
+        ),
+        (
+            "[[replica]]\npath = '/b/../a'\n",
+            "v.toml:7: key `replica[2].path`: \"/b/../a\" has `..` in it; write the directory it leads to",
+        ),
+        (
+            "[[replica]]\npath = \"/b\\u0000\"\n",
+            "v.toml:7: key `replica[2].path`: \"/b\\0\" has a NUL character in it; remove it",
+        ),
+        (
+            "[[replica]]\npath = ''\n",
+            "v.toml:7: key `replica[2].path`: \"\" is not absolute; start it with /",
+        ),
+        (
+            "name = 'r2'\n[[replica]]\npath = '/b'\n",
+            "v.toml:7: key `replica[2].name`: \"r2\", the default, is the name of replica[1] too; give each replica its own name",
+        ),
+        (
+            "name = 'x'\n[[replica]]\nname = 'x'\npath = '/b'\n",
+            "v.toml:8: key `replica[2].name`: \"x\" is the name of replica[1] too; give each replica its own name",
+        ),
+        (
+            "node = 'n'\n[[replica]]\nnode = 'n'\npath = '/b'\n",
+            "v.toml:7: key `replica[2].name`: \"n\", the default, is the name of replica[1] too; give each replica its own name",
+        ),
+        (
+            "[[replica]]\npath = 5\n",
+            "v.toml:7: key `replica[2].path`: invalid type: integer `5`, expected a string",
+        ),
+    ]);
+    let many: String = (0..64).map(|n| format!("[[replica]]\npath = '/r{n}'\n")).collect();
+    let error = parse(&with(&many)).unwrap_err();
+    assert_eq!(error, "v.toml:132: key `replica[65]`: 65 replicas; use at most 64");
+}
+
+#[test]
+fn wrong_values_in_other_tables_are_refused() {
+    refused_after_valid(&[
+        (
+            "[read]\nsegment_size = 1048576\n",
+            "v.toml:7: key `read.segment_size`: 1048576 has no unit; give one, such as \"1MiB\"",
+        ),
+        (
+            "[read]\nsegment_size = '1048576'\n",
+            "v.toml:7: key `read.segment_size`: \"1048576\" has no unit; give one, such as \"1MiB\"",
+        ),
+        (
+            "[read]\nsegment_size = '1M'\n",
+            "v.toml:7: key `read.segment_size`: \"1M\" has an unknown unit `M`; use one of B, KB, MB, GB, TB, PB (powers of 1000), KiB, MiB, GiB, TiB, PiB (of 1024)",
+        ),
+        (
+            "[read]\nsegment_size = '3MiB'\n",
+            "v.toml:7: key `read.segment_size`: 3MiB is not a power of two; use 2MiB or 4MiB",
+        ),
+        (
+            "[read]\nsegment_size = '32MiB'\n",
+            "v.toml:7: key `read.segment_size`: 32MiB is out of range; use 64KiB to 16MiB",
+        ),
+        (
+            "[read]\nsegment_size = true\n",
+            "v.toml:7: key `read.segment_size`: invalid type: boolean `true`, expected a size in quotes, such as \"1MiB\"",
+        ),
+        (
+            "[read]\nsegment_size = 99999999999999999999\n",
+            "v.toml:7: key `read.segment_size`: invalid type: integer `99999999999999999999`, expected a size in quotes, such as \"1MiB\"",
+        ),
+        (
+            "[read]\ndeadline = 30\n",
+            "v.toml:7: key `read.deadline`: 30 has no unit; give one, such as \"30s\"",
+        ),
+        (
+            "[read]\ndeadline = '30 parsecs'\n",
+            "v.toml:7: key `read.deadline`: \"30 parsecs\" has an unknown unit `parsecs`; use one of us, ms, s, min, h",
+        ),
+        (
+            "[read]\ndeadline = '2h'\n",
+            "v.toml:7: key `read.deadline`: 2h is out of range; use 100ms to 1h",
+        ),
+        (
+            "[read]\nattempt_deadline = '1ms'\n",
+            "v.toml:7: key `read.attempt_deadline`: 1ms is too short; use at least 50ms",
+        ),
+        (
+            "[read]\nattempt_deadline = '1min'\n",
+            "v.toml:7: key `read.attempt_deadline`: 1m is longer than `read.deadline`, 30s; change one",
+        ),
+        (
+            "[read]\ndeadline = '2s'\n",
+            "v.toml:7: key `read.attempt_deadline`: 5s, the default, is longer than `read.deadline`, 2s; change one",
+        ),
+        (
+            "[read]\nthreads_per_replica = 1\n",
+            "v.toml:7: key `read.threads_per_replica`: 1 is out of range; use 2 to 256",
+        ),
+        (
+            "[read]\nthreads_per_replica = -1\n",
+            "v.toml:7: key `read.threads_per_replica`: -1 is out of range; use 2 to 256",
+        ),
+        (
+            "[read]\nthreads_per_replica = '8'\n",
+            "v.toml:7: key `read.threads_per_replica`: invalid type: string \"8\", expected a whole number",
+        ),
+        (
+            "[read]\ncache = 'kernle'\n",
+            "v.toml:7: key `read.cache`: \"kernle\" is not known; did you mean \"kernel\"?",
+        ),
+        (
+            "[read]\ncache = 'none'\n",
+            "v.toml:7: key `read.cache`: \"none\" is not known; use \"kernel\" or \"direct\"",
+        ),
+        (
+            "[read.cache]\nx = 1\n",
+            "v.toml:6: key `read.cache`: invalid type: table, expected a string",
+        ),
+        (
+            "[read]\nreadahead_max = '64KiB'\n",
+            "v.toml:7: key `read.readahead_max`: 64KiB is less than `read.segment_size`, 1MiB; raise it, or write \"0B\" to turn readahead off",
+        ),
+        (
+            "[read]\nmax_in_flight = '512KiB'\n",
+            "v.toml:7: key `read.max_in_flight`: 512KiB is less than `read.segment_size`, 1MiB; raise it",
+        ),
+        (
+            "[read]\nsegment_size = '16MiB'\nmax_in_flight = '16MiB'\n[memory]\nbudget = '255MiB'\n",
+            "v.toml:10: key `memory.budget`: 255MiB is less than 16 times `read.segment_size`, 16MiB; use at least 256MiB",
+        ),
+        (
+            "[memory]\nbudget = '8MiB'\n",
+            "v.toml:7: key `memory.budget`: 8MiB is less than 16 times `read.segment_size`, 1MiB; use at least 16MiB",
+        ),
+        ("[fuse]\nthreads = 65\n", "v.toml:7: key `fuse.threads`: 65 is out of range; use 1 to 64"),
+        (
+            "[fuse]\nallow_other = 'yes'\n",
+            "v.toml:7: key `fuse.allow_other`: invalid type: string \"yes\", expected true or false, without quotes",
+        ),
+        (
+            "[fuse]\nkernel_readahead = '65MiB'\n",
+            "v.toml:7: key `fuse.kernel_readahead`: 65MiB is out of range; use 0B to 64MiB",
+        ),
+        (
+            "[fuse]\nattribute_ttl = '2h'\n",
+            "v.toml:7: key `fuse.attribute_ttl`: 2h is out of range; use 0s to 1h",
+        ),
+    ]);
+}
