@@ -162,8 +162,8 @@ pub struct DirEntry {
     pub name: OsString,
     /// Inode number as the listing shows it.
     pub ino: u64,
-    /// Kind, where the listing tells.
-    pub kind: Option<FileKind>,
+    /// What it is.
+    pub kind: FileKind,
 }
 
 /// Size and use of a file system; as statvfs(3).

@@ -1,11 +1,16 @@
 //! fanfs: one mount point over N mounts of the same data.
 //!
-//! Start reading in `docs/ARCHITECTURE.md`; the modules below are in the order
-//! of its code map, and import only what stands further down.
+//! Start reading in `docs/ARCHITECTURE.md`, which has the modules in the order
+//! in which a read goes through them.
 
 pub mod backend;
 pub mod buffer;
 pub mod config;
+pub mod control;
+pub mod daemon;
+pub mod fs;
+pub mod fuse;
+pub mod read;
 pub mod scheduler;
 pub mod telemetry;
 pub mod volume;

@@ -34,7 +34,12 @@ const XATTR_MAX: usize = 64 * 1024;
 /// A mounted directory.
 pub struct Directory {
     root: OwnedFd,
+    device: Device,
 }
+
+/// The device that the root lies on.
+#[derive(Clone, Copy)]
+struct Device(u32, u32);
 
 impl Directory {
     /// Opens the replica's root.
@@ -44,7 +49,9 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
-        let replica = Self { root };
+        let s = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
+        let device = Device(s.stx_dev_major, s.stx_dev_minor);
+        let replica = Self { root, device };
         replica.resolve(Path::new("."), OFlags::PATH)?;
         Ok(replica)
     }
@@ -82,7 +89,7 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<Owned
 
 impl Backend for Directory {
     fn stat(&self, path: &Path) -> Result<Attr> {
-        attr_of(self.resolve(path, OFlags::PATH)?.as_fd())
+        self.device.attr(self.resolve(path, OFlags::PATH)?.as_fd())
     }
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
@@ -90,23 +97,30 @@ impl Backend for Directory {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         Ok(names
             .iter()
-            .map(|name| Attr::try_from(&statx(&dir, name, flags, StatxFlags::BASIC_STATS)?))
+            .map(|name| self.device.read(&statx(&dir, name, flags, StatxFlags::BASIC_STATS)?))
             .collect())
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         let dir = self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::new(dir)? {
+        for entry in rustix::fs::Dir::read_from(&dir)? {
             let entry = entry?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                entries.push(DirEntry {
-                    name: OsString::from_vec(name.to_vec()),
-                    ino: entry.ino(),
-                    kind: kind_of(entry.file_type()),
-                });
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
             }
+            let kind = match kind_of(entry.file_type()) {
+                Some(kind) => kind,
+                // Not every NFS server tells; what is gone meanwhile is left out.
+                None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
+                    Ok(s) => self.device.read(&s)?.kind,
+                    Err(Errno::NOENT) => continue,
+                    Err(errno) => return Err(errno.into()),
+                },
+            };
+            let name = OsString::from_vec(name.to_bytes().to_vec());
+            entries.push(DirEntry { name, ino: entry.ino(), kind });
         }
         Ok(entries)
     }
@@ -120,7 +134,7 @@ impl Backend for Directory {
     fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
         // NONBLOCK: a named pipe that took the file's place must not block us.
         let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let file = DirectoryFile { file };
+        let file = DirectoryFile { file, device: self.device };
         if file.attr()?.kind != FileKind::Regular {
             return Err(BackendError::Os(Errno::STALE));
         }
@@ -169,11 +183,12 @@ fn proc_path(fd: &OwnedFd) -> String {
 
 struct DirectoryFile {
     file: OwnedFd,
+    device: Device,
 }
 
 impl BackendFile for DirectoryFile {
     fn attr(&self) -> Result<Attr> {
-        attr_of(self.file.as_fd())
+        self.device.attr(self.file.as_fd())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -194,20 +209,15 @@ impl BackendFile for DirectoryFile {
     }
 }
 
-fn attr_of(fd: BorrowedFd<'_>) -> Result<Attr> {
-    Attr::try_from(&statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
-}
+impl Device {
+    fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
+        self.read(&statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
+    }
 
-impl TryFrom<&Statx> for Attr {
-    type Error = BackendError;
-
-    fn try_from(s: &Statx) -> Result<Self> {
+    fn read(self, s: &Statx) -> Result<Attr> {
         let file_type = FileType::from_raw_mode(u32::from(s.stx_mode));
-        Ok(Self {
-            id: FileId {
-                dev: u64::from(s.stx_dev_major) << 32 | u64::from(s.stx_dev_minor),
-                ino: s.stx_ino,
-            },
+        Ok(Attr {
+            id: FileId { dev: self.number(s.stx_dev_major, s.stx_dev_minor), ino: s.stx_ino },
             kind: kind_of(file_type).ok_or(Errno::IO)?,
             perm: s.stx_mode & 0o7777,
             nlink: s.stx_nlink,
@@ -221,6 +231,14 @@ impl TryFrom<&Statx> for Attr {
             mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
             ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
         })
+    }
+
+    fn number(self, major: u32, minor: u32) -> u64 {
+        if (major, minor) == (self.0, self.1) {
+            return FileId::HOME;
+        }
+        // Linux has 12 and 20 bits for them; no device is 0:0.
+        u64::from(major) << 32 | u64::from(minor)
     }
 }
 

@@ -94,7 +94,7 @@ impl BufferPool {
                 Block::new(class as usize)
             }
         };
-        Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), _claim: claim }
+        Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), claim }
     }
 
     /// Bytes kept for reuse.
@@ -140,13 +140,14 @@ pub struct Buffer {
     len: usize,
     pool: Arc<Inner>,
     // Behind `block` in drop order: the memory is back before its claim is.
-    _claim: Reservation,
+    claim: Reservation,
 }
 
 impl Buffer {
-    /// Makes the buffer shorter; the claim stays as it is.
-    pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// Gives the memory back and keeps the claim.
+    pub fn into_claim(mut self) -> Reservation {
+        let all = self.claim.bytes();
+        self.claim.split(all)
     }
 
     fn memory(&self) -> NonNull<u8> {
@@ -176,7 +177,7 @@ impl Drop for Buffer {
         let mut idle = self.pool.idle.lock();
         // The claim is still counted as used here; what is kept must fit beside
         // the other claims once it is given back.
-        let others = self.pool.budget.used().saturating_sub(self._claim.bytes());
+        let others = self.pool.budget.used().saturating_sub(self.claim.bytes());
         idle.put(block);
         let excess = idle.shrink_to(self.pool.budget.limit().saturating_sub(others));
         drop(idle);

@@ -22,11 +22,17 @@ pub enum Mode {
 /// A file's identity within one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// Device number as the replica's mount shows it. Two mounts of one export
-    /// have different ones, so it is compared only within one replica.
+    /// [`FileId::HOME`] on the file system of the replica's root, else the device
+    /// number of the one mounted below it, as this replica shows it. Two mounts of
+    /// one export have different ones, so it is compared only within one replica.
     pub dev: u64,
     /// Inode number.
     pub ino: u64,
+}
+
+impl FileId {
+    /// Stands for the device of a replica's root. No file system has this number.
+    pub const HOME: u64 = 0;
 }
 
 /// Which state of which file an open saw.

@@ -1,0 +1,321 @@
+//! The control socket: how other processes ask a mounted volume how it is.
+//!
+//! One Unix socket a mount, in [`runtime_dir`], which only its owner may enter;
+//! a peer that is neither that user nor root is turned away besides. A request
+//! is one line of JSON, so is the answer; then the connection ends.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+
+use crate::fs::FsGauges;
+use crate::scheduler::health::HealthState;
+use crate::telemetry::counters::{ReplicaReading, VolumeReading};
+use crate::volume::Mode;
+
+/// What may be asked.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Ask {
+    /// How are you? Answered by a [`Status`].
+    Status,
+}
+
+/// A mounted volume's state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// fanfs's version.
+    pub version: String,
+    /// The volume's name.
+    pub volume: String,
+    /// Its configuration file.
+    pub source: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+    /// How its replicas relate.
+    pub mode: Mode,
+    /// The daemon.
+    pub pid: u32,
+    /// Seconds since it was mounted.
+    pub uptime_s: u64,
+    /// In configuration order.
+    pub replicas: Vec<ReplicaStatus>,
+    /// Sums since it was mounted.
+    pub counters: VolumeReading,
+    /// What is the case now.
+    pub gauges: Gauges,
+}
+
+/// One replica's state.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// Its gateway's node.
+    pub node: String,
+    /// Whether it is asked.
+    pub health: HealthState,
+    /// The rate that the scheduler expects of it, bytes a second.
+    pub rate: u64,
+    /// Bytes sent for and not yet there.
+    pub in_flight: u64,
+    /// Most bytes in flight now.
+    pub in_flight_cap: u64,
+    /// Threads that are inside a call on it.
+    pub busy_threads: usize,
+    /// What it did.
+    #[serde(flatten)]
+    pub counters: ReplicaReading,
+}
+
+/// What is the case now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauges {
+    /// Bytes of the buffer budget in use.
+    pub buffer_used: u64,
+    /// Bytes of buffers kept for reuse.
+    pub buffer_idle: u64,
+    /// The buffer budget.
+    pub buffer_budget: u64,
+    /// Segments that wait for a replica.
+    pub segments_waiting: usize,
+    /// Segments in flight.
+    pub segments_in_flight: usize,
+    /// Read requests not answered yet.
+    pub requests: usize,
+    /// Metadata calls not answered yet.
+    pub calls: usize,
+    /// Inodes that the kernel knows.
+    pub inodes: usize,
+    /// Open files and directories.
+    pub handles: usize,
+}
+
+impl Gauges {
+    /// All gauges of a volume.
+    pub fn new(reads: crate::read::Gauges, fs: FsGauges) -> Self {
+        Self {
+            buffer_used: reads.buffer_used,
+            buffer_idle: reads.buffer_idle,
+            buffer_budget: reads.buffer_budget,
+            segments_waiting: reads.waiting,
+            segments_in_flight: reads.in_flight,
+            requests: reads.requests,
+            calls: fs.calls,
+            inodes: fs.inodes,
+            handles: fs.handles,
+        }
+    }
+}
+
+/// A listening control socket; it goes when dropped.
+pub struct Control {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// A request longer than this is not one.
+const LONGEST_REQUEST: u64 = 64 * 1024;
+
+/// How long a peer may take to ask, or a daemon to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where sockets and logs of this user's mounts are: `/run/fanfs` for root, else
+/// `fanfs` in `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`.
+/// `$FANFS_RUNTIME_DIR` overrides it.
+pub fn runtime_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("FANFS_RUNTIME_DIR") {
+        return dir.into();
+    }
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return "/run/fanfs".into();
+    }
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => Path::new(&dir).join("fanfs"),
+        None => format!("/tmp/fanfs-{}", uid.as_raw()).into(),
+    }
+}
+
+/// Makes the run-time directory, which only its owner may enter.
+///
+/// # Errors
+/// Where it cannot be made, or belongs to somebody else.
+pub fn make_runtime_dir() -> io::Result<PathBuf> {
+    let dir = runtime_dir();
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    let meta = std::fs::symlink_metadata(&dir)?;
+    let owner = std::os::unix::fs::MetadataExt::uid(&meta);
+    if !meta.is_dir() || owner != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::other(format!("{} is not a directory of this user", dir.display())));
+    }
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))?;
+    Ok(dir)
+}
+
+/// A file name for a mount point: its path with `/` as `-`, other special
+/// bytes escaped as systemd does. Long ones end in a hash instead.
+fn file_name(mount_point: &Path) -> String {
+    let mut name = String::new();
+    for byte in mount_point.as_os_str().as_bytes().iter().skip_while(|byte| **byte == b'/') {
+        match byte {
+            b'/' => name.push('-'),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' => name.push(char::from(*byte)),
+            byte => name.push_str(&format!("\\x{byte:02x}")),
+        }
+    }
+    // A socket's whole path must fit into 108 bytes.
+    const LONGEST: usize = 60;
+    if name.len() > LONGEST {
+        let hash = blake3::hash(name.as_bytes()).to_hex();
+        let end = (0..=LONGEST - 17).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+        name = format!("{}-{}", &name[..end], &hash[..16]);
+    }
+    name
+}
+
+/// Where a mount's control socket is.
+pub fn socket_path(mount_point: &Path) -> PathBuf {
+    runtime_dir().join(file_name(mount_point) + ".sock")
+}
+
+/// Where a mount's daemon logs when it is told nothing else.
+pub fn log_path(mount_point: &Path) -> PathBuf {
+    runtime_dir().join(file_name(mount_point) + ".log")
+}
+
+impl Control {
+    /// Listens for a mount; `status` is called for each request.
+    ///
+    /// # Errors
+    /// Where the socket cannot be made.
+    pub fn listen(
+        runtime: &tokio::runtime::Handle,
+        mount_point: &Path,
+        status: impl Fn() -> Status + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        make_runtime_dir()?;
+        let path = socket_path(mount_point);
+        // A socket of that name is a dead daemon's: there was no mount here.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let _entered = runtime.enter();
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+        let task = runtime.spawn(accept(listener, Arc::new(status)));
+        Ok(Self { path, task })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+type StatusFn = dyn Fn() -> Status + Send + Sync;
+
+async fn accept(listener: UnixListener, status: Arc<StatusFn>) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let status = Arc::clone(&status);
+                tokio::spawn(async move {
+                    match tokio::time::timeout(PATIENCE, answer(stream, &*status)).await {
+                        Ok(Err(error)) => tracing::debug!(%error, "a control request failed"),
+                        Ok(Ok(())) | Err(_) => {}
+                    }
+                });
+            }
+            Err(error) => {
+                // Out of descriptors, most likely; they come back.
+                tracing::warn!(%error, "the control socket cannot accept");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: tokio::net::UnixStream, status: &StatusFn) -> io::Result<()> {
+    let peer = stream.peer_cred()?.uid();
+    if peer != 0 && peer != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+    }
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    tokio::io::BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line).await?;
+    let mut reply = match serde_json::from_str(&line) {
+        Ok(Ask::Status) => serde_json::to_vec(&status())?,
+        Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
+    };
+    reply.push(b'\n');
+    write.write_all(&reply).await
+}
+
+/// Asks the daemon that listens at `socket`.
+///
+/// # Errors
+/// Where nobody listens, or the answer is none.
+pub fn ask_status(socket: &Path) -> io::Result<Status> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut request = serde_json::to_vec(&Ask::Status)?;
+    request.push(b'\n');
+    stream.write_all(&request)?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// The control sockets of this user's mounts.
+///
+/// # Errors
+/// Where the run-time directory cannot be read.
+pub fn sockets() -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(runtime_dir()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut sockets: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "sock"))
+        .collect();
+    sockets.sort();
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_names_are_distinct_and_short_enough() {
+        let long = Path::new("/").join("x".repeat(300));
+        let longer = Path::new("/").join("x".repeat(301));
+        assert_eq!(file_name(Path::new("/mnt/a b")), "mnt-a\\x20b");
+        assert_ne!(file_name(Path::new("/mnt/a-b")), file_name(Path::new("/mnt/a/b")));
+        assert_ne!(file_name(&long), file_name(&longer));
+        assert!(file_name(&long).len() <= 60);
+    }
+
+    #[test]
+    fn a_request_with_anything_unknown_is_none() {
+        assert!(serde_json::from_str::<Ask>(r#"{"ask":"status"}"#).is_ok());
+        assert!(serde_json::from_str::<Ask>(r#"{"ask":"reboot"}"#).is_err());
+        assert!(serde_json::from_str::<Ask>("[]").is_err());
+    }
+}

@@ -1,0 +1,394 @@
+//! A mounted volume: everything wired together, started and ended.
+//!
+//! [`Mount::start`] builds the replicas, the read path and the file system from
+//! a [`Config`], asks a replica for the root so that a volume that cannot be
+//! read is not mounted, mounts, tunes the kernel, and listens on the control
+//! socket. [`Mount::stop`] goes the other way: the mount disappears first, what
+//! is under way is waited for a short while, the rest is failed.
+//!
+//! *Invariant:* whatever `start` returns an error for has been undone.
+
+mod tuning;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::backend::{Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
+use crate::config::{CachePolicy, Config};
+use crate::control::{self, Control, ReplicaStatus, Status};
+use crate::fs::{Fs, FsPolicy};
+use crate::fuse::{AttachError, MountOptions, Session, detach};
+use crate::read::{ReadPolicy, Reader};
+use crate::scheduler::ReplicaPolicy;
+use crate::telemetry::{ReplicaCounters, VolumeCounters};
+use crate::volume::{ReplicaId, ReplicaMap};
+
+/// Why a volume could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The mount point is no directory, or cannot be looked at.
+    #[error("mount point {}: {reason}", .path.display())]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A replica's directory cannot be opened.
+    #[error("replica {name} ({}): {error}", .path.display())]
+    Replica {
+        /// Its name.
+        name: String,
+        /// Its directory.
+        path: PathBuf,
+        /// What opening it failed with.
+        error: BackendError,
+    },
+    /// No replica shows its root.
+    #[error("no replica could be read: {0}")]
+    Root(io::Error),
+    /// The mount itself failed.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// Threads or sockets.
+    #[error("{what}: {error}")]
+    System {
+        /// What was to be done.
+        what: &'static str,
+        /// What it failed with.
+        error: io::Error,
+    },
+}
+
+/// What may be said about a mount besides the volume's configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Extra {
+    /// Honour set-id bits.
+    pub suid: bool,
+    /// Honour device nodes.
+    pub dev: bool,
+    /// Do not let programs be run.
+    pub noexec: bool,
+    /// Let other users in, whatever the configuration says.
+    pub allow_other: bool,
+    /// Do not listen on a control socket.
+    pub no_control: bool,
+}
+
+/// How long what is under way may take at the end, before it is failed.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// Requests that the kernel may have under way in the background: its own
+/// readahead and asynchronous direct reads. The default of 12 would leave fast
+/// replicas idle; 64 of 1 MiB are as much as the longest readahead window.
+const MAX_BACKGROUND: u16 = 64;
+
+/// Jobs that may wait for one replica's threads.
+const POOL_QUEUE: usize = 4096;
+
+/// A mounted volume.
+pub struct Mount {
+    core: Arc<Core>,
+    session: Mutex<Option<Session>>,
+    mount_point: PathBuf,
+    runtime: Option<tokio::runtime::Runtime>,
+    control: Option<Control>,
+}
+
+/// What serves the volume, apart from the session.
+struct Core {
+    config: Config,
+    mount_point: PathBuf,
+    replicas: ReplicaMap<Arc<Replica>>,
+    reader: Arc<Reader>,
+    fs: Arc<Fs>,
+    counters: Arc<VolumeCounters>,
+    started: Instant,
+}
+
+/// Opens the directories that `config` names, with the limits that it sets.
+///
+/// # Errors
+/// [`StartError::Replica`] for the first that cannot be opened.
+pub fn backends(config: &Config) -> Result<ReplicaMap<Arc<dyn Backend>>, StartError> {
+    let open = |replica: &crate::config::Replica| {
+        let directory = Directory::open(&replica.path).map_err(|error| StartError::Replica {
+            name: replica.name.clone(),
+            path: replica.path.clone(),
+            error,
+        })?;
+        Ok(match replica.max_rate {
+            Some(rate) => Arc::new(RateLimited::new(directory, rate)) as Arc<dyn Backend>,
+            None => Arc::new(directory),
+        })
+    };
+    config.replicas.iter().map(open).collect::<Result<Vec<_>, _>>().map(ReplicaMap::from_iter)
+}
+
+impl Mount {
+    /// Mounts a volume over `backends`, one for each replica of `config`.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is mounted then.
+    pub fn start(
+        config: Config,
+        backends: ReplicaMap<Arc<dyn Backend>>,
+        mount_point: &Path,
+        extra: &Extra,
+    ) -> Result<Self, StartError> {
+        let mount_point = check_mount_point(mount_point)?;
+        raise_descriptor_limit();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()
+            .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
+        let core =
+            Arc::new(Core::new(config, backends, mount_point.clone(), runtime.handle().clone()));
+        runtime.spawn(Arc::clone(&core.reader).run_clock());
+        core.ask_for_root()?;
+        let options = core.mount_options(extra);
+        let session = Session::start(Arc::clone(&core.fs), &mount_point, &options)?;
+        let mut mount = Self {
+            core,
+            session: Mutex::new(Some(session)),
+            mount_point,
+            runtime: Some(runtime),
+            control: None,
+        };
+        mount.tune();
+        if !extra.no_control {
+            mount.listen();
+        }
+        Ok(mount)
+    }
+
+    fn tune(&self) {
+        let fuse = &self.core.config.fuse;
+        if fuse.kernel_tuning {
+            match tuning::set_readahead(&self.mount_point, fuse.kernel_readahead) {
+                Ok(()) => tracing::debug!(bytes = fuse.kernel_readahead, "kernel readahead set"),
+                Err(error) => tracing::info!(%error, "kernel readahead is left as it is"),
+            }
+        }
+    }
+
+    fn listen(&mut self) {
+        let Some(runtime) = &self.runtime else { return };
+        let core = Arc::clone(&self.core);
+        match Control::listen(runtime.handle(), &self.mount_point, move || core.status()) {
+            Ok(control) => self.control = Some(control),
+            // The mount is what counts; only `fanfs status` misses it.
+            Err(error) => tracing::warn!(%error, "no control socket"),
+        }
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// What `fanfs status` shows.
+    pub fn status(&self) -> Status {
+        self.core.status()
+    }
+
+    /// Whether somebody has unmounted it.
+    pub fn is_over(&self) -> bool {
+        self.session.lock().as_ref().is_none_or(Session::is_over)
+    }
+
+    /// Unmounts and ends what serves the volume. Open files keep the mount alive
+    /// out of sight until what is under way has ended, [`DRAIN`] at most.
+    ///
+    /// # Errors
+    /// Where the mount cannot be ended.
+    pub fn stop(mut self) -> Result<(), AttachError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), AttachError> {
+        let Some(mut session) = self.session.lock().take() else { return Ok(()) };
+        self.control = None;
+        if !session.is_over() {
+            match detach(&self.mount_point, false) {
+                Err(AttachError::Busy(_)) => {
+                    tracing::info!("the mount is in use and is detached");
+                    detach(&self.mount_point, true)?;
+                }
+                result => result?,
+            }
+        }
+        let until = Instant::now() + DRAIN;
+        while !session.is_over() && Instant::now() < until && !self.core.is_quiet() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.core.reader.stop();
+        if session.is_over() {
+            if let Err(error) = session.join() {
+                tracing::warn!(%error, "the FUSE session ended badly");
+            }
+        }
+        for (_, replica) in self.core.replicas.iter() {
+            replica.stop();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(%error, "the mount may be left behind");
+        }
+    }
+}
+
+impl Core {
+    fn new(
+        config: Config,
+        backends: ReplicaMap<Arc<dyn Backend>>,
+        mount_point: PathBuf,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        let pool = PoolLimits { threads: config.read.threads_per_replica, queue: POOL_QUEUE };
+        let replicas = backends.map(|id, backend| {
+            let name = config.replicas[id.index()].name.clone();
+            let counters = Arc::new(ReplicaCounters::default());
+            Arc::new(Replica::new(id, name, Arc::clone(backend), pool, counters))
+        });
+        let limits = replicas.map(|id, _| {
+            let replica = &config.replicas[id.index()];
+            ReplicaPolicy {
+                weight: replica.weight,
+                max_in_flight: replica
+                    .max_in_flight
+                    .unwrap_or(u64::MAX)
+                    .min(config.read.max_in_flight),
+                max_reads: pool.readers(),
+            }
+        });
+        let counters = Arc::new(VolumeCounters::default());
+        let read = ReadPolicy {
+            segment: config.read.segment_size,
+            readahead_max: config.read.readahead_max,
+            budget: config.memory.budget,
+            deadline: config.read.deadline,
+            attempt_deadline: config.read.attempt_deadline,
+            keep: config.read.cache == CachePolicy::Direct,
+        };
+        let reader = Arc::new(Reader::new(read, replicas.clone(), limits, Arc::clone(&counters)));
+        let policy = FsPolicy {
+            mode: config.volume.mode,
+            deadline: config.read.deadline,
+            attempt_deadline: config.read.attempt_deadline,
+            attribute_ttl: config.fuse.attribute_ttl,
+        };
+        let fs =
+            Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
+        Self { config, mount_point, replicas, reader, fs, counters, started: Instant::now() }
+    }
+
+    fn ask_for_root(&self) -> Result<(), StartError> {
+        let (send, receive) = std::sync::mpsc::sync_channel(1);
+        self.fs.start(move |answer| {
+            let _ = send.send(answer);
+        });
+        match receive.recv() {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(errno)) => Err(StartError::Root(io::Error::from_raw_os_error(errno.raw()))),
+            Err(_) => Err(StartError::Root(io::Error::from(io::ErrorKind::TimedOut))),
+        }
+    }
+
+    fn mount_options(&self, extra: &Extra) -> MountOptions {
+        MountOptions {
+            name: format!("fanfs:{}", self.config.volume.name),
+            allow_other: self.config.fuse.allow_other || extra.allow_other,
+            suid: extra.suid,
+            dev: extra.dev,
+            exec: !extra.noexec,
+            threads: self.config.fuse.threads,
+            cache: self.config.read.cache,
+            max_background: MAX_BACKGROUND,
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let reads = self.reader.gauges();
+        reads.requests == 0 && self.fs.gauges().calls == 0
+    }
+
+    fn status(&self) -> Status {
+        let now = Instant::now();
+        let standings = self.reader.standings();
+        let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
+            let configured = &self.config.replicas[id.index()];
+            let standing = &standings[id];
+            ReplicaStatus {
+                name: configured.name.clone(),
+                path: configured.path.clone(),
+                node: configured.node.clone(),
+                health: standing.health,
+                rate: standing.rate as u64,
+                in_flight: standing.in_flight,
+                in_flight_cap: standing.cap,
+                busy_threads: replica.busy_threads(),
+                counters: replica.counters.reading(now),
+            }
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            volume: self.config.volume.name.clone(),
+            source: self.config.source.clone(),
+            mount_point: self.mount_point.clone(),
+            mode: self.config.volume.mode,
+            pid: std::process::id(),
+            uptime_s: now.saturating_duration_since(self.started).as_secs(),
+            replicas: self.replicas.iter().map(replica).collect(),
+            counters: self.counters.reading(),
+            gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
+        }
+    }
+}
+
+fn check_mount_point(path: &Path) -> Result<PathBuf, StartError> {
+    let wrong = |reason: String| StartError::MountPoint { path: path.to_owned(), reason };
+    let path = path.canonicalize().map_err(|error| match error.raw_os_error() {
+        Some(raw) if raw == rustix::io::Errno::NOTCONN.raw_os_error() => {
+            wrong("a dead FUSE mount is in the way; remove it with `fanfs umount`".to_owned())
+        }
+        _ => wrong(error.to_string()),
+    })?;
+    use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
+    let s = statx(rustix::fs::CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
+        .map_err(|errno| wrong(errno.to_string()))?;
+    if !rustix::fs::FileType::from_raw_mode(s.stx_mode.into()).is_dir() {
+        return Err(wrong("not a directory".to_owned()));
+    }
+    if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        return Err(wrong(
+            "already a mount point; unmount what is there or choose another".to_owned(),
+        ));
+    }
+    Ok(path)
+}
+
+/// An open file takes a descriptor for each replica that reads it; the usual
+/// soft limit of 1024 is soon used up.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::info!(%error, "the limit of open files stays as it is");
+    }
+}

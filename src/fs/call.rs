@@ -1,0 +1,307 @@
+//! Metadata calls: one replica at a time, the next where it fails or is late.
+//!
+//! In `copies` mode replicas are asked in configuration order, so that the first
+//! healthy one decides what the tree looks like. In `shared` mode calls are
+//! spread: each directory has its replica, as long as that one is about as quick
+//! as the quickest, so that two looks at one directory see it through the same
+//! mount and its cache.
+//!
+//! A replica that is late is not waited for: the next is asked as well, and the
+//! first answer counts. An error that says something about the object asked for
+//! (it is not there, it may not be read) is an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+
+use super::FsPolicy;
+use crate::backend::{Backend, BackendError, Lane, Replica, Result};
+use crate::read::Reader;
+use crate::telemetry::VolumeCounters;
+use crate::telemetry::counters::count;
+use crate::volume::{Mode, ReplicaId, ReplicaMap};
+
+/// Asks replicas for metadata.
+pub(super) struct Caller {
+    policy: FsPolicy,
+    replicas: ReplicaMap<Arc<Replica>>,
+    /// Smoothed time of a call, microseconds; 0 where nothing is known.
+    latency: ReplicaMap<AtomicU64>,
+    reader: Arc<Reader>,
+    counters: Arc<VolumeCounters>,
+    runtime: tokio::runtime::Handle,
+    calls: AtomicU64,
+    pending: AtomicUsize,
+}
+
+/// A replica this many times slower than the quickest gets no calls, but for
+/// one in [`REMEASURE`], and nothing below [`ALIKE`] counts as slower.
+const MUCH_SLOWER: u64 = 2;
+const REMEASURE: u64 = 64;
+const ALIKE: Duration = Duration::from_micros(500);
+
+/// Another replica is asked when the call takes this many times as long as it
+/// usually does, and not before [`SOONEST`].
+const PATIENCE: u32 = 8;
+const SOONEST: Duration = Duration::from_millis(250);
+
+type Op<T> = Box<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
+type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
+
+struct Call<T> {
+    caller: Arc<Caller>,
+    op: Op<T>,
+    started: Instant,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    /// Not asked yet, the next one last.
+    left: Vec<ReplicaId>,
+    /// Asked and silent.
+    silent: Vec<ReplicaId>,
+    error: Option<BackendError>,
+    done: Option<Done<T>>,
+    clock: Option<AbortHandle>,
+}
+
+impl Caller {
+    pub(super) fn new(
+        policy: &FsPolicy,
+        replicas: ReplicaMap<Arc<Replica>>,
+        reader: Arc<Reader>,
+        counters: Arc<VolumeCounters>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            policy: policy.clone(),
+            latency: replicas.map(|_, _| AtomicU64::new(0)),
+            replicas,
+            reader,
+            counters,
+            runtime,
+            calls: AtomicU64::new(0),
+            pending: AtomicUsize::new(0),
+        }
+    }
+
+    /// Calls that have not been answered.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Has `op` answered by some replica. Calls with the same `affinity` go to
+    /// the same one while it is well.
+    pub(super) fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        affinity: u64,
+        op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        self.call_by_replica(affinity, move |_, backend| op(backend), done);
+    }
+
+    /// As [`Caller::call`], for an `op` that wants to know whom it asks.
+    pub(super) fn call_by_replica<T: Send + 'static>(
+        self: &Arc<Self>,
+        affinity: u64,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let mut left = self.order(affinity);
+        left.reverse();
+        let state = State {
+            left,
+            silent: Vec::new(),
+            error: None,
+            done: Some(Box::new(done)),
+            clock: None,
+        };
+        let call = Arc::new(Call {
+            caller: Arc::clone(self),
+            op: Box::new(op),
+            started: Instant::now(),
+            state: Mutex::new(state),
+        });
+        let first = call.ask_next();
+        call.start_clock(first);
+    }
+
+    /// Whom to ask, the first first.
+    fn order(&self, affinity: u64) -> Vec<ReplicaId> {
+        let usable = self.reader.usable();
+        let mut order: Vec<ReplicaId> = usable.iter().collect();
+        if self.policy.mode == Mode::Shared && order.len() > 1 {
+            let latency = |id: &ReplicaId| self.latency[*id].load(Ordering::Relaxed);
+            let quickest = order.iter().map(latency).min().unwrap_or(0);
+            let bound = (quickest * MUCH_SLOWER).max(ALIKE.as_micros() as u64);
+            let remeasure = self.calls.fetch_add(1, Ordering::Relaxed) % REMEASURE == 0;
+            let (mut quick, slow): (Vec<_>, Vec<_>) =
+                order.into_iter().partition(|id| remeasure || latency(id) <= bound);
+            let turn = (spread(affinity) % quick.len() as u64) as usize;
+            quick.rotate_left(turn);
+            quick.extend(slow);
+            order = quick;
+        }
+        // Whoever is ejected comes last rather than never: the error is then
+        // the replica's and not ours.
+        let ejected = self.replicas.all().minus(usable);
+        order.extend(ejected.iter());
+        order
+    }
+
+    fn patience(&self, replica: Option<ReplicaId>) -> Duration {
+        let usual = replica.map_or(0, |id| self.latency[id].load(Ordering::Relaxed));
+        let patience = Duration::from_micros(usual) * PATIENCE;
+        patience.max(SOONEST).min(self.policy.attempt_deadline)
+    }
+
+    fn took(&self, replica: ReplicaId, time: Duration) {
+        let sample = time.as_micros() as u64;
+        let latency = &self.latency[replica];
+        let known = latency.load(Ordering::Relaxed);
+        // A lost update is one sample less.
+        latency
+            .store(if known == 0 { sample } else { (known * 7 + sample) / 8 }, Ordering::Relaxed);
+    }
+}
+
+/// Directories numbered one after the other should not go to replicas in turn
+/// by their numbers' last bits alone.
+fn spread(affinity: u64) -> u64 {
+    affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
+}
+
+impl<T: Send + 'static> Call<T> {
+    /// Asks the next replica; `None` where nobody is left.
+    fn ask_next(self: &Arc<Self>) -> Option<ReplicaId> {
+        loop {
+            let replica = {
+                let mut state = self.state.lock();
+                state.done.as_ref()?;
+                let replica = state.left.pop()?;
+                state.silent.push(replica);
+                replica
+            };
+            let call = Arc::clone(self);
+            let asked = Instant::now();
+            let job = move |backend: &dyn Backend| {
+                let answer = (call.op)(replica, backend);
+                call.answered(replica, answer, asked.elapsed());
+            };
+            match self.caller.replicas[replica].submit(Lane::Metadata, job) {
+                Ok(()) => return Some(replica),
+                Err(error) => {
+                    if !self.failed(replica, error) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn answered(self: &Arc<Self>, replica: ReplicaId, answer: Result<T>, took: Duration) {
+        let caller = &self.caller;
+        let counters = &caller.replicas[replica].counters;
+        caller.took(replica, took);
+        let answer = match answer {
+            Err(error) if !error.is_definite() => {
+                if error.is_replica_fault() {
+                    counters.error();
+                    caller.reader.heard(replica, false);
+                }
+                if self.failed(replica, error) {
+                    self.ask_next();
+                }
+                return;
+            }
+            answer => answer,
+        };
+        counters.metadata();
+        let Some((done, failover)) = self.finish(Some(replica)) else { return };
+        count(&caller.counters.metadata);
+        if failover {
+            count(&caller.counters.metadata_failovers);
+        }
+        done(answer.map(|value| (replica, value)));
+    }
+
+    /// Notes a failure; true where there is somebody else to ask. Where there
+    /// is not and nobody is silent, the call has failed.
+    fn failed(&self, replica: ReplicaId, error: BackendError) -> bool {
+        {
+            let mut state = self.state.lock();
+            state.silent.retain(|id| *id != replica);
+            if state.error.is_none() || matches!(error, BackendError::Os(_)) {
+                state.error = Some(error);
+            }
+            if !state.left.is_empty() {
+                return true;
+            }
+            if !state.silent.is_empty() {
+                return false;
+            }
+        }
+        self.give_up();
+        false
+    }
+
+    fn give_up(&self) {
+        let error = self.state.lock().error.unwrap_or(BackendError::Late);
+        if let Some((done, _)) = self.finish(None) {
+            done(Err(error));
+        }
+    }
+
+    /// Ends the call, once. Those who were asked and stayed silent while
+    /// `by` answered have failed.
+    fn finish(&self, by: Option<ReplicaId>) -> Option<(Done<T>, bool)> {
+        let (done, clock, silent, failover) = {
+            let mut state = self.state.lock();
+            let done = state.done.take()?;
+            let silent = std::mem::take(&mut state.silent);
+            let failover = state.error.is_some() || silent.len() > 1;
+            (done, state.clock.take(), silent, failover)
+        };
+        self.caller.pending.fetch_sub(1, Ordering::Relaxed);
+        if let Some(clock) = clock {
+            clock.abort();
+        }
+        if by.is_some() {
+            for replica in silent.into_iter().filter(|id| Some(*id) != by) {
+                self.caller.reader.heard(replica, false);
+            }
+        }
+        Some((done, failover))
+    }
+
+    /// Lets time work: asks another replica when one is late, and ends the call
+    /// at its deadline.
+    fn start_clock(self: &Arc<Self>, first: Option<ReplicaId>) {
+        let call = Arc::clone(self);
+        let deadline = self.started + self.caller.policy.deadline;
+        let clock = self.caller.runtime.spawn(async move {
+            let mut asked = first;
+            while asked.is_some() {
+                let late = Instant::now() + call.caller.patience(asked);
+                tokio::time::sleep_until(late.min(deadline).into()).await;
+                if Instant::now() >= deadline {
+                    break;
+                }
+                asked = call.ask_next();
+            }
+            tokio::time::sleep_until(deadline.into()).await;
+            call.give_up();
+        });
+        let mut state = self.state.lock();
+        if state.done.is_some() {
+            state.clock = Some(clock.abort_handle());
+        } else {
+            clock.abort();
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Directories: listings with offsets that stay good.
+//!
+//! A directory is listed as a whole when it is first read through a handle, and
+//! the handle keeps the listing: offsets are places in it, so they mean the same
+//! whichever replica answers next, and whatever happens to the directory
+//! meanwhile. Reading from the start again (rewinddir) lists it anew.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
+
+use super::{Answer, Entry, Errno, Fs, Ino};
+use crate::backend::{Attr, DirEntry};
+use crate::volume::{Mode, ReplicaId};
+
+/// A directory's entries; `.` and `..` have the offsets 0 and 1, and the entry
+/// with index `i` has `i + 2`.
+pub struct Listing {
+    /// The directory.
+    pub ino: Ino,
+    /// The directory that it lies in; itself for the root.
+    pub parent: Ino,
+    /// Without `.` and `..`.
+    pub entries: Vec<DirEntry>,
+}
+
+/// One entry with its attributes, not yet given to the kernel.
+pub struct PlusEntry {
+    /// Its name.
+    pub name: OsString,
+    /// The offset to go on from after it.
+    pub next: u64,
+    replica: ReplicaId,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// Part of a listing with attributes.
+pub struct PlusPage {
+    /// The listing that it is a part of.
+    pub listing: Arc<Listing>,
+    /// Its entries, none for the end of the listing.
+    pub entries: Vec<PlusEntry>,
+}
+
+impl Listing {
+    /// `.` and `..`, as far as they come at or after `offset`: number, offset to
+    /// go on from, name.
+    pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
+        [(self.ino, 1, "."), (self.parent, 2, "..")].into_iter().skip(offset.min(DOTS) as usize)
+    }
+}
+
+impl PlusPage {
+    /// As [`Listing::dots`].
+    pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
+        self.listing.dots(offset)
+    }
+}
+
+/// Entries looked up for one reply of a READDIRPLUS: about what fits into one
+/// page, which is what the kernel asks for at a time.
+const BATCH: usize = 32;
+
+/// Offsets 0 and 1 are `.` and `..`.
+pub(super) const DOTS: u64 = 2;
+
+impl Fs {
+    /// Opens a directory; it is listed when it is read.
+    pub fn open_dir(&self, ino: Ino) -> u64 {
+        self.handles.insert_directory(ino)
+    }
+
+    /// The directory's entries, for a reader who stands at `offset`.
+    pub fn read_dir(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        done: impl FnOnce(Answer<Arc<Listing>>) + Send + 'static,
+    ) {
+        let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
+        if let Some(listing) = dir.listing(offset) {
+            return done(Ok(listing));
+        }
+        let path = match self.path(dir.ino) {
+            Ok(path) => path,
+            Err(errno) => return done(Err(errno)),
+        };
+        let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
+        let copies = self.policy.mode == Mode::Copies;
+        let list = move |backend: &dyn crate::backend::Backend| {
+            let mut entries = backend.list(&path)?;
+            if copies {
+                // The numbers in the listing are that one tree's.
+                entries.iter_mut().for_each(|entry| entry.ino = 0);
+            }
+            Ok(entries)
+        };
+        self.caller.call(dir.ino.0, list, move |answer| {
+            done(answer.map_err(Errno::from).map(|(_, entries)| {
+                let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
+                dir.keep(Arc::clone(&listing));
+                listing
+            }));
+        });
+    }
+
+    /// The entries from `offset` on, with attributes, as many as are worth
+    /// looking up at a time. Entries that have gone meanwhile are left out.
+    pub fn read_dir_plus(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
+    ) {
+        let fs = Arc::clone(self);
+        self.read_dir(handle, offset, move |listing| match listing {
+            Ok(listing) => fs.look_up_batch(listing, offset, done),
+            Err(errno) => done(Err(errno)),
+        });
+    }
+
+    fn look_up_batch(
+        self: &Arc<Self>,
+        listing: Arc<Listing>,
+        offset: u64,
+        done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
+    ) {
+        let start = offset.saturating_sub(DOTS) as usize;
+        let names: Arc<Vec<OsString>> = Arc::new(
+            listing
+                .entries
+                .iter()
+                .skip(start)
+                .take(BATCH)
+                .map(|entry| entry.name.clone())
+                .collect(),
+        );
+        if names.is_empty() {
+            return done(Ok(PlusPage { listing, entries: Vec::new() }));
+        }
+        let path = match self.path(listing.ino) {
+            Ok(path) => path,
+            Err(errno) => return done(Err(errno)),
+        };
+        let fs = Arc::clone(self);
+        let asked = Arc::clone(&names);
+        self.caller.call(
+            listing.ino.0,
+            move |backend| backend.stat_entries(&path, &asked),
+            move |answer| {
+                let (replica, attrs) = match answer {
+                    Ok(answer) => answer,
+                    Err(error) => return done(Err(error.into())),
+                };
+                let found: Vec<_> = names
+                    .iter()
+                    .zip(attrs)
+                    .enumerate()
+                    .filter_map(|(i, (name, attr))| {
+                        let next = (start + i) as u64 + DOTS + 1;
+                        Some(PlusEntry { name: name.clone(), next, replica, attr: attr.ok()? })
+                    })
+                    .collect();
+                if found.is_empty() {
+                    // All of them have gone; an empty answer would end the listing.
+                    let next = (start + names.len()) as u64 + DOTS;
+                    return fs.look_up_batch(listing, next, done);
+                }
+                done(Ok(PlusPage { listing, entries: found }));
+            },
+        );
+    }
+
+    /// What the kernel is to be told of an entry; [`Fs::accept`] it once it has been.
+    pub fn entry(&self, dir: Ino, entry: &PlusEntry) -> Option<Entry> {
+        let ino = self.inodes.lock().number(dir, &entry.name, entry.replica, &entry.attr)?;
+        Some(Entry { ino, attr: entry.attr })
+    }
+
+    /// The kernel took the entry: it knows the inode once more.
+    pub fn accept(&self, dir: Ino, entry: &PlusEntry) {
+        let known = self.inodes.lock().remember(dir, &entry.name, entry.replica, &entry.attr);
+        if let Some(ino) = known {
+            self.learned(ino, &entry.attr);
+        }
+    }
+
+    /// The inode number to show for an entry that comes without attributes.
+    pub fn listed_number(&self, dir: Ino, entry: &DirEntry) -> Ino {
+        self.inodes.lock().listed(dir, OsStr::new(&entry.name), entry.ino)
+    }
+}

@@ -1,0 +1,79 @@
+//! Which errno an application gets. Chosen here and nowhere else.
+
+use crate::backend::BackendError;
+use crate::read::ReadError;
+
+/// An errno that goes to an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(i32);
+
+impl Errno {
+    /// The handle is not, or no longer, open.
+    pub const BADF: Self = Self(rustix::io::Errno::BADF.raw_os_error());
+    /// The inode's name is not known any more.
+    pub const STALE: Self = Self(rustix::io::Errno::STALE.raw_os_error());
+    /// The volume is read-only.
+    pub const ROFS: Self = Self(rustix::io::Errno::ROFS.raw_os_error());
+    /// The operation does not exist here.
+    pub const NOSYS: Self = Self(rustix::io::Errno::NOSYS.raw_os_error());
+    /// An argument makes no sense.
+    pub const INVAL: Self = Self(rustix::io::Errno::INVAL.raw_os_error());
+    /// The caller's buffer is too small.
+    pub const RANGE: Self = Self(rustix::io::Errno::RANGE.raw_os_error());
+    const IO: Self = Self(rustix::io::Errno::IO.raw_os_error());
+    const TIMEDOUT: Self = Self(rustix::io::Errno::TIMEDOUT.raw_os_error());
+
+    /// Its number; always positive.
+    pub fn raw(self) -> i32 {
+        self.0
+    }
+}
+
+/// Errnos above this are the kernel's own (512 is ERESTARTSYS, and some NFS
+/// servers let such numbers through); no application expects them.
+const LARGEST: i32 = 133;
+
+impl From<BackendError> for Errno {
+    fn from(error: BackendError) -> Self {
+        match error {
+            // A component of the path became a symbolic link or left the
+            // replica: the kernel's idea of the path is out of date.
+            BackendError::Os(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => Self::STALE,
+            BackendError::Os(errno) => match errno.raw_os_error() {
+                raw @ 1..=LARGEST => Self(raw),
+                _ => Self::IO,
+            },
+            BackendError::Version => Self::STALE,
+            BackendError::Short | BackendError::Busy => Self::IO,
+            BackendError::Late => Self::TIMEDOUT,
+        }
+    }
+}
+
+impl From<ReadError> for Errno {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Failed(error) => error.into(),
+            ReadError::Deadline => Self::TIMEDOUT,
+            ReadError::Stopped => Self::IO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_no_application_knows_become_eio() {
+        let odd = BackendError::Os(rustix::io::Errno::from_raw_os_error(512));
+        assert_eq!(Errno::from(odd), Errno::IO);
+        assert_eq!(Errno::from(BackendError::Os(rustix::io::Errno::NOENT)).raw(), 2);
+    }
+
+    #[test]
+    fn silence_is_etimedout() {
+        assert_eq!(Errno::from(ReadError::Deadline), Errno::TIMEDOUT);
+        assert_eq!(Errno::from(ReadError::Failed(BackendError::Late)), Errno::TIMEDOUT);
+    }
+}

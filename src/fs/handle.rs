@@ -1,0 +1,194 @@
+//! What is open: files and directories, by handle and by inode.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{Ino, Listing};
+use crate::read::{OpenFile, ReadHandle};
+use crate::volume::{FileVersion, Mode};
+
+/// Everything open.
+#[derive(Default)]
+pub(super) struct Handles {
+    next: AtomicU64,
+    open: Mutex<HashMap<u64, Handle>>,
+    inodes: Mutex<HashMap<Ino, Counted>>,
+}
+
+struct Counted {
+    inode: Arc<OpenInode>,
+    handles: usize,
+}
+
+/// A regular file that is open: all its handles read the same version.
+pub(super) struct OpenInode {
+    state: Mutex<Current>,
+}
+
+struct Current {
+    file: Arc<OpenFile>,
+    /// When a replica last said that this is the version there is.
+    checked: Instant,
+}
+
+/// An open file or directory.
+enum Handle {
+    File(FileHandle),
+    Directory(Arc<DirHandle>),
+}
+
+/// An open file.
+#[derive(Clone)]
+pub(super) struct FileHandle {
+    pub(super) ino: Ino,
+    pub(super) inode: Arc<OpenInode>,
+    pub(super) read: Arc<ReadHandle>,
+}
+
+/// An open directory.
+pub(super) struct DirHandle {
+    pub(super) ino: Ino,
+    kept: Mutex<Kept>,
+}
+
+/// What a closed handle leaves.
+#[derive(Default)]
+pub(super) struct Closed {
+    /// Its place in the read path, if it was a file.
+    pub(super) read: Option<Arc<ReadHandle>>,
+    /// The file's version, where this was its last handle.
+    pub(super) last: Option<Arc<OpenFile>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    listing: Option<Arc<Listing>>,
+    /// Whether it has been read from the start.
+    begun: bool,
+}
+
+impl OpenInode {
+    /// The version to read now.
+    pub(super) fn current(&self) -> Arc<OpenFile> {
+        Arc::clone(&self.state.lock().file)
+    }
+
+    /// Whether its version has not been checked for `ttl`.
+    pub(super) fn is_due(&self, ttl: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.state.lock().checked) >= ttl
+    }
+
+    /// Moves on to `version`, if that is another one; returns the one left.
+    pub(super) fn adopt(
+        &self,
+        version: FileVersion,
+        mode: Mode,
+        make: impl FnOnce() -> OpenFile,
+    ) -> Option<Arc<OpenFile>> {
+        let mut state = self.state.lock();
+        state.checked = Instant::now();
+        if state.file.version().agrees(&version, mode) {
+            return None;
+        }
+        Some(std::mem::replace(&mut state.file, Arc::new(make())))
+    }
+}
+
+impl Handles {
+    /// The open file `ino` at `version`, one handle more; and the version that
+    /// its handles left for it, if they did.
+    pub(super) fn open_inode(
+        &self,
+        ino: Ino,
+        version: FileVersion,
+        mode: Mode,
+        make: impl Fn() -> OpenFile,
+    ) -> (Arc<OpenInode>, Option<Arc<OpenFile>>) {
+        let mut inodes = self.inodes.lock();
+        if let Some(counted) = inodes.get_mut(&ino) {
+            counted.handles += 1;
+            let retired = counted.inode.adopt(version, mode, make);
+            counted.inode.current().set_readers(counted.handles);
+            return (Arc::clone(&counted.inode), retired);
+        }
+        let current = Current { file: Arc::new(make()), checked: Instant::now() };
+        let inode = Arc::new(OpenInode { state: Mutex::new(current) });
+        inodes.insert(ino, Counted { inode: Arc::clone(&inode), handles: 1 });
+        (inode, None)
+    }
+
+    pub(super) fn insert_file(&self, ino: Ino, inode: Arc<OpenInode>, read: ReadHandle) -> u64 {
+        self.insert(Handle::File(FileHandle { ino, inode, read: Arc::new(read) }))
+    }
+
+    pub(super) fn insert_directory(&self, ino: Ino) -> u64 {
+        self.insert(Handle::Directory(Arc::new(DirHandle { ino, kept: Mutex::default() })))
+    }
+
+    fn insert(&self, handle: Handle) -> u64 {
+        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        self.open.lock().insert(id, handle);
+        id
+    }
+
+    /// Closes a handle.
+    pub(super) fn remove(&self, id: u64) -> Closed {
+        let Some(Handle::File(file)) = self.open.lock().remove(&id) else {
+            return Closed::default();
+        };
+        let mut inodes = self.inodes.lock();
+        let mut last = None;
+        if let Some(counted) = inodes.get_mut(&file.ino) {
+            counted.handles -= 1;
+            counted.inode.current().set_readers(counted.handles);
+            if counted.handles == 0 {
+                last = inodes.remove(&file.ino).map(|counted| counted.inode.current());
+            }
+        }
+        Closed { read: Some(file.read), last }
+    }
+
+    /// An open file.
+    pub(super) fn file(&self, id: u64) -> Option<FileHandle> {
+        match self.open.lock().get(&id) {
+            Some(Handle::File(file)) => Some(file.clone()),
+            _ => None,
+        }
+    }
+
+    /// An open directory.
+    pub(super) fn directory(&self, id: u64) -> Option<Arc<DirHandle>> {
+        match self.open.lock().get(&id) {
+            Some(Handle::Directory(directory)) => Some(Arc::clone(directory)),
+            _ => None,
+        }
+    }
+
+    /// The open file with this number, if it is open.
+    pub(super) fn inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
+        self.inodes.lock().get(&ino).map(|counted| Arc::clone(&counted.inode))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.open.lock().len()
+    }
+}
+
+impl DirHandle {
+    /// The listing kept, if it is still good for a reader who stands at `offset`.
+    pub(super) fn listing(&self, offset: u64) -> Option<Arc<Listing>> {
+        let mut kept = self.kept.lock();
+        if offset == 0 && std::mem::replace(&mut kept.begun, true) {
+            kept.listing = None;
+        }
+        kept.listing.clone()
+    }
+
+    pub(super) fn keep(&self, listing: Arc<Listing>) {
+        self.kept.lock().listing = Some(listing);
+    }
+}

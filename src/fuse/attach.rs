@@ -1,0 +1,172 @@
+//! Making and ending the mount: mount(2) where privileged, fusermount3 else.
+//!
+//! Done here rather than by fuser, which at its session's end unmounts by path
+//! and so may hit a mount that has been made there since.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+
+use super::MountOptions;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// Why a mount could not be made or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No FUSE device.
+    #[error("cannot open {DEVICE}: {0}; is FUSE available here (`modprobe fuse`)?")]
+    Device(Errno),
+    /// mount(2) refused.
+    #[error("cannot mount on {}: {errno}", .path.display())]
+    Mount {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+    /// fusermount3 refused.
+    #[error("{HELPER}: {0}")]
+    Helper(String),
+    /// fusermount3 is not there.
+    #[error("mounting as an ordinary user needs {HELPER} (package fuse3): {0}")]
+    NoHelper(std::io::Error),
+    /// The kernel and fanfs could not agree.
+    #[error("the kernel refused the FUSE session: {0}")]
+    Handshake(std::io::Error),
+    /// Something still uses the mount.
+    #[error("{} is in use: close what is open there (`fuser -vm {}` lists it), or give --lazy", .0.display(), .0.display())]
+    Busy(PathBuf),
+    /// umount2(2) refused.
+    #[error("cannot unmount {}: {errno}", .path.display())]
+    Unmount {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        errno: Errno,
+    },
+}
+
+/// Mounts and returns the session's descriptor.
+pub(super) fn attach(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(AttachError::Device)?;
+    match by_syscall(&device, mount_point, options) {
+        Ok(()) => Ok(device),
+        Err(Errno::PERM) => by_helper(mount_point, options),
+        Err(errno) => Err(AttachError::Mount { path: mount_point.to_owned(), errno }),
+    }
+}
+
+fn by_syscall(device: &OwnedFd, mount_point: &Path, options: &MountOptions) -> Result<(), Errno> {
+    let mut flags = MountFlags::RDONLY | MountFlags::NOATIME;
+    for (set, flag) in [
+        (!options.suid, MountFlags::NOSUID),
+        (!options.dev, MountFlags::NODEV),
+        (!options.exec, MountFlags::NOEXEC),
+    ] {
+        if set {
+            flags |= flag;
+        }
+    }
+    let uid = rustix::process::getuid().as_raw();
+    let gid = rustix::process::getgid().as_raw();
+    let other = if options.allow_other { ",allow_other" } else { "" };
+    let data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions{other}",
+        device.as_raw_fd()
+    );
+    let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount(&*options.name, mount_point, "fuse.fanfs", flags, Some(data.as_c_str()))
+}
+
+fn by_helper(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+    let (ours, theirs) = UnixStream::pair().map_err(AttachError::NoHelper)?;
+    // The helper finds its end by number, so that one must outlive exec.
+    rustix::io::fcntl_setfd(&theirs, FdFlags::empty())
+        .map_err(|errno| AttachError::NoHelper(errno.into()))?;
+    // A comma or backslash in a name would end the option.
+    let name = options.name.replace('\\', "\\\\").replace(',', "\\,");
+    let mut list = format!("ro,noatime,fsname={name},subtype=fanfs,default_permissions");
+    for (set, option) in [
+        (options.allow_other, ",allow_other"),
+        (!options.suid, ",nosuid"),
+        (!options.dev, ",nodev"),
+        (!options.exec, ",noexec"),
+    ] {
+        if set {
+            list.push_str(option);
+        }
+    }
+    let child = Command::new(HELPER)
+        .args(["-o", &list, "--"])
+        .arg(mount_point)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(AttachError::NoHelper)?;
+    drop(theirs);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(AttachError::NoHelper)?;
+    received.ok_or_else(|| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().trim_start_matches("fusermount3: ");
+        AttachError::Helper(said.lines().next().unwrap_or("refused without a reason").to_owned())
+    })
+}
+
+fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut byte)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    rustix::net::recvmsg(socket.as_fd(), &mut parts, &mut control, flags).ok()?;
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
+}
+
+/// Ends the mount at `mount_point`. With `lazy`, also while it is in use: it
+/// disappears from the tree at once, what is open stays usable until closed.
+///
+/// # Errors
+/// [`AttachError::Busy`] where it is in use and `lazy` is not given.
+pub fn detach(mount_point: &Path, lazy: bool) -> Result<(), AttachError> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(mount_point, flags | UnmountFlags::NOFOLLOW) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(AttachError::Busy(mount_point.to_owned())),
+        Err(Errno::PERM) => detach_by_helper(mount_point, lazy),
+        Err(errno) => Err(AttachError::Unmount { path: mount_point.to_owned(), errno }),
+    }
+}
+
+fn detach_by_helper(mount_point: &Path, lazy: bool) -> Result<(), AttachError> {
+    let mut command = Command::new(HELPER);
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(mount_point).output().map_err(AttachError::NoHelper)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("busy") {
+        return Err(AttachError::Busy(mount_point.to_owned()));
+    }
+    let said = said.trim().trim_start_matches("fusermount3: ");
+    Err(AttachError::Helper(said.to_owned()))
+}

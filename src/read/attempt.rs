@@ -1,0 +1,191 @@
+//! One segment read from one replica: sent, carried out, and what follows.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::fetch::{Fetch, Next};
+use super::{ReadError, Reader};
+use crate::backend::{Backend, BackendError, Lane};
+use crate::buffer::{Buffer, Reservation, size_class};
+use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
+use crate::telemetry::counters::count;
+use crate::volume::ReplicaId;
+
+/// Hands an attempt to its replica's pool.
+pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
+    let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
+    fetch.begin(replica);
+    let job = {
+        let (reader, fetch) = (Arc::clone(reader), Arc::clone(&fetch));
+        move |backend: &dyn Backend| run(&reader, &fetch, attempt, replica, backend)
+    };
+    if let Err(error) = reader.replicas[replica].submit(Lane::Read, job) {
+        ended(reader, &fetch, attempt, replica, Err((error, None)));
+    }
+}
+
+type Attempted = Result<Buffer, (BackendError, Option<Reservation>)>;
+
+/// Runs on the replica's pool.
+fn run(
+    reader: &Arc<Reader>,
+    fetch: &Arc<Fetch>,
+    attempt: AttemptId,
+    replica: ReplicaId,
+    backend: &dyn Backend,
+) {
+    let result = read(reader, fetch, replica, backend);
+    ended(reader, fetch, attempt, replica, result);
+}
+
+fn read(reader: &Reader, fetch: &Fetch, replica: ReplicaId, backend: &dyn Backend) -> Attempted {
+    let claim = fetch.state.lock().claim.take();
+    let Some(claim) = claim else { return Err((BackendError::Busy, None)) };
+    let file = match fetch.file.on(replica, backend) {
+        Ok(file) => file,
+        Err(error) => return Err((error, Some(claim))),
+    };
+    let mut buffer = reader.buffers.buffer(fetch.range.len() as usize, claim);
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(fetch.range.start + filled as u64, &mut buffer[filled..]) {
+            // The version says that there is more.
+            Ok(0) => {
+                fetch.file.refuse(replica);
+                return Err((BackendError::Short, Some(buffer.into_claim())));
+            }
+            Ok(n) => filled += n,
+            Err(error) => return Err((error, Some(buffer.into_claim()))),
+        }
+    }
+    Ok(buffer)
+}
+
+/// An attempt has ended: makes room for the next, then sees to those who wait.
+fn ended(
+    reader: &Arc<Reader>,
+    fetch: &Arc<Fetch>,
+    attempt: AttemptId,
+    replica: ReplicaId,
+    result: Attempted,
+) {
+    let now = Instant::now();
+    let outcome = match &result {
+        Ok(buffer) => Outcome::Delivered(buffer.len() as u64),
+        Err((error, _)) if error.is_replica_fault() => Outcome::Failed,
+        Err(_) => Outcome::Unused,
+    };
+    let mut dispatches = Vec::new();
+    let took = {
+        let mut scheduler = reader.scheduler.lock();
+        let took = scheduler.finished(attempt, outcome, now);
+        scheduler.next(now, &mut dispatches);
+        took
+    };
+    reader.dispatch(dispatches);
+    let counters = &reader.replicas[replica].counters;
+    match result {
+        Ok(buffer) => {
+            counters.read(buffer.len() as u64, took, now);
+            delivered(reader, fetch, buffer);
+        }
+        Err((error, claim)) => {
+            match error {
+                BackendError::Version | BackendError::Short => counters.disagreement(),
+                error if error.is_replica_fault() => {
+                    counters.error();
+                    tracing::debug!(replica = %reader.replicas[replica].name, %error, "a read failed");
+                }
+                _ => {}
+            }
+            failed(reader, fetch, error, claim);
+        }
+    }
+    reader.make_room();
+}
+
+fn delivered(reader: &Reader, fetch: &Arc<Fetch>, buffer: Buffer) {
+    let bytes = buffer.len() as u64;
+    match fetch.complete(buffer) {
+        Ok(waiters) => {
+            if waiters.is_empty() {
+                reader.cache.arrived(fetch);
+            }
+            for gather in waiters {
+                if gather.arrived() {
+                    reader.answer(&gather);
+                }
+            }
+        }
+        // Somebody else was first, or nobody wants it any more.
+        Err(_buffer) => {
+            let wasted = &reader.counters.bytes_wasted;
+            wasted.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+fn failed(
+    reader: &Arc<Reader>,
+    fetch: &Arc<Fetch>,
+    error: BackendError,
+    claim: Option<Reservation>,
+) {
+    match fetch.failed(error, claim) {
+        Next::Wait => {}
+        Next::Retry(candidates) => {
+            count(&reader.counters.retries);
+            let mut dispatches = Vec::new();
+            {
+                let mut scheduler = reader.scheduler.lock();
+                let want = again(fetch, candidates);
+                fetch.state.lock().want = Some(scheduler.want(want));
+                scheduler.next(Instant::now(), &mut dispatches);
+            }
+            reader.dispatch(dispatches);
+        }
+        Next::GiveUp(error, waiters) => {
+            fetch.file.forget(fetch);
+            for gather in waiters {
+                reader.fail(&gather, ReadError::Failed(error));
+            }
+        }
+    }
+}
+
+/// A segment that has to be read again, before all that nobody waits for.
+fn again(fetch: &Arc<Fetch>, candidates: crate::volume::ReplicaSet) -> Want<Arc<Fetch>> {
+    Want {
+        item: Arc::clone(fetch),
+        bytes: fetch.range.len(),
+        distance: 0,
+        candidates,
+        prefer: None,
+    }
+}
+
+/// Asks a second replica for a segment that is late, if memory allows.
+pub(super) fn hedge(
+    reader: &Reader,
+    scheduler: &mut Scheduler<Arc<Fetch>>,
+    late: Late<Arc<Fetch>>,
+) {
+    let fetch = late.item;
+    let cost = size_class(fetch.range.len());
+    let mut state = fetch.state.lock();
+    let left = fetch.file.candidates().minus(state.tried);
+    let pending = matches!(state.stage, super::fetch::Stage::Pending);
+    if !pending || left.is_empty() || state.want.is_some() {
+        return;
+    }
+    if state.claim.is_none() {
+        state.claim = reader.buffers.budget().claim(cost);
+    }
+    if state.claim.is_none() {
+        return;
+    }
+    state.want = Some(scheduler.want(again(&fetch, left)));
+    drop(state);
+    reader.replicas[late.replica].counters.late();
+    count(&reader.counters.hedges);
+}

@@ -1,0 +1,171 @@
+//! One segment on its way: fetched once, for everybody who waits for it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::file::OpenFile;
+use super::gather::Gather;
+use crate::backend::BackendError;
+use crate::buffer::{Buffer, Reservation};
+use crate::scheduler::WantId;
+use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+
+/// A range of a file that is being fetched or has been.
+pub(super) struct Fetch {
+    pub(super) file: Arc<OpenFile>,
+    pub(super) range: ByteRange,
+    pub(super) state: Mutex<State>,
+}
+
+pub(super) struct State {
+    pub(super) stage: Stage,
+    /// Requests that cannot be answered without it.
+    pub(super) waiters: Vec<Arc<Gather>>,
+    /// Its place in the scheduler's queue.
+    pub(super) want: Option<WantId>,
+    /// Replicas that have been asked.
+    pub(super) tried: ReplicaSet,
+    /// Attempts that have not ended.
+    pub(super) outstanding: usize,
+    /// Pays for the next attempt's buffer.
+    pub(super) claim: Option<Reservation>,
+    /// Bytes that applications were given of it.
+    pub(super) consumed: u64,
+    /// The most telling error so far.
+    error: Option<BackendError>,
+}
+
+pub(super) enum Stage {
+    /// Not here yet.
+    Pending,
+    /// Here.
+    Ready(Arc<Buffer>),
+    /// Nobody could deliver it, or nobody wants it any more.
+    Over,
+}
+
+/// How a request stands to a segment that it needs.
+pub(super) enum Joined {
+    /// Its bytes are here.
+    Ready,
+    /// It waits; this is the segment's place in the queue, if it is in it.
+    Waiting(Option<WantId>),
+    /// The segment has just failed, with this error.
+    Over(BackendError),
+}
+
+/// What follows from a failed attempt.
+pub(super) enum Next {
+    /// Ask somebody else; these are left.
+    Retry(ReplicaSet),
+    /// Another attempt is under way, or has delivered.
+    Wait,
+    /// Nobody is left: tell those who wait.
+    GiveUp(BackendError, Vec<Arc<Gather>>),
+}
+
+impl Fetch {
+    pub(super) fn new(file: Arc<OpenFile>, range: ByteRange, claim: Reservation) -> Self {
+        let state = State {
+            stage: Stage::Pending,
+            waiters: Vec::new(),
+            want: None,
+            tried: ReplicaSet::EMPTY,
+            outstanding: 0,
+            claim: Some(claim),
+            consumed: 0,
+            error: None,
+        };
+        Self { file, range, state: Mutex::new(state) }
+    }
+
+    /// Joins `gather` to those who wait, if there is something to wait for.
+    pub(super) fn join(&self, gather: &Arc<Gather>) -> Joined {
+        let mut state = self.state.lock();
+        match state.stage {
+            Stage::Ready(_) => Joined::Ready,
+            Stage::Pending => {
+                state.waiters.push(Arc::clone(gather));
+                Joined::Waiting(state.want)
+            }
+            Stage::Over => Joined::Over(state.error.unwrap_or(BackendError::Late)),
+        }
+    }
+
+    /// Ends a segment that nobody waits for and that is not on its way; false
+    /// where it is too late for that.
+    pub(super) fn abandon(&self) -> bool {
+        let mut state = self.state.lock();
+        let idle = state.waiters.is_empty() && state.outstanding == 0;
+        let abandoned = idle && matches!(state.stage, Stage::Pending);
+        if abandoned {
+            state.stage = Stage::Over;
+            state.claim = None;
+        }
+        abandoned
+    }
+
+    /// The bytes, if they are here.
+    pub(super) fn buffer(&self) -> Option<Arc<Buffer>> {
+        match &self.state.lock().stage {
+            Stage::Ready(buffer) => Some(Arc::clone(buffer)),
+            Stage::Pending | Stage::Over => None,
+        }
+    }
+
+    /// An attempt begins. False where it is no longer needed.
+    pub(super) fn begin(&self, replica: ReplicaId) -> bool {
+        let mut state = self.state.lock();
+        state.want = None;
+        state.tried = state.tried.with(replica);
+        state.outstanding += 1;
+        matches!(state.stage, Stage::Pending)
+    }
+
+    /// An attempt delivered. Returns who waited, or the buffer where another
+    /// attempt was first.
+    pub(super) fn complete(&self, buffer: Buffer) -> Result<Vec<Arc<Gather>>, Buffer> {
+        let mut state = self.state.lock();
+        state.outstanding -= 1;
+        if !matches!(state.stage, Stage::Pending) {
+            return Err(buffer);
+        }
+        state.stage = Stage::Ready(Arc::new(buffer));
+        // What was kept to pay for another attempt is not needed any more.
+        state.claim = None;
+        Ok(std::mem::take(&mut state.waiters))
+    }
+
+    /// An attempt failed; `claim` is what had paid for its buffer.
+    pub(super) fn failed(&self, error: BackendError, claim: Option<Reservation>) -> Next {
+        let mut state = self.state.lock();
+        state.outstanding -= 1;
+        if !matches!(state.stage, Stage::Pending) {
+            return Next::Wait;
+        }
+        if state.claim.is_none() {
+            state.claim = claim;
+        }
+        // An errno says more than a disagreement, and that more than silence.
+        let weight = |e: &BackendError| match e {
+            BackendError::Os(_) => 3,
+            BackendError::Version | BackendError::Short => 2,
+            BackendError::Late => 1,
+            BackendError::Busy => 0,
+        };
+        if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
+            state.error = Some(error);
+        }
+        let left = self.file.candidates().minus(state.tried);
+        if state.claim.is_some() && !left.is_empty() && state.want.is_none() {
+            return Next::Retry(left);
+        }
+        if state.outstanding > 0 || state.want.is_some() {
+            return Next::Wait;
+        }
+        state.stage = Stage::Over;
+        let error = state.error.unwrap_or(error);
+        Next::GiveUp(error, std::mem::take(&mut state.waiters))
+    }
+}

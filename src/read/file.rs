@@ -1,0 +1,198 @@
+//! One version of one file, open on as many replicas as were asked to read it.
+//!
+//! An [`OpenFile`] never changes its version. When the file changes, the handles
+//! move on to another `OpenFile`; what was under way on the old one ends there,
+//! so no reply is ever put together from two versions. A replica opens the file
+//! when it is first sent a segment of it, on its own pool, and serves it only
+//! if that open showed the same version.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::fetch::Fetch;
+use crate::backend::{Backend, BackendError, BackendFile};
+use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
+
+/// For how long a replica that showed another version is left alone. As long as
+/// an NFS client trusts the attributes of a file that has just changed
+/// (acregmin, 3 s): before that it would show the same again.
+const REFUSED_FOR: Duration = Duration::from_secs(3);
+
+/// A file at one version.
+pub struct OpenFile {
+    path: PathBuf,
+    version: FileVersion,
+    mode: Mode,
+    replicas: ReplicaMap<Mutex<Slot>>,
+    /// Replicas whose slot is `Refused`, as a set; read without their locks,
+    /// which are held during an open that may hang.
+    refused: AtomicU64,
+    /// Fetched or being fetched, by first byte; disjoint.
+    pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
+    readers: AtomicUsize,
+}
+
+enum Slot {
+    Untried,
+    Open(Arc<dyn BackendFile>),
+    Refused { until: Instant },
+}
+
+impl OpenFile {
+    /// A file that no replica has opened yet, at `version`.
+    pub fn new(path: PathBuf, version: FileVersion, mode: Mode, replicas: usize) -> Self {
+        let slots = ReplicaMap::from_fn(replicas, |_| Mutex::new(Slot::Untried));
+        Self {
+            path,
+            version,
+            mode,
+            replicas: slots,
+            refused: AtomicU64::new(0),
+            segments: Mutex::default(),
+            readers: AtomicUsize::new(1),
+        }
+    }
+
+    /// Replica `id` has opened it, and its open showed this version.
+    pub fn opened_by(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
+        if let Some(mut slot) = self.replicas[id].try_lock() {
+            *slot = Slot::Open(file);
+        }
+    }
+
+    /// The version that every byte read from here belongs to.
+    pub fn version(&self) -> FileVersion {
+        self.version
+    }
+
+    /// Where it was when it was opened, relative to the replicas' roots.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Replicas that may read it: those that have not shown another version.
+    /// All, where every one has, so that the error is theirs and not ours.
+    pub fn candidates(&self) -> ReplicaSet {
+        let refused = self.refused.load(Ordering::Relaxed);
+        let all = self.replicas.all();
+        let left = all.iter().filter(|id| refused & (1 << id.index()) == 0);
+        let left = left.fold(ReplicaSet::EMPTY, ReplicaSet::with);
+        if left.is_empty() { all } else { left }
+    }
+
+    /// The file as replica `id` has it open; opens it where needed. Blocks; call
+    /// it on that replica's pool.
+    ///
+    /// # Errors
+    /// [`BackendError::Version`] where the replica shows another version, and
+    /// whatever its open fails with.
+    pub fn on(
+        &self,
+        id: ReplicaId,
+        backend: &dyn Backend,
+    ) -> Result<Arc<dyn BackendFile>, BackendError> {
+        let mut slot = self.replicas[id].lock();
+        match &*slot {
+            Slot::Open(file) => return Ok(Arc::clone(file)),
+            Slot::Refused { until } if Instant::now() < *until => {
+                return Err(BackendError::Version);
+            }
+            Slot::Refused { .. } | Slot::Untried => {}
+        }
+        let opened = backend.open(&self.path).and_then(|file| Ok((file.attr()?, file)));
+        let agrees = |seen: &FileVersion| self.version.agrees(seen, self.mode);
+        let refused = match opened {
+            Ok((attr, file)) if agrees(&attr.version()) => {
+                self.mark(id, false);
+                *slot = Slot::Open(Arc::clone(&file));
+                return Ok(file);
+            }
+            Ok((attr, _)) => {
+                tracing::warn!(
+                    replica = id.index(),
+                    expected_size = self.version.size,
+                    size = attr.size,
+                    expected_mtime = self.version.mtime.0,
+                    mtime = attr.mtime.0,
+                    "a replica shows another version of a file and is kept off it"
+                );
+                tracing::debug!(path = %self.path.display(), "the file in question");
+                BackendError::Version
+            }
+            // It is there for the others; a replica without it does not have
+            // this version either.
+            Err(error) if error.is_definite() => BackendError::Version,
+            Err(error) => return Err(error),
+        };
+        self.mark(id, true);
+        *slot = Slot::Refused { until: Instant::now() + REFUSED_FOR };
+        Err(refused)
+    }
+
+    /// A replica gave less than the version promises: it is not at this version.
+    pub fn refuse(&self, id: ReplicaId) {
+        *self.replicas[id].lock() = Slot::Refused { until: Instant::now() + REFUSED_FOR };
+        self.mark(id, true);
+    }
+
+    /// Lets replicas whose refusal is over be tried again.
+    pub fn reconsider(&self) {
+        if self.refused.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        for (id, slot) in self.replicas.iter() {
+            // A slot that is locked is being opened; it will speak for itself.
+            let Some(slot) = slot.try_lock() else { continue };
+            if matches!(&*slot, Slot::Refused { until } if Instant::now() >= *until) {
+                self.mark(id, false);
+            }
+        }
+    }
+
+    fn mark(&self, id: ReplicaId, refused: bool) {
+        let bit = 1 << id.index();
+        if refused {
+            self.refused.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.refused.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// So many handles read it.
+    pub fn set_readers(&self, readers: usize) {
+        self.readers.store(readers, Ordering::Relaxed);
+    }
+
+    /// How many handles read it.
+    pub fn readers(&self) -> usize {
+        self.readers.load(Ordering::Relaxed)
+    }
+
+    /// The known segments that meet `range`, in order.
+    pub(super) fn known(
+        segments: &BTreeMap<u64, Arc<Fetch>>,
+        range: ByteRange,
+    ) -> impl Iterator<Item = (ByteRange, Arc<Fetch>)> {
+        let first = segments
+            .range(..=range.start)
+            .next_back()
+            .filter(|(_, fetch)| fetch.range.end > range.start)
+            .map_or(range.start, |(start, _)| *start);
+        segments
+            .range(first..range.end.max(first))
+            .map(|(_, fetch)| (fetch.range, Arc::clone(fetch)))
+    }
+
+    /// Forgets a segment, if it is the one that is known there.
+    pub(super) fn forget(&self, fetch: &Arc<Fetch>) {
+        let mut segments = self.segments.lock();
+        if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
+            segments.remove(&fetch.range.start);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One read request: the segments that it needs, and the reply that waits for
+//! them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::ReadError;
+use super::fetch::Fetch;
+use crate::buffer::Buffer;
+use crate::volume::ByteRange;
+
+/// Where the answer goes. Called once, on whatever thread brought the last
+/// byte or the error.
+pub type Sink = Box<dyn FnOnce(Result<ReadData, ReadError>) + Send>;
+
+/// The bytes of an answered read, in order, still in the buffers that they were
+/// read into.
+pub struct ReadData {
+    parts: Vec<(Arc<Buffer>, std::ops::Range<usize>)>,
+}
+
+impl ReadData {
+    /// No bytes: the end of the file.
+    pub fn empty() -> Self {
+        Self { parts: Vec::new() }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|(_, range)| range.len()).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes as one slice: in place where they lie in one segment, else
+    /// copied together into `scratch`.
+    pub fn as_slice<'a>(&'a self, scratch: &'a mut Vec<u8>) -> &'a [u8] {
+        match &self.parts[..] {
+            [] => &[],
+            [(buffer, range)] => &buffer[range.clone()],
+            parts => {
+                scratch.clear();
+                for (buffer, range) in parts {
+                    scratch.extend_from_slice(&buffer[range.clone()]);
+                }
+                scratch
+            }
+        }
+    }
+}
+
+/// A request whose bytes are not all here yet.
+pub(super) struct Gather {
+    range: ByteRange,
+    /// When the request came.
+    pub(super) since: Instant,
+    missing: AtomicUsize,
+    state: Mutex<State>,
+}
+
+struct State {
+    parts: Vec<Arc<Fetch>>,
+    /// Until it has been answered.
+    sink: Option<Sink>,
+}
+
+impl Gather {
+    pub(super) fn new(range: ByteRange, since: Instant, sink: Sink) -> Self {
+        let state = Mutex::new(State { parts: Vec::new(), sink: Some(sink) });
+        // One more than there are parts, so that nothing is answered while the
+        // parts are still being collected; `collected` takes it away.
+        Self { range, since, missing: AtomicUsize::new(1), state }
+    }
+
+    /// Adds the next part; `awaited` where its bytes are not here yet.
+    pub(super) fn expect(&self, fetch: Arc<Fetch>) {
+        self.missing.fetch_add(1, Ordering::Relaxed);
+        self.state.lock().parts.push(fetch);
+    }
+
+    /// One part is here, or all parts have been collected. True for the last:
+    /// the caller then answers.
+    pub(super) fn arrived(&self) -> bool {
+        self.missing.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether the answer has been given.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.lock().sink.is_none()
+    }
+
+    /// Answers with the bytes; returns the segments that they came from, with
+    /// the number of bytes taken of each. Nothing where it was answered before.
+    pub(super) fn answer(&self) -> Vec<(Arc<Fetch>, u64)> {
+        let (parts, sink) = {
+            let mut state = self.state.lock();
+            let Some(sink) = state.sink.take() else { return Vec::new() };
+            (std::mem::take(&mut state.parts), sink)
+        };
+        let mut data = ReadData { parts: Vec::with_capacity(parts.len()) };
+        let mut taken = Vec::with_capacity(parts.len());
+        for fetch in parts {
+            let buffer = fetch.buffer().expect("a part that arrived has its bytes");
+            let part = fetch.range.intersect(self.range);
+            let from = (part.start - fetch.range.start) as usize;
+            data.parts.push((buffer, from..from + part.len() as usize));
+            taken.push((fetch, part.len()));
+        }
+        sink(Ok(data));
+        taken
+    }
+
+    /// Answers with an error, unless it has been answered; returns the parts
+    /// that it had, for those that have not arrived to be given up.
+    pub(super) fn fail(&self, error: ReadError) -> Option<Vec<Arc<Fetch>>> {
+        let (parts, sink) = {
+            let mut state = self.state.lock();
+            let sink = state.sink.take()?;
+            (std::mem::take(&mut state.parts), sink)
+        };
+        sink(Err(error));
+        Some(parts)
+    }
+}

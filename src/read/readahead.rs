@@ -1,0 +1,292 @@
+//! How far to read ahead of a reader, from what he read so far.
+//!
+//! A handle's reads are sorted into *runs*: stretches read without a gap. A
+//! run's window is as long as the run itself, so it doubles as reading goes on,
+//! and a reader who stops has cost at most as much again as he took. (A run
+//! from the start of the file gets twice that: who starts there mostly goes on.)
+//! The first read of a run proves nothing and opens no window, so a random
+//! reader gets what he asked for and no more.
+//!
+//! A reader who skips (so much read, so much left out, again and again) is
+//! recognised by his last run: the window does not reach past the length of
+//! the run before, until the run itself has outgrown it.
+//!
+//! Several threads that read several places through one handle each have their
+//! run, up to [`RUNS`]. Requests that overtake each other on their way here
+//! begin a run of their own, which is joined to its neighbour as soon as they
+//! meet.
+
+use crate::volume::ByteRange;
+
+/// Runs remembered for one handle. More threads than that on one handle read
+/// randomly as far as readahead goes.
+const RUNS: usize = 8;
+
+/// A window in multiples of what was read, for runs from the file's start.
+const FROM_START: u64 = 2;
+
+/// What to do about a read, besides answering it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Advice {
+    /// To be fetched ahead; empty for nothing.
+    pub fetch: ByteRange,
+    /// Fetched ahead in vain so far: the reader has gone elsewhere.
+    pub abandon: ByteRange,
+}
+
+/// One handle's runs.
+#[derive(Clone, Debug)]
+pub struct Readahead {
+    segment: u64,
+    runs: Vec<Run>,
+    clock: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Run {
+    start: u64,
+    /// Everything in `start..front` has been read.
+    front: u64,
+    /// How far has been fetched ahead.
+    fetched: u64,
+    reads: u32,
+    /// Length of the run before this one, while this one is not longer.
+    predicted: Option<u64>,
+    used: u64,
+}
+
+const NOTHING: ByteRange = ByteRange { start: 0, end: 0 };
+
+impl Readahead {
+    /// No run yet. `segment` is the dispatch unit, bytes.
+    pub fn new(segment: u64) -> Self {
+        Self { segment, runs: Vec::new(), clock: 0 }
+    }
+
+    /// Whether some run has a window.
+    pub fn is_sequential(&self) -> bool {
+        self.runs.iter().any(|run| run.reads > 1)
+    }
+
+    /// Takes note of a read and says what to fetch and what to give up. No
+    /// window is longer than `max` bytes, none reaches past `size`.
+    pub fn observe(&mut self, read: ByteRange, size: u64, max: u64) -> Advice {
+        self.clock += 1;
+        let found =
+            self.runs.iter().position(|run| run.start <= read.start && read.start <= run.front);
+        let Some(index) = found else {
+            return Advice { fetch: NOTHING, abandon: self.begin(read) };
+        };
+        let run = &mut self.runs[index];
+        run.used = self.clock;
+        if read.end <= run.front {
+            return Advice { fetch: NOTHING, abandon: NOTHING };
+        }
+        run.front = read.end;
+        run.reads += 1;
+        let index = self.join(index);
+        Advice { fetch: self.runs[index].window(self.segment, size, max), abandon: NOTHING }
+    }
+
+    /// The read went well up to here: `to` is how far has been fetched ahead.
+    pub fn fetched(&mut self, read: ByteRange, to: u64) {
+        let run = self.runs.iter_mut().find(|run| run.start <= read.start && read.end <= run.front);
+        if let Some(run) = run {
+            run.fetched = run.fetched.max(to);
+        }
+    }
+
+    /// Begins a run; returns what the latest one had fetched ahead.
+    fn begin(&mut self, read: ByteRange) -> ByteRange {
+        let latest = self.runs.iter_mut().max_by_key(|run| run.used);
+        let mut abandon = NOTHING;
+        let mut predicted = None;
+        if let Some(run) = latest {
+            predicted = Some(run.front - run.start);
+            abandon = ByteRange::new(run.front, run.fetched);
+            run.fetched = run.front;
+        }
+        let run = Run {
+            start: read.start,
+            front: read.end,
+            fetched: read.end,
+            reads: 1,
+            predicted,
+            used: self.clock,
+        };
+        if self.runs.len() < RUNS {
+            self.runs.push(run);
+        } else if let Some(oldest) = self.runs.iter_mut().min_by_key(|run| run.used) {
+            *oldest = run;
+        }
+        abandon
+    }
+
+    /// Joins run `index` with one that begins where it has got to; returns
+    /// where it is then.
+    fn join(&mut self, index: usize) -> usize {
+        let (start, front) = (self.runs[index].start, self.runs[index].front);
+        let next = self.runs.iter().position(|other| start < other.start && other.start <= front);
+        let Some(next) = next else { return index };
+        let other = self.runs[next].clone();
+        let run = &mut self.runs[index];
+        run.front = run.front.max(other.front);
+        run.fetched = run.fetched.max(other.fetched);
+        run.reads += other.reads;
+        self.runs.swap_remove(next);
+        if index == self.runs.len() { next } else { index }
+    }
+}
+
+impl Run {
+    fn window(&mut self, segment: u64, size: u64, max: u64) -> ByteRange {
+        let length = self.front - self.start;
+        self.predicted = self.predicted.filter(|predicted| length <= *predicted);
+        let factor = if self.start == 0 { FROM_START } else { 1 };
+        let window = length.saturating_mul(factor).min(max);
+        let mut end = self.front.saturating_add(window);
+        if let Some(predicted) = self.predicted {
+            end = end.min(self.start.saturating_add(predicted));
+        }
+        if window >= segment {
+            // Whole segments, as soon as there are any.
+            end -= end % segment;
+        }
+        let begin = self.fetched.max(self.front);
+        let fetch = ByteRange::new(begin, end.min(size));
+        // Not in crumbs: wait until half a segment is due, or the file's end.
+        let crumb = fetch.len() < window.min(segment) / 2 && fetch.end < size;
+        if crumb { NOTHING } else { fetch }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+    const SIZE: u64 = 1024 * MIB;
+
+    /// Reads as told and returns the bytes taken and the bytes fetched, each once.
+    fn run(reads: impl Iterator<Item = ByteRange>, max: u64) -> (u64, u64) {
+        let mut readahead = Readahead::new(MIB);
+        let mut fetched = std::collections::BTreeSet::new();
+        let mut taken = 0;
+        for read in reads {
+            let advice = readahead.observe(read, SIZE, max);
+            readahead.fetched(read, advice.fetch.end);
+            taken += read.len();
+            for range in [read, advice.fetch] {
+                let pages = range.start / (4 * KIB)..range.end.div_ceil(4 * KIB);
+                fetched.extend(pages);
+            }
+        }
+        (taken, fetched.len() as u64 * 4 * KIB)
+    }
+
+    #[test]
+    fn a_sequential_reader_gets_the_whole_window() {
+        let mut readahead = Readahead::new(MIB);
+        let mut ahead = 0;
+        for i in 0..2048u64 {
+            let read = ByteRange::at(i * 128 * KIB, 128 * KIB);
+            let advice = readahead.observe(read, SIZE, 64 * MIB);
+            assert!(advice.fetch.is_empty() || advice.fetch.end <= read.end + 64 * MIB);
+            readahead.fetched(read, advice.fetch.end);
+            ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
+        }
+        assert!(ahead > 62 * MIB, "{ahead}");
+    }
+
+    #[test]
+    fn the_first_read_opens_no_window_and_the_window_doubles() {
+        let mut readahead = Readahead::new(MIB);
+        let read = |i: u64| ByteRange::at(100 * MIB + i * MIB, MIB);
+        assert!(readahead.observe(read(0), SIZE, 64 * MIB).fetch.is_empty());
+        let second = readahead.observe(read(1), SIZE, 64 * MIB).fetch;
+        assert_eq!(second, ByteRange::at(102 * MIB, 2 * MIB));
+    }
+
+    #[test]
+    fn a_random_reader_gets_nothing_more() {
+        let mut x = 12345u64;
+        let reads = (0..4000).map(|_| {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ByteRange::at((x >> 33) % (SIZE / 4096) * 4096, 4096)
+        });
+        let (taken, fetched) = run(reads, 64 * MIB);
+        assert!(fetched <= taken + taken / 50, "{taken} {fetched}");
+    }
+
+    #[test]
+    fn skipping_readers_are_not_read_past() {
+        for (take, stride, block) in [(MIB, 2 * MIB, 128 * KIB), (64 * KIB, 128 * KIB, 16 * KIB)] {
+            let reads = (0..200u64).flat_map(|i| {
+                (0..take / block).map(move |b| ByteRange::at(i * stride + b * block, block))
+            });
+            let (taken, fetched) = run(reads, 64 * MIB);
+            assert!(fetched as f64 <= taken as f64 * 1.1, "{taken} {fetched}");
+        }
+    }
+
+    #[test]
+    fn a_backward_reader_gets_nothing_more() {
+        let reads = (0..1000u64).rev().map(|i| ByteRange::at(i * 64 * KIB, 64 * KIB));
+        let (taken, fetched) = run(reads, 64 * MIB);
+        assert!(fetched <= taken + MIB, "{taken} {fetched}");
+    }
+
+    #[test]
+    fn overtaking_requests_are_still_sequential() {
+        let mut readahead = Readahead::new(MIB);
+        let mut ahead = 0;
+        for i in 0..400u64 {
+            // Each pair swapped.
+            let read = ByteRange::at((i ^ 1) * 128 * KIB, 128 * KIB);
+            let advice = readahead.observe(read, SIZE, 16 * MIB);
+            readahead.fetched(read, advice.fetch.end);
+            ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
+        }
+        assert!(ahead > 14 * MIB, "{ahead}");
+    }
+
+    #[test]
+    fn four_readers_on_one_handle_each_have_a_window() {
+        let mut readahead = Readahead::new(MIB);
+        let mut ahead = [0u64; 4];
+        for i in 0..100u64 {
+            for (thread, most) in ahead.iter_mut().enumerate() {
+                let read = ByteRange::at(thread as u64 * 200 * MIB + i * 128 * KIB, 128 * KIB);
+                let advice = readahead.observe(read, SIZE, 4 * MIB);
+                readahead.fetched(read, advice.fetch.end);
+                *most = (*most).max(advice.fetch.end.saturating_sub(read.end));
+            }
+        }
+        assert!(ahead.iter().all(|a| *a > 2 * MIB), "{ahead:?}");
+    }
+
+    #[test]
+    fn a_seek_gives_up_what_was_fetched_ahead() {
+        let mut readahead = Readahead::new(MIB);
+        for i in 0..8u64 {
+            let read = ByteRange::at(i * MIB, MIB);
+            let advice = readahead.observe(read, SIZE, 64 * MIB);
+            readahead.fetched(read, advice.fetch.end);
+        }
+        let advice = readahead.observe(ByteRange::at(500 * MIB, MIB), SIZE, 64 * MIB);
+        assert_eq!(advice.abandon.start, 8 * MIB);
+        assert!(advice.abandon.end > 16 * MIB, "{advice:?}");
+        assert!(advice.fetch.is_empty());
+    }
+
+    #[test]
+    fn the_window_ends_with_the_file() {
+        let mut readahead = Readahead::new(MIB);
+        let size = 3 * MIB + 5;
+        for i in 0..3u64 {
+            let advice = readahead.observe(ByteRange::at(i * MIB, MIB), size, 64 * MIB);
+            assert!(advice.fetch.end <= size);
+        }
+    }
+}
