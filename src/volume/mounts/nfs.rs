@@ -5,9 +5,11 @@
 //! one `xprt:` line for each connection (`xs_tcp_print_stats` in
 //! net/sunrpc/xprtsock.c), whose first number is the local port:
 //!
-//!     device SERVER:/path mounted on /mnt/x with fstype nfs4 statvers=1.1
-//!             opts:   rw,vers=4.2,...
-//!             xprt:   tcp 795 1 2 0 2 15 15 0 15 0 2 0 0
+//! ```text
+//! device SERVER:/path mounted on /mnt/x with fstype nfs4 statvers=1.1
+//!         opts:   rw,vers=4.2,...
+//!         xprt:   tcp 795 1 2 0 2 15 15 0 15 0 2 0 0
+//! ```
 //!
 //! `addr=` and the connections belong to the kernel's client object. After
 //! trunking detection two mounts share that object, so `addr=` then shows the
