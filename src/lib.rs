@@ -5,6 +5,7 @@
 
 pub mod backend;
 pub mod buffer;
+pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;

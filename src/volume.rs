@@ -7,11 +7,13 @@
 //! [`ReplicaSet`]s, small enough to copy.
 //!
 //! This module stands below all others and does no I/O, with one exception:
-//! [`mounts`] reads the kernel's mount table for `fanfs check` and for start-up.
+//! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
+//! and [`survey`] looks at the replicas' roots.
 
 pub mod mounts;
 mod range;
 mod replica;
+pub mod survey;
 mod version;
 
 pub use range::ByteRange;

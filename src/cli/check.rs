@@ -1,0 +1,224 @@
+//! `fanfs check`: look at the replicas, say what is wrong, touch nothing.
+//!
+//! Exit status: 0 where there is nothing or only warnings, 1 where a replica has
+//! an error, 2 (chosen by the caller) where the configuration itself is wrong.
+
+use std::fmt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use bytesize::ByteSize;
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::volume::Mode;
+use crate::volume::survey::{
+    Answer, DEFAULT_LIMIT, Finding, Question, Severity, Sight, Subject, Survey, survey,
+};
+
+/// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
+/// that are not UTF-8 are replaced in both.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The volume's name.
+    pub volume: String,
+    /// How the replicas should relate.
+    pub mode: Mode,
+    /// One for each replica, in the configuration's order.
+    pub replicas: Vec<Row>,
+    /// Errors first.
+    pub findings: Vec<Remark>,
+}
+
+/// One replica. What could not be found out is null in JSON, `-` in the table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Its name.
+    pub name: String,
+    /// Its path, as configured.
+    pub path: String,
+    /// The storage node that its gateway runs on.
+    pub node: String,
+    /// `ok`, `absent`, `not-a-directory`, `failed` or `silent`.
+    pub state: &'static str,
+    /// The file system's type.
+    pub fs_type: Option<String>,
+    /// For NFS, the protocol version.
+    pub nfs_version: Option<String>,
+    /// The device, or for NFS `SERVER:/path`.
+    pub source: Option<String>,
+    /// For NFS, the server as named in the source.
+    pub server: Option<String>,
+    /// Where that file system is mounted.
+    pub mount_point: Option<String>,
+    /// The file system's size, bytes.
+    pub size: Option<u64>,
+    /// Its free space, bytes.
+    pub free: Option<u64>,
+    /// The root's device number, `major:minor`.
+    pub root_device: Option<String>,
+    /// The root's inode number.
+    pub root_inode: Option<u64>,
+}
+
+/// A finding, with the replicas' names.
+#[derive(Clone, Debug, Serialize)]
+pub struct Remark {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whom it is about.
+    pub replicas: Vec<String>,
+    /// One line.
+    pub text: String,
+}
+
+/// Surveys the volume's replicas, prints the report on stdout.
+pub fn run(config: &Config, json: bool) -> ExitCode {
+    let report = Report::new(config, &survey(question(config, None), DEFAULT_LIMIT));
+    if json {
+        match serde_json::to_string_pretty(&report) {
+            Ok(text) => println!("{text}"),
+            Err(error) => {
+                eprintln!("fanfs check: {error}");
+                return ExitCode::FAILURE;
+            }
+        }
+    } else {
+        print!("{report}");
+    }
+    if report.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What a configuration asks of a survey. `mount_point`, canonical, is known at
+/// start-up and not to `fanfs check`.
+pub fn question(config: &Config, mount_point: Option<&Path>) -> Question {
+    let subjects = config.replicas.iter().map(|replica| Subject {
+        name: replica.name.clone(),
+        path: replica.path.clone(),
+        require_mount: replica.require_mount,
+    });
+    Question {
+        subjects: subjects.collect(),
+        mode: config.volume.mode,
+        segment_size: config.read.segment_size,
+        deadline: config.read.deadline,
+        mount_point: mount_point.map(Path::to_owned),
+    }
+}
+
+impl Report {
+    /// The report on a survey of `config`'s replicas.
+    pub fn new(config: &Config, survey: &Survey) -> Report {
+        let rows = config.replicas.iter().zip(survey.replicas.iter());
+        let remark = |finding: Finding| Remark {
+            severity: finding.severity,
+            replicas: finding
+                .replicas
+                .iter()
+                .map(|id| config.replicas[id.index()].name.clone())
+                .collect(),
+            text: finding.text,
+        };
+        Report {
+            volume: config.volume.name.clone(),
+            mode: config.volume.mode,
+            replicas: rows.map(|(replica, (_, sight))| Row::new(&replica.node, sight)).collect(),
+            findings: survey.findings().into_iter().map(remark).collect(),
+        }
+    }
+
+    /// Whether the volume must not be mounted like this.
+    pub fn has_errors(&self) -> bool {
+        self.findings.iter().any(|remark| remark.severity == Severity::Error)
+    }
+}
+
+impl Row {
+    fn new(node: &str, sight: &Sight) -> Row {
+        let root = sight.directory();
+        let mount = sight.mount.as_ref();
+        let nfs = sight.nfs.as_ref();
+        Row {
+            name: sight.subject.name.clone(),
+            path: sight.subject.path.display().to_string(),
+            node: node.to_owned(),
+            state: match sight.answer {
+                Answer::Directory(_) => "ok",
+                Answer::Absent => "absent",
+                Answer::NotADirectory => "not-a-directory",
+                Answer::Failed(_) => "failed",
+                Answer::Silent => "silent",
+            },
+            fs_type: mount.map(|mount| mount.fs_type.clone()),
+            nfs_version: nfs.and_then(|nfs| nfs.version).map(|version| match version {
+                (major @ ..4, _) => major.to_string(),
+                (major, minor) => format!("{major}.{minor}"),
+            }),
+            source: mount.map(|mount| mount.source.display().to_string()),
+            server: nfs.map(|nfs| nfs.server.clone()),
+            mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
+            size: root.map(|root| root.size),
+            free: root.map(|root| root.free),
+            root_device: root.map(|root| format!("{}:{}", root.dev.0, root.dev.1)),
+            root_inode: root.map(|root| root.ino),
+        }
+    }
+
+    fn cells(&self) -> [String; 9] {
+        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+        let bytes = |value: Option<u64>| value.map(|n| ByteSize(n).display().iec().to_string());
+        let fs_type = match (&self.fs_type, &self.nfs_version) {
+            (Some(_), Some(version)) => format!("nfs {version}"),
+            (fs_type, _) => text(fs_type),
+        };
+        [
+            self.name.clone(),
+            self.node.clone(),
+            self.path.clone(),
+            fs_type,
+            text(&self.source),
+            text(&self.mount_point),
+            text(&bytes(self.size)),
+            text(&bytes(self.free)),
+            text(&self.root_inode.map(|ino| ino.to_string())),
+        ]
+    }
+}
+
+const HEADER: [&str; 9] =
+    ["REPLICA", "NODE", "PATH", "TYPE", "SOURCE", "MOUNT POINT", "SIZE", "FREE", "ROOT INODE"];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mode = match self.mode {
+            Mode::Shared => "shared",
+            Mode::Copies => "copies",
+        };
+        writeln!(f, "volume {}, mode {mode}, replicas: {}\n", self.volume, self.replicas.len())?;
+
+        let header = HEADER.map(str::to_owned);
+        let rows: Vec<_> =
+            std::iter::once(header).chain(self.replicas.iter().map(Row::cells)).collect();
+        let widths: [usize; 9] = std::array::from_fn(|column| {
+            rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        });
+        for row in &rows {
+            let line: Vec<String> =
+                row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            writeln!(f, "{}", line.join("  ").trim_end())?;
+        }
+
+        writeln!(f)?;
+        for remark in &self.findings {
+            let severity = match remark.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            };
+            writeln!(f, "{severity}: {}", remark.text)?;
+        }
+        if self.findings.is_empty() {
+            writeln!(f, "nothing to remark")?;
+        }
+        Ok(())
+    }
+}

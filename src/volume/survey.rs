@@ -1,0 +1,206 @@
+//! What the replicas of a volume look like before anything is read from them.
+//!
+//! In goes a [`Question`], what the configuration says of the replicas; out
+//! comes a [`Survey`], what was found at each, and from it, by pure functions,
+//! [`Finding`]s. `fanfs check` prints them; start-up refuses to mount on errors.
+//!
+//! Every replica is looked at in a thread of its own, because open(2) on a hung
+//! mount does not return, not even with O_NONBLOCK. A thread that is late is
+//! abandoned, not joined: it holds nothing but its answer, and ends with the
+//! process or with the mount's recovery.
+//!
+//! *Invariant:* [`survey`] returns soon after its limit, whatever the replicas do.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::mounts::{Mount, MountTable, NfsMount};
+use super::{Mode, ReplicaId, ReplicaMap};
+
+mod findings;
+mod probe;
+
+pub use probe::{Answer, Directory, Entry, EntryKind, Listing};
+
+/// How long a replica may take by default. A healthy one answers in
+/// milliseconds; an automount over a busy network in a second or two.
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
+
+/// One replica as the configuration describes it.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its name in findings.
+    pub name: String,
+    /// An absolute directory.
+    pub path: PathBuf,
+    /// Whether it is an error that the path is not (in) a mounted file system.
+    pub require_mount: bool,
+}
+
+/// What is to be surveyed, and what the findings are judged against.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The replicas, in the configuration's order.
+    pub subjects: Vec<Subject>,
+    /// How they should relate.
+    pub mode: Mode,
+    /// The unit of dispatch, bytes.
+    pub segment_size: u64,
+    /// By when a read ends in the volume.
+    pub deadline: Duration,
+    /// Where the volume is to be mounted, canonical; `None` where that is not known.
+    pub mount_point: Option<PathBuf>,
+}
+
+/// What was found at one replica.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// The question's part about it.
+    pub subject: Subject,
+    /// What its path answered.
+    pub answer: Answer,
+    /// The mount that the path lies in. For a replica that did not answer, by
+    /// its path as written: symbolic links in it are not followed.
+    pub mount: Option<Mount>,
+    /// The same mount's NFS side.
+    pub nfs: Option<NfsMount>,
+}
+
+/// What was found at all of them.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The question that this answers.
+    pub question: Question,
+    /// How long each replica was waited for.
+    pub limit: Duration,
+    /// What was found.
+    pub replicas: ReplicaMap<Sight>,
+    /// Why there are no mounts in it, where the kernel's table was unreadable.
+    pub table_error: Option<String>,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The volume must not be mounted like this.
+    Error,
+    /// It works, but not as well or not as meant.
+    Warning,
+}
+
+/// Something that the user should know about some replicas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Whom it is about; all named in the text.
+    pub replicas: Vec<ReplicaId>,
+    /// One line: what is wrong and what to do.
+    pub text: String,
+}
+
+/// Looks at all replicas at once and returns when all have answered or `limit`
+/// is over. Call it without a replica's lock held; it starts threads.
+pub fn survey(question: Question, limit: Duration) -> Survey {
+    survey_with(question, limit, probe::probe)
+}
+
+fn survey_with<P>(question: Question, limit: Duration, probe: P) -> Survey
+where
+    P: Fn(&Subject, probe::Wanted) -> Answer + Clone + Send + 'static,
+{
+    let end = Instant::now() + limit;
+    // Names and sizes are a second opinion: half the time is left for getting
+    // the answer home, so a slow but living replica is not called silent.
+    let listing_until = (question.mode == Mode::Copies).then(|| end - limit / 2);
+    let wanted = probe::Wanted { listing_until };
+
+    let n = question.subjects.len();
+    let mut answers = ReplicaMap::from_fn(n, |_| Answer::Silent);
+    let (sender, receiver) = mpsc::channel();
+    let mut waiting = 0;
+    for (id, subject) in answers.ids().zip(question.subjects.iter().cloned()) {
+        let (probe, sender) = (probe.clone(), sender.clone());
+        let thread = std::thread::Builder::new().name(format!("survey-{}", id.index()));
+        // Nobody listens to an answer that comes after the limit.
+        let spawned = thread.spawn(move || drop(sender.send((id, probe(&subject, wanted)))));
+        match spawned {
+            Ok(_) => waiting += 1,
+            Err(error) => answers[id] = Answer::Failed(error.to_string()),
+        }
+    }
+    drop(sender);
+    while waiting > 0 {
+        let left = end.saturating_duration_since(Instant::now());
+        let Ok((id, answer)) = receiver.recv_timeout(left) else { break };
+        answers[id] = answer;
+        waiting -= 1;
+    }
+    // Only now: looking at a path may have mounted it (autofs).
+    let table = MountTable::read();
+    assemble(question, limit, answers, table.map_err(|error| error.to_string()))
+}
+
+fn assemble(
+    question: Question,
+    limit: Duration,
+    answers: ReplicaMap<Answer>,
+    table: Result<MountTable, String>,
+) -> Survey {
+    let (table, table_error) = match table {
+        Ok(table) => (table, None),
+        Err(error) => (MountTable::default(), Some(error)),
+    };
+    let replicas = answers.map(|id, answer| {
+        let subject = question.subjects[id.index()].clone();
+        let mount = match answer {
+            Answer::Directory(directory) => directory
+                .mount_id
+                .and_then(|mount| table.by_id(mount))
+                .or_else(|| table.containing(&directory.canonical)),
+            _ => table.containing(&subject.path),
+        };
+        let nfs = mount.and_then(|mount| table.nfs(mount));
+        Sight { subject, answer: answer.clone(), mount: mount.cloned(), nfs }
+    });
+    Survey { question, limit, replicas, table_error }
+}
+
+impl Sight {
+    /// The directory, where there is one.
+    pub fn directory(&self) -> Option<&Directory> {
+        match &self.answer {
+            Answer::Directory(directory) => Some(directory),
+            _ => None,
+        }
+    }
+
+    /// Whether the directory is a mount point or on the network; `false` also
+    /// where there is no directory.
+    pub fn is_mounted(&self) -> bool {
+        let directory = self.directory();
+        let mount = self.mount.as_ref();
+        directory
+            .zip(mount)
+            .is_some_and(|(directory, mount)| mount.is_replica_at(&directory.canonical))
+    }
+}
+
+impl Survey {
+    /// All findings, errors first.
+    pub fn findings(&self) -> Vec<Finding> {
+        findings::findings(self)
+    }
+
+    /// Whether a finding forbids to mount the volume.
+    pub fn has_errors(&self) -> bool {
+        self.findings().iter().any(|finding| finding.severity == Severity::Error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,339 @@
+//! From what was seen to what the user should know. Pure.
+//!
+//! Each rule is one function over the whole [`Survey`]. A replica that has an
+//! error of its own takes no part in comparisons: that an unmounted directory
+//! differs from the others is not news, and hides what is.
+
+use std::ffi::OsStr;
+
+use bytesize::ByteSize;
+
+use super::{Answer, Directory, Entry, EntryKind, Finding, Listing, Severity, Sight, Survey};
+use crate::volume::mounts::{Mount, NfsMount};
+use crate::volume::{Mode, ReplicaId};
+
+/// nfs(5): the client asks for at most this much in one READ, so a larger
+/// segment takes several calls however the replica is mounted.
+const LARGEST_RSIZE: u64 = 1 << 20;
+
+/// Differences between two roots that are spelled out.
+const SHOWN_DIFFERENCES: usize = 3;
+
+type Rule = fn(&Survey) -> Vec<Finding>;
+
+const RULES: &[Rule] = &[
+    unreachable,
+    not_mounted,
+    not_one_file_system,
+    shared_connections,
+    same_file_system,
+    different_content,
+    around_the_mount_point,
+    local_file_systems,
+    early_failures,
+    small_rsize,
+];
+
+pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
+    let mut all: Vec<Finding> = RULES.iter().flat_map(|rule| rule(survey)).collect();
+    all.sort_by_key(|finding| finding.severity);
+    all
+}
+
+fn error(replicas: Vec<ReplicaId>, text: String) -> Finding {
+    Finding { severity: Severity::Error, replicas, text }
+}
+
+fn warning(replicas: Vec<ReplicaId>, text: String) -> Finding {
+    Finding { severity: Severity::Warning, replicas, text }
+}
+
+fn unreachable(survey: &Survey) -> Vec<Finding> {
+    let judge = |(id, sight): (ReplicaId, &Sight)| {
+        let Sight { subject, mount, .. } = sight;
+        let (name, path) = (&subject.name, subject.path.display());
+        let text = match &sight.answer {
+            Answer::Directory(_) => return None,
+            Answer::Absent => format!("{name}: {path} does not exist"),
+            Answer::NotADirectory => format!("{name}: {path} is not a directory"),
+            Answer::Failed(why) => format!("{name}: {path} cannot be opened: {why}"),
+            Answer::Silent => {
+                let from = mount.as_ref().filter(|mount| mount.is_network());
+                let from = from.map(|mount| format!(" ({})", mount.source.display()));
+                let (from, limit) = (from.unwrap_or_default(), survey.limit);
+                format!("{name}: {path}{from} did not answer within {limit:?}")
+            }
+        };
+        Some(error(vec![id], text))
+    };
+    survey.replicas.iter().filter_map(judge).collect()
+}
+
+/// Whether the volume demands a mount that is not there. With no mount table
+/// nothing can be said of any, and [`not_mounted`] says so once.
+fn lacks_mount(survey: &Survey, sight: &Sight) -> bool {
+    survey.table_error.is_none() && sight.subject.require_mount && !sight.is_mounted()
+}
+
+fn not_mounted(survey: &Survey) -> Vec<Finding> {
+    if let Some(why) = &survey.table_error {
+        let demanding = survey.replicas.iter().filter(|(_, sight)| sight.subject.require_mount);
+        let demanding: Vec<ReplicaId> = demanding.map(|(id, _)| id).collect();
+        let text = format!(
+            "{}: cannot tell whether they are mounted: /proc/self/mountinfo: {why}",
+            names(survey, &demanding)
+        );
+        return if demanding.is_empty() { vec![] } else { vec![error(demanding, text)] };
+    }
+    let judge = |(id, sight): (ReplicaId, &Sight)| {
+        sight.directory()?;
+        let text = format!(
+            "{}: {} is not a mount, nor on a network file system; mount it, or set \
+             `require_mount = false` for this replica",
+            sight.subject.name,
+            sight.subject.path.display()
+        );
+        lacks_mount(survey, sight).then(|| error(vec![id], text))
+    };
+    survey.replicas.iter().filter_map(judge).collect()
+}
+
+/// The replicas without an error of their own, to be compared with each other.
+fn sound(survey: &Survey) -> impl Iterator<Item = (ReplicaId, &Sight, &Directory)> {
+    survey
+        .replicas
+        .iter()
+        .filter(|(_, sight)| !lacks_mount(survey, sight))
+        .filter_map(|(id, sight)| Some((id, sight, sight.directory()?)))
+}
+
+fn not_one_file_system(survey: &Survey) -> Vec<Finding> {
+    if survey.question.mode != Mode::Shared {
+        return vec![];
+    }
+    let local = |sight: &Sight| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
+    // The inode number is the server's; the device number is this machine's, and
+    // differs between two network mounts of one export. On local file systems it
+    // is the better witness: the root of every ext4 is inode 2.
+    let roots: Vec<_> = sound(survey).collect();
+    let differs = |(_, a, one): &(_, &Sight, &Directory),
+                   (_, b, other): &(_, &Sight, &Directory)| {
+        one.ino != other.ino || (local(a) && local(b) && one.dev != other.dev)
+    };
+    if !roots.iter().any(|one| roots.iter().any(|other| differs(one, other))) {
+        return vec![];
+    }
+    let shown: Vec<String> = roots
+        .iter()
+        .map(|(_, sight, root)| {
+            let (name, ino, (major, minor)) = (&sight.subject.name, root.ino, root.dev);
+            format!("{name} has root inode {ino} on device {major}:{minor}")
+        })
+        .collect();
+    let text = format!("not the same file system: {}; use mode = \"copies\"", shown.join(", "));
+    vec![error(roots.iter().map(|(id, ..)| *id).collect(), text)]
+}
+
+/// Puts each item with the first group that has a member related to it.
+fn groups<T: Copy>(items: impl Iterator<Item = T>, related: impl Fn(T, T) -> bool) -> Vec<Vec<T>> {
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for item in items {
+        match groups.iter_mut().find(|group| group.iter().any(|other| related(*other, item))) {
+            Some(group) => group.push(item),
+            None => groups.push(vec![item]),
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    groups
+}
+
+/// NFS mounts with one device number are one client of the kernel, whatever
+/// their ports say.
+fn one_connection(a: (&NfsMount, &Directory), b: (&NfsMount, &Directory)) -> bool {
+    a.1.dev == b.1.dev || a.0.shares_connection(b.0)
+}
+
+fn shared_connections(survey: &Survey) -> Vec<Finding> {
+    let nfs = sound(survey).filter_map(|(id, sight, root)| Some((id, sight.nfs.as_ref()?, root)));
+    let shared =
+        groups(nfs, |(_, a, root_a), (_, b, root_b)| one_connection((a, root_a), (b, root_b)));
+    let judge = |group: Vec<(ReplicaId, &NfsMount, &Directory)>| {
+        let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
+        let who = names(survey, &ids);
+        let (_, first, _) = group[0];
+        let trunked = group.iter().any(|(_, nfs, _)| nfs.server != first.server);
+        if trunked && first.max_connect > 1 {
+            // The kernel spreads the calls of each mount over all addresses.
+            return None;
+        }
+        let text = if trunked && first.version >= Some((4, 1)) {
+            format!(
+                "{who} share one connection: NFSv4.1 trunking detection found their addresses to be \
+                 one server, so reading through both gains nothing; mount them with vers=3 or \
+                 vers=4.0, with max_connect={} (Linux 5.15), or each in a network namespace of its \
+                 own (nconnect adds connections to the first address only)",
+                group.len()
+            )
+        } else {
+            format!(
+                "{who} share one connection, to {}: reading through both gains nothing; mount each \
+                 from another server or another address of this one",
+                first.addr.as_deref().unwrap_or(&first.server)
+            )
+        };
+        Some(warning(ids, text))
+    };
+    shared.into_iter().filter_map(judge).collect()
+}
+
+fn same_file_system(survey: &Survey) -> Vec<Finding> {
+    // For NFS the finding about connections says more.
+    let others = sound(survey).filter(|(_, sight, _)| sight.nfs.is_none());
+    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
+        let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
+        let (major, minor) = group[0].2.dev;
+        let text = format!(
+            "{} are on one file system through one mount (device {major}:{minor}): nothing is \
+             gained by reading both",
+            names(survey, &ids)
+        );
+        warning(ids, text)
+    };
+    groups(others, |(_, _, a), (_, _, b)| a.dev == b.dev).into_iter().map(judge).collect()
+}
+
+fn different_content(survey: &Survey) -> Vec<Finding> {
+    let mut listings = sound(survey)
+        .filter_map(|(id, sight, root)| Some((id, sight, root.listing.as_ref()?)))
+        .filter(|(_, _, listing)| listing.complete);
+    let Some((first_id, first, first_listing)) = listings.next() else { return vec![] };
+    let compare = |(id, other, listing): (ReplicaId, &Sight, &Listing)| {
+        let (a, b) = (first.subject.name.as_str(), other.subject.name.as_str());
+        let differences = differences((a, first_listing), (b, listing));
+        let more = match differences.len() {
+            0 => return None,
+            n @ ..=SHOWN_DIFFERENCES => &differences[..n].join(", "),
+            n => {
+                let shown = differences[..SHOWN_DIFFERENCES].join(", ");
+                &format!("{shown} and {} more", n - SHOWN_DIFFERENCES)
+            }
+        };
+        Some(warning(vec![first_id, id], format!("the roots of {a} and {b} differ: {more}")))
+    };
+    listings.filter_map(compare).collect()
+}
+
+/// How two complete listings differ, in the order of the names.
+fn differences((a, ones): (&str, &Listing), (b, others): (&str, &Listing)) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut all: Vec<&OsStr> =
+        ones.entries.keys().chain(others.entries.keys()).map(|n| &**n).collect();
+    all.sort_unstable();
+    all.dedup();
+    // mkfs makes it, not whoever copied the tree.
+    all.retain(|name| *name != "lost+found");
+    for name in all {
+        found.extend(match (ones.entries.get(name), others.entries.get(name)) {
+            (Some(_), None) => Some(format!("{name:?} is only in {a}")),
+            (None, Some(_)) => Some(format!("{name:?} is only in {b}")),
+            (Some(one), Some(other)) => difference(one, other)
+                .map(|(one, other)| format!("{name:?} is {one} in {a} and {other} in {b}")),
+            (None, None) => None,
+        });
+    }
+    found
+}
+
+fn difference(one: &Entry, other: &Entry) -> Option<(String, String)> {
+    let word = |kind| match kind {
+        EntryKind::File => "a file",
+        EntryKind::Directory => "a directory",
+        EntryKind::Symlink => "a symbolic link",
+        EntryKind::Special => "a special file",
+    };
+    if let Some((a, b)) = one.kind.zip(other.kind).filter(|(a, b)| a != b) {
+        return Some((word(a).to_owned(), word(b).to_owned()));
+    }
+    let (a, b) = one.size.zip(other.size).filter(|(a, b)| a != b)?;
+    Some((format!("{a} bytes"), format!("{b} bytes")))
+}
+
+fn around_the_mount_point(survey: &Survey) -> Vec<Finding> {
+    let Some(point) = &survey.question.mount_point else { return vec![] };
+    let judge = |(id, sight): (ReplicaId, &Sight)| {
+        let path = sight.directory().map_or(&sight.subject.path, |root| &root.canonical);
+        let (name, path, at) = (&sight.subject.name, path.as_path(), point.display());
+        let text = if path.starts_with(point) {
+            format!(
+                "{name}: {} is under the volume's mount point {at}, which will hide it",
+                path.display()
+            )
+        } else if point.starts_with(path) {
+            format!(
+                "{name}: the volume's mount point {at} is inside it, and will be seen through itself"
+            )
+        } else {
+            return None;
+        };
+        Some(warning(vec![id], text))
+    };
+    survey.replicas.iter().filter_map(judge).collect()
+}
+
+fn local_file_systems(survey: &Survey) -> Vec<Finding> {
+    let local = |mount: &Mount| !mount.is_network();
+    let ids: Vec<ReplicaId> = sound(survey)
+        .filter(|(_, sight, _)| sight.mount.as_ref().is_some_and(local))
+        .map(|(id, ..)| id)
+        .collect();
+    let text = format!(
+        "{}: not on a network file system; rates add up only where the devices are different",
+        names(survey, &ids)
+    );
+    if ids.is_empty() { vec![] } else { vec![warning(ids, text)] }
+}
+
+/// A hard mount is no finding: a call that never returns costs a thread of that
+/// replica's own pool, and the deadline covers the reader. A soft mount that
+/// fails first turns a slow server into read errors.
+fn early_failures(survey: &Survey) -> Vec<Finding> {
+    let deadline = survey.question.deadline;
+    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
+        let fails_after = sight.nfs.as_ref()?.fails_after.filter(|after| *after < deadline)?;
+        let text = format!(
+            "{}: mounted soft, its calls fail after {fails_after:?}, before the volume's deadline of \
+             {deadline:?}; mount it hard, or raise timeo and retrans",
+            sight.subject.name
+        );
+        Some(warning(vec![id], text))
+    };
+    sound(survey).filter_map(judge).collect()
+}
+
+fn small_rsize(survey: &Survey) -> Vec<Finding> {
+    let segment = survey.question.segment_size;
+    let enough = segment.min(LARGEST_RSIZE);
+    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
+        let rsize = sight.nfs.as_ref()?.rsize.filter(|rsize| (1..enough).contains(rsize))?;
+        let text = format!(
+            "{}: rsize={rsize} is below the segment size of {}: each segment takes {} calls; mount \
+             it with rsize={enough} if the server allows",
+            sight.subject.name,
+            ByteSize(segment).display().iec(),
+            segment.div_ceil(rsize)
+        );
+        Some(warning(vec![id], text))
+    };
+    sound(survey).filter_map(judge).collect()
+}
+
+/// "a", "a and b", "a, b and c".
+fn names(survey: &Survey, ids: &[ReplicaId]) -> String {
+    let names: Vec<&str> =
+        ids.iter().map(|id| survey.replicas[*id].subject.name.as_str()).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}

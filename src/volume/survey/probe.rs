@@ -1,0 +1,171 @@
+//! The part of a survey that touches a replica; any call here may hang.
+
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::Subject;
+
+/// Names of a root that are compared at most. The first level says whether two
+/// trees are meant to be the same; it does not prove it.
+const MAX_NAMES: usize = 1000;
+
+/// What is asked of a replica beyond its root's attributes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    /// List the root, asking for sizes until then; `None`: do not.
+    pub(super) listing_until: Option<Instant>,
+}
+
+/// What a replica's path answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is a directory that can be opened.
+    Directory(Box<Directory>),
+    /// There is nothing there.
+    Absent,
+    /// It, or a part of the path, is something else.
+    NotADirectory,
+    /// It could not be looked at; the system's words.
+    Failed(String),
+    /// Nothing within the limit.
+    Silent,
+}
+
+/// A replica's root directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// The path without symbolic links.
+    pub canonical: PathBuf,
+    /// The id of its mount in mountinfo (Linux 5.8).
+    pub mount_id: Option<u64>,
+    /// Device number, major and minor.
+    pub dev: (u32, u32),
+    /// Inode number.
+    pub ino: u64,
+    /// Type and permission bits.
+    pub mode: u16,
+    /// The file system's size, bytes.
+    pub size: u64,
+    /// What an unprivileged user may still write, bytes.
+    pub free: u64,
+    /// Names in it, where they were asked for.
+    pub listing: Option<Listing>,
+}
+
+/// The names of a root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// By name, without `.` and `..`.
+    pub entries: BTreeMap<OsString, Entry>,
+    /// Whether that is all of them. Replicas list in different orders, so an
+    /// incomplete listing is not comparable.
+    pub complete: bool,
+}
+
+/// What is known of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// `None` where the file system does not tell while listing.
+    pub kind: Option<EntryKind>,
+    /// Of regular files, bytes; `None` where there was no time to ask.
+    pub size: Option<u64>,
+}
+
+/// What a name is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, socket or FIFO.
+    Special,
+}
+
+impl EntryKind {
+    fn of(file_type: FileType) -> Option<EntryKind> {
+        match file_type {
+            FileType::RegularFile => Some(EntryKind::File),
+            FileType::Directory => Some(EntryKind::Directory),
+            FileType::Symlink => Some(EntryKind::Symlink),
+            FileType::Unknown => None,
+            _ => Some(EntryKind::Special),
+        }
+    }
+}
+
+pub(super) fn probe(subject: &Subject, wanted: Wanted) -> Answer {
+    match look(subject, wanted) {
+        Ok(directory) => Answer::Directory(Box::new(directory)),
+        Err(Errno::NOENT) => Answer::Absent,
+        Err(Errno::NOTDIR) => Answer::NotADirectory,
+        Err(error) => Answer::Failed(std::io::Error::from(error).to_string()),
+    }
+}
+
+fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
+    // Opened, not only looked up: that is what triggers an automount, and what
+    // reading will need the right to do.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(&subject.path, flags, Mode::empty())?;
+    let canonical = std::fs::canonicalize(&subject.path)
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    let stat = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, mask)?;
+    let space = rustix::fs::fstatvfs(&fd)?;
+    let listing = wanted.listing_until.map(|until| list(fd, until)).transpose()?;
+    let shows_mount = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
+    Ok(Directory {
+        canonical,
+        mount_id: shows_mount.then_some(stat.stx_mnt_id),
+        dev: (stat.stx_dev_major, stat.stx_dev_minor),
+        ino: stat.stx_ino,
+        mode: stat.stx_mode,
+        size: space.f_blocks.saturating_mul(space.f_frsize),
+        free: space.f_bavail.saturating_mul(space.f_frsize),
+        listing,
+    })
+}
+
+fn list(fd: OwnedFd, until: Instant) -> Result<Listing, Errno> {
+    let mut listing = Listing { complete: true, ..Listing::default() };
+    for entry in Dir::read_from(&fd)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if listing.entries.len() == MAX_NAMES || Instant::now() > until {
+            listing.complete = false;
+            break;
+        }
+        let entry = describe(&fd, name, entry.file_type(), until);
+        listing.entries.insert(OsStr::from_bytes(name.to_bytes()).to_owned(), entry);
+    }
+    Ok(listing)
+}
+
+fn describe(dir: impl AsFd, name: &CStr, file_type: FileType, until: Instant) -> Entry {
+    let kind = EntryKind::of(file_type);
+    if !matches!(kind, None | Some(EntryKind::File)) || Instant::now() > until {
+        return Entry { kind, size: None };
+    }
+    // No automount: that a name is an unmounted automount point is its type.
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    match rustix::fs::statx(dir, name, flags, StatxFlags::TYPE | StatxFlags::SIZE) {
+        Ok(stat) => {
+            let kind = EntryKind::of(FileType::from_raw_mode(stat.stx_mode.into()));
+            Entry { kind, size: (kind == Some(EntryKind::File)).then_some(stat.stx_size) }
+        }
+        Err(_) => Entry { kind, size: None },
+    }
+}

@@ -1,0 +1,265 @@
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+fn question(mode: Mode, names: &[&str]) -> Question {
+    let subjects = names.iter().map(|name| Subject {
+        name: (*name).into(),
+        path: format!("/mnt/{name}").into(),
+        require_mount: true,
+    });
+    Question {
+        subjects: subjects.collect(),
+        mode,
+        segment_size: 1 << 20,
+        deadline: Duration::from_secs(30),
+        mount_point: None,
+    }
+}
+
+fn root(name: &str, minor: u32, ino: u64) -> Directory {
+    Directory {
+        canonical: Path::new("/mnt").join(name),
+        mount_id: None,
+        dev: (0, minor),
+        ino,
+        mode: 0o40755,
+        size: 1 << 40,
+        free: 1 << 39,
+        listing: None,
+    }
+}
+
+fn listing(entries: &[(&str, EntryKind, Option<u64>)]) -> Option<Listing> {
+    let entries = entries
+        .iter()
+        .map(|(name, kind, size)| ((*name).into(), Entry { kind: Some(*kind), size: *size }));
+    Some(Listing { entries: entries.collect(), complete: true })
+}
+
+/// A survey of directories, with mounts given as `(point, type, source, options)`.
+fn surveyed(question: Question, roots: Vec<Directory>, mounts: &[[&str; 4]]) -> Survey {
+    let mut mountinfo = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n".to_owned();
+    for (i, [point, fs_type, source, options]) in mounts.iter().enumerate() {
+        mountinfo += &format!("{} 1 0:{i} / {point} rw - {fs_type} {source} {options}\n", i + 2);
+    }
+    let answers = roots.into_iter().map(|root| Answer::Directory(Box::new(root))).collect();
+    assemble(question, LIMIT, answers, Ok(MountTable::parse(mountinfo.as_bytes())))
+}
+
+fn nfs<'a>(point: &'a str, source: &'a str, options: &'a str) -> [&'a str; 4] {
+    [point, "nfs4", source, options]
+}
+
+const V3_A: &str = "rw,vers=3,rsize=1048576,hard,addr=10.0.0.1";
+const V3_B: &str = "rw,vers=3,rsize=1048576,hard,addr=10.0.0.2";
+const V42: &str = "rw,vers=4.2,rsize=1048576,hard,addr=10.0.0.1";
+
+/// The one finding, which must be about `replicas`.
+fn only(survey: &Survey, severity: Severity, replicas: &[usize]) -> String {
+    let findings = survey.findings();
+    let [finding] = findings.as_slice() else { panic!("not one finding: {findings:#?}") };
+    let about: Vec<usize> = finding.replicas.iter().map(|id| id.index()).collect();
+    assert_eq!((finding.severity, about.as_slice()), (severity, replicas), "{}", finding.text);
+    finding.text.clone()
+}
+
+#[test]
+fn two_gateways_of_one_file_system_are_fine() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
+    let survey = surveyed(
+        question(Mode::Shared, &["a", "b"]),
+        vec![root("a", 40, 2), root("b", 41, 2)],
+        &mounts,
+    );
+    assert_eq!(survey.findings(), []);
+    assert!(!survey.has_errors());
+}
+
+#[test]
+fn a_replica_that_hangs_is_left_behind() {
+    let (block, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = std::sync::Arc::new(std::sync::Mutex::new(blocked));
+    let limit = Duration::from_millis(200);
+    let start = Instant::now();
+    let survey = survey_with(question(Mode::Shared, &["a", "hung"]), limit, move |subject, _| {
+        if subject.name == "hung" {
+            let _ = blocked.lock().expect("one thread").recv();
+        }
+        Answer::Directory(Box::new(root(&subject.name, 40, 2)))
+    });
+    assert!(start.elapsed() < Duration::from_secs(10), "waited for the hung replica");
+    drop(block);
+    assert!(survey.replicas[ReplicaId::new(0)].directory().is_some());
+    let findings = survey.findings();
+    let silent = findings.iter().find(|f| f.replicas == [ReplicaId::new(1)]).expect("a finding");
+    assert_eq!(silent.severity, Severity::Error);
+    assert_eq!(silent.text, "hung: /mnt/hung did not answer within 200ms");
+}
+
+#[test]
+fn what_is_not_a_directory_is_an_error() {
+    let answers =
+        [Answer::Absent, Answer::NotADirectory, Answer::Failed("Stale file handle".into())];
+    let answers = answers.into_iter().collect();
+    let question = question(Mode::Shared, &["a", "b", "c"]);
+    let survey = assemble(question, LIMIT, answers, Ok(MountTable::default()));
+    let texts: Vec<String> = survey.findings().into_iter().map(|f| f.text).collect();
+    assert_eq!(
+        texts,
+        [
+            "a: /mnt/a does not exist",
+            "b: /mnt/b is not a directory",
+            "c: /mnt/c cannot be opened: Stale file handle"
+        ]
+    );
+}
+
+#[test]
+fn an_unmounted_replica_is_an_error_unless_allowed() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
+    let roots = || vec![root("a", 40, 2), root("b", 1, 77)];
+    let mut question = question(Mode::Copies, &["a", "b"]);
+    let text = only(&surveyed(question.clone(), roots(), &mounts), Severity::Error, &[1]);
+    assert!(text.contains("/mnt/b") && text.contains("`require_mount = false`"), "{text}");
+    question.subjects[1].require_mount = false;
+    let text = only(&surveyed(question, roots(), &mounts), Severity::Warning, &[1]);
+    assert!(text.contains("not on a network file system"), "{text}");
+}
+
+#[test]
+fn without_a_mount_table_nothing_counts_as_mounted() {
+    let answers = [Answer::Directory(Box::new(root("a", 40, 2)))].into_iter().collect();
+    let survey = assemble(question(Mode::Shared, &["a"]), LIMIT, answers, Err("denied".into()));
+    assert!(only(&survey, Severity::Error, &[0]).contains("mountinfo: denied"));
+}
+
+#[test]
+fn roots_of_a_shared_volume_have_one_inode_number() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
+    let roots = || vec![root("a", 40, 2), root("b", 41, 5)];
+    let survey = surveyed(question(Mode::Shared, &["a", "b"]), roots(), &mounts);
+    let text = only(&survey, Severity::Error, &[0, 1]);
+    assert!(text.contains("a has root inode 2 ") && text.contains("b has root inode 5 "), "{text}");
+    assert!(text.contains("mode = \"copies\""), "{text}");
+    let survey = surveyed(question(Mode::Copies, &["a", "b"]), roots(), &mounts);
+    assert_eq!(survey.findings(), []);
+}
+
+#[test]
+fn local_roots_with_one_inode_number_are_told_apart_by_device() {
+    let mounts = [["/mnt/a", "ext4", "/dev/sdb", "rw"], ["/mnt/b", "ext4", "/dev/sdc", "rw"]];
+    let survey = surveyed(
+        question(Mode::Shared, &["a", "b"]),
+        vec![root("a", 40, 2), root("b", 41, 2)],
+        &mounts,
+    );
+    assert!(survey.has_errors());
+}
+
+#[test]
+fn one_file_system_twice_gains_nothing() {
+    let mounts = [["/mnt/a", "ceph", "m:/", "rw"], ["/mnt/b", "ceph", "m:/", "rw"]];
+    let survey = surveyed(
+        question(Mode::Shared, &["a", "b"]),
+        vec![root("a", 40, 2), root("b", 40, 2)],
+        &mounts,
+    );
+    assert!(
+        only(&survey, Severity::Warning, &[0, 1]).starts_with("a and b are on one file system")
+    );
+}
+
+#[test]
+fn trunked_mounts_are_named_with_the_remedy() {
+    let roots = || vec![root("a", 40, 2), root("b", 41, 2), root("c", 42, 2)];
+    let sources = |options| {
+        [
+            nfs("/mnt/a", "10.0.0.1:/v", options),
+            nfs("/mnt/b", "10.0.0.2:/v", options),
+            nfs("/mnt/c", "10.0.0.3:/v", V3_B),
+        ]
+    };
+    let volume = || question(Mode::Shared, &["a", "b", "c"]);
+    let text = only(&surveyed(volume(), roots(), &sources(V42)), Severity::Warning, &[0, 1]);
+    for word in ["a and b share", "vers=3", "vers=4.0", "max_connect=2", "network namespace"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let spread = format!("{V42},max_connect=2");
+    assert_eq!(surveyed(volume(), roots(), &sources(&spread)).findings(), []);
+}
+
+#[test]
+fn one_address_mounted_twice_has_another_remedy() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.1:/v", V3_A)];
+    // The same super block, as the kernel shares it, or not (nosharecache).
+    for minor in [40, 41] {
+        let roots = vec![root("a", 40, 2), root("b", minor, 2)];
+        let survey = surveyed(question(Mode::Shared, &["a", "b"]), roots, &mounts);
+        let text = only(&survey, Severity::Warning, &[0, 1]);
+        assert!(text.contains("to 10.0.0.1") && !text.contains("max_connect"), "{text}");
+    }
+}
+
+#[test]
+fn roots_of_copies_are_compared_by_name_type_and_size() {
+    use EntryKind::{Directory, File};
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
+    let compare = |ones, others| {
+        let roots = vec![
+            super::Directory { listing: ones, ..root("a", 40, 2) },
+            super::Directory { listing: others, ..root("b", 41, 9) },
+        ];
+        surveyed(question(Mode::Copies, &["a", "b"]), roots, &mounts)
+    };
+    let ones = || {
+        let files =
+            [("big", File, Some(10)), ("d", Directory, None), ("lost+found", Directory, None)];
+        listing(
+            &[&files[..], &[("x", File, None), ("y", File, Some(0)), ("z", File, None)]].concat(),
+        )
+    };
+    assert_eq!(compare(ones(), ones()).findings(), []);
+    let others = [("big", File, Some(12)), ("d", File, None), ("x", File, Some(3))];
+    let text = only(&compare(ones(), listing(&others)), Severity::Warning, &[0, 1]);
+    assert_eq!(
+        text,
+        "the roots of a and b differ: \"big\" is 10 bytes in a and 12 bytes in b, \"d\" is a \
+         directory in a and a file in b, \"y\" is only in a and 1 more"
+    );
+    let cut_off = Some(Listing { complete: false, ..Listing::default() });
+    assert_eq!(compare(ones(), cut_off).findings(), [], "a part of a listing proves nothing");
+}
+
+#[test]
+fn options_that_cost_rate_or_fail_early() {
+    let options = "rw,vers=3,rsize=131072,soft,timeo=50,retrans=1,addr=10.0.0.1";
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", options)];
+    let survey = surveyed(question(Mode::Shared, &["a"]), vec![root("a", 40, 2)], &mounts);
+    let texts: Vec<String> = survey.findings().into_iter().map(|f| f.text).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    assert!(texts[0].contains("fail after 10s, before the volume's deadline of 30s"), "{texts:?}");
+    assert!(texts[1].contains("1.0 MiB: each segment takes 8 calls"), "{texts:?}");
+
+    let mut large = question(Mode::Shared, &["a"]);
+    large.segment_size = 16 << 20;
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
+    let survey = surveyed(large, vec![root("a", 40, 2)], &mounts);
+    assert_eq!(survey.findings(), [], "no mount option reaches 16 MiB");
+}
+
+#[test]
+fn replicas_around_the_mount_point() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
+    let mounted_at = |point: &str| {
+        let mut question = question(Mode::Shared, &["a"]);
+        question.mount_point = Some(point.into());
+        surveyed(question, vec![root("a", 40, 2)], &mounts)
+    };
+    assert!(only(&mounted_at("/mnt"), Severity::Warning, &[0]).contains("will hide it"));
+    assert!(only(&mounted_at("/mnt/a/here"), Severity::Warning, &[0]).contains("is inside it"));
+    assert_eq!(mounted_at("/mnt/ab").findings(), []);
+}

@@ -1,0 +1,201 @@
+//! `fanfs check`'s survey over real mounts.
+//!
+//! Each test runs itself again as a child in a private mount namespace, so its
+//! mounts are gone with the child however it ends. Where that is not permitted
+//! the test says so and passes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fanfs::cli::check::{Report, question};
+use fanfs::config::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
+use fanfs::volume::Mode;
+use fanfs::volume::survey::{Severity, survey};
+use rustix::mount::{MountFlags, mount, mount_bind};
+
+const LIMIT: Duration = Duration::from_secs(5);
+const DIRECTORY: &str = "FANFS_TEST_CHECK_DIRECTORY";
+const RAN: &str = "ran";
+
+/// Runs `body` in a scratch directory where it may mount.
+fn with_mounts(test: &str, body: impl FnOnce(&Path)) {
+    if let Some(directory) = std::env::var_os(DIRECTORY) {
+        body(Path::new(&directory));
+        fs::write(Path::new(&directory).join(RAN), "").expect("write");
+        return;
+    }
+    if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped {test}: `unshare -m` is not permitted here");
+        return;
+    }
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let status = Command::new("unshare")
+        .args(["-m", "--propagation", "private"])
+        .arg(std::env::current_exe().expect("this test's path"))
+        .args(["--exact", test, "--nocapture"])
+        .env(DIRECTORY, scratch.path().canonicalize().expect("canonical"))
+        .status()
+        .expect("unshare runs");
+    assert!(status.success(), "{test} failed in its mount namespace");
+    // A child that finds no test of that name succeeds as well.
+    assert!(scratch.path().join(RAN).exists(), "{test} is not the test's name");
+}
+
+fn directory(path: PathBuf) -> PathBuf {
+    fs::create_dir(&path).expect("create a directory");
+    path
+}
+
+fn tmpfs(path: PathBuf) -> PathBuf {
+    let path = directory(path);
+    mount("tmpfs", &path, "tmpfs", MountFlags::empty(), None).expect("mount a tmpfs");
+    path
+}
+
+fn config(mode: Mode, paths: &[&Path]) -> Config {
+    let replicas = paths.iter().map(|path| Replica {
+        name: path.file_name().expect("a name").to_string_lossy().into_owned(),
+        path: path.to_path_buf(),
+        node: "localhost".into(),
+        weight: 1.0,
+        max_in_flight: None,
+        max_rate: None,
+        require_mount: true,
+    });
+    Config {
+        source: "test.toml".into(),
+        volume: Volume { name: "test".into(), mode, chunk_size: 1 << 28, access: Access::ReadOnly },
+        replicas: replicas.collect(),
+        read: Read {
+            segment_size: 1 << 20,
+            readahead_max: 0,
+            threads_per_replica: 1,
+            max_in_flight: 1 << 20,
+            deadline: Duration::from_secs(30),
+            attempt_deadline: Duration::from_secs(10),
+            cache: CachePolicy::Kernel,
+        },
+        memory: Memory { budget: 1 << 30 },
+        fuse: Fuse {
+            threads: 1,
+            allow_other: false,
+            kernel_tuning: false,
+            kernel_readahead: 0,
+            attribute_ttl: Duration::from_secs(1),
+        },
+    }
+}
+
+fn check(mode: Mode, paths: &[&Path], limit: Duration) -> Report {
+    let config = config(mode, paths);
+    let report = Report::new(&config, &survey(question(&config, None), limit));
+    eprintln!("{report}");
+    report
+}
+
+fn errors(report: &Report) -> Vec<&str> {
+    let errors = report.findings.iter().filter(|remark| remark.severity == Severity::Error);
+    errors.map(|remark| remark.text.as_str()).collect()
+}
+
+#[test]
+fn two_bind_mounts_of_one_directory_are_one_file_system() {
+    with_mounts("two_bind_mounts_of_one_directory_are_one_file_system", |scratch| {
+        let data = tmpfs(scratch.join("data"));
+        let (a, b) = (directory(scratch.join("a b")), directory(scratch.join("b")));
+        for replica in [&a, &b] {
+            mount_bind(&data, replica).expect("bind mount");
+        }
+        let report = check(Mode::Shared, &[&a, &b], LIMIT);
+        assert_eq!(errors(&report), [""; 0]);
+        assert!(report.findings.iter().any(|r| r.text.contains("are on one file system")));
+        let row = &report.replicas[0];
+        assert_eq!((row.state, row.fs_type.as_deref()), ("ok", Some("tmpfs")));
+        assert_eq!(row.mount_point.as_deref(), a.to_str(), "the octal escape is undone");
+    });
+}
+
+#[test]
+fn two_file_systems_are_not_a_shared_volume() {
+    with_mounts("two_file_systems_are_not_a_shared_volume", |scratch| {
+        let (a, b) = (tmpfs(scratch.join("a")), tmpfs(scratch.join("b")));
+        let report = check(Mode::Shared, &[&a, &b], LIMIT);
+        let [error] = errors(&report)[..] else { panic!("not one error: {report}") };
+        for row in &report.replicas {
+            let inode = row.root_inode.expect("an inode number");
+            assert!(error.contains(&format!("{} has root inode {inode} ", row.name)), "{error}");
+        }
+        assert!(error.contains("mode = \"copies\""), "{error}");
+    });
+}
+
+#[test]
+fn copies_with_other_content_are_noticed() {
+    with_mounts("copies_with_other_content_are_noticed", |scratch| {
+        let (a, b) = (tmpfs(scratch.join("a")), tmpfs(scratch.join("b")));
+        for replica in [&a, &b] {
+            fs::write(replica.join("same"), "same").expect("write");
+        }
+        let differ = |report: &Report| report.findings.iter().any(|r| r.text.contains("differ:"));
+        assert!(!differ(&check(Mode::Copies, &[&a, &b], LIMIT)));
+        fs::write(b.join("same"), "longer").expect("write");
+        let report = check(Mode::Copies, &[&a, &b], LIMIT);
+        assert!(differ(&report) && errors(&report).is_empty());
+    });
+}
+
+#[test]
+fn a_directory_that_nothing_is_mounted_on_is_an_error() {
+    with_mounts("a_directory_that_nothing_is_mounted_on_is_an_error", |scratch| {
+        let (a, b) = (tmpfs(scratch.join("a")), directory(scratch.join("b")));
+        let report = check(Mode::Shared, &[&a, &b, &scratch.join("nowhere")], LIMIT);
+        let errors = errors(&report);
+        assert_eq!(errors.len(), 2, "{errors:?}");
+        assert!(errors.iter().any(|text| text.contains("nowhere does not exist")), "{errors:?}");
+        assert!(errors.iter().any(|text| text.contains("`require_mount = false`")), "{errors:?}");
+    });
+}
+
+/// A FUSE mount whose daemon never answers FUSE_INIT: open(2) waits for ever.
+#[test]
+fn a_hung_mount_does_not_hang_the_survey() {
+    with_mounts("a_hung_mount_does_not_hang_the_survey", |scratch| {
+        use std::os::fd::AsRawFd;
+        let Ok(daemon) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
+            eprintln!("skipped: no /dev/fuse");
+            return;
+        };
+        let (a, hung) = (tmpfs(scratch.join("a")), directory(scratch.join("hung")));
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", daemon.as_raw_fd());
+        let options = std::ffi::CString::new(options).expect("no NUL");
+        mount("test", &hung, "fuse.hung", MountFlags::empty(), Some(&*options)).expect("mount");
+
+        let start = Instant::now();
+        let report = check(Mode::Shared, &[&a, &hung], Duration::from_millis(500));
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        assert_eq!(report.replicas[0].state, "ok");
+        let row = &report.replicas[1];
+        assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));
+        assert!(errors(&report)[0].contains("did not answer within 500ms"), "{report}");
+        // Closing the device ends the connection, and with it the lost thread.
+        drop(daemon);
+    });
+}
+
+#[test]
+fn the_report_is_an_aligned_table_and_json() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let report = check(Mode::Shared, &[&scratch.path().join("gone")], LIMIT);
+    let text = report.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[2].find("NODE"), lines[3].find("localhost"), "{text}");
+    assert!(lines.last().is_some_and(|line| line.starts_with("error: gone: ")), "{text}");
+    let json = serde_json::to_value(&report).expect("serializes");
+    assert_eq!(json["mode"], "shared");
+    assert_eq!(json["replicas"][0]["state"], "absent");
+    assert_eq!(json["replicas"][0]["root_inode"], serde_json::Value::Null);
+    assert_eq!(json["findings"][0]["severity"], "error");
+    assert_eq!(json["findings"][0]["replicas"][0], "gone");
+}
