@@ -1,3 +1,154 @@
-//! The commands, one file each.
+//! The commands, one file each, and what they have in common: how arguments are
+//! read and how errors leave the program.
+//!
+//! *Invariant:* an error is one line on standard error that names what is wrong
+//! and where. The exit status is 2 for usage and configuration, 1 for the rest.
 
 pub mod check;
+mod demo;
+mod mount;
+mod mount_options;
+mod status;
+mod umount;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// One mount point over N mounts of the same data: one reader gets the sum of
+/// their bandwidth.
+#[derive(Parser)]
+#[command(
+    name = "fanfs",
+    version,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "\
+Start here:
+  fanfs demo                                see it work, on replicas that it makes itself
+  fanfs check  /etc/fanfs/genomes.toml      look at the replicas before mounting
+  fanfs mount  /etc/fanfs/genomes.toml /genomes
+  fanfs status /genomes
+  fanfs umount /genomes
+
+In /etc/fstab:
+  /etc/fanfs/genomes.toml  /genomes  fuse.fanfs  ro,allow_other,_netdev  0 0
+
+Exit status: 0 done, 1 failed, 2 wrong usage or configuration.
+A volume's configuration is described in docs/CONFIGURATION.md; $FANFS_LOG sets what is logged."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Mount a volume; returns when the mount answers
+    Mount(mount::Args),
+    /// Unmount a volume and wait for its daemon to end
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Args),
+    /// Validate a volume's configuration and look at its replicas
+    Check {
+        /// The volume's configuration file
+        volume: PathBuf,
+        /// Print JSON instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what mounted volumes and their replicas are doing
+    Status(status::Args),
+    /// Make rate-limited replicas, mount them and read one file through one, two and all of them
+    Demo(demo::Args),
+}
+
+/// Why a command failed, as it leaves the program.
+pub(crate) enum Failure {
+    /// Wrong usage or configuration: exit status 2.
+    Usage(String),
+    /// Anything else: exit status 1.
+    Failed(String),
+}
+
+impl Failure {
+    fn usage(error: impl Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    fn failed(error: impl Display) -> Self {
+        Self::Failed(error.to_string())
+    }
+
+    /// Its text, on one line.
+    fn text(&self) -> String {
+        let (Self::Usage(text) | Self::Failed(text)) = self;
+        text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+    }
+
+    fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+}
+
+type Outcome = Result<ExitCode, Failure>;
+
+/// Runs the program with these arguments, the program's name first.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let outcome = match mount_options::as_helper(&args) {
+        Some(helper) => helper.and_then(mount::run),
+        None => match Cli::try_parse_from(args) {
+            Ok(cli) => run(cli.command),
+            Err(error) => usage(&error),
+        },
+    };
+    outcome.unwrap_or_else(|failure| {
+        eprintln!("fanfs: {}", failure.text());
+        ExitCode::from(failure.status())
+    })
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(&args),
+        Command::Check { volume, json } => {
+            Ok(check::run(&crate::config::load(&volume).map_err(Failure::usage)?, json))
+        }
+        Command::Status(args) => status::run(&args),
+        Command::Demo(args) => demo::run(&args),
+    }
+}
+
+/// clap's errors have a paragraph each; ours have a line.
+fn usage(error: &clap::Error) -> Outcome {
+    if !error.use_stderr()
+        || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        let _ = error.print();
+        return Ok(ExitCode::from(u8::from(error.use_stderr()) * 2));
+    }
+    let text = error.to_string();
+    let mut paragraphs = text.split("\n\n");
+    let first = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
+    let mut line = first.split_whitespace().collect::<Vec<_>>().join(" ");
+    for tip in paragraphs.filter_map(|p| p.trim().strip_prefix("tip: ")) {
+        line.push_str("; ");
+        line.push_str(tip.trim());
+    }
+    line.push_str("; see `fanfs --help`");
+    Err(Failure::Usage(line))
+}
+
+/// An absolute form of `path` that does not touch the file system, for places
+/// that may hang or be dead.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

@@ -1,0 +1,258 @@
+//! `fanfs demo`: the main job on replicas that it makes itself.
+//!
+//! The replicas are one directory, seen N times through a rate limit: what a
+//! `shared` volume over N gateways is. One reader reads one file through a real
+//! mount over one of them, over two, and over all.
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::{Failure, Outcome};
+use crate::backend::{Backend, Directory, RateLimited};
+use crate::config;
+use crate::config::units::{Rate, Size};
+use crate::daemon::{Extra, Mount};
+use crate::volume::{MAX_REPLICAS, ReplicaMap};
+
+/// Arguments of `fanfs demo`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// How many replicas to make
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=MAX_REPLICAS as i64))]
+    replicas: u8,
+    /// What each replica delivers
+    #[arg(long, default_value = "100MiB/s")]
+    rate: Rate,
+    /// The size of the file that is read
+    #[arg(long, default_value = "512MiB")]
+    size: Size,
+    /// Where to put the file and the mount point, for the time of the demo [default: $TMPDIR or /tmp]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    replicas: usize,
+    seconds: f64,
+    mib_per_second: f64,
+    /// Compared with one replica.
+    ratio: f64,
+    /// Each replica's part of the bytes, 0 to 1.
+    shares: Vec<f64>,
+}
+
+/// What the application asks for at a time.
+const BLOCK: usize = 1 << 20;
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let interrupted =
+        on_interrupt().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
+    let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let room = tempfile::Builder::new().prefix("fanfs-demo-").tempdir_in(&parent);
+    // Goes with all that is in it when this function ends, whichever way.
+    let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
+    match demo(args, room.path(), &interrupted) {
+        Ok(rows) => {
+            report(args, &rows)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        // What a shell reports of a program that Ctrl-C ended.
+        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(130)),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn demo(args: &Args, room: &Path, interrupted: &Arc<AtomicBool>) -> Result<Vec<Row>, Failure> {
+    let tree = room.join("tree");
+    let mount_point = room.join("mnt");
+    for dir in [&tree, &mount_point] {
+        std::fs::create_dir(dir).map_err(|e| Failure::failed(format!("{}: {e}", dir.display())))?;
+    }
+    if !args.json {
+        println!(
+            "{} replicas of {} each; one reader reads a file of {} through a mount over some of them",
+            args.replicas, args.rate, args.size
+        );
+    }
+    let bar = progress("making the file", args.size.0);
+    let expected = make_file(&tree.join("data"), args.size.0, &bar, interrupted);
+    let expected = expected.map_err(|e| Failure::failed(format!("{}: {e}", tree.display())))?;
+    bar.finish_and_clear();
+    let mut rows: Vec<Row> = Vec::new();
+    let mut counts = vec![1, 2, usize::from(args.replicas)];
+    counts.retain(|n| *n <= usize::from(args.replicas));
+    counts.dedup();
+    for n in counts {
+        let mut row = measure(args, n, &tree, &mount_point, expected, interrupted)?;
+        row.ratio = rows.first().map_or(1.0, |one| row.mib_per_second / one.mib_per_second);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn measure(
+    args: &Args,
+    n: usize,
+    tree: &Path,
+    mount_point: &Path,
+    expected: blake3::Hash,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Row, Failure> {
+    let backend = |_| {
+        let directory = Directory::open(tree).map_err(Failure::failed)?;
+        Ok(Arc::new(RateLimited::new(directory, args.rate.0)) as Arc<dyn Backend>)
+    };
+    let backends = (0..n).map(backend).collect::<Result<ReplicaMap<_>, Failure>>()?;
+    let extra = Extra { no_control: true, ..Extra::default() };
+    let mount =
+        Mount::start(configuration(n)?, backends, mount_point, &extra).map_err(Failure::failed)?;
+    let bar = progress(&format!("reading through {n}"), args.size.0);
+    let started = Instant::now();
+    let read = read_all(&mount_point.join("data"), &bar, interrupted);
+    let took = started.elapsed();
+    bar.finish_and_clear();
+    let status = mount.status();
+    mount.stop().map_err(Failure::failed)?;
+    let got = read.map_err(|e| Failure::failed(format!("reading through {n} replicas: {e}")))?;
+    if got != expected {
+        return Err(Failure::failed(format!(
+            "through {n} replicas the file has other bytes than were written"
+        )));
+    }
+    let total: u64 = status.replicas.iter().map(|replica| replica.counters.bytes).sum();
+    let share = |bytes: u64| bytes as f64 / total.max(1) as f64;
+    Ok(Row {
+        replicas: n,
+        seconds: took.as_secs_f64(),
+        mib_per_second: args.size.0 as f64 / f64::from(1 << 20) / took.as_secs_f64(),
+        ratio: 1.0,
+        shares: status.replicas.iter().map(|replica| share(replica.counters.bytes)).collect(),
+    })
+}
+
+/// A volume of `n` replicas. The paths in it are names only: the backends are
+/// already open.
+fn configuration(n: usize) -> Result<config::Config, Failure> {
+    let mut text = "[volume]\nname = \"demo\"\nmode = \"shared\"\n".to_owned();
+    for i in 1..=n {
+        text.push_str(&format!("[[replica]]\npath = \"/demo/r{i}\"\n"));
+    }
+    config::parse(&text, Path::new("demo")).map_err(Failure::failed)
+}
+
+fn make_file(
+    path: &Path,
+    size: u64,
+    bar: &ProgressBar,
+    interrupted: &AtomicBool,
+) -> io::Result<blake3::Hash> {
+    let mut file = File::create(path)?;
+    let mut content = blake3::Hasher::new_derive_key("fanfs demo data").finalize_xof();
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; BLOCK];
+    let mut left = size;
+    while left > 0 {
+        stop_if(interrupted)?;
+        let n = left.min(BLOCK as u64) as usize;
+        content.fill(&mut block[..n]);
+        hasher.update(&block[..n]);
+        file.write_all(&block[..n])?;
+        bar.inc(n as u64);
+        left -= n as u64;
+    }
+    Ok(hasher.finalize())
+}
+
+fn read_all(path: &Path, bar: &ProgressBar, interrupted: &AtomicBool) -> io::Result<blake3::Hash> {
+    let mut file = File::open(path)?;
+    let mut hasher = blake3::Hasher::new();
+    let mut block = vec![0; BLOCK];
+    loop {
+        stop_if(interrupted)?;
+        match file.read(&mut block)? {
+            0 => return Ok(hasher.finalize()),
+            n => {
+                hasher.update(&block[..n]);
+                bar.inc(n as u64);
+            }
+        }
+    }
+}
+
+fn stop_if(interrupted: &AtomicBool) -> io::Result<()> {
+    if interrupted.load(Ordering::Relaxed) {
+        return Err(io::Error::from(io::ErrorKind::Interrupted));
+    }
+    Ok(())
+}
+
+fn progress(what: &str, bytes: u64) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style =
+        ProgressStyle::with_template("{msg:20} [{bar:40}] {bytes}/{total_bytes} {bytes_per_sec}")
+            .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let bar = ProgressBar::new(bytes).with_style(style).with_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn report(args: &Args, rows: &[Row]) -> Result<(), Failure> {
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(rows).map_err(Failure::failed)?);
+        return Ok(());
+    }
+    println!("\n  replicas   MiB/s   ratio   share of each replica");
+    for row in rows {
+        let shares: Vec<_> =
+            row.shares.iter().map(|share| format!("{:.0}%", share * 100.0)).collect();
+        println!(
+            "  {:>8} {:>7.1} {:>7.2}   {}",
+            row.replicas,
+            row.mib_per_second,
+            row.ratio,
+            shares.join(" ")
+        );
+    }
+    println!(
+        "\nEvery byte was as written. Next: docs/CONFIGURATION.md, then `fanfs check` and `fanfs mount`."
+    );
+    Ok(())
+}
+
+/// A flag that Ctrl-C or SIGTERM sets, instead of ending the program with the
+/// demo's mount and files left behind.
+fn on_interrupt() -> io::Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&flag);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (mut interrupt, mut terminate) = {
+        use tokio::signal::unix::{SignalKind, signal};
+        let _entered = runtime.enter();
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        set.store(true, Ordering::Relaxed);
+    })?;
+    Ok(flag)
+}

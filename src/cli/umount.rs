@@ -1,0 +1,57 @@
+//! `fanfs umount`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::{Failure, Outcome, absolute};
+use crate::control;
+use crate::fuse::detach;
+use crate::volume::mounts::MountTable;
+
+/// Arguments of `fanfs umount`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Where the volume is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: PathBuf,
+    /// Detach at once, also while files are open; they stay readable until they are closed
+    #[arg(long, short = 'l')]
+    lazy: bool,
+}
+
+/// How long the daemon may take to end once its mount is gone.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let mount_point = find(&args.mount_point)?;
+    let socket = control::socket_path(&mount_point);
+    detach(&mount_point, args.lazy).map_err(Failure::failed)?;
+    // The daemon removes its socket when it has put everything away. One that
+    // was killed cannot; then nobody listens there.
+    let until = Instant::now() + GONE_WITHIN;
+    while !args.lazy && Instant::now() < until && control::ask_status(&socket).is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    if !args.lazy {
+        let _ = std::fs::remove_file(&socket);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The fanfs mount at `path`, which may be a dead one: then it can be found in
+/// the mount table only.
+fn find(path: &Path) -> Result<PathBuf, Failure> {
+    let named = path.canonicalize().unwrap_or_else(|_| absolute(path));
+    let table = MountTable::read().map_err(|e| Failure::failed(format!("the mount table: {e}")))?;
+    let mount = table.containing(&named).filter(|mount| mount.mount_point == named);
+    match mount {
+        Some(mount) if mount.fs_type == "fuse.fanfs" => Ok(named),
+        Some(mount) => Err(Failure::failed(format!(
+            "{} is a mount of type {}, not of fanfs; use umount",
+            named.display(),
+            mount.fs_type
+        ))),
+        None => Err(Failure::failed(format!("{} is not mounted", named.display()))),
+    }
+}
