@@ -293,11 +293,11 @@ impl<T: Clone> Scheduler<T> {
                 health.delivered()
             }
             Outcome::Failed => {
-                estimate.dropped(now, attempt.bytes);
+                estimate.dropped(now, attempt.sent, attempt.bytes);
                 health.failed(now)
             }
             Outcome::Unused => {
-                estimate.dropped(now, attempt.bytes);
+                estimate.dropped(now, attempt.sent, attempt.bytes);
                 None
             }
         };
@@ -383,14 +383,26 @@ impl<T: Clone> Scheduler<T> {
     }
 
     fn loads(&self, now: Instant) -> ReplicaMap<estimate::Load> {
-        self.estimates.map(|id, estimate| {
-            let mut load = estimate.load(now);
+        let mut loads = self.estimates.map(|_, estimate| estimate.load(now));
+        // One that has delivered nothing yet is taken for as good as the best,
+        // by weight: that is how it gets to show what it can do.
+        let best = self
+            .estimates
+            .iter()
+            .filter(|(_, estimate)| estimate.is_measured())
+            .map(|(id, estimate)| loads[id].rate / estimate.weight())
+            .fold(0.0, f64::max);
+        for (id, load) in loads.iter_mut() {
+            let estimate = &self.estimates[id];
+            if !estimate.is_measured() {
+                load.rate = load.rate.max(best * estimate.weight());
+            }
             if self.health[id].state() == HealthState::Probing {
                 // One attempt at a time shows whether it is back.
                 load.cap = 1;
             }
-            load
-        })
+        }
+        loads
     }
 
     fn note(&self, replica: ReplicaId, change: Option<health::Change>) {

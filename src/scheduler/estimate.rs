@@ -13,8 +13,15 @@
 //! with it. So a hung replica's estimate decays as it hangs, without anybody
 //! noticing that it hangs.
 //!
+//! Small reads say nothing about the rate: 4 KiB that took as long as the wire
+//! is would make any replica look slow. Below a quarter of a segment a read is
+//! taken for what it tells about the latency only, and the clock does not run
+//! for it.
+//!
 //! The latency is the part of a read's time that its size does not explain, of
-//! the quickest read in the last [`LATENCY_MEMORY`].
+//! the quickest read in the last [`LATENCY_MEMORY`]; and never less than what the
+//! oldest read in flight has waited beyond its due, so that a replica that hangs
+//! is shunned for small reads as well.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -84,9 +91,14 @@ impl Load {
 #[derive(Clone, Debug)]
 pub struct Estimate {
     limits: Limits,
-    assumed: f64,
+    weight: f64,
     in_flight: u64,
-    reads: usize,
+    /// When each read in flight was sent, the oldest first.
+    sent: Vec<Instant>,
+    /// How many of them are large enough to measure the rate by.
+    large: usize,
+    /// What small reads brought beside them.
+    beside: u64,
     /// The busy clock as of `seen`.
     busy: Duration,
     seen: Instant,
@@ -105,9 +117,11 @@ impl Estimate {
     pub fn new(weight: f64, limits: Limits, now: Instant) -> Self {
         Self {
             limits,
-            assumed: ASSUMED * weight,
+            weight,
             in_flight: 0,
-            reads: 0,
+            sent: Vec::new(),
+            large: 0,
+            beside: 0,
             busy: Duration::ZERO,
             seen: now,
             completions: VecDeque::new(),
@@ -117,40 +131,57 @@ impl Estimate {
         }
     }
 
+    /// Whether a read of `bytes` says anything about the rate.
+    fn is_large(&self, bytes: u64) -> bool {
+        bytes >= self.limits.segment / 4
+    }
+
     /// A read of `bytes` was sent.
     pub fn sent(&mut self, now: Instant, bytes: u64) {
         self.advance(now);
-        if self.completions.is_empty() {
-            self.completions.push_back((self.busy, 0));
-        }
         self.in_flight += bytes;
-        self.reads += 1;
+        self.sent.push(now);
+        if self.is_large(bytes) {
+            if self.completions.is_empty() {
+                self.completions.push_back((self.busy, 0));
+            }
+            self.large += 1;
+        }
         self.active = now;
     }
 
     /// A read of `bytes`, sent at `sent`, brought `delivered` bytes.
     pub fn completed(&mut self, now: Instant, sent: Instant, bytes: u64, delivered: u64) {
         self.advance(now);
-        let alone = self.reads == 1;
-        self.leave(bytes);
+        let alone = self.sent.len() == 1;
+        self.leave(sent, bytes);
         let took = now.saturating_duration_since(sent).as_secs_f64();
+        if self.is_large(bytes) {
+            self.measure(now, took, delivered, alone);
+        } else if self.large > 0 {
+            self.beside += delivered;
+        }
+        self.quickest.add(now, (took, delivered));
+        self.active = now;
+        self.delivered = Some(now);
+    }
+
+    fn measure(&mut self, now: Instant, took: f64, delivered: u64, alone: bool) {
         let rate = delivered as f64 / took.max(1e-6);
         if alone && self.is_measured() && rate > CHANGED * self.rate(now) {
             self.completions.clear();
             let start = self.busy.saturating_sub(Duration::from_secs_f64(took));
             self.completions.push_back((start, 0));
         }
-        self.completions.push_back((self.busy, delivered));
+        let beside = std::mem::take(&mut self.beside);
+        self.completions.push_back((self.busy, delivered + beside));
         self.forget();
-        self.quickest.add(now, (took, delivered));
-        self.active = now;
-        self.delivered = Some(now);
     }
 
-    /// A read of `bytes` ended without telling anything about the rate.
-    pub fn dropped(&mut self, now: Instant, bytes: u64) {
+    /// A read of `bytes`, sent at `sent`, ended without telling anything.
+    pub fn dropped(&mut self, now: Instant, sent: Instant, bytes: u64) {
         self.advance(now);
-        self.leave(bytes);
+        self.leave(sent, bytes);
         self.active = now;
     }
 
@@ -159,17 +190,22 @@ impl Estimate {
         let rate = self.rate(now);
         // What the size of the quickest read does not explain. Taken apart only
         // here, because the rate of its time may have been far off.
-        let latency =
+        let fixed =
             self.quickest.get().map_or(0.0, |(took, bytes)| (took - bytes as f64 / rate).max(0.0));
+        let waited = self.sent.first().map_or(0.0, |sent| {
+            let age = now.saturating_duration_since(*sent).as_secs_f64();
+            age - self.in_flight as f64 / rate
+        });
+        let latency = fixed.max(waited);
         let segment = self.limits.segment;
         // Twice what is under way at any moment, and never less than one
         // segment being delivered and one behind it.
-        let cap = (2.0 * rate * latency) as u64 + 2 * segment;
+        let cap = (2.0 * rate * fixed) as u64 + 2 * segment;
         Load {
             rate,
             latency,
             in_flight: self.in_flight,
-            reads: self.reads,
+            reads: self.sent.len(),
             cap: cap.min(self.limits.max_bytes).max(1),
             max_reads: self.limits.max_reads,
         }
@@ -177,7 +213,7 @@ impl Estimate {
 
     /// Since when nothing is in flight; `None` while something is.
     pub fn idle_since(&self) -> Option<Instant> {
-        (self.reads == 0).then_some(self.active)
+        self.sent.is_empty().then_some(self.active)
     }
 
     /// When the replica last delivered anything.
@@ -185,17 +221,28 @@ impl Estimate {
         self.delivered
     }
 
-    fn is_measured(&self) -> bool {
+    /// Its relative speed as configured.
+    pub fn weight(&self) -> f64 {
+        self.weight
+    }
+
+    /// Whether the rate is a measured one.
+    pub fn is_measured(&self) -> bool {
         self.completions.len() > 1
     }
 
-    fn leave(&mut self, bytes: u64) {
+    fn leave(&mut self, sent: Instant, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.reads = self.reads.saturating_sub(1);
+        if let Some(at) = self.sent.iter().position(|known| *known == sent) {
+            self.sent.remove(at);
+        }
+        if self.is_large(bytes) {
+            self.large = self.large.saturating_sub(1);
+        }
     }
 
     fn clock(&self, now: Instant) -> Duration {
-        if self.reads == 0 {
+        if self.large == 0 {
             return self.busy;
         }
         self.busy + now.saturating_duration_since(self.seen)
@@ -221,16 +268,16 @@ impl Estimate {
         let (Some((start, _)), Some((last, _))) =
             (self.completions.front(), self.completions.back())
         else {
-            return self.assumed;
+            return ASSUMED * self.weight;
         };
         let clock = self.clock(now);
         let delivered: u64 = self.completions.iter().skip(1).map(|(_, bytes)| bytes).sum();
         let measured = if self.is_measured() {
             delivered as f64 / (*last - *start).as_secs_f64().max(1e-6)
         } else {
-            self.assumed
+            ASSUMED * self.weight
         };
-        if self.reads == 0 {
+        if self.large == 0 {
             return measured;
         }
         // The best it can still do: all that is in flight arriving now.
@@ -347,6 +394,28 @@ mod tests {
         assert!(after(1) > 90.0);
         assert!(after(1000) < 30.0, "{}", after(1000));
         assert!(after(10_000) < 4.0, "{}", after(10_000));
+    }
+
+    #[test]
+    fn small_reads_do_not_make_a_replica_slow() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
+        for _ in 0..100 {
+            let sent = link.now;
+            e.sent(sent, 4096);
+            link.now += Duration::from_millis(1);
+            e.completed(link.now, sent, 4096, 4096);
+        }
+        assert!(mib(&e, link.now) > 95.0, "{}", mib(&e, link.now));
+        assert!(e.load(link.now).latency < 0.002);
+    }
+
+    #[test]
+    fn a_replica_that_hangs_on_a_small_read_is_shunned() {
+        let (link, mut e) = link();
+        e.sent(link.now, 4096);
+        let later = link.now + Duration::from_secs(1);
+        assert!(e.load(later).completion(0, 4096) > 0.9);
     }
 
     #[test]
