@@ -249,7 +249,7 @@ impl Reader {
         } else {
             self.watch(gather);
         }
-        self.request(fresh, joined, range.start);
+        self.request(fresh, joined);
         true
     }
 
@@ -263,7 +263,7 @@ impl Reader {
 
     /// Puts fetches into the queue, those in `joined` to its front, and sends
     /// what can be sent.
-    fn request(self: &Arc<Self>, fresh: Vec<Arc<Fetch>>, joined: Vec<Arc<Fetch>>, reader_at: u64) {
+    fn request(self: &Arc<Self>, fresh: Vec<Arc<Fetch>>, joined: Vec<Arc<Fetch>>) {
         if fresh.is_empty() && joined.is_empty() {
             return;
         }
@@ -278,12 +278,10 @@ impl Reader {
             }
             for fetch in fresh {
                 let mut state = fetch.state.lock();
-                let ahead = fetch.range.start.saturating_sub(reader_at);
-                let distance = if state.waiters.is_empty() { ahead.max(1) } else { 0 };
                 let want = Want {
                     item: Arc::clone(&fetch),
                     bytes: fetch.range.len(),
-                    distance,
+                    ahead: state.waiters.is_empty(),
                     candidates: fetch.file.candidates(),
                     prefer: None,
                 };
@@ -350,7 +348,7 @@ impl Reader {
             self.cache.evict(advice.fetch.end - reached);
         }
         handle.readahead.lock().0.fetched(range, reached);
-        self.request(fresh, Vec::new(), range.end);
+        self.request(fresh, Vec::new());
     }
 
     /// How long a window may be now: the readers share what the budget has for

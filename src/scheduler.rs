@@ -42,11 +42,14 @@ use hedge::HedgeBudget;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(u64);
 
-/// Names a segment that waits in the queue.
+/// Names a segment that waits in the queue, and orders it: those that a reader
+/// waits for come first, then the others as they came. (Ordered by the distance
+/// from the reader when they came, a window that is refilled in one go overtakes
+/// what had been wanted before it, and the reader waits for that.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WantId {
-    /// 0 where somebody waits for it, else how far ahead of its reader, bytes.
-    distance: u64,
+    /// `false` sorts first.
+    ahead: bool,
     sequence: u64,
 }
 
@@ -57,8 +60,8 @@ pub struct Want<T> {
     pub item: T,
     /// Its size in bytes.
     pub bytes: u64,
-    /// How far ahead of its reader it starts, bytes; 0 where a reader waits.
-    pub distance: u64,
+    /// Whether it is fetched ahead, and nobody waits for it yet.
+    pub ahead: bool,
     /// Replicas that it may be read from.
     pub candidates: ReplicaSet,
     /// The replica that reads what comes before it.
@@ -191,7 +194,7 @@ impl<T: Clone> Scheduler<T> {
     /// Puts a segment into the queue.
     pub fn want(&mut self, want: Want<T>) -> WantId {
         self.sequence += 1;
-        let id = WantId { distance: want.distance, sequence: self.sequence };
+        let id = WantId { ahead: want.ahead, sequence: self.sequence };
         self.queue.insert(id, want);
         id
     }
@@ -200,8 +203,8 @@ impl<T: Clone> Scheduler<T> {
     /// happens where it has been sent already.
     pub fn hurry(&mut self, id: WantId) -> Option<WantId> {
         let mut want = self.queue.remove(&id)?;
-        want.distance = 0;
-        let id = WantId { distance: 0, ..id };
+        want.ahead = false;
+        let id = WantId { ahead: false, ..id };
         self.queue.insert(id, want);
         Some(id)
     }
@@ -236,23 +239,26 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// Gives the least urgent waiting segment to a replica that has not been
-    /// asked for a while, because it was slow: its estimate is old.
+    /// asked for a while, because it was slow: its estimate is old. If it still
+    /// is, nobody is to wait for it longer than for another one.
     fn probe(&mut self, usable: ReplicaSet, now: Instant, out: &mut Vec<Dispatch<T>>) {
         for replica in usable.iter() {
             let idle = self.estimates[replica].idle_since();
             if idle.is_none_or(|since| now.saturating_duration_since(since) < PROBE_AFTER) {
                 continue;
             }
-            let last = self.queue.iter().next_back();
-            let Some((id, want)) = last.filter(|(_, want)| want.candidates.contains(replica))
-            else {
+            let last = self.queue.last_entry();
+            let Some(last) = last.filter(|last| last.get().candidates.contains(replica)) else {
                 continue;
             };
-            let id = *id;
-            let load = self.estimates[replica].load(now);
-            let expected = Duration::from_secs_f64(load.completion(load.in_flight, want.bytes));
-            let want = self.queue.remove(&id).expect("it was there just now");
-            out.push(self.send(want, replica, expected, now));
+            let want = last.remove();
+            let expected = want
+                .candidates
+                .iter()
+                .map(|id| self.estimates[id].load(now))
+                .map(|load| load.completion(load.in_flight, want.bytes))
+                .fold(f64::INFINITY, f64::min);
+            out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
         }
     }
 
@@ -382,27 +388,28 @@ impl<T: Clone> Scheduler<T> {
         if usable.is_empty() { self.health.all() } else { usable }
     }
 
-    fn loads(&self, now: Instant) -> ReplicaMap<estimate::Load> {
-        let mut loads = self.estimates.map(|_, estimate| estimate.load(now));
+    fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::Load> {
         // One that has delivered nothing yet is taken for as good as the best,
         // by weight: that is how it gets to show what it can do.
         let best = self
             .estimates
             .iter()
             .filter(|(_, estimate)| estimate.is_measured())
-            .map(|(id, estimate)| loads[id].rate / estimate.weight())
+            .map(|(_, estimate)| estimate.load(now).rate / estimate.weight())
             .fold(0.0, f64::max);
-        for (id, load) in loads.iter_mut() {
-            let estimate = &self.estimates[id];
-            if !estimate.is_measured() {
-                load.rate = load.rate.max(best * estimate.weight());
+        if best > 0.0 {
+            for (_, estimate) in self.estimates.iter_mut() {
+                estimate.suppose(best * estimate.weight());
             }
+        }
+        self.estimates.map(|id, estimate| {
+            let mut load = estimate.load(now);
             if self.health[id].state() == HealthState::Probing {
                 // One attempt at a time shows whether it is back.
                 load.cap = 1;
             }
-        }
-        loads
+            load
+        })
     }
 
     fn note(&self, replica: ReplicaId, change: Option<health::Change>) {

@@ -158,7 +158,7 @@ fn again(fetch: &Arc<Fetch>, candidates: crate::volume::ReplicaSet) -> Want<Arc<
     Want {
         item: Arc::clone(fetch),
         bytes: fetch.range.len(),
-        distance: 0,
+        ahead: false,
         candidates,
         prefer: None,
     }

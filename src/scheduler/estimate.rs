@@ -98,6 +98,8 @@ impl Load {
 pub struct Estimate {
     limits: Limits,
     weight: f64,
+    /// The rate assumed until there is a measurement.
+    assumed: f64,
     in_flight: u64,
     /// When each read in flight was sent, the oldest first.
     sent: Vec<Instant>,
@@ -124,6 +126,7 @@ impl Estimate {
         Self {
             limits,
             weight,
+            assumed: ASSUMED * weight,
             in_flight: 0,
             sent: Vec::new(),
             large: 0,
@@ -232,6 +235,11 @@ impl Estimate {
         self.weight
     }
 
+    /// Until it is measured, the replica is taken for one of `rate` bytes a second.
+    pub fn suppose(&mut self, rate: f64) {
+        self.assumed = rate;
+    }
+
     /// Whether the rate is a measured one.
     pub fn is_measured(&self) -> bool {
         self.completions.len() > 1
@@ -274,14 +282,14 @@ impl Estimate {
         let (Some((start, _)), Some((last, _))) =
             (self.completions.front(), self.completions.back())
         else {
-            return ASSUMED * self.weight;
+            return self.assumed;
         };
         let clock = self.clock(now);
         let delivered: u64 = self.completions.iter().skip(1).map(|(_, bytes)| bytes).sum();
         let measured = if self.is_measured() {
             delivered as f64 / (*last - *start).as_secs_f64().max(1e-6)
         } else {
-            ASSUMED * self.weight
+            self.assumed
         };
         if self.large == 0 {
             return measured;

@@ -1,0 +1,296 @@
+//! The scheduler against simulated replicas: the same code as the daemon's, with
+//! invented time.
+//!
+//! A replica is a link that carries one segment after the other at a rate that
+//! may change, plus a latency. The reader reads one file from start to end as
+//! fast as it comes, with a readahead window. Time moves in steps of half a
+//! millisecond, so every figure is exact and the same in each run.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use fanfs::scheduler::{AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want};
+use fanfs::volume::{ReplicaMap, ReplicaSet};
+
+const MIB: u64 = 1 << 20;
+const STEP: Duration = Duration::from_micros(500);
+const TICK: u64 = 50;
+
+/// Delivers `rate(seconds)` MiB/s; a segment arrives `latency` later.
+struct Link {
+    rate: Box<dyn Fn(f64) -> f64>,
+    latency: Duration,
+    queue: VecDeque<(AttemptId, u64, f64)>,
+    arriving: VecDeque<(Instant, AttemptId, u64)>,
+    delivered: u64,
+    /// Every n-th segment fails instead.
+    fails_every: Option<u64>,
+}
+
+fn link(rate: impl Fn(f64) -> f64 + 'static) -> Link {
+    Link {
+        rate: Box::new(rate),
+        latency: Duration::from_millis(1),
+        queue: VecDeque::new(),
+        arriving: VecDeque::new(),
+        delivered: 0,
+        fails_every: None,
+    }
+}
+
+struct Sim {
+    start: Instant,
+    now: Instant,
+    steps: u64,
+    links: Vec<Link>,
+    scheduler: Scheduler<u64>,
+    tried: Vec<ReplicaSet>,
+    here: BTreeSet<u64>,
+    /// The first segment that the reader does not have.
+    reader: u64,
+    /// MiB the reader had at the end of each 100 ms.
+    progress: Vec<u64>,
+    longest_wait: Duration,
+    waiting_since: Instant,
+}
+
+impl Sim {
+    fn new(links: Vec<Link>, segments: u64) -> Self {
+        let now = Instant::now();
+        let policy = Policy {
+            segment: MIB,
+            attempt_deadline: Duration::from_secs(5),
+            names: ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1)),
+        };
+        let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+        let replicas = ReplicaMap::from_fn(links.len(), |_| replica.clone());
+        Self {
+            start: now,
+            now,
+            steps: 0,
+            scheduler: Scheduler::new(policy, replicas, now),
+            tried: vec![ReplicaSet::EMPTY; segments as usize],
+            links,
+            here: BTreeSet::new(),
+            reader: 0,
+            progress: Vec::new(),
+            longest_wait: Duration::ZERO,
+            waiting_since: now,
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        (self.now - self.start).as_secs_f64()
+    }
+
+    fn want(&mut self, segment: u64, ahead: bool) {
+        let all = ReplicaSet::first(self.links.len());
+        let left = all.minus(self.tried[segment as usize]);
+        // Everybody has failed once: begin again, as a new request would.
+        let candidates = if left.is_empty() { all } else { left };
+        let want = Want { item: segment, bytes: MIB, ahead, candidates, prefer: None };
+        self.scheduler.want(want);
+    }
+
+    /// Reads the whole file; returns the seconds that took.
+    fn read(&mut self, window: u64) -> f64 {
+        let segments = self.tried.len() as u64;
+        let mut wanted = 0;
+        while self.reader < segments {
+            while wanted < segments.min(self.reader + window) {
+                self.want(wanted, wanted > self.reader);
+                wanted += 1;
+            }
+            self.step();
+            assert!(self.seconds() < 600.0, "the read does not end");
+        }
+        let took = self.seconds();
+        // What is under way comes home, and nothing is left behind.
+        while !self.scheduler.is_idle() && self.seconds() < took + 60.0 {
+            self.step();
+        }
+        took
+    }
+
+    fn step(&mut self) {
+        let mut dispatches = Vec::new();
+        self.scheduler.next(self.now, &mut dispatches);
+        for Dispatch { attempt, item, replica, .. } in dispatches {
+            self.tried[item as usize] = self.tried[item as usize].with(replica);
+            self.links[replica.index()].queue.push_back((attempt, item, MIB as f64));
+        }
+        self.now += STEP;
+        self.steps += 1;
+        let seconds = self.seconds();
+        let mut ended = Vec::new();
+        for link in &mut self.links {
+            let mut capacity = (link.rate)(seconds) * MIB as f64 * STEP.as_secs_f64();
+            while let Some((attempt, segment, left)) = link.queue.front_mut() {
+                if *left > capacity {
+                    *left -= capacity;
+                    break;
+                }
+                capacity -= *left;
+                link.arriving.push_back((self.now + link.latency, *attempt, *segment));
+                link.queue.pop_front();
+            }
+            while link.arriving.front().is_some_and(|(at, ..)| *at <= self.now) {
+                let (_, attempt, segment) = link.arriving.pop_front().unwrap();
+                link.delivered += 1;
+                let fails = link.fails_every.is_some_and(|n| link.delivered % n == 0);
+                ended.push((attempt, segment, fails));
+            }
+        }
+        for (attempt, segment, fails) in ended {
+            let outcome = if fails { Outcome::Failed } else { Outcome::Delivered(MIB) };
+            self.scheduler.finished(attempt, outcome, self.now);
+            if !fails {
+                self.here.insert(segment);
+            } else if !self.here.contains(&segment) {
+                self.want(segment, false);
+            }
+        }
+        if self.steps % TICK == 0 {
+            let mut late = Vec::new();
+            self.scheduler.late(self.now, &mut late);
+            for late in late {
+                if !self.here.contains(&late.item) {
+                    self.want(late.item, false);
+                }
+            }
+        }
+        while self.here.contains(&self.reader) {
+            self.longest_wait = self.longest_wait.max(self.now - self.waiting_since);
+            self.waiting_since = self.now;
+            self.reader += 1;
+        }
+        if self.steps % 200 == 0 {
+            self.progress.push(self.reader);
+        }
+    }
+
+    fn shares(&self) -> Vec<f64> {
+        let total: u64 = self.links.iter().map(|link| link.delivered).sum();
+        self.links.iter().map(|link| link.delivered as f64 / total as f64).collect()
+    }
+}
+
+const SEGMENTS: u64 = 2048;
+const WINDOW: u64 = 64;
+
+/// Part of the sum that one reader gets.
+fn efficiency(rates: &[f64]) -> (f64, Sim) {
+    let links = rates.iter().copied().map(|rate| link(move |_| rate)).collect();
+    let mut sim = Sim::new(links, SEGMENTS);
+    let took = sim.read(WINDOW);
+    (SEGMENTS as f64 / took / rates.iter().sum::<f64>(), sim)
+}
+
+#[test]
+fn one_reader_gets_the_sum_of_equal_replicas() {
+    for n in [1, 2, 3, 8, 16] {
+        let (part, _) = efficiency(&vec![100.0; n]);
+        assert!(part > 0.97, "{n} replicas: {part}");
+    }
+}
+
+#[test]
+fn one_reader_gets_the_sum_of_unequal_replicas() {
+    for rates in [&[160.0, 100.0, 40.0][..], &[500.0, 50.0], &[100.0, 90.0, 80.0, 70.0, 20.0]] {
+        let (part, sim) = efficiency(rates);
+        assert!(part > 0.95, "{rates:?}: {part}");
+        let sum: f64 = rates.iter().sum();
+        // Segments come in the order in which the reader gets to them.
+        assert!(sim.longest_wait < Duration::from_millis(60), "{rates:?}: {:?}", sim.longest_wait);
+        for (share, rate) in sim.shares().iter().zip(rates) {
+            assert!((share - rate / sum).abs() < 0.05, "{rates:?}: {:?}", sim.shares());
+        }
+    }
+}
+
+#[test]
+fn a_replica_a_hundred_times_slower_does_not_hold_the_others_up() {
+    let (part, sim) = efficiency(&[100.0, 100.0, 1.0]);
+    assert!(part > 0.95, "{part}");
+    assert!(sim.longest_wait < Duration::from_millis(400), "{:?}", sim.longest_wait);
+}
+
+#[test]
+fn a_replica_that_drops_to_a_tenth_is_followed() {
+    let links =
+        vec![link(|_| 100.0), link(|t| if t < 2.0 { 100.0 } else { 10.0 }), link(|_| 100.0)];
+    let mut sim = Sim::new(links, SEGMENTS);
+    let took = sim.read(WINDOW);
+    let rest = (SEGMENTS - sim.progress[19]) as f64 / (took - 2.0);
+    assert!(rest > 0.95 * 210.0, "{rest} MiB/s of 210");
+}
+
+#[test]
+fn a_replica_that_recovers_is_used_again() {
+    let links = vec![link(|_| 100.0), link(|t| if t < 4.0 { 0.5 } else { 100.0 })];
+    let mut sim = Sim::new(links, SEGMENTS);
+    sim.read(WINDOW);
+    let (before, after) =
+        (sim.progress[99] - sim.progress[89], sim.progress[39] - sim.progress[29]);
+    assert!(before > 190, "{before} MiB/s well after the recovery, {after} before");
+}
+
+#[test]
+fn a_replica_that_hangs_costs_one_short_wait() {
+    let links = vec![link(|_| 100.0), link(|t| if t < 2.0 { 100.0 } else { 0.0 }), link(|_| 100.0)];
+    let mut sim = Sim::new(links, SEGMENTS);
+    let took = sim.read(WINDOW);
+    let rest = (SEGMENTS - sim.progress[19]) as f64 / (took - 2.0);
+    assert!(rest > 0.95 * 200.0, "{rest} MiB/s of 200");
+    assert!(sim.longest_wait < Duration::from_millis(350), "{:?}", sim.longest_wait);
+}
+
+#[test]
+fn a_long_link_is_kept_full() {
+    let mut links: Vec<_> = (0..3).map(|_| link(|_| 100.0)).collect();
+    for link in &mut links {
+        link.latency = Duration::from_millis(20);
+    }
+    let mut sim = Sim::new(links, SEGMENTS);
+    let part = SEGMENTS as f64 / sim.read(WINDOW) / 300.0;
+    assert!(part > 0.95, "{part}");
+}
+
+/// Rates that change at random, replicas that come, go and fail: every segment
+/// arrives, nothing stays in flight, and little is read twice.
+#[test]
+fn no_segment_is_lost_whatever_the_replicas_do() {
+    for seed in 1..=40u64 {
+        let mut random = seed;
+        let mut next = move || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let n = 2 + next() % 6;
+        let links = (0..n)
+            .map(|i| {
+                let levels: Vec<f64> = (0..16)
+                    .map(|_| match next() % 6 {
+                        0 if i > 0 => 0.0,
+                        1 => 1.0,
+                        _ => 20.0 + (next() % 200) as f64,
+                    })
+                    .collect();
+                let mut link = link(move |t| levels[(t / 0.7) as usize % levels.len()]);
+                link.latency = Duration::from_millis(next() % 10);
+                link.fails_every = (next() % 4 == 0).then_some(5 + next() % 50);
+                link
+            })
+            .collect();
+        let mut sim = Sim::new(links, 1024);
+        sim.read(WINDOW);
+        assert_eq!(sim.here.len(), 1024, "seed {seed}");
+        assert_eq!(sim.scheduler.depth(), (0, 0), "seed {seed}: something is left in flight");
+        let read: u64 = sim.links.iter().map(|link| link.delivered).sum();
+        let failed: u64 =
+            sim.links.iter().map(|link| link.fails_every.map_or(0, |n| link.delivered / n)).sum();
+        assert!(read - failed < 1024 * 13 / 10, "seed {seed}: {read} read, {failed} failed");
+    }
+}
