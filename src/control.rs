@@ -234,9 +234,9 @@ async fn accept(listener: UnixListener, status: Arc<StatusFn>) {
             Ok((stream, _)) => {
                 let status = Arc::clone(&status);
                 tokio::spawn(async move {
-                    match tokio::time::timeout(PATIENCE, answer(stream, &*status)).await {
-                        Ok(Err(error)) => tracing::debug!(%error, "a control request failed"),
-                        Ok(Ok(())) | Err(_) => {}
+                    let answered = tokio::time::timeout(PATIENCE, answer(stream, &*status)).await;
+                    if let Ok(Err(error)) = answered {
+                        tracing::debug!(%error, "a control request failed");
                     }
                 });
             }

@@ -87,6 +87,10 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// replicas idle; 64 of 1 MiB are as much as the longest readahead window.
 const MAX_BACKGROUND: u16 = 64;
 
+/// Whole requests that fit into the budget at least, however large the kernel's
+/// limit for one is: a request claims all that it needs at once.
+const REQUESTS_IN_BUDGET: u64 = 8;
+
 /// Jobs that may wait for one replica's threads.
 const POOL_QUEUE: usize = 4096;
 
@@ -229,10 +233,10 @@ impl Mount {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.core.reader.stop();
-        if session.is_over() {
-            if let Err(error) = session.join() {
-                tracing::warn!(%error, "the FUSE session ended badly");
-            }
+        if session.is_over()
+            && let Err(error) = session.join()
+        {
+            tracing::warn!(%error, "the FUSE session ended badly");
         }
         for (_, replica) in self.core.replicas.iter() {
             replica.stop();
@@ -319,6 +323,7 @@ impl Core {
             threads: self.config.fuse.threads,
             cache: self.config.read.cache,
             max_background: MAX_BACKGROUND,
+            max_request: self.config.memory.budget / REQUESTS_IN_BUDGET,
         }
     }
 

@@ -41,6 +41,8 @@ pub struct MountOptions {
     pub cache: CachePolicy,
     /// Requests that the kernel may have under way in the background.
     pub max_background: u16,
+    /// Most bytes that one request may ask for.
+    pub max_request: u64,
 }
 
 /// What the kernel granted.

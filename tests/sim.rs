@@ -137,7 +137,7 @@ impl Sim {
             while link.arriving.front().is_some_and(|(at, ..)| *at <= self.now) {
                 let (_, attempt, segment) = link.arriving.pop_front().unwrap();
                 link.delivered += 1;
-                let fails = link.fails_every.is_some_and(|n| link.delivered % n == 0);
+                let fails = link.fails_every.is_some_and(|n| link.delivered.is_multiple_of(n));
                 ended.push((attempt, segment, fails));
             }
         }
@@ -150,7 +150,7 @@ impl Sim {
                 self.want(segment, false);
             }
         }
-        if self.steps % TICK == 0 {
+        if self.steps.is_multiple_of(TICK) {
             let mut late = Vec::new();
             self.scheduler.late(self.now, &mut late);
             for late in late {
@@ -164,7 +164,7 @@ impl Sim {
             self.waiting_since = self.now;
             self.reader += 1;
         }
-        if self.steps % 200 == 0 {
+        if self.steps.is_multiple_of(200) {
             self.progress.push(self.reader);
         }
     }

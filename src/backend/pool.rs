@@ -146,11 +146,11 @@ fn run(shared: &Shared) {
     let mut state = shared.state.lock();
     loop {
         if let Some(job) = state.metadata.pop_front() {
-            parking_lot::MutexGuard::unlocked(&mut state, job);
+            parking_lot::MutexGuard::unlocked(&mut state, || carry_out(job));
         } else if state.reading < shared.limits.readers() && !state.reads.is_empty() {
             let job = state.reads.pop_front();
             state.reading += 1;
-            parking_lot::MutexGuard::unlocked(&mut state, || job.map(|job| job()));
+            parking_lot::MutexGuard::unlocked(&mut state, || job.map(carry_out));
             state.reading -= 1;
         } else if state.stopped {
             state.threads -= 1;
@@ -160,6 +160,14 @@ fn run(shared: &Shared) {
             shared.wake.wait(&mut state);
             state.idle -= 1;
         }
+    }
+}
+
+/// A job that panics has answered nobody, which those who wait notice; the
+/// thread and the pool's counts survive it.
+fn carry_out(job: Job) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
+        tracing::error!("a job panicked; this is a bug in fanfs");
     }
 }
 
@@ -200,6 +208,17 @@ mod tests {
         let results: Vec<_> = (0..4).map(|_| pool.submit(Lane::Read, Box::new(|| ()))).collect();
         assert_eq!(results.last(), Some(&Err(BackendError::Busy)));
         drop(release);
+    }
+
+    #[test]
+    fn a_job_that_panics_takes_no_thread_with_it() {
+        let pool = pool(2, 16);
+        for _ in 0..8 {
+            pool.submit(Lane::Read, Box::new(|| panic!("on purpose"))).unwrap();
+        }
+        let (done, answer) = mpsc::channel();
+        pool.submit(Lane::Read, Box::new(move || done.send(()).unwrap())).unwrap();
+        answer.recv_timeout(SOON).expect("the pool is out of threads");
     }
 
     #[test]

@@ -139,7 +139,7 @@ impl Caller {
             let latency = |id: &ReplicaId| self.latency[*id].load(Ordering::Relaxed);
             let quickest = order.iter().map(latency).min().unwrap_or(0);
             let bound = (quickest * MUCH_SLOWER).max(ALIKE.as_micros() as u64);
-            let remeasure = self.calls.fetch_add(1, Ordering::Relaxed) % REMEASURE == 0;
+            let remeasure = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(REMEASURE);
             let (mut quick, slow): (Vec<_>, Vec<_>) =
                 order.into_iter().partition(|id| remeasure || latency(id) <= bound);
             let turn = (spread(affinity) % quick.len() as u64) as usize;

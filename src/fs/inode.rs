@@ -95,7 +95,7 @@ impl Inodes {
         attr: &Attr,
     ) -> Option<Ino> {
         let domain = self.domain(parent, name, attr)?;
-        Some(self.number_in(domain, || Some(self.path(parent)?.join(name)), replica, attr)?)
+        self.number_in(domain, || Some(self.path(parent)?.join(name)), replica, attr)
     }
 
     /// The number to show for a name in a listing, which says `ino` of it.

@@ -25,6 +25,7 @@ pub(super) struct Adapter {
     fs: Arc<Fs>,
     cache: CachePolicy,
     max_background: u16,
+    max_request: u64,
     ttl: Duration,
 }
 
@@ -40,7 +41,13 @@ const GENERATION: Generation = Generation(0);
 impl Adapter {
     pub(super) fn new(fs: Arc<Fs>, options: &MountOptions) -> Self {
         let ttl = fs.attribute_ttl();
-        Self { fs, cache: options.cache, max_background: options.max_background, ttl }
+        Self {
+            fs,
+            cache: options.cache,
+            max_background: options.max_background,
+            max_request: options.max_request,
+            ttl,
+        }
     }
 }
 
@@ -157,6 +164,12 @@ impl fuser::Filesystem for Adapter {
             let _ = config.add_capabilities(capability);
         }
         let _ = config.set_max_background(self.max_background);
+        // This library derives the largest read from the largest write; above
+        // its own limit it says what that is.
+        let most = u32::try_from(self.max_request).unwrap_or(u32::MAX);
+        if let Err(limit) = config.set_max_write(most) {
+            let _ = config.set_max_write(limit);
+        }
         Ok(())
     }
 
