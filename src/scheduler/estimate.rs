@@ -19,7 +19,9 @@
 //! for it.
 //!
 //! The latency is the part of a read's time that its size does not explain, of
-//! the quickest read in the last [`LATENCY_MEMORY`]; and never less than what the
+//! the quickest read that had the replica to itself: at depth the time of a read
+//! says how much was in flight, whatever the wire. It is that of the quickest
+//! such read in the last [`LATENCY_MEMORY`]; and never less than what the
 //! oldest read in flight has waited beyond its due, so that a replica that hangs
 //! is shunned for small reads as well.
 
@@ -113,7 +115,12 @@ pub struct Estimate {
     /// Completions: the busy clock's time and the bytes; oldest first. The
     /// oldest only marks where the interval starts.
     completions: VecDeque<(Duration, u64)>,
+    /// Of the reads that had the replica to themselves.
     quickest: Quickest,
+    /// Of all; an upper bound, until one of the former is known.
+    quickest_of_all: Quickest,
+    /// When the only read in flight was sent, if it has been the only one so far.
+    solo: Option<Instant>,
     /// When something last came back or was sent.
     active: Instant,
     /// When something last came back.
@@ -135,6 +142,8 @@ impl Estimate {
             seen: now,
             completions: VecDeque::new(),
             quickest: Quickest::new(now),
+            quickest_of_all: Quickest::new(now),
+            solo: None,
             active: now,
             delivered: None,
         }
@@ -148,6 +157,7 @@ impl Estimate {
     /// A read of `bytes` was sent.
     pub fn sent(&mut self, now: Instant, bytes: u64) {
         self.advance(now);
+        self.solo = self.sent.is_empty().then_some(now);
         self.in_flight += bytes;
         self.sent.push(now);
         if self.is_large(bytes) {
@@ -162,7 +172,7 @@ impl Estimate {
     /// A read of `bytes`, sent at `sent`, brought `delivered` bytes.
     pub fn completed(&mut self, now: Instant, sent: Instant, bytes: u64, delivered: u64) {
         self.advance(now);
-        let alone = self.sent.len() == 1;
+        let alone = self.solo == Some(sent);
         self.leave(sent, bytes);
         let took = now.saturating_duration_since(sent).as_secs_f64();
         if self.is_large(bytes) {
@@ -170,7 +180,10 @@ impl Estimate {
         } else if self.large > 0 {
             self.beside += delivered;
         }
-        self.quickest.add(now, (took, delivered));
+        self.quickest_of_all.add(now, (took, delivered));
+        if alone {
+            self.quickest.add(now, (took, delivered));
+        }
         self.active = now;
         self.delivered = Some(now);
     }
@@ -199,8 +212,8 @@ impl Estimate {
         let rate = self.rate(now);
         // What the size of the quickest read does not explain. Taken apart only
         // here, because the rate of its time may have been far off.
-        let fixed =
-            self.quickest.get().map_or(0.0, |(took, bytes)| (took - bytes as f64 / rate).max(0.0));
+        let quickest = self.quickest.get().or(self.quickest_of_all.get());
+        let fixed = quickest.map_or(0.0, |(took, bytes)| (took - bytes as f64 / rate).max(0.0));
         let waited = self.sent.first().map_or(0.0, |sent| {
             let age = now.saturating_duration_since(*sent).as_secs_f64();
             age - self.in_flight as f64 / rate
@@ -317,7 +330,7 @@ impl Quickest {
 
     fn add(&mut self, now: Instant, read: (f64, u64)) {
         if now.saturating_duration_since(self.since) > LATENCY_MEMORY / 2 {
-            self.previous = self.current.take();
+            self.previous = self.current.take().or(self.previous);
             self.since = now;
         }
         if self.current.is_none_or(|(least, _)| read.0 < least) {
@@ -447,6 +460,18 @@ mod tests {
         assert!(mib(&e, link.now) < 1.1);
         link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
         assert!(mib(&e, link.now) > 50.0, "{}", mib(&e, link.now));
+    }
+
+    #[test]
+    fn queueing_is_not_taken_for_latency() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 25.0, Duration::from_millis(1), 1, 1);
+        for _ in 0..20 {
+            let load = e.load(link.now);
+            let depth = (load.cap / MIB).clamp(1, 8) as usize;
+            link.run(&mut e, 25.0, Duration::from_millis(1), depth, depth);
+        }
+        assert_eq!(e.load(link.now).cap / MIB, AT_LEAST);
     }
 
     #[test]
