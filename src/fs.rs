@@ -229,14 +229,10 @@ impl Fs {
             return;
         }
         let Some(open) = self.handles.inode(ino) else { return };
-        let retired = open.adopt(attr.version(), self.policy.mode, || {
-            OpenFile::new(
-                open.current().path().to_owned(),
-                attr.version(),
-                self.policy.mode,
-                self.replicas,
-            )
-        });
+        let (mode, version) = (self.policy.mode, attr.version());
+        let path = open.current().path().to_owned();
+        let retired =
+            open.adopt(version, mode, || OpenFile::new(path, version, mode, self.replicas));
         if let Some(old) = retired {
             self.reader.retire(&old);
         }

@@ -83,6 +83,7 @@ impl OpenInode {
     }
 
     /// Moves on to `version`, if that is another one; returns the one left.
+    /// `make` is called under this inode's lock and must not ask it anything.
     pub(super) fn adopt(
         &self,
         version: FileVersion,
