@@ -177,8 +177,9 @@ impl Fs {
         handle: Option<u64>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let open =
-            handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode.current());
+        // The kernel names no handle for an fstat(2); any open one will do.
+        let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
+        let open = named.or_else(|| self.handles.inode(ino)).map(|inode| inode.current());
         let path = match (self.path(ino), &open) {
             (Ok(path), _) => path,
             (Err(_), Some(open)) => open.path().to_owned(),
