@@ -85,6 +85,8 @@ pub struct Gauges {
     pub buffer_used: u64,
     /// Bytes of buffers kept for reuse.
     pub buffer_idle: u64,
+    /// Bytes of memory that buffers take, in use or kept; never above the budget.
+    pub buffer_memory: u64,
     /// The buffer budget.
     pub buffer_budget: u64,
     /// Segments that wait for a replica.
@@ -107,6 +109,7 @@ impl Gauges {
         Self {
             buffer_used: reads.buffer_used,
             buffer_idle: reads.buffer_idle,
+            buffer_memory: reads.buffer_memory,
             buffer_budget: reads.buffer_budget,
             segments_waiting: reads.waiting,
             segments_in_flight: reads.in_flight,

@@ -124,6 +124,8 @@ pub struct Gauges {
     pub buffer_used: u64,
     /// Bytes kept for reuse.
     pub buffer_idle: u64,
+    /// Bytes of memory that buffers take, in use or kept.
+    pub buffer_memory: u64,
     /// The budget.
     pub buffer_budget: u64,
     /// Segments that wait for a replica.
@@ -177,6 +179,10 @@ impl Reader {
         let range = ByteRange::new(range.start.min(size), range.end.min(size));
         if range.is_empty() {
             return sink(Ok(ReadData::empty()));
+        }
+        if file.has_just_timed_out(Instant::now()) {
+            count(&self.counters.read_errors);
+            return sink(Err(ReadError::Deadline));
         }
         file.reconsider();
         let gather = Arc::new(Gather::new(range, Instant::now(), sink));
@@ -418,6 +424,11 @@ impl Reader {
     fn fail(&self, gather: &Gather, error: ReadError) {
         let Some(parts) = gather.fail(error) else { return };
         count(&self.counters.read_errors);
+        if error == ReadError::Deadline
+            && let Some(fetch) = parts.first()
+        {
+            fetch.file.timed_out(Instant::now());
+        }
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.buffer().is_none() {
@@ -498,6 +509,7 @@ impl Reader {
         Gauges {
             buffer_used: self.buffers.budget().used(),
             buffer_idle: self.buffers.idle_bytes(),
+            buffer_memory: self.buffers.allocated_bytes(),
             buffer_budget: self.buffers.budget().limit(),
             waiting,
             in_flight,

@@ -35,7 +35,14 @@ pub struct OpenFile {
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
     readers: AtomicUsize,
+    /// When a read of it last passed its deadline.
+    timed_out: Mutex<Option<Instant>>,
 }
+
+/// The kernel asks once more, page by page, for what its readahead failed to
+/// bring. That second request, right after the first one's deadline, is not
+/// given another one, or the application would wait twice as long.
+const JUST_NOW: Duration = Duration::from_millis(100);
 
 enum Slot {
     Untried,
@@ -55,6 +62,7 @@ impl OpenFile {
             refused: AtomicU64::new(0),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
+            timed_out: Mutex::new(None),
         }
     }
 
@@ -63,6 +71,16 @@ impl OpenFile {
         if let Some(mut slot) = self.replicas[id].try_lock() {
             *slot = Slot::Open(file);
         }
+    }
+
+    /// A read of it has passed its deadline.
+    pub(super) fn timed_out(&self, now: Instant) {
+        *self.timed_out.lock() = Some(now);
+    }
+
+    /// Whether that has just happened.
+    pub(super) fn has_just_timed_out(&self, now: Instant) -> bool {
+        self.timed_out.lock().is_some_and(|at| now.saturating_duration_since(at) < JUST_NOW)
     }
 
     /// The version that every byte read from here belongs to.

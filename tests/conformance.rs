@@ -1,0 +1,160 @@
+//! What every backend must do, whatever it is made of.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use fanfs::backend::{
+    Backend, BackendError, Directory, FaultScript, Faulty, FileKind, RateLimited, Result, SeekTo,
+};
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+const MIB: usize = 1 << 20;
+
+fn tree() -> TempDir {
+    let room = tempfile::tempdir().unwrap();
+    let at = room.path().join("root");
+    fs::create_dir_all(at.join("d/sub")).unwrap();
+    fs::write(at.join("d/f"), vec![7; MIB + 5]).unwrap();
+    fs::hard_link(at.join("d/f"), at.join("d/link")).unwrap();
+    symlink("../../somewhere", at.join("d/up")).unwrap();
+    symlink("sub", at.join("d/inside")).unwrap();
+    fs::create_dir(room.path().join("outside")).unwrap();
+    fs::write(room.path().join("outside/f"), "outside").unwrap();
+    symlink("../../outside", at.join("d/out")).unwrap();
+    symlink("/", at.join("d/slash")).unwrap();
+    let sparse = fs::File::create(at.join("sparse")).unwrap();
+    sparse.set_len(10 * MIB as u64).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&sparse, b"x", 5 * MIB as u64).unwrap();
+    room
+}
+
+fn refused<T>(result: Result<T>) -> Errno {
+    match result.err() {
+        Some(BackendError::Os(errno)) => errno,
+        other => panic!("expected an errno, got {other:?}"),
+    }
+}
+
+fn suite(backend: &dyn Backend) {
+    let p = Path::new;
+    attributes(backend);
+    // Directories.
+    let mut names: Vec<_> =
+        backend.list(p("d")).unwrap().into_iter().map(|e| (e.name, e.kind)).collect();
+    names.sort_by(|a, b| a.0.cmp(&b.0));
+    let expected = [
+        ("f", FileKind::Regular),
+        ("inside", FileKind::Symlink),
+        ("link", FileKind::Regular),
+        ("out", FileKind::Symlink),
+        ("slash", FileKind::Symlink),
+        ("sub", FileKind::Directory),
+        ("up", FileKind::Symlink),
+    ];
+    assert_eq!(names, expected.map(|(name, kind)| (OsString::from(name), kind)));
+    let asked = ["f".into(), "gone".into(), "up".into()];
+    let found = backend.stat_entries(p("d"), &asked).unwrap();
+    assert_eq!(found[0].unwrap().size, MIB as u64 + 5);
+    assert_eq!(refused(found[1].clone()), Errno::NOENT);
+    assert_eq!(found[2].unwrap().kind, FileKind::Symlink);
+    // Symbolic links come verbatim and are followed by nobody.
+    assert_eq!(backend.read_link(p("d/up")).unwrap(), "../../somewhere");
+    for way_out in ["d/out/f", "d/inside/x", "d/slash/etc/passwd", "d/up/x"] {
+        assert_eq!(refused(backend.stat(p(way_out))), Errno::LOOP, "{way_out}");
+        assert_eq!(refused(backend.open(p(way_out))), Errno::LOOP, "{way_out}");
+        assert_eq!(refused(backend.list(p(way_out))), Errno::LOOP, "{way_out}");
+    }
+    for way_out in ["..", "d/../../outside/f", "/etc/passwd"] {
+        assert_eq!(refused(backend.stat(p(way_out))), Errno::XDEV, "{way_out}");
+        assert_eq!(refused(backend.open(p(way_out))), Errno::XDEV, "{way_out}");
+    }
+    // Errors are the file system's.
+    assert_eq!(refused(backend.stat(p("none"))), Errno::NOENT);
+    assert_eq!(refused(backend.stat(p("d/f/x"))), Errno::NOTDIR);
+    assert_eq!(refused(backend.list(p("d/f"))), Errno::NOTDIR);
+    assert_eq!(refused(backend.open(p("d/up"))), Errno::LOOP);
+    assert!(backend.open(p("d")).is_err());
+    assert_eq!(refused(backend.get_xattr(p("d/f"), "user.none".as_ref())), Errno::NODATA);
+    assert!(backend.list_xattr(p("d/f")).is_ok());
+    let size = backend.stat_fs().unwrap();
+    assert!(size.blocks >= size.bfree && size.frsize > 0);
+    files(backend);
+}
+
+fn attributes(backend: &dyn Backend) {
+    let root = backend.stat(Path::new("")).unwrap();
+    assert_eq!(root.kind, FileKind::Directory);
+    let (f, link) =
+        (backend.stat(Path::new("d/f")).unwrap(), backend.stat(Path::new("d/link")).unwrap());
+    assert_eq!((f.kind, f.size, f.nlink), (FileKind::Regular, MIB as u64 + 5, 2));
+    assert_eq!(f.id, link.id);
+    assert_eq!(f.id.dev, root.id.dev);
+}
+
+fn files(backend: &dyn Backend) {
+    let file = backend.open(Path::new("d/f")).unwrap();
+    assert_eq!(file.attr().unwrap().version(), backend.stat(Path::new("d/f")).unwrap().version());
+    let mut buf = vec![0; 2 * MIB];
+    let mut filled = 0;
+    loop {
+        match file.read_at(filled as u64, &mut buf[filled..]).unwrap() {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    assert_eq!(filled, MIB + 5);
+    assert!(buf[..filled].iter().all(|byte| *byte == 7));
+    assert_eq!(file.read_at(MIB as u64 + 5, &mut buf).unwrap(), 0);
+    assert_eq!(file.read_at(MIB as u64 + 4, &mut buf).unwrap(), 1);
+    let sparse = backend.open(Path::new("sparse")).unwrap();
+    assert_eq!(sparse.seek(0, SeekTo::Data).unwrap(), 5 * MIB as u64);
+    assert!(sparse.seek(5 * MIB as u64, SeekTo::Hole).unwrap() > 5 * MIB as u64);
+    assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
+}
+
+fn directory(room: &TempDir) -> Directory {
+    Directory::open(&room.path().join("root")).unwrap()
+}
+
+#[test]
+fn a_directory() {
+    suite(&directory(&tree()));
+}
+
+#[test]
+fn a_directory_behind_a_rate_limit() {
+    suite(&RateLimited::new(directory(&tree()), 1 << 30));
+}
+
+#[test]
+fn a_directory_that_could_fail_but_does_not() {
+    suite(&Faulty::new(directory(&tree()), Arc::new(FaultScript::default())));
+}
+
+#[test]
+fn decorators_on_each_other() {
+    let room = tree();
+    let limited = RateLimited::new(directory(&room), 0);
+    suite(&RateLimited::new(Faulty::new(limited, Arc::new(FaultScript::default())), 1 << 30));
+}
+
+#[test]
+fn a_rate_limit_holds_for_all_threads_together() {
+    let room = tree();
+    let limited = Arc::new(RateLimited::new(directory(&room), 8 * MIB as u64));
+    let started = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let file = limited.open(Path::new("d/f")).unwrap();
+                file.read_at(0, &mut vec![0; MIB]).unwrap();
+            });
+        }
+    });
+    // 4 MiB at 8 MiB/s cannot have passed sooner; later they may.
+    assert!(started.elapsed().as_millis() >= 490, "{:?}", started.elapsed());
+}

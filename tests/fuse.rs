@@ -1,0 +1,15 @@
+//! The file system through real FUSE mounts, in this process.
+//!
+//! Needs root, or fusermount3 and a readable /dev/fuse. Every mount is ended by
+//! its rig's drop, also when a test fails.
+
+#[path = "fuse/changes.rs"]
+mod changes;
+#[path = "fuse/content.rs"]
+mod content;
+#[path = "fuse/faults.rs"]
+mod faults;
+#[path = "fuse/namespace.rs"]
+mod namespace;
+#[path = "fuse/rig.rs"]
+mod rig;

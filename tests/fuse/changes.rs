@@ -1,0 +1,143 @@
+//! Files that change underneath: never two versions in one answer, and the new
+//! one soon.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+fn rig(content: &[u8], cache: &'static str) -> Rig {
+    let room = tree();
+    fs::write(root(&room).join("f"), content).unwrap();
+    let rest = "[fuse]\nattribute_ttl = \"100ms\"";
+    mount(room, &Setup { read: cache, rest, ..Setup::default() })
+}
+
+/// Waits until `what` holds.
+fn eventually(mut what: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !what() {
+        assert!(Instant::now() < until, "it never came");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+const CACHES: [&str; 2] = ["cache = \"kernel\"", "cache = \"direct\""];
+
+#[test]
+fn a_file_that_grows_is_followed_by_an_open_handle() {
+    for cache in CACHES {
+        let rig = rig(b"first", cache);
+        let mut file = File::open(rig.at("f")).unwrap();
+        let mut got = String::new();
+        file.read_to_string(&mut got).unwrap();
+        File::options()
+            .append(true)
+            .open(rig.source(0, "f"))
+            .unwrap()
+            .write_all(b" second")
+            .unwrap();
+        eventually(|| {
+            file.read_to_string(&mut got).unwrap();
+            got == "first second"
+        });
+        drop(file);
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn a_file_that_shrinks_has_no_more_bytes_than_it_has() {
+    for cache in CACHES {
+        let rig = rig(&bytes(3 * MIB, 1), cache);
+        let mut file = File::open(rig.at("f")).unwrap();
+        let mut got = Vec::new();
+        file.read_to_end(&mut got).unwrap();
+        File::options().write(true).open(rig.source(0, "f")).unwrap().set_len(1000).unwrap();
+        eventually(|| file.metadata().unwrap().len() == 1000);
+        file.seek(SeekFrom::Start(0)).unwrap();
+        got.clear();
+        file.read_to_end(&mut got).unwrap();
+        assert!(got == bytes(3 * MIB, 1)[..1000], "{} bytes, {cache}", got.len());
+    }
+}
+
+#[test]
+fn a_new_open_sees_the_new_content() {
+    for cache in CACHES {
+        let rig = rig(&vec![b'a'; MIB], cache);
+        assert!(fs::read(rig.at("f")).unwrap().iter().all(|byte| *byte == b'a'));
+        fs::write(rig.source(0, "f"), vec![b'b'; MIB]).unwrap();
+        // The open itself looks; nothing has to expire first.
+        let got = fs::read(rig.at("f")).unwrap();
+        assert!(got.len() == MIB && got.iter().all(|byte| *byte == b'b'), "{cache}");
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_is_another_file() {
+    for cache in CACHES {
+        let rig = rig(b"old", cache);
+        let old = File::open(rig.at("f")).unwrap();
+        fs::write(rig.source(0, "new"), b"newer").unwrap();
+        fs::rename(rig.source(0, "new"), rig.source(0, "f")).unwrap();
+        eventually(|| fs::read(rig.at("f")).is_ok_and(|content| content == b"newer"));
+        let mut buf = [0; 3];
+        old.read_exact_at(&mut buf, 0).unwrap();
+        assert_eq!(&buf, b"old", "{cache}");
+    }
+}
+
+#[test]
+fn an_unlinked_file_stays_readable_while_it_is_open() {
+    for cache in CACHES {
+        let content = bytes(2 * MIB, 9);
+        let rig = rig(&content, cache);
+        let mut file = File::open(rig.at("f")).unwrap();
+        let mut byte = [0];
+        file.read_exact(&mut byte).unwrap();
+        fs::remove_file(rig.source(0, "f")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(file.metadata().unwrap().len(), content.len() as u64);
+        let mut got = byte.to_vec();
+        file.read_to_end(&mut got).unwrap();
+        assert!(got == content, "{cache}");
+        assert!(File::open(rig.at("f")).is_err());
+    }
+}
+
+/// A writer stamps the whole file again and again, each time with one byte and
+/// in one rename; readers must never get two stamps in one file.
+#[test]
+fn no_answer_is_put_together_from_two_versions() {
+    for cache in CACHES {
+        let rig = rig(&vec![0; 2 * MIB], cache);
+        let until = Instant::now() + Duration::from_secs(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for stamp in (0..=255u8).cycle() {
+                    if Instant::now() >= until {
+                        break;
+                    }
+                    fs::write(rig.source(0, "next"), vec![stamp; 2 * MIB]).unwrap();
+                    fs::rename(rig.source(0, "next"), rig.source(0, "f")).unwrap();
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while Instant::now() < until {
+                        // A file that is replaced while it is being opened may
+                        // be stale; that is an error and not wrong data.
+                        let Ok(content) = fs::read(rig.at("f")) else { continue };
+                        assert!(content.iter().all(|byte| *byte == content[0]), "mixed, {cache}");
+                    }
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,250 @@
+//! What is read is what is there, however it is read.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::process::Command;
+use std::sync::Arc;
+
+use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+fn one_file(len: usize, setup: &Setup) -> (Rig, Vec<u8>) {
+    let room = tree();
+    let content = bytes(len, len as u64);
+    fs::write(root(&room).join("data"), &content).unwrap();
+    (mount(room, setup), content)
+}
+
+fn both_caches(replicas: usize, copies: bool) -> [Setup; 2] {
+    ["cache = \"kernel\"", "cache = \"direct\""].map(|read| Setup {
+        replicas,
+        copies,
+        read,
+        ..Setup::default()
+    })
+}
+
+#[test]
+fn sequentially_in_blocks_of_every_size() {
+    for copies in [false, true] {
+        for setup in both_caches(3, copies) {
+            let (rig, content) = one_file(9 * MIB + 4321, &setup);
+            for block in [1000, 4096, 65_536, MIB, 3 * MIB + 1] {
+                let mut file = File::open(rig.at("data")).unwrap();
+                let mut got = Vec::new();
+                let mut buf = vec![0; block];
+                loop {
+                    match file.read(&mut buf).unwrap() {
+                        0 => break,
+                        n => got.extend_from_slice(&buf[..n]),
+                    }
+                }
+                assert!(got == content, "block {block}, {}, copies {copies}", setup.read);
+            }
+            rig.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn randomly_strided_and_backwards() {
+    for setup in both_caches(3, false) {
+        let (rig, content) = one_file(8 * MIB + 77, &setup);
+        let file = File::open(rig.at("data")).unwrap();
+        let check = |offset: usize, len: usize| {
+            let len = len.min(content.len() - offset);
+            let mut buf = vec![0; len];
+            file.read_exact_at(&mut buf, offset as u64).unwrap();
+            assert!(
+                buf == content[offset..offset + len],
+                "{len} bytes at {offset}, {}",
+                setup.read
+            );
+        };
+        let mut random = Random(7);
+        for _ in 0..600 {
+            check(random.below(content.len() as u64) as usize, 1 + random.below(300_000) as usize);
+        }
+        (0..content.len()).step_by(200_000).for_each(|at| check(at, 70_000));
+        (0..content.len()).rev().step_by(100_000).for_each(|at| check(at, 100_000));
+        let mut past = [0; 10];
+        assert_eq!(file.read_at(&mut past, content.len() as u64).unwrap(), 0);
+        assert_eq!(file.read_at(&mut past, content.len() as u64 - 4).unwrap(), 4);
+    }
+}
+
+#[test]
+fn with_o_direct() {
+    const O_DIRECT: i32 = 0o40_000;
+    let (rig, content) = one_file(5 * MIB + 100, &Setup::default());
+    let file = OpenOptions::new().read(true).custom_flags(O_DIRECT).open(rig.at("data")).unwrap();
+    let mut buf = vec![0; 2 * MIB + 4096];
+    let start = buf.as_ptr().align_offset(4096);
+    let aligned = &mut buf[start..start + 2 * MIB];
+    for offset in [0, 4096, MIB - 4096, 4 * MIB] {
+        let n = file.read_at(aligned, offset as u64).unwrap();
+        assert_eq!(n, aligned.len().min(content.len() - offset));
+        assert!(aligned[..n] == content[offset..offset + n]);
+    }
+}
+
+#[test]
+fn by_mmap() {
+    for setup in both_caches(3, false) {
+        let (rig, _) = one_file(6 * MIB + 9, &setup);
+        let file = File::open(rig.at("data")).unwrap();
+        let len = file.metadata().unwrap().len() as usize;
+        // SAFETY: a fresh private mapping of an open file, not written by anybody
+        // while it is looked at, unmapped below.
+        let mapped = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                rustix::mm::ProtFlags::READ,
+                rustix::mm::MapFlags::PRIVATE,
+                &file,
+                0,
+            )
+        }
+        .unwrap();
+        // SAFETY: `len` bytes have just been mapped there.
+        let same = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) }
+            == fs::read(rig.source(0, "data")).unwrap();
+        // SAFETY: mapped above, and the slice is gone.
+        unsafe { rustix::mm::munmap(mapped, len) }.unwrap();
+        assert!(same, "{}", setup.read);
+    }
+}
+
+#[test]
+fn sixty_four_readers_of_one_file_fetch_it_about_once() {
+    for setup in both_caches(3, false) {
+        let (rig, content) = one_file(8 * MIB, &setup);
+        let (rig, content) = (Arc::new(rig), Arc::new(content));
+        let readers: Vec<_> = (0..64)
+            .map(|_| {
+                let (rig, content) = (Arc::clone(&rig), Arc::clone(&content));
+                std::thread::spawn(move || {
+                    let mut file = File::open(rig.at("data")).unwrap();
+                    let mut got = Vec::new();
+                    file.read_to_end(&mut got).unwrap();
+                    assert!(got == *content);
+                })
+            })
+            .collect();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        // Each byte once, and some again that was given up in between.
+        let delivered = rig.delivered();
+        assert!(delivered <= 2 * content.len() as u64, "{delivered} bytes, {}", setup.read);
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn many_files_at_once_never_exceed_the_budget() {
+    let room = tree();
+    for i in 0..64 {
+        fs::write(root(&room).join(format!("f{i}")), bytes(MIB + i, i as u64)).unwrap();
+    }
+    let setup = Setup {
+        read: "cache = \"direct\"\nsegment_size = \"256KiB\"",
+        rest: "[memory]\nbudget = \"4MiB\"",
+        ..Setup::default()
+    };
+    let rig = Arc::new(mount(room, &setup));
+    let readers: Vec<_> = (0..64)
+        .map(|i| {
+            let rig = Arc::clone(&rig);
+            std::thread::spawn(move || {
+                let got = fs::read(rig.at(format!("f{i}"))).unwrap();
+                assert!(got == bytes(MIB + i, i as u64), "file {i}");
+                let g = rig.status().gauges;
+                assert!(g.buffer_used.max(g.buffer_memory) <= g.buffer_budget, "{g:?}");
+            })
+        })
+        .collect();
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    rig.expect_quiet();
+}
+
+#[test]
+fn random_readers_cost_what_they_ask_for() {
+    let setup = Setup { read: "cache = \"direct\"", ..Setup::default() };
+    let (rig, content) = one_file(32 * MIB, &setup);
+    let file = File::open(rig.at("data")).unwrap();
+    let mut random = Random(3);
+    let mut buf = [0; 4096];
+    for _ in 0..2000 {
+        let offset = random.below(content.len() as u64 / 4096) * 4096;
+        file.read_exact_at(&mut buf, offset).unwrap();
+        assert!(buf[..] == content[offset as usize..offset as usize + 4096]);
+    }
+    let delivered = rig.delivered();
+    assert!(delivered <= 2000 * 4096 * 105 / 100, "{delivered} bytes for {}", 2000 * 4096);
+}
+
+#[test]
+fn all_replicas_take_part_in_one_sequential_read() {
+    let (rig, content) = one_file(48 * MIB, &Setup::default());
+    for script in &rig.scripts {
+        // Slow enough that one replica alone is not.
+        let delay = fanfs::backend::Fault::Delay(std::time::Duration::from_millis(5));
+        script.add(fanfs::backend::FaultRule::always(fanfs::backend::Op::Read, delay));
+    }
+    assert!(fs::read(rig.at("data")).unwrap() == content);
+    for replica in rig.status().replicas {
+        let share = replica.counters.bytes as f64 / content.len() as f64;
+        assert!(share > 0.2, "{} read {share} of the file", replica.name);
+    }
+}
+
+#[test]
+fn sparse_files_of_five_tebibytes() {
+    let room = tree();
+    const END: u64 = 5 << 40;
+    let file = File::create(root(&room).join("sparse")).unwrap();
+    file.set_len(END).unwrap();
+    file.write_all_at(b"middle", 1 << 41).unwrap();
+    file.write_all_at(b"tail", END - 4).unwrap();
+    let rig = mount(room, &Setup::default());
+    let mut file = File::open(rig.at("sparse")).unwrap();
+    let mut buf = [0; 6];
+    file.read_exact_at(&mut buf, 1 << 41).unwrap();
+    assert_eq!(&buf, b"middle");
+    assert_eq!(file.read_at(&mut buf, END - 4).unwrap(), 4);
+    assert_eq!(&buf[..4], b"tail");
+    use rustix::fs::{SeekFrom as To, seek};
+    assert_eq!(seek(&file, To::Data(0)).unwrap(), 1 << 41);
+    let hole = seek(&file, To::Hole(1 << 41)).unwrap();
+    assert!(hole > 1 << 41 && hole < (1 << 41) + 65_536, "{hole}");
+    assert_eq!(seek(&file, To::Data(END)).unwrap_err(), rustix::io::Errno::NXIO);
+    assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), END);
+}
+
+#[test]
+fn tools_see_the_same_tree() {
+    let room = tree();
+    let dir = root(&room).join("a/b");
+    fs::create_dir_all(&dir).unwrap();
+    for i in 0..50 {
+        fs::write(dir.join(format!("f{i}")), bytes(i * 7919, i as u64)).unwrap();
+    }
+    let rig = mount(room, &Setup { copies: true, ..Setup::default() });
+    let diff =
+        Command::new("diff").arg("-r").arg(rig.at("a")).arg(rig.source(0, "a")).output().unwrap();
+    assert!(diff.status.success(), "{}", String::from_utf8_lossy(&diff.stdout));
+    let tar = Command::new("sh")
+        .arg("-c")
+        .arg("tar -C \"$0\" -cf - a | tar -C \"$1\" -df -")
+        .arg(rig.at(""))
+        .arg(rig.source(0, ""))
+        .output()
+        .unwrap();
+    assert!(tar.status.success(), "{}", String::from_utf8_lossy(&tar.stdout));
+}

@@ -1,0 +1,201 @@
+//! Replicas that fail, are late, hang or differ.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
+use rustix::io::Errno;
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+fn rig(len: usize, read: &'static str) -> (Rig, Vec<u8>) {
+    let room = tree();
+    let content = bytes(len, 5);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    (mount(room, &Setup { read, ..Setup::default() }), content)
+}
+
+fn always(rig: &Rig, replica: usize, op: Op, fault: Fault) {
+    rig.scripts[replica].add(FaultRule::always(op, fault));
+}
+
+fn after(rig: &Rig, replica: usize, after: u64, fault: Fault) {
+    rig.scripts[replica].add(FaultRule { after, ..FaultRule::always(Op::Read, fault) });
+}
+
+/// Reads the whole file and says how long the longest read(2) took.
+fn read_all(rig: &Rig, content: &[u8]) -> Duration {
+    let file = File::open(rig.at("f")).unwrap();
+    let mut longest = Duration::ZERO;
+    let mut buf = vec![0; MIB];
+    let mut at = 0;
+    while at < content.len() {
+        let started = Instant::now();
+        let n = file.read_at(&mut buf, at as u64).unwrap();
+        longest = longest.max(started.elapsed());
+        assert!(n > 0 && buf[..n] == content[at..at + n], "wrong bytes at {at}");
+        at += n;
+    }
+    longest
+}
+
+#[test]
+fn one_of_three_fails_every_read() {
+    let (rig, content) = rig(24 * MIB, "");
+    always(&rig, 1, Op::Read, Fault::Errno(Errno::IO));
+    read_all(&rig, &content);
+    let status = rig.status();
+    assert!(status.replicas[1].counters.errors > 0, "it was never asked");
+    assert_eq!(status.counters.read_errors, 0);
+    rig.expect_quiet();
+}
+
+#[test]
+fn one_of_three_delivers_in_crumbs() {
+    let (rig, content) = rig(6 * MIB, "");
+    always(&rig, 0, Op::Read, Fault::Short(1000));
+    read_all(&rig, &content);
+}
+
+#[test]
+fn one_of_three_hangs_in_the_middle() {
+    let (rig, content) = rig(40 * MIB, "");
+    for script in &rig.scripts {
+        script.add(FaultRule {
+            count: 12,
+            ..FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(3)))
+        });
+    }
+    after(&rig, 2, 3, Fault::Hang);
+    rig.scripts[2].heal();
+    after(&rig, 2, 3, Fault::Hang);
+    let longest = read_all(&rig, &content);
+    // A bound on what an application sees, far from the deadline of 30 s.
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+    let status = rig.status();
+    assert!(status.counters.hedges > 0, "nothing hung: {:?}", status.counters);
+    assert_eq!(status.counters.read_errors, 0);
+    rig.scripts[2].heal();
+    rig.expect_quiet();
+}
+
+#[test]
+fn one_of_three_is_two_seconds_late() {
+    let (rig, content) = rig(24 * MIB, "");
+    always(&rig, 0, Op::Read, Fault::Delay(Duration::from_secs(2)));
+    let started = Instant::now();
+    read_all(&rig, &content);
+    assert!(started.elapsed() < Duration::from_secs(6), "{:?}", started.elapsed());
+}
+
+#[test]
+fn all_fail_and_the_errno_is_theirs() {
+    let (rig, _) = rig(2 * MIB, "");
+    for errno in [Errno::IO, Errno::NOSPC, Errno::from_raw_os_error(512)] {
+        for replica in 0..3 {
+            rig.scripts[replica].heal();
+            always(&rig, replica, Op::Read, Fault::Errno(errno));
+        }
+        let error = fs::read(rig.at("f")).unwrap_err().raw_os_error().unwrap();
+        let expected = if errno.raw_os_error() == 512 { Errno::IO } else { errno };
+        assert_eq!(error, expected.raw_os_error());
+    }
+    for script in &rig.scripts {
+        script.heal();
+    }
+    assert_eq!(fs::read(rig.at("f")).unwrap().len(), 2 * MIB, "it does not recover");
+    rig.expect_quiet();
+}
+
+#[test]
+fn all_hang_and_the_read_ends_at_its_deadline() {
+    let (rig, _) = rig(2 * MIB, "deadline = \"1s\"\nattempt_deadline = \"300ms\"");
+    let file = File::open(rig.at("f")).unwrap();
+    for replica in 0..3 {
+        always(&rig, replica, Op::Read, Fault::Hang);
+    }
+    let started = Instant::now();
+    let error = file.read_at(&mut [0; 100], 0).unwrap_err().raw_os_error().unwrap();
+    let took = started.elapsed();
+    assert_eq!(error, Errno::TIMEDOUT.raw_os_error());
+    assert!(took > Duration::from_millis(900) && took < Duration::from_millis(1500), "{took:?}");
+    for script in &rig.scripts {
+        script.heal();
+    }
+    // The kernel may ask for its page again before it gives up.
+    let read = (0..50).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        file.read_at(&mut [0; 100], 0).ok()
+    });
+    assert_eq!(read, Some(100));
+    drop(file);
+    rig.expect_quiet();
+}
+
+#[test]
+fn metadata_goes_on_while_one_replica_hangs_or_fails() {
+    for fault in [Fault::Hang, Fault::Errno(Errno::IO), Fault::Delay(Duration::from_secs(3))] {
+        for replica in 0..3 {
+            let room = tree();
+            for i in 0..20 {
+                fs::create_dir(root(&room).join(format!("d{i}"))).unwrap();
+                fs::write(root(&room).join(format!("d{i}/f")), "x").unwrap();
+            }
+            let rig = mount(room, &Setup::default());
+            always(&rig, replica, Op::Any, fault);
+            let started = Instant::now();
+            for i in 0..20 {
+                assert_eq!(fs::read_dir(rig.at(format!("d{i}"))).unwrap().count(), 1);
+                assert_eq!(fs::read_to_string(rig.at(format!("d{i}/f"))).unwrap(), "x");
+            }
+            let took = started.elapsed();
+            assert!(took < Duration::from_secs(6), "replica {replica}, {fault:?}: {took:?}");
+            rig.scripts[replica].heal();
+        }
+    }
+}
+
+#[test]
+fn metadata_that_nobody_answers_ends_at_the_deadline() {
+    let room = tree();
+    let read = "deadline = \"1s\"\nattempt_deadline = \"300ms\"";
+    let rig = mount(room, &Setup { read, ..Setup::default() });
+    for replica in 0..3 {
+        always(&rig, replica, Op::Any, Fault::Hang);
+    }
+    let started = Instant::now();
+    let error = fs::metadata(rig.at("nobody")).unwrap_err().raw_os_error().unwrap();
+    let took = started.elapsed();
+    assert_eq!(error, Errno::TIMEDOUT.raw_os_error());
+    assert!(took > Duration::from_millis(900) && took < Duration::from_millis(1500), "{took:?}");
+}
+
+#[test]
+fn a_copy_that_differs_is_kept_off_the_file_and_counted() {
+    let content = bytes(12 * MIB, 4);
+    for damage in ["size", "mtime", "missing"] {
+        let room = tree();
+        fs::write(root(&room).join("f"), &content).unwrap();
+        let rig = mount(room, &Setup { copies: true, ..Setup::default() });
+        let copy = rig.source(1, "f");
+        match damage {
+            "size" => {
+                File::options().write(true).open(&copy).unwrap().set_len(5 * MIB as u64).unwrap()
+            }
+            "missing" => fs::remove_file(&copy).unwrap(),
+            // Other content, later; same size.
+            _ => fs::write(&copy, vec![0; content.len()]).unwrap(),
+        }
+        for script in &rig.scripts {
+            script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(5))));
+        }
+        read_all(&rig, &content);
+        let replicas = rig.status().replicas;
+        assert_eq!(replicas[1].counters.bytes, 0, "{damage}");
+        assert!(replicas[1].counters.disagreements > 0, "{damage}");
+        assert!(replicas[2].counters.bytes > 0, "{damage}");
+    }
+}

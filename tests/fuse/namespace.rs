@@ -1,0 +1,254 @@
+//! Names, attributes and directories.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
+
+use crate::rig::{Setup, mount, root, tree};
+
+fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    result.unwrap_err().raw_os_error().unwrap()
+}
+
+/// Everything that stat(2) tells, but for times of access.
+fn look(path: &Path) -> (u32, u64, u32, u32, u64, u64, (i64, i64), (i64, i64), u64) {
+    let m = fs::symlink_metadata(path).unwrap();
+    let times = ((m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec()));
+    (m.mode(), m.nlink(), m.uid(), m.gid(), m.size(), m.rdev(), times.0, times.1, m.ino())
+}
+
+#[test]
+fn every_kind_of_object_looks_the_same() {
+    let room = tree();
+    let at = root(&room);
+    fs::write(at.join("empty"), "").unwrap();
+    fs::write(at.join("file"), "x").unwrap();
+    fs::set_permissions(at.join("file"), PermissionsExt::from_mode(0o4711)).unwrap();
+    fs::hard_link(at.join("file"), at.join("link")).unwrap();
+    fs::create_dir(at.join("dir")).unwrap();
+    for (name, target) in [("dangling", "nowhere"), ("up", "../../etc/passwd"), ("abs", "/etc")] {
+        symlink(target, at.join(name)).unwrap();
+    }
+    fs::write(at.join(OsStr::from_bytes(b"\xff\xfe")), "not UTF-8").unwrap();
+    fs::write(at.join("n".repeat(255)), "long").unwrap();
+    mknodat(CWD, at.join("fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at.join("sock")).unwrap();
+    // Only root may; the others are worth testing without it.
+    let _ = mknodat(
+        CWD,
+        at.join("chr"),
+        FileType::CharacterDevice,
+        Mode::RUSR,
+        rustix::fs::makedev(1, 3),
+    );
+    let _ = mknodat(
+        CWD,
+        at.join("blk"),
+        FileType::BlockDevice,
+        Mode::RUSR,
+        rustix::fs::makedev(259, 70_000),
+    );
+    let rig = mount(room, &Setup::default());
+    let names: BTreeSet<OsString> =
+        fs::read_dir(rig.source(0, "")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let seen: BTreeSet<OsString> =
+        fs::read_dir(rig.at("")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, seen);
+    for name in &names {
+        assert_eq!(look(&rig.at(name)), look(&rig.source(0, name)), "{name:?}");
+        if let Ok(target) = fs::read_link(rig.source(0, name)) {
+            assert_eq!(fs::read_link(rig.at(name)).unwrap(), target);
+        }
+    }
+    assert_eq!(look(&rig.at("file")).8, look(&rig.at("link")).8, "hard links are one inode");
+}
+
+#[test]
+fn inode_numbers_are_the_same_on_the_next_mount_and_links_stay_one_inode() {
+    for copies in [false, true] {
+        let room = tree();
+        fs::write(root(&room).join("a"), "1").unwrap();
+        fs::create_dir(root(&room).join("d")).unwrap();
+        fs::write(root(&room).join("l1"), "2").unwrap();
+        fs::hard_link(root(&room).join("l1"), root(&room).join("d/l2")).unwrap();
+        let rig = mount(room, &Setup { copies, ..Setup::default() });
+        let ino = |name: &str| fs::symlink_metadata(rig.at(name)).unwrap().ino();
+        let first = [ino("a"), ino("d"), ino("l1"), ino("d/l2")];
+        assert_eq!(first[2], first[3], "copies {copies}");
+        assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3);
+        let rig = rig.again();
+        let ino = |name: &str| fs::symlink_metadata(rig.at(name)).unwrap().ino();
+        assert_eq!(first, [ino("a"), ino("d"), ino("l1"), ino("d/l2")], "copies {copies}");
+    }
+}
+
+#[test]
+fn nothing_can_be_changed() {
+    const EROFS: i32 = 30;
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    fs::create_dir(root(&room).join("d")).unwrap();
+    let rig = mount(room, &Setup::default());
+    assert_eq!(errno(File::create(rig.at("new"))), EROFS);
+    assert_eq!(errno(File::options().write(true).open(rig.at("f"))), EROFS);
+    assert_eq!(errno(fs::create_dir(rig.at("new"))), EROFS);
+    assert_eq!(errno(fs::remove_file(rig.at("f"))), EROFS);
+    assert_eq!(errno(fs::remove_dir(rig.at("d"))), EROFS);
+    assert_eq!(errno(fs::rename(rig.at("f"), rig.at("g"))), EROFS);
+    assert_eq!(errno(fs::hard_link(rig.at("f"), rig.at("g"))), EROFS);
+    assert_eq!(errno(symlink("x", rig.at("g"))), EROFS);
+    assert_eq!(errno(fs::set_permissions(rig.at("f"), PermissionsExt::from_mode(0o600))), EROFS);
+    let set = rustix::fs::setxattr(rig.at("f"), "user.x", b"1", XattrFlags::empty());
+    assert_eq!(set.unwrap_err().raw_os_error(), EROFS);
+}
+
+#[test]
+fn errors_are_those_of_the_replica() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    symlink("loop", root(&room).join("loop")).unwrap();
+    let rig = mount(room, &Setup::default());
+    for path in ["missing", "f/below", "loop", &"n".repeat(256), ""] {
+        let (here, there) = (File::open(rig.at(path)), File::open(rig.source(0, path)));
+        let code =
+            |result: &io::Result<File>| result.as_ref().err().and_then(io::Error::raw_os_error);
+        assert_eq!(code(&here), code(&there), "{path}");
+    }
+}
+
+#[test]
+fn extended_attributes() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    let value = vec![7; 3000];
+    if rustix::fs::setxattr(root(&room).join("f"), "user.key", &value, XattrFlags::empty()).is_err()
+    {
+        eprintln!("skipped: the temporary directory has no extended attributes");
+        return;
+    }
+    let rig = mount(room, &Setup::default());
+    let mut buf = vec![0; 4000];
+    let n = rustix::fs::getxattr(rig.at("f"), "user.key", &mut buf[..]).unwrap();
+    assert_eq!(&buf[..n], &value[..]);
+    assert_eq!(
+        rustix::fs::getxattr(rig.at("f"), "user.key", &mut [0u8; 10][..]),
+        Err(rustix::io::Errno::RANGE)
+    );
+    assert_eq!(
+        rustix::fs::getxattr(rig.at("f"), "user.no", &mut buf[..]),
+        Err(rustix::io::Errno::NODATA)
+    );
+    let mut names = vec![0u8; 100];
+    let n = rustix::fs::listxattr(rig.at("f"), &mut names[..]).unwrap();
+    assert_eq!(&names[..n], b"user.key\0");
+}
+
+#[test]
+fn a_hundred_thousand_entries_come_once_each() {
+    let room = tree();
+    let dir = root(&room).join("many");
+    fs::create_dir(&dir).unwrap();
+    for i in 0..100_000 {
+        File::create(dir.join(format!("entry-{i}"))).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    let names: Vec<OsString> =
+        fs::read_dir(rig.at("many")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 100_000);
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 100_000);
+    for name in names.iter().step_by(9973) {
+        assert_eq!(fs::metadata(rig.at("many").join(name)).unwrap().len(), 0);
+    }
+}
+
+#[test]
+fn offsets_stay_good_and_rewinding_lists_anew() {
+    let room = tree();
+    for i in 0..500 {
+        File::create(root(&room).join(format!("f{i}"))).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    let dir = File::open(rig.at("")).unwrap();
+    let mut stream = rustix::fs::Dir::read_from(&dir).unwrap();
+    let all: Vec<_> = stream
+        .by_ref()
+        .map(|e| e.unwrap())
+        .map(|e| (e.offset(), e.file_name().to_owned()))
+        .collect();
+    assert_eq!(all.len(), 502);
+    for at in [0, 1, 2, 77, 300, 500] {
+        stream.seek(all[at].0).unwrap();
+        let next = stream.next().unwrap().unwrap();
+        assert_eq!(next.file_name(), all[at + 1].1.as_c_str());
+    }
+    File::create(rig.source(0, "new")).unwrap();
+    stream.rewind();
+    let again = stream.by_ref().map(|e| e.unwrap().file_name().to_owned()).collect::<BTreeSet<_>>();
+    assert!(again.contains(c"new"));
+    assert_eq!(again.len(), 503);
+}
+
+#[test]
+fn paths_deeper_than_the_kernel_takes_at_once() {
+    let room = tree();
+    let name = "d".repeat(200);
+    let mut dir = File::open(root(&room)).unwrap();
+    for _ in 0..30 {
+        rustix::fs::mkdirat(&dir, &*name, Mode::RWXU).unwrap();
+        let flags = rustix::fs::OFlags::RDONLY;
+        dir = rustix::fs::openat(&dir, &*name, flags, Mode::empty()).unwrap().into();
+    }
+    let flags = rustix::fs::OFlags::CREATE | rustix::fs::OFlags::WRONLY;
+    rustix::io::write(rustix::fs::openat(&dir, "deep", flags, Mode::RUSR).unwrap(), b"deep")
+        .unwrap();
+    let rig = mount(room, &Setup::default());
+    let mut dir = File::open(rig.at("")).unwrap();
+    for _ in 0..30 {
+        let flags = rustix::fs::OFlags::RDONLY;
+        dir = rustix::fs::openat(&dir, &*name, flags, Mode::empty()).unwrap().into();
+    }
+    let file = rustix::fs::openat(&dir, "deep", rustix::fs::OFlags::RDONLY, Mode::empty()).unwrap();
+    let mut buf = [0; 10];
+    assert_eq!(rustix::io::read(&file, &mut buf[..]).unwrap(), 4);
+}
+
+#[test]
+fn permissions_are_checked_for_the_caller() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can become somebody else");
+        return;
+    }
+    let room = tree();
+    fs::write(root(&room).join("mine"), "x").unwrap();
+    fs::set_permissions(root(&room).join("mine"), PermissionsExt::from_mode(0o600)).unwrap();
+    fs::write(root(&room).join("all"), "x").unwrap();
+    fs::set_permissions(root(&room).join("all"), PermissionsExt::from_mode(0o644)).unwrap();
+    fs::set_permissions(room.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let rig = mount(room, &Setup::default());
+    let cat = |name: &str| {
+        let mut command = Command::new("cat");
+        command.arg(rig.at(name));
+        std::os::unix::process::CommandExt::uid(&mut command, 12345);
+        std::os::unix::process::CommandExt::gid(&mut command, 12345);
+        command.output().unwrap()
+    };
+    assert!(cat("all").status.success());
+    let refused = cat("mine");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("Permission denied"));
+}
+
+#[test]
+fn the_volume_is_as_large_as_one_replica() {
+    let rig = mount(tree(), &Setup { replicas: 5, ..Setup::default() });
+    let (here, there) =
+        (rustix::fs::statvfs(rig.at("")).unwrap(), rustix::fs::statvfs(rig.source(0, "")).unwrap());
+    assert_eq!(here.f_blocks * here.f_frsize, there.f_blocks * there.f_frsize);
+    assert_eq!(here.f_namemax, there.f_namemax);
+}

@@ -1,0 +1,162 @@
+//! A tree on disk, and a mount over it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Backend, Directory, FaultScript, Faulty};
+use fanfs::config;
+use fanfs::control::Status;
+use fanfs::daemon::{Extra, Mount};
+use fanfs::volume::ReplicaMap;
+use tempfile::TempDir;
+
+/// How a rig is set up.
+pub(crate) struct Setup {
+    pub(crate) replicas: usize,
+    pub(crate) copies: bool,
+    pub(crate) read: &'static str,
+    pub(crate) rest: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { replicas: 3, copies: false, read: "", rest: "" }
+    }
+}
+
+/// A mounted volume over trees in a temporary directory.
+pub(crate) struct Rig {
+    mount: Option<Mount>,
+    pub(crate) scripts: Vec<Arc<FaultScript>>,
+    room: TempDir,
+    copies: bool,
+    text: String,
+    backends: ReplicaMap<Arc<dyn Backend>>,
+}
+
+/// An empty tree to be filled before it is mounted.
+pub(crate) fn tree() -> TempDir {
+    let room = tempfile::Builder::new().prefix("fanfs-test-").tempdir().unwrap();
+    fs::create_dir(room.path().join("tree")).unwrap();
+    fs::create_dir(room.path().join("mnt")).unwrap();
+    room
+}
+
+/// Where [`tree`] is to be filled.
+pub(crate) fn root(room: &TempDir) -> PathBuf {
+    room.path().join("tree")
+}
+
+/// Mounts `room`'s tree: seen N times, or copied N-1 times.
+pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
+    let mode = if setup.copies { "copies" } else { "shared" };
+    let mut text =
+        format!("[volume]\nname = \"test\"\nmode = \"{mode}\"\nchunk_size = \"64MiB\"\n");
+    let mut scripts = Vec::new();
+    let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
+    for i in 0..setup.replicas {
+        let dir =
+            if setup.copies && i > 0 { room.path().join(format!("copy{i}")) } else { root(&room) };
+        if !dir.exists() {
+            let copied = Command::new("cp").arg("-a").arg(root(&room)).arg(&dir).status().unwrap();
+            assert!(copied.success());
+        }
+        text.push_str(&format!("[[replica]]\npath = \"/test/r{i}\"\n"));
+        let script = Arc::new(FaultScript::default());
+        backends.push(Arc::new(Faulty::new(Directory::open(&dir).unwrap(), Arc::clone(&script))));
+        scripts.push(script);
+    }
+    text.push_str(&format!("[read]\n{}\n{}\n", setup.read, setup.rest));
+    let config = config::parse(&text, Path::new("test")).unwrap();
+    let backends = ReplicaMap::from_iter(backends);
+    let mount = start(config, backends.clone(), room.path());
+    Rig { mount: Some(mount), scripts, room, copies: setup.copies, text, backends }
+}
+
+fn start(config: config::Config, backends: ReplicaMap<Arc<dyn Backend>>, room: &Path) -> Mount {
+    let extra = Extra { no_control: true, allow_other: true, ..Extra::default() };
+    Mount::start(config, backends, &room.join("mnt"), &extra).unwrap()
+}
+
+impl Rig {
+    /// Unmounts and mounts the same trees again.
+    pub(crate) fn again(mut self) -> Self {
+        self.mount.take().unwrap().stop().unwrap();
+        let config = config::parse(&self.text, Path::new("test")).unwrap();
+        self.mount = Some(start(config, self.backends.clone(), self.room.path()));
+        self
+    }
+
+    /// A path in the mount.
+    pub(crate) fn at(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.room.path().join("mnt").join(path)
+    }
+
+    /// The same path in replica `i`'s tree.
+    pub(crate) fn source(&self, i: usize, path: impl AsRef<Path>) -> PathBuf {
+        let tree = if self.copies && i > 0 { format!("copy{i}") } else { "tree".to_owned() };
+        self.room.path().join(tree).join(path)
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.mount.as_ref().unwrap().status()
+    }
+
+    /// Bytes that the replicas delivered.
+    pub(crate) fn delivered(&self) -> u64 {
+        self.status().replicas.iter().map(|replica| replica.counters.bytes).sum()
+    }
+
+    /// Nothing is left open, waiting, in flight or in memory. The kernel sends
+    /// releases a little after close(2), so give it a moment.
+    pub(crate) fn expect_quiet(&self) {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let g = self.status().gauges;
+            let busy = g.buffer_used as usize + g.segments_waiting + g.segments_in_flight;
+            if busy + g.requests + g.calls + g.handles == 0 {
+                return;
+            }
+            assert!(Instant::now() < until, "not quiet: {g:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for script in &self.scripts {
+            script.heal();
+        }
+        if let Some(mount) = self.mount.take() {
+            let ended = mount.stop();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+/// Bytes that differ everywhere and are the same in each run.
+pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
+    let mut content = vec![0; len];
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&seed.to_le_bytes());
+    hasher.finalize_xof().fill(&mut content);
+    content
+}
+
+/// A small generator, so that failures repeat.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
