@@ -120,7 +120,7 @@ fn run(command: Command) -> Outcome {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Check { volume, json } => {
-            Ok(check::run(&crate::config::load(&volume).map_err(Failure::usage)?, json))
+            check::run(&crate::config::load(&volume).map_err(Failure::usage)?, json)
         }
         Command::Status(args) => status::run(&args),
         Command::Demo(args) => demo::run(&args),
@@ -145,6 +145,23 @@ fn usage(error: &clap::Error) -> Outcome {
     }
     line.push_str("; see `fanfs --help`");
     Err(Failure::Usage(line))
+}
+
+/// Prints `text` to standard output. A reader who has gone (`fanfs status | head`)
+/// is no failure.
+fn say(text: &str) -> Outcome {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// `value` as JSON for people and programs.
+fn to_json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let json = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
+    Ok(json + "\n")
 }
 
 /// An absolute form of `path` that does not touch the file system, for places

@@ -25,6 +25,7 @@ use crate::fuse::{AttachError, MountOptions, Session, detach};
 use crate::read::{ReadPolicy, Reader};
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
+use crate::volume::mounts::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap};
 
 /// Why a volume could not be mounted.
@@ -380,11 +381,23 @@ fn check_mount_point(path: &Path) -> Result<PathBuf, StartError> {
         return Err(wrong("not a directory".to_owned()));
     }
     if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
-        return Err(wrong(
-            "already a mount point; unmount what is there or choose another".to_owned(),
-        ));
+        return Err(wrong(what_is_mounted(&path)));
     }
     Ok(path)
+}
+
+/// Says what is in the way at a mount point. One of fanfs whose daemon does not
+/// answer has none any more.
+fn what_is_mounted(path: &Path) -> String {
+    let table = MountTable::read().unwrap_or_else(|_| MountTable::parse(b""));
+    let ours = table.containing(path).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
+    if !ours {
+        return "already a mount point; unmount what is there or choose another".to_owned();
+    }
+    match control::ask_status(&control::socket_path(path)) {
+        Ok(status) => format!("already a mount point, of volume {}", status.volume),
+        Err(_) => "a dead FUSE mount is in the way; remove it with `fanfs umount`".to_owned(),
+    }
 }
 
 /// An open file takes a descriptor for each replica that reads it; the usual

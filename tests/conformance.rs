@@ -59,7 +59,7 @@ fn suite(backend: &dyn Backend) {
     let asked = ["f".into(), "gone".into(), "up".into()];
     let found = backend.stat_entries(p("d"), &asked).unwrap();
     assert_eq!(found[0].unwrap().size, MIB as u64 + 5);
-    assert_eq!(refused(found[1].clone()), Errno::NOENT);
+    assert_eq!(refused(found[1]), Errno::NOENT);
     assert_eq!(found[2].unwrap().kind, FileKind::Symlink);
     // Symbolic links come verbatim and are followed by nobody.
     assert_eq!(backend.read_link(p("d/up")).unwrap(), "../../somewhere");

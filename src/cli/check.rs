@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use bytesize::ByteSize;
 use serde::Serialize;
 
+use super::{Outcome, say, to_json};
 use crate::config::Config;
 use crate::volume::Mode;
 use crate::volume::survey::{
@@ -73,20 +74,10 @@ pub struct Remark {
 }
 
 /// Surveys the volume's replicas, prints the report on stdout.
-pub fn run(config: &Config, json: bool) -> ExitCode {
+pub(super) fn run(config: &Config, json: bool) -> Outcome {
     let report = Report::new(config, &survey(question(config, None), DEFAULT_LIMIT));
-    if json {
-        match serde_json::to_string_pretty(&report) {
-            Ok(text) => println!("{text}"),
-            Err(error) => {
-                eprintln!("fanfs check: {error}");
-                return ExitCode::FAILURE;
-            }
-        }
-    } else {
-        print!("{report}");
-    }
-    if report.has_errors() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    say(&if json { to_json(&report)? } else { report.to_string() })?;
+    Ok(ExitCode::from(u8::from(report.has_errors())))
 }
 
 /// What a configuration asks of a survey. `mount_point`, canonical, is known at

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, Outcome};
+use super::{Failure, Outcome, say, to_json};
 use crate::backend::{Backend, Directory, RateLimited};
 use crate::config;
 use crate::config::units::{Rate, Size};
@@ -65,10 +65,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     // Goes with all that is in it when this function ends, whichever way.
     let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
     match demo(args, room.path(), &interrupted) {
-        Ok(rows) => {
-            report(args, &rows)?;
-            Ok(ExitCode::SUCCESS)
-        }
+        Ok(rows) => report(args, &rows),
         // What a shell reports of a program that Ctrl-C ended.
         Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(130)),
         Err(failure) => Err(failure),
@@ -82,10 +79,10 @@ fn demo(args: &Args, room: &Path, interrupted: &Arc<AtomicBool>) -> Result<Vec<R
         std::fs::create_dir(dir).map_err(|e| Failure::failed(format!("{}: {e}", dir.display())))?;
     }
     if !args.json {
-        println!(
-            "{} replicas of {} each; one reader reads a file of {} through a mount over some of them",
+        say(&format!(
+            "{} replicas of {} each; one reader reads a file of {} through a mount over some of them\n",
             args.replicas, args.rate, args.size
-        );
+        ))?;
     }
     let bar = progress("making the file", args.size.0);
     let expected = make_file(&tree.join("data"), args.size.0, &bar, interrupted);
@@ -211,27 +208,26 @@ fn progress(what: &str, bytes: u64) -> ProgressBar {
     bar
 }
 
-fn report(args: &Args, rows: &[Row]) -> Result<(), Failure> {
+fn report(args: &Args, rows: &[Row]) -> Outcome {
     if args.json {
-        println!("{}", serde_json::to_string_pretty(rows).map_err(Failure::failed)?);
-        return Ok(());
+        return say(&to_json(&rows)?);
     }
-    println!("\n  replicas   MiB/s   ratio   share of each replica");
+    let mut text = "\n  replicas   MiB/s   ratio   share of each replica\n".to_owned();
     for row in rows {
         let shares: Vec<_> =
             row.shares.iter().map(|share| format!("{:.0}%", share * 100.0)).collect();
-        println!(
-            "  {:>8} {:>7.1} {:>7.2}   {}",
+        text.push_str(&format!(
+            "  {:>8} {:>7.1} {:>7.2}   {}\n",
             row.replicas,
             row.mib_per_second,
             row.ratio,
             shares.join(" ")
-        );
+        ));
     }
-    println!(
-        "\nEvery byte was as written. Next: docs/CONFIGURATION.md, then `fanfs check` and `fanfs mount`."
+    text.push_str(
+        "\nEvery byte was as written. Next: docs/CONFIGURATION.md, `fanfs check`, `fanfs mount`.\n",
     );
-    Ok(())
+    say(&text)
 }
 
 /// A flag that Ctrl-C or SIGTERM sets, instead of ending the program with the

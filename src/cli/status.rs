@@ -1,12 +1,12 @@
 //! `fanfs status`.
 
+use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute};
+use super::{Failure, Outcome, absolute, say, to_json};
 use crate::control::{self, Status};
 use crate::scheduler::health::HealthState;
 
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 })
             })?;
             if args.json {
-                return json(&status);
+                return say(&to_json(&status)?);
             }
             vec![status]
         }
@@ -45,20 +45,12 @@ pub(super) fn run(args: &Args) -> Outcome {
         }
     };
     if args.json {
-        return json(&found);
+        return say(&to_json(&found)?);
     }
     if found.is_empty() {
-        println!("no volume is mounted");
+        return say("no volume is mounted\n");
     }
-    for status in &found {
-        print(status);
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn json(value: &impl serde::Serialize) -> Outcome {
-    println!("{}", serde_json::to_string_pretty(value).map_err(Failure::failed)?);
-    Ok(ExitCode::SUCCESS)
+    say(&found.iter().map(table).collect::<String>())
 }
 
 fn size(bytes: u64) -> String {
@@ -73,16 +65,27 @@ fn micros(us: u64) -> String {
     }
 }
 
-fn print(status: &Status) {
+/// Adds a line to a `String`, which cannot fail.
+macro_rules! line {
+    ($text:ident, $($arg:tt)*) => {{
+        let _ = writeln!($text, $($arg)*);
+    }};
+}
+
+/// One volume's state for people.
+fn table(status: &Status) -> String {
+    let mut text = String::new();
     let up = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
-    println!(
+    line!(
+        text,
         "{} at {} ({}), pid {}, up {up}",
         status.volume,
         status.mount_point.display(),
         status.source.display(),
         status.pid
     );
-    println!(
+    line!(
+        text,
         "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
         "replica",
         "health",
@@ -102,7 +105,8 @@ fn print(status: &Status) {
             HealthState::Ejected => "ejected",
             HealthState::Probing => "probing",
         };
-        println!(
+        line!(
+            text,
             "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
             replica.name,
             health,
@@ -118,7 +122,8 @@ fn print(status: &Status) {
         );
     }
     let (c, g) = (&status.counters, &status.gauges);
-    println!(
+    line!(
+        text,
         "  delivered {} in {} reads ({} from memory, {} failed); {} metadata calls ({} failed over)",
         size(c.bytes_delivered),
         c.reads,
@@ -127,7 +132,8 @@ fn print(status: &Status) {
         c.metadata,
         c.metadata_failovers
     );
-    println!(
+    line!(
+        text,
         "  retries {}, hedges {}, wasted {}; buffers {} of {} in use, {} kept; {} open, {} inodes, {} requests waiting",
         c.retries,
         c.hedges,
@@ -139,4 +145,5 @@ fn print(status: &Status) {
         g.inodes,
         g.requests
     );
+    text
 }

@@ -1,0 +1,8 @@
+//! The program as users start it: its errors, its daemon, its other names.
+
+#[path = "cli/daemon.rs"]
+mod daemon;
+#[path = "cli/errors.rs"]
+mod errors;
+#[path = "cli/room.rs"]
+mod room;

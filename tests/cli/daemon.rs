@@ -1,0 +1,232 @@
+//! Mounting for good: the daemon, its end, its status, mount(8).
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::symlink;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::room::Room;
+
+fn pid(room: &Room) -> Pid {
+    let daemons = room.daemons();
+    assert_eq!(daemons.len(), 1, "{daemons:?}");
+    Pid::from_raw(daemons[0]).unwrap()
+}
+
+#[test]
+fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
+    let room = Room::new();
+    // Reading all its output, as `$(fanfs mount ...)` does, waits for every
+    // process that has it open: the daemon must not.
+    room.expect(&["mount", "v.toml", "mnt"]);
+    assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+    let line = room.mounted().unwrap();
+    assert!(line.contains(" fuse.fanfs fanfs:v ro,"), "{line}");
+    assert!(line.contains("ro,nosuid,nodev"), "{line}");
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid(&room).as_raw_nonzero())).unwrap();
+    let session = stat.rsplit(')').next().unwrap().split_whitespace().nth(3).unwrap();
+    assert_eq!(session, pid(&room).as_raw_nonzero().to_string(), "not in a session of its own");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    assert!(
+        fs::read_dir(room.path("run"))
+            .unwrap()
+            .all(|e| { e.unwrap().path().extension().is_some_and(|extension| extension == "log") })
+    );
+}
+
+#[test]
+fn a_second_mount_and_a_dead_one_are_told_apart() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let again = room.fanfs(&["mount", "v.toml", "mnt"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("already a mount point"));
+    kill_process(pid(&room), Signal::KILL).unwrap();
+    room.eventually("the daemon is dead", || fs::metadata(room.path("mnt")).is_err());
+    let again = room.fanfs(&["mount", "v.toml", "mnt"]).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(
+        said.contains("a dead FUSE mount is in the way; remove it with `fanfs umount`"),
+        "{said}"
+    );
+    room.expect(&["umount", "mnt"]);
+    room.expect(&["mount", "v.toml", "mnt"]);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn status_shows_what_was_read() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    fs::read(room.path("mnt/hello")).unwrap();
+    let status = room.expect(&["status", "mnt", "--json"]).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    assert_eq!(status["volume"], "v");
+    assert_eq!(status["mode"], "shared");
+    assert_eq!(status["counters"]["bytes_delivered"], 6);
+    let replicas = status["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 2);
+    assert_eq!(replicas.iter().map(|r| r["bytes"].as_u64().unwrap()).sum::<u64>(), 6);
+    assert!(replicas.iter().all(|r| r["health"] == "healthy"));
+    assert_eq!(status["gauges"]["buffer_budget"], 256 << 20);
+    let all: serde_json::Value =
+        serde_json::from_slice(&room.expect(&["status", "--json"]).stdout).unwrap();
+    assert_eq!(all.as_array().unwrap().len(), 1);
+    let text = String::from_utf8(room.expect(&["status"]).stdout).unwrap();
+    assert!(text.contains("r1 ") && text.contains("healthy"), "{text}");
+    // A reader that goes away early is no reason to panic.
+    let mut child =
+        room.fanfs(&["status"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "");
+    room.expect(&["umount", "mnt"]);
+}
+
+#[test]
+fn only_the_owner_may_ask() {
+    use std::os::unix::fs::PermissionsExt;
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&room.path("run")), 0o700);
+    let socket = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    let socket =
+        socket.into_iter().find(|path| path.extension().is_some_and(|e| e == "sock")).unwrap();
+    assert_eq!(mode(&socket), 0o600);
+    // Whatever somebody sends there, the daemon stays.
+    for nonsense in [&b"\n"[..], b"{\"ask\":\"reboot\"}\n", b"\xff\xff\xff\n", &[b'x'; 100_000]] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let _ = stream.write_all(nonsense);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.is_empty() || answer.contains("error"), "{answer}");
+    }
+    room.expect(&["status", "mnt"]);
+    room.expect(&["umount", "mnt"]);
+}
+
+#[test]
+fn signals_unmount_also_while_files_are_open_and_being_read() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let room = Room::new();
+        fs::write(room.path("tree/slow"), vec![7; 8 << 20]).unwrap();
+        room.volume("slow.toml", "max_rate = \"64KiB/s\"", "");
+        room.expect(&["mount", "slow.toml", "mnt"]);
+        let mut file = File::open(room.path("mnt/slow")).unwrap();
+        let reader = std::thread::spawn(move || file.read_to_end(&mut Vec::new()).is_err());
+        std::thread::sleep(Duration::from_millis(300));
+        let started = Instant::now();
+        kill_process(pid(&room), signal).unwrap();
+        room.expect_gone();
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(reader.join().unwrap(), "the read should have failed");
+    }
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_but_lazily() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let mut file = File::open(room.path("mnt/hello")).unwrap();
+    let busy = room.fanfs(&["umount", "mnt"]).output().unwrap();
+    assert_eq!(busy.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&busy.stderr).contains("is in use"));
+    room.expect(&["umount", "--lazy", "mnt"]);
+    assert!(room.mounted().is_none());
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "hello\n");
+    drop(file);
+    room.expect_gone();
+}
+
+#[test]
+fn somebody_elses_umount_ends_the_daemon() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    assert!(Command::new("umount").arg(room.path("mnt")).status().unwrap().success());
+    room.expect_gone();
+}
+
+#[test]
+fn as_a_helper_of_mount() {
+    let room = Room::new();
+    let helper = room.path("mount.fanfs");
+    symlink(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
+    let args =
+        ["v.toml", "mnt", "-s", "-o", "rw,noexec,noauto,_netdev,x-systemd.automount,unheard_of"];
+    let output = room.program(&helper, &args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(room.mounted().unwrap().contains("ro,nosuid,nodev,noexec"), "{:?}", room.mounted());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn by_mount_fuse3() {
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sbin/mount.fuse3").exists()
+    {
+        eprintln!("skipped: needs root and mount.fuse3");
+        return;
+    }
+    let room = Room::new();
+    fs::create_dir(room.path("bin")).unwrap();
+    symlink(env!("CARGO_BIN_EXE_fanfs"), room.path("bin/fanfs")).unwrap();
+    // What mount(8) runs for a line of type fuse.fanfs in /etc/fstab; it sets
+    // PATH itself, so fanfs must be installed for the whole of it.
+    let path = format!("{}:{}", room.path("bin").display(), std::env::var("PATH").unwrap());
+    let options = "rw,ro,allow_other,noauto,_netdev,x-systemd.automount";
+    let args = ["v.toml", "mnt", "-o", options, "-t", "fuse.fanfs"];
+    let program = std::path::Path::new("/sbin/mount.fuse3");
+    let output = room.program(program, &args).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line = room.mounted().unwrap();
+    assert!(line.contains("ro,nosuid,nodev") && line.contains("allow_other"), "{line}");
+    assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn the_demo_shows_what_it_promises_and_leaves_nothing() {
+    let room = Room::new();
+    let dir = room.path("mnt");
+    let args =
+        ["demo", "--size", "24MiB", "--rate", "40MiB/s", "--json", "--dir", dir.to_str().unwrap()];
+    let rows: serde_json::Value = serde_json::from_slice(&room.expect(&args).stdout).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(
+        rows.iter().map(|row| row["replicas"].as_u64().unwrap()).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    // How much faster is for a bench; that all take part is not.
+    for share in rows[2]["shares"].as_array().unwrap() {
+        assert!(share.as_f64().unwrap() > 0.15, "{rows:?}");
+    }
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "something is left behind");
+}
+
+#[test]
+fn an_interrupted_demo_cleans_up() {
+    let room = Room::new();
+    let dir = room.path("mnt");
+    let args = ["demo", "--size", "64MiB", "--rate", "1MiB/s", "--dir", dir.to_str().unwrap()];
+    let mut child = room.fanfs(&args).stdout(Stdio::null()).spawn().unwrap();
+    let mounted = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.contains(&format!("{}/fanfs-demo-", dir.display()))
+    };
+    room.eventually("the demo has mounted", mounted);
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!mounted());
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "something is left behind");
+}

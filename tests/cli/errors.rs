@@ -1,0 +1,214 @@
+//! Whatever is wrong is said in one line, with the right exit status.
+
+use std::fs;
+
+use crate::room::Room;
+
+/// Arguments, exit status, and what standard error must be; `{room}` stands for
+/// the room's directory.
+const COMMAND_LINES: &[(&str, i32, &str)] = &[
+    (
+        "mout v.toml mnt",
+        2,
+        "fanfs: unrecognized subcommand 'mout'; some similar subcommands exist: 'umount', 'mount'; see `fanfs --help`",
+    ),
+    (
+        "mount",
+        2,
+        "fanfs: the following required arguments were not provided: <VOLUME> <MOUNTPOINT>; see `fanfs --help`",
+    ),
+    (
+        "mount v.toml",
+        2,
+        "fanfs: the following required arguments were not provided: <MOUNTPOINT>; see `fanfs --help`",
+    ),
+    (
+        "mount v.toml mnt --forground",
+        2,
+        "fanfs: unexpected argument '--forground' found; a similar argument exists: '--foreground'; see `fanfs --help`",
+    ),
+    (
+        "mount v.toml mnt -o allow_othr",
+        2,
+        "fanfs: mount option `allow_othr` is not known; did you mean `allow_other`?",
+    ),
+    (
+        "mount v.toml mnt -o remount,ro",
+        2,
+        "fanfs: mount option `remount` is not supported; unmount and mount again",
+    ),
+    ("mount v.toml mnt -o log", 2, "fanfs: mount option `log` wants a file: log=FILE"),
+    (
+        "mount none.toml mnt",
+        2,
+        "fanfs: none.toml: cannot be read: No such file or directory (os error 2); check the path",
+    ),
+    (
+        "mount tree mnt",
+        2,
+        "fanfs: tree: cannot be read: Is a directory (os error 21); give the file in it",
+    ),
+    (
+        "check none.toml",
+        2,
+        "fanfs: none.toml: cannot be read: No such file or directory (os error 2); check the path",
+    ),
+    (
+        "mount v.toml nowhere",
+        1,
+        "fanfs: mount point {room}/nowhere: No such file or directory (os error 2)",
+    ),
+    ("mount v.toml a-file", 1, "fanfs: mount point {room}/a-file: not a directory"),
+    (
+        "mount v.toml /proc",
+        1,
+        "fanfs: mount point /proc: already a mount point; unmount what is there or choose another",
+    ),
+    (
+        "mount v.toml mnt --log nowhere/log",
+        1,
+        "fanfs: log file nowhere/log: No such file or directory (os error 2)",
+    ),
+    ("umount mnt", 1, "fanfs: {room}/mnt is not mounted"),
+    ("umount nowhere", 1, "fanfs: {room}/nowhere is not mounted"),
+    ("umount /proc", 1, "fanfs: /proc is a mount of type proc, not of fanfs; use umount"),
+    ("status mnt", 1, "fanfs: no fanfs volume of this user is mounted at {room}/mnt"),
+    (
+        "demo --replicas 0",
+        2,
+        "fanfs: invalid value '0' for '--replicas <REPLICAS>': 0 is not in 1..=64; see `fanfs --help`",
+    ),
+    (
+        "demo --rate 100",
+        2,
+        "fanfs: invalid value '100' for '--rate <RATE>': \"100\" has no unit; give one, such as \"100MiB/s\"; see `fanfs --help`",
+    ),
+    (
+        "demo --size huge",
+        2,
+        "fanfs: invalid value 'huge' for '--size <SIZE>': \"huge\" is not a size; write a number and a unit, such as \"1MiB\"; see `fanfs --help`",
+    ),
+    (
+        "demo --dir nowhere --size 1MiB",
+        1,
+        "fanfs: nowhere: No such file or directory (os error 2) at path ",
+    ),
+    ("./v.toml mnt -x", 2, "fanfs: flag `-x` is not known"),
+    ("./v.toml mnt -o", 2, "fanfs: `-o` wants a list of options"),
+];
+
+/// What the volume's file says, exit status of `fanfs mount` and its error.
+const VOLUMES: &[(&str, i32, &str)] = &[
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n",
+        2,
+        "fanfs: t.toml: key `replica` is missing; add at least one [[replica]] with a path",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"share\"\n[[replica]]\npath = \"/x\"\n",
+        2,
+        "fanfs: t.toml:3: key `volume.mode`: \"share\" is not known; did you mean \"shared\"?",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"x\"\n",
+        2,
+        "fanfs: t.toml:5: key `replica[1].path`: \"x\" is not absolute; start it with /",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\nchunk_sise = \"1MiB\"\n[[replica]]\npath = \"/x\"\n",
+        2,
+        "fanfs: t.toml:4: key `volume.chunk_sise` is not known; did you mean `chunk_size`?",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\nchunk_size = 1024\n[[replica]]\npath = \"/x\"\n",
+        2,
+        "fanfs: t.toml:4: key `volume.chunk_size`: 1024 has no unit; give one, such as \"1MiB\"",
+    ),
+    ("[volume\n", 2, "fanfs: t.toml:1: "),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n[[replica]]\npath = \"/x\"\n",
+        2,
+        "fanfs: t.toml:4: key `volume.access`: ",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/nowhere\"\n",
+        1,
+        "fanfs: r1: {room}/nowhere does not exist",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/a-file\"\n",
+        1,
+        "fanfs: r1: {room}/a-file is not a directory",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\n",
+        1,
+        "fanfs: r1: {room}/tree is not a mount, nor on a network file system; mount it, or set `require_mount = false` for this replica",
+    ),
+    (
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\nrequire_mount = false\n\
+         [[replica]]\npath = \"{room}/other\"\nrequire_mount = false\n",
+        1,
+        "fanfs: not the same file system: r1 has root inode ",
+    ),
+];
+
+/// What is not as expected, if anything.
+fn check(room: &Room, args: &[&str], status: i32, expected: &str) -> Option<String> {
+    let output = room.fanfs(args).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    let here = room.path("").display().to_string();
+    let expected = expected.replace("{room}", here.trim_end_matches('/'));
+    // An expectation that ends in a blank is the beginning of the line.
+    let as_expected = if expected.ends_with(' ') {
+        said.starts_with(&expected) && said.len() > expected.len() + 1
+    } else {
+        said.trim_end() == expected
+    };
+    let one_line = said.lines().count() == 1 && output.stdout.is_empty();
+    let code = output.status.code();
+    (!as_expected || !one_line || code != Some(status))
+        .then(|| format!("fanfs {args:?}: status {code:?}\n said: {said} not:  {expected}\n"))
+}
+
+#[test]
+fn wrong_command_lines() {
+    let room = Room::new();
+    let wrong: Vec<_> = COMMAND_LINES
+        .iter()
+        .filter_map(|(line, status, expected)| {
+            check(&room, &line.split(' ').collect::<Vec<_>>(), *status, expected)
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    room.expect_gone();
+}
+
+#[test]
+fn wrong_volumes() {
+    let room = Room::new();
+    let here = room.path("").display().to_string();
+    let mut wrong = Vec::new();
+    for (text, status, expected) in VOLUMES {
+        fs::write(room.path("t.toml"), text.replace("{room}", here.trim_end_matches('/'))).unwrap();
+        // In the foreground, and as a daemon whose start is waited for.
+        wrong.extend(check(&room, &["mount", "t.toml", "mnt", "--foreground"], *status, expected));
+        wrong.extend(check(&room, &["mount", "t.toml", "mnt"], *status, expected));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    room.expect_gone();
+}
+
+#[test]
+fn help_teaches_and_is_no_error() {
+    let room = Room::new();
+    let help = String::from_utf8(room.expect(&["--help"]).stdout).unwrap();
+    for word in ["fanfs demo", "/etc/fstab", "Exit status", "docs/CONFIGURATION.md"] {
+        assert!(help.contains(word), "{word} is missing in\n{help}");
+    }
+    for command in ["mount", "umount", "check", "status", "demo"] {
+        assert!(help.contains(command));
+        room.expect(&[command, "--help"]);
+    }
+    assert!(String::from_utf8(room.expect(&["--version"]).stdout).unwrap().starts_with("fanfs "));
+}

@@ -1,0 +1,116 @@
+//! A directory with a volume in it, and the program.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// Two trees that are one (`tree`), two that are not (`other`), a mount point.
+pub(crate) struct Room {
+    dir: TempDir,
+}
+
+impl Room {
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("fanfs-cli-").tempdir().unwrap();
+        for sub in ["tree", "other", "mnt", "run"] {
+            fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        fs::write(dir.path().join("tree/hello"), "hello\n").unwrap();
+        fs::write(dir.path().join("a-file"), "").unwrap();
+        let room = Self { dir };
+        room.volume("v.toml", "", "");
+        room
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a volume over `tree`, twice, with more keys for both replicas and
+    /// more tables.
+    pub(crate) fn volume(&self, name: &str, replica: &str, more: &str) {
+        let tree = self.path("tree");
+        let (one, two) = (tree.display(), self.dir.path().join("tree2"));
+        if !two.exists() {
+            std::os::unix::fs::symlink(&tree, &two).unwrap();
+        }
+        let text = format!(
+            "[volume]\nname = \"v\"\nmode = \"shared\"\n\
+             [[replica]]\npath = \"{one}\"\nrequire_mount = false\n{replica}\n\
+             [[replica]]\npath = \"{}\"\nrequire_mount = false\n{replica}\n{more}\n",
+            two.display()
+        );
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// The program, in this room.
+    pub(crate) fn fanfs<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
+        self.program(Path::new(env!("CARGO_BIN_EXE_fanfs")), args)
+    }
+
+    pub(crate) fn program<S: AsRef<std::ffi::OsStr>>(&self, program: &Path, args: &[S]) -> Command {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(self.dir.path()).env("FANFS_RUNTIME_DIR", self.path("run"));
+        command
+    }
+
+    /// Runs the program and expects it to do well.
+    pub(crate) fn expect<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Output {
+        let output = self.fanfs(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    /// The mount's line in mountinfo.
+    pub(crate) fn mounted(&self) -> Option<String> {
+        let mnt = self.path("mnt").display().to_string();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table.lines().find(|line| line.split(' ').nth(4) == Some(&mnt)).map(str::to_owned)
+    }
+
+    /// The daemons that were started in this room.
+    pub(crate) fn daemons(&self) -> Vec<i32> {
+        let wanted = format!("FANFS_RUNTIME_DIR={}", self.path("run").display());
+        let process = |entry: fs::DirEntry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+            let environment = fs::read(entry.path().join("environ")).ok()?;
+            let ours = environment.split(|byte| *byte == 0).any(|var| var == wanted.as_bytes());
+            (ours && name.starts_with("fanfs")).then_some(pid)
+        };
+        fs::read_dir("/proc").unwrap().filter_map(|entry| process(entry.ok()?)).collect()
+    }
+
+    /// Nothing is mounted and no daemon runs, in a moment.
+    pub(crate) fn expect_gone(&self) {
+        self.eventually("everything is gone", || {
+            self.mounted().is_none() && self.daemons().is_empty()
+        });
+    }
+
+    pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < until, "it never came to this: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        while self.mounted().is_some() {
+            if !Command::new("umount").arg("-l").arg(self.path("mnt")).status().unwrap().success() {
+                break;
+            }
+        }
+        for pid in self.daemons() {
+            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
