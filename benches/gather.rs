@@ -1,0 +1,132 @@
+//! A read through the whole read path, from a replica that answers from memory:
+//! what fanfs itself adds, without FUSE and without a disk.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use fanfs::backend::{
+    Attr, Backend, BackendFile, DirEntry, FileKind, PoolLimits, Replica, Result, SeekTo, StatFs,
+};
+use fanfs::read::{OpenFile, ReadPolicy, Reader};
+use fanfs::scheduler::ReplicaPolicy;
+use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
+
+const MIB: u64 = 1 << 20;
+const SIZE: u64 = 1 << 40;
+
+struct Memory;
+
+impl Memory {
+    fn attr() -> Attr {
+        Attr {
+            id: FileId { dev: FileId::HOME, ino: 2 },
+            kind: FileKind::Regular,
+            perm: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: (0, 0),
+            size: SIZE,
+            blocks: 0,
+            blksize: 4096,
+            atime: (0, 0),
+            mtime: (0, 0),
+            ctime: (0, 0),
+        }
+    }
+}
+
+impl Backend for Memory {
+    fn stat(&self, _: &Path) -> Result<Attr> {
+        Ok(Self::attr())
+    }
+    fn stat_entries(&self, _: &Path, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        Ok(Vec::new())
+    }
+    fn list(&self, _: &Path) -> Result<Vec<DirEntry>> {
+        Ok(Vec::new())
+    }
+    fn read_link(&self, _: &Path) -> Result<OsString> {
+        Ok(OsString::new())
+    }
+    fn open(&self, _: &Path) -> Result<Arc<dyn BackendFile>> {
+        Ok(Arc::new(Memory))
+    }
+    fn stat_fs(&self) -> Result<StatFs> {
+        Err(rustix::io::Errno::NOSYS.into())
+    }
+    fn get_xattr(&self, _: &Path, _: &OsStr) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+    fn list_xattr(&self, _: &Path) -> Result<Vec<u8>> {
+        Ok(Vec::new())
+    }
+}
+
+impl BackendFile for Memory {
+    fn attr(&self) -> Result<Attr> {
+        Ok(Self::attr())
+    }
+    fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(buf.len())
+    }
+    fn seek(&self, offset: u64, _: SeekTo) -> Result<u64> {
+        Ok(offset)
+    }
+}
+
+fn reader(replicas: usize) -> Arc<Reader> {
+    let policy = ReadPolicy {
+        segment: MIB,
+        readahead_max: 64 * MIB,
+        budget: 256 * MIB,
+        deadline: Duration::from_secs(30),
+        attempt_deadline: Duration::from_secs(5),
+        keep: false,
+    };
+    let limits = PoolLimits { threads: 8, queue: 1024 };
+    let map = ReplicaMap::from_fn(replicas, |id| {
+        Arc::new(Replica::new(id, "memory".into(), Arc::new(Memory), limits, Arc::default()))
+    });
+    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+    let limits = ReplicaMap::from_fn(replicas, |_| replica.clone());
+    Arc::new(Reader::new(policy, map, limits, Arc::default()))
+}
+
+fn gather(c: &mut Criterion) {
+    let mut group = c.benchmark_group("read");
+    for (name, len, stride) in [
+        ("sequential", 128 << 10, 128 << 10),
+        ("sequential", MIB, MIB),
+        ("random", 4096, 997 * 4096),
+        ("across segments", MIB, 3 * MIB + 512),
+    ] {
+        group.throughput(Throughput::Bytes(len));
+        group.bench_function(BenchmarkId::new(name, len), |b| {
+            let reader = reader(3);
+            let version = Memory::attr().version();
+            let file = Arc::new(OpenFile::new(PathBuf::from("f"), version, Mode::Shared, 3));
+            let handle = reader.handle();
+            let (send, receive) = std::sync::mpsc::sync_channel(1);
+            let mut scratch = Vec::new();
+            let mut at = 0;
+            b.iter(|| {
+                let send = send.clone();
+                let range = ByteRange::at(at, len);
+                at = (at + stride) % (SIZE / 2);
+                let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
+                reader.read(&file, &handle, range, sink);
+                let data =
+                    receive.recv().expect("the sink is called").expect("memory does not fail");
+                data.as_slice(&mut scratch).len()
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, gather);
+criterion_main!(benches);

@@ -1,0 +1,71 @@
+//! What one decision costs: the choice alone, and a segment's whole way through
+//! the scheduler.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use fanfs::scheduler::assign::{Demand, assign};
+use fanfs::scheduler::estimate::Load;
+use fanfs::scheduler::{Outcome, Policy, ReplicaPolicy, Scheduler, Want};
+use fanfs::volume::{ReplicaMap, ReplicaSet};
+
+const MIB: u64 = 1 << 20;
+
+fn load(i: usize) -> Load {
+    let rate = (100 + i) as f64 * MIB as f64;
+    Load { rate, latency: 0.001, in_flight: 0, reads: 0, cap: 4 * MIB, max_reads: 6 }
+}
+
+fn choice(c: &mut Criterion) {
+    let mut group = c.benchmark_group("assign");
+    for replicas in [3, 16, 64] {
+        for queue in [1, 64, 512] {
+            let id = BenchmarkId::new(format!("{replicas} replicas, queue"), queue);
+            group.bench_function(id, |b| {
+                let loads: ReplicaMap<Load> = (0..replicas).map(load).collect();
+                let demand =
+                    Demand { bytes: MIB, candidates: ReplicaSet::first(replicas), prefer: None };
+                let mut out = Vec::new();
+                b.iter(|| {
+                    out.clear();
+                    assign((0..queue).map(|i| (i, demand)), black_box(&loads), &mut out);
+                    out.len()
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn cycle(c: &mut Criterion) {
+    let mut group = c.benchmark_group("want, next, finished");
+    for replicas in [3, 64] {
+        group.bench_function(BenchmarkId::from_parameter(replicas), |b| {
+            let mut now = Instant::now();
+            let policy = Policy {
+                segment: MIB,
+                attempt_deadline: Duration::from_secs(5),
+                names: ReplicaMap::from_fn(replicas, |_| String::new()),
+            };
+            let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+            let map = ReplicaMap::from_fn(replicas, |_| replica.clone());
+            let mut scheduler = Scheduler::new(policy, map, now);
+            let mut out = Vec::new();
+            b.iter(|| {
+                let candidates = ReplicaSet::first(replicas);
+                let want = Want { item: 0u64, bytes: MIB, ahead: false, candidates, prefer: None };
+                scheduler.want(want);
+                scheduler.next(now, &mut out);
+                for dispatch in out.drain(..) {
+                    now += Duration::from_millis(1);
+                    scheduler.finished(dispatch.attempt, Outcome::Delivered(MIB), now);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, choice, cycle);
+criterion_main!(benches);
