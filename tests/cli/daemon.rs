@@ -85,6 +85,7 @@ fn status_shows_what_was_read() {
     drop(child.stdout.take());
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
     assert_eq!(said, "");
     room.expect(&["umount", "mnt"]);
 }
