@@ -2,10 +2,14 @@
 //!
 //! A handle's reads are sorted into *runs*: stretches read without a gap. A
 //! run's window is as long as the run itself, so it doubles as reading goes on,
-//! and a reader who stops has cost at most as much again as he took. (A run
-//! from the start of the file gets twice that: who starts there mostly goes on.)
-//! The first read of a run proves nothing and opens no window, so a random
-//! reader gets what he asked for and no more.
+//! and a reader who stops has cost at most as much again as he took. The first
+//! read of a run proves nothing and opens no window, so a random reader gets
+//! what he asked for and no more.
+//!
+//! Who begins at the start of a file mostly goes on to its end: such a run gets
+//! [`FROM_START`] times its length, and its first read opens the window already
+//! if it is a large one. Otherwise the first segments would come from one
+//! replica after the other.
 //!
 //! A reader who skips (so much read, so much left out, again and again) is
 //! recognised by his last run: the window does not reach past the length of
@@ -23,7 +27,7 @@ use crate::volume::ByteRange;
 const RUNS: usize = 8;
 
 /// A window in multiples of what was read, for runs from the file's start.
-const FROM_START: u64 = 2;
+const FROM_START: u64 = 4;
 
 /// What to do about a read, besides answering it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +79,11 @@ impl Readahead {
         let found =
             self.runs.iter().position(|run| run.start <= read.start && read.start <= run.front);
         let Some(index) = found else {
-            return Advice { fetch: NOTHING, abandon: self.begin(read) };
+            let abandon = self.begin(read);
+            let large = read.start == 0 && read.len() >= self.segment / 4;
+            let begun = self.runs.iter_mut().find(|run| run.start == 0 && large);
+            let fetch = begun.map_or(NOTHING, |run| run.window(self.segment, size, max));
+            return Advice { fetch, abandon };
         };
         let run = &mut self.runs[index];
         run.used = self.clock;
@@ -206,6 +214,15 @@ mod tests {
         assert!(readahead.observe(read(0), SIZE, 64 * MIB).fetch.is_empty());
         let second = readahead.observe(read(1), SIZE, 64 * MIB).fetch;
         assert_eq!(second, ByteRange::at(102 * MIB, 2 * MIB));
+    }
+
+    #[test]
+    fn a_large_read_at_the_start_opens_the_window() {
+        let mut readahead = Readahead::new(MIB);
+        let first = readahead.observe(ByteRange::at(0, MIB), SIZE, 64 * MIB).fetch;
+        assert_eq!(first, ByteRange::at(MIB, 4 * MIB));
+        let mut readahead = Readahead::new(MIB);
+        assert!(readahead.observe(ByteRange::at(0, 4 * KIB), SIZE, 64 * MIB).fetch.is_empty());
     }
 
     #[test]
