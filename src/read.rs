@@ -422,13 +422,14 @@ impl Reader {
     }
 
     fn fail(&self, gather: &Gather, error: ReadError) {
-        let Some(parts) = gather.fail(error) else { return };
-        count(&self.counters.read_errors);
+        // Before the answer: the kernel's next request may come at once.
         if error == ReadError::Deadline
-            && let Some(fetch) = parts.first()
+            && let Some(fetch) = gather.first_part()
         {
             fetch.file.timed_out(Instant::now());
         }
+        let Some(parts) = gather.fail(error) else { return };
+        count(&self.counters.read_errors);
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.buffer().is_none() {

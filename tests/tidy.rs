@@ -71,7 +71,8 @@ fn imports_run_one_way() {
         for part in code(&text).split("crate::").skip(1) {
             let other: String =
                 part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            let fine = other == own || allowed.contains(&&*other) || other.is_empty();
+            // A braced list of rooms could hide one: name them one by one.
+            let fine = other == own || allowed.contains(&&*other);
             assert!(fine, "src/{path} imports crate::{other}");
         }
     }

@@ -116,6 +116,11 @@ impl Gather {
         taken
     }
 
+    /// One of the parts of a request that has not been answered.
+    pub(super) fn first_part(&self) -> Option<Arc<Fetch>> {
+        self.state.lock().parts.first().map(Arc::clone)
+    }
+
     /// Answers with an error, unless it has been answered; returns the parts
     /// that it had, for those that have not arrived to be given up.
     pub(super) fn fail(&self, error: ReadError) -> Option<Vec<Arc<Fetch>>> {

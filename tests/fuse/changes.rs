@@ -117,6 +117,7 @@ fn no_answer_is_put_together_from_two_versions() {
     for cache in CACHES {
         let rig = rig(&vec![0; 2 * MIB], cache);
         let until = Instant::now() + Duration::from_secs(2);
+        let stamps = std::sync::Mutex::new(std::collections::BTreeSet::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for stamp in (0..=255u8).cycle() {
@@ -135,9 +136,12 @@ fn no_answer_is_put_together_from_two_versions() {
                         // be stale; that is an error and not wrong data.
                         let Ok(content) = fs::read(rig.at("f")) else { continue };
                         assert!(content.iter().all(|byte| *byte == content[0]), "mixed, {cache}");
+                        stamps.lock().unwrap().insert(content[0]);
                     }
                 });
             }
         });
+        let seen = stamps.lock().unwrap().len();
+        assert!(seen > 3, "only {seen} versions were ever read, {cache}");
     }
 }

