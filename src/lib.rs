@@ -11,6 +11,7 @@ pub mod control;
 pub mod daemon;
 pub mod fs;
 pub mod fuse;
+pub mod placement;
 pub mod read;
 pub mod scheduler;
 pub mod telemetry;

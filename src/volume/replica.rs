@@ -137,6 +137,12 @@ impl ReplicaSet {
         Self(self.0 & other.0)
     }
 
+    /// The members of either set.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Number of members.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
@@ -149,7 +155,12 @@ impl ReplicaSet {
 
     /// The members, in configuration order.
     pub fn iter(self) -> impl Iterator<Item = ReplicaId> {
-        (0..MAX_REPLICAS).map(ReplicaId::new).filter(move |id| self.contains(*id))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let id = (left != 0).then(|| ReplicaId(left.trailing_zeros() as u8))?;
+            left &= left - 1;
+            Some(id)
+        })
     }
 }
 

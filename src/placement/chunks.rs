@@ -1,0 +1,291 @@
+//! Which nodes hold which bytes of a file.
+//!
+//! A [`ChunkMap`] is what a provider answers: regions in the order of the file,
+//! each cut into units of one size whose nodes follow a pattern. A region whose
+//! unit is its whole length is one chunk (MapR, HDFS); a region of many units
+//! over a few cells is a stripe (Lustre, BeeGFS), which would otherwise take
+//! millions of chunks. What no region covers is not known.
+//!
+//! [`Mapped`] is the same with the volume's replicas in place of nodes, and is
+//! what the read path looks offsets up in.
+//!
+//! *Invariants:* regions are in order and do not overlap, none is empty, units
+//! are above 0, and everything is bounded by [`MOST_CELLS`] and [`MOST_NODES`],
+//! whatever a provider says.
+
+use std::collections::HashMap;
+
+use super::error::PlacementError;
+use crate::volume::{ByteRange, ReplicaSet};
+
+/// Cells of one answer: a file of 4 TiB in objects of 4 MiB, or 256 TiB in
+/// chunks of 256 MiB.
+pub const MOST_CELLS: usize = 1 << 20;
+
+/// Different nodes in one answer; the largest HDFS clusters have a few thousand.
+pub const MOST_NODES: usize = 1 << 14;
+
+/// Copies of one chunk. More are a parser gone wrong.
+pub const MOST_COPIES: usize = 256;
+
+/// A stretch of a file whose nodes follow one pattern.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// The bytes it covers.
+    pub range: ByteRange,
+    /// Bytes of one unit.
+    pub unit: u64,
+    /// The nodes of unit k are those of cell k modulo the number of cells, as
+    /// indices into [`ChunkMap::nodes`], in the provider's order.
+    pub cells: Vec<Vec<u16>>,
+}
+
+/// One chunk and the nodes that hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk<'a> {
+    /// Its bytes.
+    pub range: ByteRange,
+    /// Indices into [`ChunkMap::nodes`], in the provider's order.
+    pub nodes: &'a [u16],
+}
+
+/// A provider's answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChunkMap {
+    nodes: Vec<Box<str>>,
+    regions: Vec<Region>,
+}
+
+impl ChunkMap {
+    /// The nodes named, each once, in order of appearance.
+    pub fn nodes(&self) -> &[Box<str>] {
+        &self.nodes
+    }
+
+    /// The regions, in the order of the file.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// Every chunk, in the order of the file. There may be a great many.
+    pub fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        self.regions.iter().flat_map(|region| {
+            let units = region.range.len().div_ceil(region.unit);
+            (0..units).map(|unit| Chunk {
+                range: ByteRange::at(region.range.start + unit * region.unit, region.unit)
+                    .intersect(region.range),
+                nodes: &region.cells[(unit % region.cells.len() as u64) as usize],
+            })
+        })
+    }
+
+    /// The same with replicas for nodes: `local` says which replicas a node,
+    /// given by its index, is local to.
+    pub fn map(&self, local: impl Fn(usize) -> ReplicaSet) -> Mapped {
+        let sets: Vec<ReplicaSet> = (0..self.nodes.len()).map(local).collect();
+        let union = |nodes: &Vec<u16>| {
+            nodes.iter().fold(ReplicaSet::EMPTY, |set, node| set.or(sets[usize::from(*node)]))
+        };
+        let region = |region: &Region| MappedRegion {
+            range: region.range,
+            unit: region.unit,
+            cells: region.cells.iter().map(union).collect(),
+        };
+        Mapped { regions: self.regions.iter().map(region).collect() }
+    }
+}
+
+/// Puts a [`ChunkMap`] together, refusing what cannot be one.
+#[derive(Debug, Default)]
+pub struct Builder {
+    map: ChunkMap,
+    index: HashMap<Box<str>, u16>,
+    cells: usize,
+}
+
+impl Builder {
+    /// An empty map.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds one chunk, held by `nodes`; empty ones are left out.
+    ///
+    /// # Errors
+    /// [`PlacementError::Nonsense`] where it overlaps what comes before, or a
+    /// limit is passed.
+    pub fn chunk<'n>(
+        &mut self,
+        range: ByteRange,
+        nodes: impl IntoIterator<Item = &'n str>,
+    ) -> Result<(), PlacementError> {
+        self.striped(range, range.len(), [nodes])
+    }
+
+    /// Adds units of `unit` bytes, unit k held by cell k modulo their number.
+    ///
+    /// # Errors
+    /// As [`Builder::chunk`], and where there is no cell or no unit.
+    pub fn striped<'n, N: IntoIterator<Item = &'n str>>(
+        &mut self,
+        range: ByteRange,
+        unit: u64,
+        cells: impl IntoIterator<Item = N>,
+    ) -> Result<(), PlacementError> {
+        let nonsense = |what: String| Err(PlacementError::Nonsense(what));
+        if range.is_empty() {
+            return Ok(());
+        }
+        let end = self.map.regions.last().map_or(0, |last| last.range.end);
+        if range.start < end {
+            return nonsense(format!("bytes {range:?} come after byte {end}"));
+        }
+        let mut numbered = Vec::new();
+        for cell in cells {
+            self.cells += 1;
+            if self.cells > MOST_CELLS {
+                return nonsense(format!("more than {MOST_CELLS} chunks"));
+            }
+            let mut nodes = Vec::new();
+            for node in cell {
+                let node = self.node(node)?;
+                if !nodes.contains(&node) {
+                    nodes.push(node);
+                }
+                if nodes.len() > MOST_COPIES {
+                    return nonsense(format!("more than {MOST_COPIES} copies of one chunk"));
+                }
+            }
+            numbered.push(nodes);
+        }
+        if unit == 0 || numbered.is_empty() {
+            return nonsense(format!("bytes {range:?} are cut into units of {unit} bytes"));
+        }
+        self.map.regions.push(Region { range, unit, cells: numbered });
+        Ok(())
+    }
+
+    fn node(&mut self, name: &str) -> Result<u16, PlacementError> {
+        if let Some(index) = self.index.get(name) {
+            return Ok(*index);
+        }
+        // Names come from a tool's output, go to logs and terminals, and are
+        // host names, addresses or volume names.
+        if name.is_empty() || name.len() > 253 || name.chars().any(char::is_control) {
+            return Err(PlacementError::Nonsense(format!("{name:.80?} is not a node's name")));
+        }
+        if self.map.nodes.len() >= MOST_NODES {
+            return Err(PlacementError::Nonsense(format!("more than {MOST_NODES} nodes")));
+        }
+        let index = self.map.nodes.len() as u16;
+        self.map.nodes.push(name.into());
+        self.index.insert(name.into(), index);
+        Ok(index)
+    }
+
+    /// The map.
+    pub fn finish(self) -> ChunkMap {
+        self.map
+    }
+}
+
+/// Which replicas are local to which bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapped {
+    regions: Vec<MappedRegion>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MappedRegion {
+    range: ByteRange,
+    unit: u64,
+    cells: Vec<ReplicaSet>,
+}
+
+impl Mapped {
+    /// The replicas that are local to the byte at `offset`, and the bytes
+    /// around it of which the same was said; `None` where nothing is known.
+    pub fn at(&self, offset: u64) -> Option<(ReplicaSet, ByteRange)> {
+        let next = self.regions.partition_point(|region| region.range.end <= offset);
+        let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
+        let unit = (offset - region.range.start) / region.unit;
+        let start = region.range.start + unit * region.unit;
+        let cell = region.cells[(unit % region.cells.len() as u64) as usize];
+        Some((cell, ByteRange::at(start, region.unit).intersect(region.range)))
+    }
+
+    /// Whether no byte has a local replica.
+    pub fn is_nowhere(&self) -> bool {
+        self.regions.iter().flat_map(|region| &region.cells).all(|cell| cell.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::ReplicaId;
+    use proptest::prelude::*;
+
+    fn r(start: u64, end: u64) -> ByteRange {
+        ByteRange::new(start, end)
+    }
+
+    fn local(node: usize) -> ReplicaSet {
+        ReplicaSet::EMPTY.with(ReplicaId::new(node))
+    }
+
+    #[test]
+    fn chunks_and_stripes_are_looked_up() {
+        let mut builder = Builder::new();
+        builder.chunk(r(0, 10), ["a", "b"]).unwrap();
+        builder.striped(r(20, 55), 10, [["b"], ["c"]]).unwrap();
+        let map = builder.finish();
+        assert_eq!(map.chunks().count(), 5);
+        let last = map.chunks().last().unwrap();
+        assert_eq!((last.range, last.nodes), (r(50, 55), &[2u16][..]));
+        let mapped = map.map(local);
+        assert_eq!(mapped.at(9).unwrap(), (local(0).or(local(1)), r(0, 10)));
+        assert_eq!(mapped.at(10), None);
+        assert_eq!(mapped.at(31).unwrap(), (local(2), r(30, 40)));
+        assert_eq!(mapped.at(54).unwrap(), (local(2), r(50, 55)));
+        assert_eq!(mapped.at(55), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let mut builder = Builder::new();
+        builder.chunk(r(0, 10), ["a"]).unwrap();
+        assert!(builder.chunk(r(5, 20), ["a"]).is_err());
+        assert!(builder.striped(r(10, 20), 0, [["a"]]).is_err());
+        assert!(builder.striped(r(10, 20), 5, [[""]; 0]).is_err());
+        assert!(builder.chunk(r(10, 20), ["a\nb"]).is_err());
+        assert!(builder.chunk(r(10, 20), [""]).is_err());
+        builder.chunk(r(10, 10), ["not even looked at\n"]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn every_chunk_is_found_where_it_is(
+            regions in proptest::collection::vec((0u64..50, 1u64..200, 1u64..60, 1usize..5), 1..20),
+            offset in 0u64..5000,
+        ) {
+            let mut builder = Builder::new();
+            let mut at = 0;
+            for (gap, len, unit, cells) in regions {
+                let cells = (0..cells).map(|cell| [["n0", "n1", "n2", "n3", "n4"][cell]]);
+                builder.striped(ByteRange::at(at + gap, len), unit, cells).unwrap();
+                at += gap + len;
+            }
+            let map = builder.finish();
+            let mapped = map.map(local);
+            let holding = map.chunks().find(|c| c.range.start <= offset && offset < c.range.end);
+            let expected = holding.map(|chunk| (local(usize::from(chunk.nodes[0])), chunk.range));
+            prop_assert_eq!(mapped.at(offset), expected);
+        }
+    }
+}

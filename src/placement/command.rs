@@ -1,0 +1,260 @@
+//! Providers that ask by running a program.
+//!
+//! A [`Template`] is a command line with places in it: `{path}` is the file in
+//! the cluster's own name space, `{local}` the same file under the replica that
+//! was asked for it, `{object}` a CephFS object's name, `{offset}` and `{size}`
+//! bytes. No shell is involved: every word is one argument, whatever the file
+//! is called. (A remote shell started by `ssh` splits words again; then
+//! `{path:sh}` quotes for it.)
+//!
+//! *Invariant:* the program is killed when its time is over or its answer gets
+//! too long, and nobody waits for it then.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::Command;
+
+use super::error::PlacementError;
+
+/// The longest answer read: [`super::chunks::MOST_CELLS`] lines fit.
+pub const LONGEST_ANSWER: usize = 256 << 20;
+
+/// How much of what a failed program said is kept.
+const SAID: usize = 300;
+
+/// The places that a template may have.
+pub const PLACES: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
+
+/// What is put in the places.
+#[derive(Clone, Debug, Default)]
+pub struct Values<'a> {
+    /// `{path}`
+    pub path: &'a [u8],
+    /// `{local}`
+    pub local: &'a [u8],
+    /// `{object}`
+    pub object: &'a str,
+    /// `{pool}`
+    pub pool: &'a str,
+    /// `{offset}`
+    pub offset: u64,
+    /// `{size}`
+    pub size: u64,
+}
+
+/// A command line with places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template(Vec<String>);
+
+impl Template {
+    /// Checks the words' places.
+    ///
+    /// # Errors
+    /// Says which word has a place that there is not.
+    pub fn new(words: Vec<String>) -> Result<Self, String> {
+        if words.first().is_none_or(String::is_empty) {
+            return Err("names no program".to_owned());
+        }
+        for word in &words {
+            for name in places(word) {
+                let plain = name.strip_suffix(":sh").unwrap_or(name);
+                if !PLACES.contains(&plain) {
+                    return Err(format!(
+                        "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
+                        PLACES.join("}, {")
+                    ));
+                }
+            }
+        }
+        Ok(Self(words))
+    }
+
+    /// The words as they were written.
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Runs the program and returns what it wrote to standard output.
+    ///
+    /// # Errors
+    /// Where it cannot be started, fails, takes longer than `limit`, or writes
+    /// more than [`LONGEST_ANSWER`].
+    pub async fn run(
+        &self,
+        values: &Values<'_>,
+        limit: Duration,
+    ) -> Result<Vec<u8>, PlacementError> {
+        let words: Vec<OsString> = self.0.iter().map(|word| fill(word, values)).collect();
+        tokio::time::timeout(limit, run(&words)).await.unwrap_or(Err(PlacementError::Late(limit)))
+    }
+}
+
+async fn run(words: &[OsString]) -> Result<Vec<u8>, PlacementError> {
+    let program = program_name(&words[0]);
+    let start = |error| PlacementError::Start { program: program.clone(), error };
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(start)?;
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (out, said) = tokio::join!(take(out, LONGEST_ANSWER), take(err, 1 << 16));
+    let out = out.map_err(start)?;
+    if out.len() > LONGEST_ANSWER {
+        return Err(PlacementError::TooLong(LONGEST_ANSWER));
+    }
+    let status = child.wait().await.map_err(start)?;
+    if !status.success() {
+        let said = one_line(&said.unwrap_or_default());
+        return Err(PlacementError::Failed { program, status: status.to_string(), said });
+    }
+    Ok(out)
+}
+
+/// Reads to the end, or to one byte more than `most`.
+async fn take(from: Option<impl AsyncRead + Unpin>, most: usize) -> std::io::Result<Vec<u8>> {
+    let mut taken = Vec::new();
+    if let Some(from) = from {
+        from.take(most as u64 + 1).read_to_end(&mut taken).await?;
+    }
+    Ok(taken)
+}
+
+fn program_name(word: &OsStr) -> String {
+    Path::new(word).file_name().unwrap_or(word).to_string_lossy().into_owned()
+}
+
+/// The end of a program's complaint, on one line.
+fn one_line(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let printable: String = text.chars().filter(|c| !c.is_control()).collect();
+    match printable.char_indices().nth_back(SAID) {
+        Some((start, _)) => format!("...{}", &printable[start..]),
+        None if printable.is_empty() => "it said nothing".to_owned(),
+        None => printable,
+    }
+}
+
+/// What stands between braces in `word`.
+fn places(word: &str) -> impl Iterator<Item = &str> {
+    word.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name)
+}
+
+fn fill(word: &str, values: &Values<'_>) -> OsString {
+    let mut filled = Vec::new();
+    let mut rest = word;
+    while let Some((before, after)) = rest.split_once('{') {
+        let Some((name, after)) = after.split_once('}') else { break };
+        filled.extend_from_slice(before.as_bytes());
+        let (plain, quoted) = match name.strip_suffix(":sh") {
+            Some(plain) => (plain, true),
+            None => (name, false),
+        };
+        let value = match plain {
+            "path" => values.path.to_vec(),
+            "local" => values.local.to_vec(),
+            "object" => values.object.as_bytes().to_vec(),
+            "pool" => values.pool.as_bytes().to_vec(),
+            "offset" => values.offset.to_string().into_bytes(),
+            _ => values.size.to_string().into_bytes(),
+        };
+        filled.extend(if quoted { quote(&value) } else { value });
+        rest = after;
+    }
+    filled.extend_from_slice(rest.as_bytes());
+    OsString::from_vec(filled)
+}
+
+/// `value` as one word of a POSIX shell.
+fn quote(value: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for byte in value {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            byte => quoted.push(*byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+/// `path` below `root`, as bytes; the empty path is `root` itself.
+pub fn below(root: &str, path: &Path) -> Vec<u8> {
+    let mut whole = root.trim_end_matches('/').as_bytes().to_vec();
+    whole.push(b'/');
+    whole.extend_from_slice(path.as_os_str().as_bytes());
+    if whole.len() > 1 && whole.ends_with(b"/") {
+        whole.pop();
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn template(words: &[&str]) -> Template {
+        Template::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
+    }
+
+    fn values(path: &'static [u8]) -> Values<'static> {
+        Values { path, ..Values::default() }
+    }
+
+    #[test]
+    fn an_unknown_place_is_refused() {
+        let error = Template::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
+        assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
+        assert!(Template::new(vec![]).is_err());
+        assert!(Template::new(vec![String::new()]).is_err());
+    }
+
+    #[tokio::test]
+    async fn a_hostile_name_stays_one_argument() {
+        let name: &[u8] = b"/a b;$(touch /tmp/x)'\"\n{size}\xff";
+        let out = template(&["printf", "%s", "{path}"]).run(&values(name), SOON).await.unwrap();
+        assert_eq!(out, name);
+        let out = template(&["sh", "-c", "printf %s {path:sh}"]).run(&values(name), SOON).await;
+        assert_eq!(out.unwrap(), name);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_fails_is_quoted() {
+        let failing = template(&["sh", "-c", "echo 'no such\nfile' >&2; exit 3"]);
+        let error = failing.run(&values(b""), SOON).await.unwrap_err().to_string();
+        assert_eq!(error, "sh failed (exit status: 3): no such file");
+        let error = template(&["/no/such/tool"]).run(&values(b""), SOON).await.unwrap_err();
+        assert!(error.to_string().starts_with("tool cannot be run:"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_killed() {
+        let room = tempfile::tempdir().unwrap();
+        let mark = room.path().join("lived");
+        let script = format!("sleep 0.4; touch {}", mark.display());
+        let limit = Duration::from_millis(50);
+        let error = template(&["sh", "-c", &script]).run(&values(b""), limit).await.unwrap_err();
+        assert!(matches!(error, PlacementError::Late(_)), "{error}");
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        assert!(!mark.exists(), "the program went on");
+    }
+
+    #[test]
+    fn paths_are_put_below_the_root() {
+        assert_eq!(below("/", Path::new("a/b")), b"/a/b");
+        assert_eq!(below("/vol/", Path::new("a")), b"/vol/a");
+        assert_eq!(below("/vol", Path::new("")), b"/vol");
+        assert_eq!(below("/", Path::new("")), b"/");
+    }
+}
