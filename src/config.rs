@@ -17,6 +17,7 @@
 mod defaults;
 mod error;
 mod outline;
+pub mod placement;
 mod settings;
 pub mod units;
 mod validate;
@@ -32,6 +33,7 @@ use toml::de::DeTable;
 pub use error::ConfigError;
 use error::Problem;
 use outline::Outline;
+pub use placement::{Affinity, Placement};
 use settings::Settings;
 
 use crate::volume::Mode;
@@ -90,6 +92,10 @@ pub struct Config {
     pub memory: Memory,
     /// `[fuse]`
     pub fuse: Fuse,
+    /// `[placement]`
+    pub placement: Placement,
+    /// `[[affinity]]`, the first that matches counts.
+    pub affinities: Vec<Affinity>,
 }
 
 /// What the replicas hold and how they relate.
@@ -121,6 +127,8 @@ pub struct Replica {
     pub path: PathBuf,
     /// The storage node that the replica's gateway runs on.
     pub node: String,
+    /// Other names that providers have for that node.
+    pub aliases: Vec<String>,
     /// Relative speed assumed until there is a measurement.
     pub weight: f64,
     /// Most bytes in flight, where lower than `[read] max_in_flight`.

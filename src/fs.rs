@@ -21,7 +21,7 @@ mod handle;
 mod inode;
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,10 +31,11 @@ use crate::backend::{Attr, Backend, BackendError, FileKind, Replica, SeekTo, Sta
 use crate::read::{OpenFile, ReadData, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaMap};
-use call::Caller;
+use call::{Caller, Spot};
 use handle::{FileHandle, Handles};
 use inode::Inodes;
 
+pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
@@ -80,7 +81,6 @@ pub struct Fs {
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
-    replicas: usize,
 }
 
 /// What is open and known, as `fanfs status` shows it.
@@ -103,13 +103,11 @@ impl Fs {
         counters: Arc<VolumeCounters>,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
-        let count = replicas.len();
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, runtime);
         Arc::new(Self {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
             caller: Arc::new(caller),
-            replicas: count,
             reader,
             policy,
         })
@@ -118,7 +116,7 @@ impl Fs {
     /// Finds out the root's identity. Ask it once, before anything else.
     pub fn start(self: &Arc<Self>, done: impl FnOnce(Answer<Entry>) + Send + 'static) {
         self.caller.call(
-            0,
+            self.spot(ROOT, &PathBuf::new()),
             |backend| backend.stat(&PathBuf::new()),
             move |answer| {
                 done(answer.map_err(Errno::from).map(|(_, attr)| Entry { ino: ROOT, attr }));
@@ -128,6 +126,17 @@ impl Fs {
 
     fn path(&self, ino: Ino) -> Answer<PathBuf> {
         self.inodes.lock().path(ino).ok_or(Errno::STALE)
+    }
+
+    /// What a call about `path` is about; `directory` is the inode that decides
+    /// who is asked where nothing is pinned.
+    fn spot(&self, directory: Ino, path: &Path) -> Spot {
+        Spot { affinity: directory.0, pin: self.reader.locator().pin(path) }
+    }
+
+    /// How the affinity rules do, in their order.
+    pub fn pinned(&self) -> Vec<PinnedTimes> {
+        self.caller.pinned()
     }
 
     /// How long the kernel may trust what it is told.
@@ -148,7 +157,7 @@ impl Fs {
         };
         let (fs, name) = (Arc::clone(self), name.to_owned());
         self.caller.call(
-            parent.0,
+            self.spot(parent, &path),
             move |backend| backend.stat(&path),
             move |answer| {
                 done(answer.map_err(Errno::from).and_then(|(replica, attr)| {
@@ -188,7 +197,7 @@ impl Fs {
         let fs = Arc::clone(self);
         let affinity = self.inodes.lock().parent(ino).unwrap_or(ROOT);
         self.caller.call(
-            affinity.0,
+            self.spot(affinity, &path),
             move |backend| backend.stat(&path),
             move |answer| {
                 let same = |(replica, attr): &(_, Attr)| {
@@ -217,7 +226,7 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         self.caller.call_by_replica(
-            ino.0,
+            self.spot(ino, open.path()),
             move |replica, backend| open.on(replica, backend)?.attr(),
             move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| Entry { ino, attr })),
         );
@@ -233,7 +242,7 @@ impl Fs {
         let (mode, version) = (self.policy.mode, attr.version());
         let path = open.current().path().to_owned();
         let retired =
-            open.adopt(version, mode, || OpenFile::new(path, version, mode, self.replicas));
+            open.adopt(version, mode, || self.reader.file(path, version, mode));
         if let Some(old) = retired {
             self.reader.retire(&old);
         }
@@ -268,12 +277,12 @@ impl Fs {
     fn on_path<T: Send + 'static>(
         &self,
         ino: Ino,
-        op: impl Fn(&dyn Backend, &std::path::Path) -> crate::backend::Result<T> + Send + Sync + 'static,
+        op: impl Fn(&dyn Backend, &Path) -> crate::backend::Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
         match self.path(ino) {
             Ok(path) => self.caller.call(
-                ino.0,
+                self.spot(ino, &path),
                 move |backend| op(backend, &path),
                 move |answer| {
                     done(answer.map_err(Errno::from).map(|(_, value)| value));
@@ -298,7 +307,7 @@ impl Fs {
                 Ok((file, attr))
             }
         };
-        self.caller.call(ino.0, open, move |answer| {
+        self.caller.call(self.spot(ino, &path), open, move |answer| {
             done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
                 let version = attr.version();
                 let unchanged = {
@@ -308,9 +317,9 @@ impl Fs {
                     }
                     inodes.saw(ino, version)
                 };
-                let (mode, replicas) = (fs.policy.mode, fs.replicas);
+                let mode = fs.policy.mode;
                 let (open, retired) = fs.handles.open_inode(ino, version, mode, || {
-                    OpenFile::new(path.clone(), version, mode, replicas)
+                    fs.reader.file(path.clone(), version, mode)
                 });
                 open.current().opened_by(replica, file);
                 if let Some(old) = retired {
@@ -376,7 +385,7 @@ impl Fs {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         let current = file.inode.current();
         self.caller.call_by_replica(
-            file.ino.0,
+            self.spot(file.ino, current.path()),
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
         );

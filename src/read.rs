@@ -28,6 +28,7 @@ mod gather;
 pub mod plan;
 pub mod readahead;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -37,12 +38,14 @@ use tokio::sync::Notify;
 
 use crate::backend::{BackendError, Replica};
 use crate::buffer::{Budget, BufferPool, Reservation, size_class};
-use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing, Want};
+use crate::placement::Locator;
+use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
-use crate::volume::{ByteRange, ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use cache::Cache;
 use fetch::{Fetch, Joined};
+use file::Place;
 use gather::Gather;
 use plan::Piece;
 use readahead::Readahead;
@@ -109,6 +112,7 @@ pub struct Reader {
     /// Handles that have a readahead window; they share the budget.
     windows: AtomicUsize,
     counters: Arc<VolumeCounters>,
+    locator: Arc<Locator>,
     wake: Notify,
 }
 
@@ -143,6 +147,7 @@ impl Reader {
         replicas: ReplicaMap<Arc<Replica>>,
         limits: ReplicaMap<ReplicaPolicy>,
         counters: Arc<VolumeCounters>,
+        locator: Arc<Locator>,
     ) -> Self {
         let scheduling = Policy {
             segment: policy.segment,
@@ -159,7 +164,20 @@ impl Reader {
             policy,
             replicas,
             counters,
+            locator,
         }
+    }
+
+    /// A file at `path`, at this version, that no replica has opened yet.
+    pub fn file(&self, path: PathBuf, version: FileVersion, mode: Mode) -> OpenFile {
+        let pinned = self.locator.pin(&path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
+        let place = Place { at: self.locator.file(&path, version), pinned };
+        OpenFile::new(path, version, mode, self.replicas.len(), place)
+    }
+
+    /// Who knows where chunks are.
+    pub fn locator(&self) -> &Arc<Locator> {
+        &self.locator
     }
 
     /// A new handle's state.
@@ -273,6 +291,8 @@ impl Reader {
         if fresh.is_empty() && joined.is_empty() {
             return;
         }
+        let now = Instant::now();
+        self.locate(&fresh, now);
         let mut dispatches = Vec::new();
         {
             let mut scheduler = self.scheduler.lock();
@@ -284,18 +304,28 @@ impl Reader {
             }
             for fetch in fresh {
                 let mut state = fetch.state.lock();
-                let want = Want {
-                    item: Arc::clone(&fetch),
-                    bytes: fetch.range.len(),
-                    ahead: state.waiters.is_empty(),
-                    candidates: fetch.file.candidates(),
-                    prefer: None,
-                };
+                let ahead = state.waiters.is_empty();
+                let candidates = fetch.file.candidates();
+                let want = attempt::want(&fetch, candidates, ahead, state.local);
                 state.want = Some(scheduler.want(want));
             }
-            scheduler.next(Instant::now(), &mut dispatches);
+            scheduler.next(now, &mut dispatches);
         }
         self.dispatch(dispatches);
+    }
+
+    /// Notes whose nodes hold the segments, as far as that is known, and sees to
+    /// it that it becomes known.
+    fn locate(&self, fresh: &[Arc<Fetch>], now: Instant) {
+        let Some(first) = fresh.first() else { return };
+        let Some(at) = &first.file.place().at else { return };
+        for fetch in fresh {
+            fetch.state.lock().local = at.placement.local(fetch.range.start, now);
+        }
+        self.locator.prompt(at, first.range.start, now);
+        if let Some(last) = fresh.last() {
+            self.locator.prompt(at, last.range.end - 1, now);
+        }
     }
 
     fn dispatch(self: &Arc<Self>, dispatches: Vec<Dispatch<Arc<Fetch>>>) {

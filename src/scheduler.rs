@@ -3,17 +3,21 @@
 //! Segments that are wanted wait in one queue for the whole volume, the most
 //! urgent first. Whenever something changed (a segment was wanted, one came
 //! back, time passed) the owner asks [`Scheduler::next`] what to send where.
-//! Three pure parts answer:
+//! Pure parts answer:
 //!
-//! - [`estimate`]: how fast each replica delivers, measured; how long its reads
-//!   take at least; how much is in flight to it.
+//! - [`estimate`]: how fast each replica delivers, measured apart for segments
+//!   that its node holds and for others ([`pace`]); how long its reads take at
+//!   least; how much is in flight to it.
 //! - [`assign`]: each waiting segment goes to the replica that is expected to
 //!   complete it first, counting what is in flight there *and* what waits
 //!   before it. So a slow replica is given segments far ahead of the reader, in
 //!   time to be ready when he gets there, and none at all where a fast one
 //!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
+//!   Whose node holds the segment goes first; who does not is asked where that
+//!   is measurably sooner.
 //! - [`health`]: who may be asked at all; [`hedge`]: what is late, and whether a
 //!   second replica may be asked for it.
+//! - [`metadata`]: whom to ask for what is no file data.
 //!
 //! A segment is bound to a replica as late as possible: what exceeds a
 //! replica's in-flight cap (about twice rate x latency) stays in the queue and
@@ -28,15 +32,18 @@ pub mod assign;
 pub mod estimate;
 pub mod health;
 pub mod hedge;
+pub mod metadata;
+pub mod pace;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
-use assign::{Assignment, Demand};
-use estimate::{Estimate, Limits};
+use assign::{Assigner, Assignment, Demand};
+use estimate::{Estimate, Limits, Sent};
 use health::{Health, HealthState};
 use hedge::HedgeBudget;
+use pace::{ByLocality, Locality};
 
 /// Names one attempt to read one segment from one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +71,31 @@ pub struct Want<T> {
     pub ahead: bool,
     /// Replicas that it may be read from.
     pub candidates: ReplicaSet,
-    /// The replica that reads what comes before it.
-    pub prefer: Option<ReplicaId>,
+    /// Replicas whose node holds its chunk; all, where that is not known.
+    pub local: ReplicaSet,
+    /// Replicas that it is pinned to: others are asked only where none of them
+    /// can be. Empty where it is not pinned.
+    pub pinned: ReplicaSet,
+    /// Names the file that it belongs to.
+    pub stream: u64,
+    /// Its first byte there.
+    pub start: u64,
+}
+
+impl<T> Want<T> {
+    /// Whom to choose from while `usable` may be asked.
+    fn choice(&self, usable: ReplicaSet) -> ReplicaSet {
+        // A segment whose candidates are all ejected is better tried than
+        // failed: the last replica is never ejected.
+        let healthy = self.candidates.and(usable);
+        let left = if healthy.is_empty() { self.candidates } else { healthy };
+        let pinned = left.and(self.pinned);
+        if pinned.is_empty() { left } else { pinned }
+    }
+
+    fn locality(&self, replica: ReplicaId) -> Locality {
+        if self.local.contains(replica) { Locality::Local } else { Locality::Remote }
+    }
 }
 
 /// A decision: send this segment there. Finish it with [`Scheduler::finished`].
@@ -79,6 +109,20 @@ pub struct Dispatch<T> {
     pub bytes: u64,
     /// Where to read it.
     pub replica: ReplicaId,
+    /// Whether that one's node holds it.
+    pub locality: Locality,
+}
+
+/// What is known of an attempt that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// How long it took.
+    pub took: Duration,
+    /// How long it took to be served: the time since what came before it.
+    /// `None` where it was too small to tell, or did not deliver.
+    pub service: Option<Duration>,
+    /// Whether the replica's node holds the segment.
+    pub locality: Locality,
 }
 
 /// A segment that is later than it should be and may go to another replica too.
@@ -131,8 +175,7 @@ pub struct ReplicaPolicy {
 struct Attempt<T> {
     item: T,
     replica: ReplicaId,
-    bytes: u64,
-    sent: Instant,
+    sent: Sent,
     expected: Duration,
     /// Who else might have been sent it.
     others: ReplicaSet,
@@ -146,7 +189,9 @@ pub struct Standing {
     /// Its health.
     pub health: HealthState,
     /// The measured rate that the next decision will use, bytes a second.
-    pub rate: f64,
+    pub rate: ByLocality<f64>,
+    /// The same over a long time, where there is enough to tell.
+    pub steady: ByLocality<Option<f64>>,
     /// The part of a read's time that does not depend on its size.
     pub latency: Duration,
     /// Bytes in flight.
@@ -162,7 +207,9 @@ pub struct Scheduler<T> {
     health: ReplicaMap<Health>,
     hedges: HedgeBudget,
     queue: BTreeMap<WantId, Want<T>>,
-    attempts: HashMap<AttemptId, Attempt<T>>,
+    /// In order, so that what is decided about them is the same in each run.
+    attempts: BTreeMap<AttemptId, Attempt<T>>,
+    assigner: Assigner<WantId>,
     /// Kept between rounds for its memory.
     decided: Vec<Assignment<WantId>>,
     sequence: u64,
@@ -183,9 +230,10 @@ impl<T: Clone> Scheduler<T> {
             health: replicas.map(|_, _| Health::default()),
             hedges: HedgeBudget::new(policy.segment),
             policy,
+            assigner: Assigner::new(estimates.len()),
             estimates,
             queue: BTreeMap::new(),
-            attempts: HashMap::new(),
+            attempts: BTreeMap::new(),
             decided: Vec::new(),
             sequence: 0,
         }
@@ -222,15 +270,19 @@ impl<T: Clone> Scheduler<T> {
         let usable = self.usable(now);
         let loads = self.loads(now);
         let demands = self.queue.iter().map(|(id, want)| {
-            // A segment whose candidates are all ejected is better tried than
-            // failed: the last replica is never ejected.
-            let healthy = want.candidates.and(usable);
-            let candidates = if healthy.is_empty() { want.candidates } else { healthy };
-            (*id, Demand { bytes: want.bytes, candidates, prefer: want.prefer })
+            let demand = Demand {
+                bytes: want.bytes,
+                candidates: want.choice(usable),
+                local: want.local,
+                ahead: want.ahead,
+                stream: want.stream,
+                start: want.start,
+            };
+            (*id, demand)
         });
         let mut decided = std::mem::take(&mut self.decided);
-        assign::assign(demands, &loads, &mut decided);
-        for Assignment { key, replica, expected } in decided.drain(..) {
+        self.assigner.assign(demands, &loads, &mut decided);
+        for Assignment { key, replica, expected, .. } in decided.drain(..) {
             let want = self.queue.remove(&key).expect("assigned segments come from the queue");
             out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
         }
@@ -248,15 +300,13 @@ impl<T: Clone> Scheduler<T> {
                 continue;
             }
             let last = self.queue.last_entry();
-            let Some(last) = last.filter(|last| last.get().candidates.contains(replica)) else {
+            let Some(last) = last.filter(|last| last.get().choice(usable).contains(replica)) else {
                 continue;
             };
             let want = last.remove();
-            let expected = want
-                .candidates
-                .iter()
-                .map(|id| self.estimates[id].load(now))
-                .map(|load| load.completion(load.in_flight, want.bytes))
+            let loads = want.candidates.iter().map(|id| (id, self.estimates[id].load(now)));
+            let expected = loads
+                .map(|(id, load)| load.completion(want.locality(id), load.work, want.bytes))
                 .fold(f64::INFINITY, f64::min);
             out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
         }
@@ -271,44 +321,53 @@ impl<T: Clone> Scheduler<T> {
     ) -> Dispatch<T> {
         self.sequence += 1;
         let attempt = AttemptId(self.sequence);
-        self.estimates[replica].sent(now, want.bytes);
+        let locality = want.locality(replica);
+        let sent = Sent { at: now, bytes: want.bytes, locality };
+        self.estimates[replica].sent(sent);
+        self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
         let Want { item, bytes, candidates, .. } = want;
         let state = Attempt {
             item: item.clone(),
             replica,
-            bytes,
-            sent: now,
+            sent,
             expected,
             others: candidates.minus(ReplicaSet::EMPTY.with(replica)),
             hedged: false,
         };
         self.attempts.insert(attempt, state);
-        Dispatch { attempt, item, bytes, replica }
+        Dispatch { attempt, item, bytes, replica, locality }
     }
 
     /// An attempt ended. Call [`Scheduler::next`] afterwards: there is room now.
-    /// Returns how long it took.
-    pub fn finished(&mut self, attempt: AttemptId, outcome: Outcome, now: Instant) -> Duration {
-        let Some(attempt) = self.attempts.remove(&attempt) else { return Duration::ZERO };
+    /// `None` where there is no such attempt.
+    pub fn finished(
+        &mut self,
+        attempt: AttemptId,
+        outcome: Outcome,
+        now: Instant,
+    ) -> Option<Ended> {
+        let attempt = self.attempts.remove(&attempt)?;
         let estimate = &mut self.estimates[attempt.replica];
         let health = &mut self.health[attempt.replica];
+        let mut service = None;
         let change = match outcome {
             Outcome::Delivered(bytes) => {
-                estimate.completed(now, attempt.sent, attempt.bytes, bytes);
+                service = estimate.completed(now, attempt.sent, bytes);
                 self.hedges.earn(bytes);
                 health.delivered()
             }
             Outcome::Failed => {
-                estimate.dropped(now, attempt.sent, attempt.bytes);
+                estimate.dropped(now, attempt.sent);
                 health.failed(now)
             }
             Outcome::Unused => {
-                estimate.dropped(now, attempt.sent, attempt.bytes);
+                estimate.dropped(now, attempt.sent);
                 None
             }
         };
         self.note(attempt.replica, change);
-        now.saturating_duration_since(attempt.sent)
+        let took = now.saturating_duration_since(attempt.sent.at);
+        Some(Ended { took, service, locality: attempt.sent.locality })
     }
 
     /// What is late and may be asked of another replica as well; each attempt
@@ -316,22 +375,25 @@ impl<T: Clone> Scheduler<T> {
     pub fn late(&mut self, now: Instant, out: &mut Vec<Late<T>>) {
         let mut stalled = ReplicaSet::EMPTY;
         for attempt in self.attempts.values_mut() {
-            let age = now.saturating_duration_since(attempt.sent);
-            if attempt.hedged
-                || !hedge::is_late(age, attempt.expected) && age < self.policy.attempt_deadline
-            {
+            let age = now.saturating_duration_since(attempt.sent.at);
+            let expired = age >= self.policy.attempt_deadline;
+            if !expired && !hedge::is_late(age, attempt.expected) {
                 continue;
             }
             let delivered_since = |id: ReplicaId| {
-                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent)
+                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent.at)
             };
-            let stalls = !delivered_since(attempt.replica)
-                && attempt.others.iter().any(delivered_since)
-                || age >= self.policy.attempt_deadline;
+            let silent = !delivered_since(attempt.replica)
+                && attempt.others.iter().any(delivered_since);
+            // A deadline counts once; silence for as long as it lasts.
+            let stalls = silent || expired && !attempt.hedged;
             if stalls {
                 stalled = stalled.with(attempt.replica);
             }
-            if attempt.others.is_empty() || !stalls && !self.hedges.spend(attempt.bytes) {
+            if attempt.hedged
+                || attempt.others.is_empty()
+                || !stalls && !self.hedges.spend(attempt.sent.bytes)
+            {
                 continue;
             }
             attempt.hedged = true;
@@ -360,11 +422,17 @@ impl<T: Clone> Scheduler<T> {
             Standing {
                 health: self.health[id].state(),
                 rate: load.rate,
-                latency: Duration::from_secs_f64(load.latency),
+                steady: estimate.steady(),
+                latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,
             }
         })
+    }
+
+    /// What a replica delivers over a long time, where there is enough to tell.
+    pub fn steady(&self, replica: ReplicaId) -> ByLocality<Option<f64>> {
+        self.estimates[replica].steady()
     }
 
     /// A call outside the read path (an open, a lookup) told something about a
@@ -394,8 +462,7 @@ impl<T: Clone> Scheduler<T> {
         let best = self
             .estimates
             .iter()
-            .filter(|(_, estimate)| estimate.is_measured())
-            .map(|(_, estimate)| estimate.load(now).rate / estimate.weight())
+            .filter_map(|(_, estimate)| Some(estimate.measured(now)? / estimate.weight()))
             .fold(0.0, f64::max);
         if best > 0.0 {
             for (_, estimate) in self.estimates.iter_mut() {

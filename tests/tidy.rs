@@ -46,11 +46,12 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "daemon",
-        &["fuse", "control", "fs", "read", "scheduler", "backend", "config", "volume", "telemetry"],
+        &[
+            "fuse", "control", "fs", "read", "placement", "scheduler", "backend", "config", "volume", "telemetry"],
     ),
     ("control", &["fs", "read", "scheduler", "config", "volume", "telemetry"]),
     ("fuse", &["fs", "backend", "config", "volume", "telemetry"]),
-    ("fs", &["read", "backend", "config", "volume", "telemetry"]),
+    ("fs", &["read", "placement", "scheduler", "backend", "config", "volume", "telemetry"]),
     ("read", &["placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"]),
     ("placement", &["config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),

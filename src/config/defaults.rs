@@ -100,3 +100,22 @@ pub(super) const ATTRIBUTE_TTL: Time = Time(Duration::from_secs(1));
 /// Longer than an hour is a changed file that nobody sees the same day.
 pub(super) const ATTRIBUTE_TTL_RANGE: RangeInclusive<Time> =
     Time(Duration::ZERO)..=Time(Duration::from_secs(3600));
+
+/// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the
+/// namenode of a large cluster may be collecting garbage.
+pub(super) const PLACEMENT_TIMEOUT: Time = Time(Duration::from_secs(20));
+/// Longer than ten minutes is a provider that hangs.
+pub(super) const PLACEMENT_TIMEOUT_RANGE: RangeInclusive<Time> =
+    Time(Duration::from_millis(100))..=Time(Duration::from_secs(600));
+
+/// Chunks stay where they are until a node fails or a balancer runs, which are
+/// matters of minutes to hours; a replica that behaves as if they had moved
+/// makes fanfs ask before that.
+pub(super) const PLACEMENT_TTL: Time = Time(Duration::from_secs(600));
+/// Below a second every file read is a call to the provider; longer than a week
+/// is a table, which is read anew when it changes.
+pub(super) const PLACEMENT_TTL_RANGE: RangeInclusive<Time> =
+    Time(Duration::from_secs(1))..=Time(Duration::from_secs(7 * 86_400));
+
+/// A namenode that fails over is back in this time.
+pub(super) const PLACEMENT_RETRY_AFTER: Time = Time(Duration::from_secs(30));

@@ -114,7 +114,7 @@ impl<'a> Outline<'a> {
     }
 
     fn check_table(&self, key: &Key) -> Result<(), ConfigError> {
-        let wanted = if key.name == "replica" { Kind::Tables } else { Kind::Table };
+        let wanted = if settings::is_list(&key.name) { Kind::Tables } else { Kind::Table };
         if key.kind == Kind::Element {
             return Ok(());
         }
@@ -122,7 +122,10 @@ impl<'a> Outline<'a> {
             return match wanted {
                 _ if key.kind == wanted => Ok(()),
                 Kind::Tables => {
-                    let what = "must be a list of tables; start each replica with [[replica]]";
+                    let what = format!(
+                        "must be a list of tables; start each {0} with [[{0}]]",
+                        key.name
+                    );
                     Err(self.refuse(&key.path, what))
                 }
                 _ => {
@@ -248,7 +251,7 @@ fn bare_or_quoted(name: &str) -> String {
 }
 
 fn header(table: &&str) -> String {
-    if *table == "replica" { "[[replica]]".to_owned() } else { format!("[{table}]") }
+    if settings::is_list(table) { format!("[[{table}]]") } else { format!("[{table}]") }
 }
 
 fn list(items: impl Iterator<Item = String>) -> String {

@@ -21,6 +21,8 @@ pub(super) struct Settings {
     pub(super) read: Read,
     pub(super) memory: Memory,
     pub(super) fuse: Fuse,
+    pub(super) placement: Placement,
+    pub(super) affinity: Vec<Affinity>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -38,6 +40,7 @@ pub(super) struct Replica {
     pub(super) path: Option<String>,
     pub(super) name: Option<String>,
     pub(super) node: Option<String>,
+    pub(super) aliases: Option<Vec<String>>,
     pub(super) weight: Option<f64>,
     pub(super) max_in_flight: Option<Size>,
     pub(super) max_rate: Option<Rate>,
@@ -72,6 +75,30 @@ pub(super) struct Fuse {
     pub(super) attribute_ttl: Option<Time>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Placement {
+    pub(super) provider: Option<String>,
+    pub(super) root: Option<String>,
+    pub(super) command: Option<Vec<String>>,
+    pub(super) layout_command: Option<Vec<String>>,
+    pub(super) url: Option<Vec<String>>,
+    pub(super) user: Option<String>,
+    pub(super) ca_file: Option<String>,
+    pub(super) file: Option<String>,
+    pub(super) timeout: Option<Time>,
+    pub(super) ttl: Option<Time>,
+    pub(super) retry_after: Option<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Affinity {
+    pub(super) path: Option<String>,
+    pub(super) replica: Option<String>,
+    pub(super) node: Option<String>,
+}
+
 /// The tables a file may have, in the order the documentation has them.
 pub(super) fn tables() -> &'static [&'static str] {
     keys_of::<Settings>()
@@ -85,8 +112,15 @@ pub(super) fn keys(table: &str) -> &'static [&'static str] {
         "read" => keys_of::<Read>(),
         "memory" => keys_of::<Memory>(),
         "fuse" => keys_of::<Fuse>(),
+        "placement" => keys_of::<Placement>(),
+        "affinity" => keys_of::<Affinity>(),
         _ => &[],
     }
+}
+
+/// Whether there may be several tables of this name.
+pub(super) fn is_list(table: &str) -> bool {
+    matches!(table, "replica" | "affinity")
 }
 
 /// The field names that `T`'s derived `Deserialize` asks for.
@@ -129,7 +163,9 @@ mod tests {
 
     #[test]
     fn every_table_has_its_keys() {
-        assert_eq!(tables(), ["volume", "replica", "read", "memory", "fuse"]);
+        assert_eq!(tables(), [
+            "volume", "replica", "read", "memory", "fuse", "placement", "affinity"
+        ]);
         for table in tables() {
             assert!(!keys(table).is_empty(), "{table} is missing in `keys`");
         }

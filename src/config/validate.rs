@@ -8,6 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::error::ConfigError;
 use super::outline::{Outline, nearest};
+use super::placement;
 use super::units::{Size, Time};
 use super::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
 use super::{defaults, settings};
@@ -29,13 +30,16 @@ pub(super) fn config(
     settings: settings::Settings,
     outline: &Outline<'_>,
 ) -> Result<Config, ConfigError> {
+    let replicas = replicas(settings.replica, outline)?;
     let config = Config {
         source: outline.file().to_path_buf(),
         volume: volume(settings.volume, outline)?,
-        replicas: replicas(settings.replica, outline)?,
+        affinities: placement::affinities(settings.affinity, &replicas, outline)?,
+        replicas,
         read: read(settings.read, outline)?,
         memory: Memory { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
         fuse: fuse(settings.fuse, outline)?,
+        placement: placement::placement(settings.placement, outline)?,
     };
     contradictions(&config, outline)?;
     Ok(config)
@@ -119,6 +123,10 @@ fn replica(
             check_label(outline, &key(name), value)?;
         }
     }
+    let aliases = written.aliases.unwrap_or_default();
+    for alias in &aliases {
+        check_label(outline, &key("aliases"), alias)?;
+    }
     let name =
         written.name.or_else(|| written.node.clone()).unwrap_or_else(|| format!("r{number}"));
     let weight = written.weight.unwrap_or(defaults::WEIGHT);
@@ -133,6 +141,7 @@ fn replica(
         path: PathBuf::from(path),
         node: written.node.unwrap_or_else(|| name.clone()),
         name,
+        aliases,
         weight,
         max_in_flight: written.max_in_flight.map(|size| size.0),
         max_rate: written.max_rate.map(|rate| rate.0),
@@ -143,7 +152,7 @@ fn replica(
 /// A path that means the same directory wherever the daemon is started, and
 /// that compares equal to another spelling of itself. `..` does not: what it
 /// leads to depends on symbolic links.
-fn check_path(outline: &Outline<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
+pub(super) fn check_path(outline: &Outline<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
     let advice = if !path.starts_with('/') {
         "is not absolute; start it with /"
     } else if path.contains('\0') {
@@ -275,7 +284,7 @@ fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigEr
     Ok(())
 }
 
-fn in_range<T: PartialOrd + Display>(
+pub(super) fn in_range<T: PartialOrd + Display>(
     outline: &Outline<'_>,
     key: &str,
     value: T,
@@ -300,7 +309,7 @@ fn count(
     Ok(usize::try_from(written).expect("ranges of counts start above zero"))
 }
 
-fn choice<T: Copy>(
+pub(super) fn choice<T: Copy>(
     outline: &Outline<'_>,
     key: &str,
     written: &str,

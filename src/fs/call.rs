@@ -2,9 +2,7 @@
 //!
 //! In `copies` mode replicas are asked in configuration order, so that the first
 //! healthy one decides what the tree looks like. In `shared` mode calls are
-//! spread: each directory has its replica, as long as that one is about as quick
-//! as the quickest, so that two looks at one directory see it through the same
-//! mount and its cache.
+//! spread, and subtrees may be pinned ([`crate::scheduler::metadata`]).
 //!
 //! A replica that is late is not waited for: the next is asked as well, and the
 //! first answer counts. An error that says something about the object asked for
@@ -19,34 +17,83 @@ use tokio::task::AbortHandle;
 
 use super::FsPolicy;
 use crate::backend::{Backend, BackendError, Lane, Replica, Result};
+use crate::placement::affinity::Pin;
 use crate::read::Reader;
+use crate::scheduler::metadata::{self, Choice};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
-use crate::volume::{Mode, ReplicaId, ReplicaMap};
+use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
 
 /// Asks replicas for metadata.
 pub(super) struct Caller {
     policy: FsPolicy,
     replicas: ReplicaMap<Arc<Replica>>,
-    /// Smoothed time of a call, microseconds; 0 where nothing is known.
-    latency: ReplicaMap<AtomicU64>,
+    /// Of all calls.
+    times: Times,
+    /// Of those under each affinity rule.
+    pinned_times: Vec<Times>,
     reader: Arc<Reader>,
     counters: Arc<VolumeCounters>,
     runtime: tokio::runtime::Handle,
-    calls: AtomicU64,
     pending: AtomicUsize,
 }
-
-/// A replica this many times slower than the quickest gets no calls, but for
-/// one in [`REMEASURE`], and nothing below [`ALIKE`] counts as slower.
-const MUCH_SLOWER: u64 = 2;
-const REMEASURE: u64 = 64;
-const ALIKE: Duration = Duration::from_micros(500);
 
 /// Another replica is asked when the call takes this many times as long as it
 /// usually does, and not before [`SOONEST`].
 const PATIENCE: u32 = 8;
 const SOONEST: Duration = Duration::from_millis(250);
+
+/// What a call is about, as far as it matters who is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    /// The same for all objects of one directory.
+    pub(super) affinity: u64,
+    /// The rule that pins it.
+    pub(super) pin: Option<Pin>,
+}
+
+/// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
+/// is known.
+struct Times {
+    calls: AtomicU64,
+    smoothed: ReplicaMap<AtomicU64>,
+}
+
+impl Times {
+    fn new(replicas: usize) -> Self {
+        Self {
+            calls: AtomicU64::new(0),
+            smoothed: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
+        }
+    }
+
+    fn of(&self, replica: ReplicaId) -> u64 {
+        self.smoothed[replica].load(Ordering::Relaxed)
+    }
+
+    fn all(&self) -> ReplicaMap<u64> {
+        self.smoothed.map(|_, time| time.load(Ordering::Relaxed))
+    }
+
+    fn took(&self, replica: ReplicaId, time: Duration) {
+        let sample = (time.as_micros() as u64).max(1);
+        let smoothed = &self.smoothed[replica];
+        let known = smoothed.load(Ordering::Relaxed);
+        // Rounded up, or a mean near 1 would never come back up. A lost update
+        // is one sample less.
+        let mean = if known == 0 { sample } else { (known * 7 + sample).div_ceil(8) };
+        smoothed.store(mean, Ordering::Relaxed);
+    }
+}
+
+/// How an affinity rule does, as `fanfs status` shows it.
+#[derive(Clone, Debug)]
+pub struct PinnedTimes {
+    /// Calls under the rule.
+    pub calls: u64,
+    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
+    pub times: ReplicaMap<u64>,
+}
 
 type Op<T> = Box<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
 type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
@@ -54,6 +101,7 @@ type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
 struct Call<T> {
     caller: Arc<Caller>,
     op: Op<T>,
+    spot: Spot,
     started: Instant,
     state: Mutex<State<T>>,
 }
@@ -78,12 +126,14 @@ impl Caller {
     ) -> Self {
         Self {
             policy: policy.clone(),
-            latency: replicas.map(|_, _| AtomicU64::new(0)),
+            times: Times::new(replicas.len()),
+            pinned_times: (0..reader.locator().affinities().rules().len())
+                .map(|_| Times::new(replicas.len()))
+                .collect(),
             replicas,
             reader,
             counters,
             runtime,
-            calls: AtomicU64::new(0),
             pending: AtomicUsize::new(0),
         }
     }
@@ -93,26 +143,35 @@ impl Caller {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Has `op` answered by some replica. Calls with the same `affinity` go to
+    /// How the affinity rules do, in their order.
+    pub(super) fn pinned(&self) -> Vec<PinnedTimes> {
+        let reading = |times: &Times| PinnedTimes {
+            calls: times.calls.load(Ordering::Relaxed),
+            times: times.all(),
+        };
+        self.pinned_times.iter().map(reading).collect()
+    }
+
+    /// Has `op` answered by some replica. Calls about the same directory go to
     /// the same one while it is well.
     pub(super) fn call<T: Send + 'static>(
         self: &Arc<Self>,
-        affinity: u64,
+        spot: Spot,
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        self.call_by_replica(affinity, move |_, backend| op(backend), done);
+        self.call_by_replica(spot, move |_, backend| op(backend), done);
     }
 
     /// As [`Caller::call`], for an `op` that wants to know whom it asks.
     pub(super) fn call_by_replica<T: Send + 'static>(
         self: &Arc<Self>,
-        affinity: u64,
+        spot: Spot,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        let mut left = self.order(affinity);
+        let mut left = self.order(spot);
         left.reverse();
         let state = State {
             left,
@@ -124,6 +183,7 @@ impl Caller {
         let call = Arc::new(Call {
             caller: Arc::clone(self),
             op: Box::new(op),
+            spot,
             started: Instant::now(),
             state: Mutex::new(state),
         });
@@ -132,48 +192,28 @@ impl Caller {
     }
 
     /// Whom to ask, the first first.
-    fn order(&self, affinity: u64) -> Vec<ReplicaId> {
+    fn order(&self, spot: Spot) -> Vec<ReplicaId> {
         let usable = self.reader.usable();
-        let mut order: Vec<ReplicaId> = usable.iter().collect();
-        if self.policy.mode == Mode::Shared && order.len() > 1 {
-            let latency = |id: &ReplicaId| self.latency[*id].load(Ordering::Relaxed);
-            let quickest = order.iter().map(latency).min().unwrap_or(0);
-            let bound = (quickest * MUCH_SLOWER).max(ALIKE.as_micros() as u64);
-            let remeasure = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(REMEASURE);
-            let (mut quick, slow): (Vec<_>, Vec<_>) =
-                order.into_iter().partition(|id| remeasure || latency(id) <= bound);
-            let turn = (spread(affinity) % quick.len() as u64) as usize;
-            quick.rotate_left(turn);
-            quick.extend(slow);
-            order = quick;
+        let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
+        let turn = times.calls.fetch_add(1, Ordering::Relaxed);
+        if self.policy.mode == Mode::Copies && spot.pin.is_none() {
+            let ejected = self.replicas.all().minus(usable);
+            return usable.iter().chain(ejected.iter()).collect();
         }
-        // Whoever is ejected comes last rather than never: the error is then
-        // the replica's and not ours.
-        let ejected = self.replicas.all().minus(usable);
-        order.extend(ejected.iter());
-        order
+        metadata::order(&Choice {
+            times: &times.all(),
+            usable,
+            pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
+            affinity: spot.affinity,
+            turn,
+        })
     }
 
     fn patience(&self, replica: Option<ReplicaId>) -> Duration {
-        let usual = replica.map_or(0, |id| self.latency[id].load(Ordering::Relaxed));
+        let usual = replica.map_or(0, |id| self.times.of(id));
         let patience = Duration::from_micros(usual) * PATIENCE;
         patience.max(SOONEST).min(self.policy.attempt_deadline)
     }
-
-    fn took(&self, replica: ReplicaId, time: Duration) {
-        let sample = time.as_micros() as u64;
-        let latency = &self.latency[replica];
-        let known = latency.load(Ordering::Relaxed);
-        // A lost update is one sample less.
-        latency
-            .store(if known == 0 { sample } else { (known * 7 + sample) / 8 }, Ordering::Relaxed);
-    }
-}
-
-/// Directories numbered one after the other should not go to replicas in turn
-/// by their numbers' last bits alone.
-fn spread(affinity: u64) -> u64 {
-    affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
 
 impl<T: Send + 'static> Call<T> {
@@ -207,7 +247,10 @@ impl<T: Send + 'static> Call<T> {
     fn answered(self: &Arc<Self>, replica: ReplicaId, answer: Result<T>, took: Duration) {
         let caller = &self.caller;
         let counters = &caller.replicas[replica].counters;
-        caller.took(replica, took);
+        caller.times.took(replica, took);
+        if let Some(pin) = self.spot.pin {
+            caller.pinned_times[pin.rule].took(replica, took);
+        }
         let answer = match answer {
             Err(error) if !error.is_definite() => {
                 if error.is_replica_fault() {

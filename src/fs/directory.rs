@@ -85,6 +85,7 @@ impl Fs {
             Ok(path) => path,
             Err(errno) => return done(Err(errno)),
         };
+        let spot = self.spot(dir.ino, &path);
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let copies = self.policy.mode == Mode::Copies;
         let list = move |backend: &dyn crate::backend::Backend| {
@@ -95,7 +96,7 @@ impl Fs {
             }
             Ok(entries)
         };
-        self.caller.call(dir.ino.0, list, move |answer| {
+        self.caller.call(spot, list, move |answer| {
             done(answer.map_err(Errno::from).map(|(_, entries)| {
                 let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
                 dir.keep(Arc::clone(&listing));
@@ -144,8 +145,9 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
+        let spot = self.spot(listing.ino, &path);
         self.caller.call(
-            listing.ino.0,
+            spot,
             move |backend| backend.stat_entries(&path, &asked),
             move |answer| {
                 let (replica, attrs) = match answer {

@@ -20,15 +20,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::error::PlacementError;
+use crate::config::placement::check_command;
 
 /// The longest answer read: [`super::chunks::MOST_CELLS`] lines fit.
 pub const LONGEST_ANSWER: usize = 256 << 20;
 
 /// How much of what a failed program said is kept.
 const SAID: usize = 300;
-
-/// The places that a template may have.
-pub const PLACES: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
 
 /// What is put in the places.
 #[derive(Clone, Debug, Default)]
@@ -57,20 +55,7 @@ impl Template {
     /// # Errors
     /// Says which word has a place that there is not.
     pub fn new(words: Vec<String>) -> Result<Self, String> {
-        if words.first().is_none_or(String::is_empty) {
-            return Err("names no program".to_owned());
-        }
-        for word in &words {
-            for name in places(word) {
-                let plain = name.strip_suffix(":sh").unwrap_or(name);
-                if !PLACES.contains(&plain) {
-                    return Err(format!(
-                        "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
-                        PLACES.join("}, {")
-                    ));
-                }
-            }
-        }
+        check_command(&words)?;
         Ok(Self(words))
     }
 
@@ -142,11 +127,6 @@ fn one_line(said: &[u8]) -> String {
         None if printable.is_empty() => "it said nothing".to_owned(),
         None => printable,
     }
-}
-
-/// What stands between braces in `word`.
-fn places(word: &str) -> impl Iterator<Item = &str> {
-    word.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name)
 }
 
 fn fill(word: &str, values: &Values<'_>) -> OsString {

@@ -1,15 +1,16 @@
 //! One segment read from one replica: sent, carried out, and what follows.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::fetch::{Fetch, Next};
 use super::{ReadError, Reader};
 use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::{Buffer, Reservation, size_class};
+use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
 use crate::telemetry::counters::count;
-use crate::volume::ReplicaId;
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
@@ -76,17 +77,35 @@ fn ended(
         Err(_) => Outcome::Unused,
     };
     let mut dispatches = Vec::new();
-    let took = {
+    let (ended, usual) = {
         let mut scheduler = reader.scheduler.lock();
-        let took = scheduler.finished(attempt, outcome, now);
+        let ended = scheduler.finished(attempt, outcome, now);
         scheduler.next(now, &mut dispatches);
-        took
+        (ended, scheduler.steady(replica))
     };
     reader.dispatch(dispatches);
     let counters = &reader.replicas[replica].counters;
     match result {
         Ok(buffer) => {
-            counters.read(buffer.len() as u64, took, now);
+            let bytes = buffer.len() as u64;
+            counters.read(bytes, ended.map_or(Duration::ZERO, |ended| ended.took), now);
+            match fetch.state.lock().local {
+                Some(local) if local.contains(replica) => counters.local(bytes),
+                Some(_) => counters.remote(bytes),
+                None => {}
+            }
+            if let Some(service) = ended.and_then(|ended| ended.service)
+                && let Some(at) = &fetch.file.place().at
+            {
+                let came = Came {
+                    offset: fetch.range.start,
+                    replica,
+                    pace: service.as_secs_f64() / bytes as f64,
+                    usually_local: usual.local,
+                    usually_remote: usual.remote,
+                };
+                reader.locator.came(at, came, now);
+            }
             delivered(reader, fetch, buffer);
         }
         Err((error, claim)) => {
@@ -138,8 +157,10 @@ fn failed(
             let mut dispatches = Vec::new();
             {
                 let mut scheduler = reader.scheduler.lock();
-                let want = again(fetch, candidates);
-                fetch.state.lock().want = Some(scheduler.want(want));
+                let mut state = fetch.state.lock();
+                let want = want(fetch, candidates, false, state.local);
+                state.want = Some(scheduler.want(want));
+                drop(state);
                 scheduler.next(Instant::now(), &mut dispatches);
             }
             reader.dispatch(dispatches);
@@ -153,14 +174,23 @@ fn failed(
     }
 }
 
-/// A segment that has to be read again, before all that nobody waits for.
-fn again(fetch: &Arc<Fetch>, candidates: crate::volume::ReplicaSet) -> Want<Arc<Fetch>> {
+/// A segment for the queue, to be read from one of `candidates`; `local` as
+/// known of it.
+pub(super) fn want(
+    fetch: &Arc<Fetch>,
+    candidates: ReplicaSet,
+    ahead: bool,
+    local: Option<ReplicaSet>,
+) -> Want<Arc<Fetch>> {
     Want {
         item: Arc::clone(fetch),
         bytes: fetch.range.len(),
-        ahead: false,
+        ahead,
         candidates,
-        prefer: None,
+        local: local.unwrap_or(ReplicaSet::ALL),
+        pinned: fetch.file.place().pinned,
+        stream: fetch.file.stream(),
+        start: fetch.range.start,
     }
 }
 
@@ -184,7 +214,7 @@ pub(super) fn hedge(
     if state.claim.is_none() {
         return;
     }
-    state.want = Some(scheduler.want(again(&fetch, left)));
+    state.want = Some(scheduler.want(want(&fetch, left, false, state.local)));
     drop(state);
     reader.replicas[late.replica].counters.late();
     count(&reader.counters.hedges);

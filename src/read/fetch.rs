@@ -24,6 +24,8 @@ pub(super) struct State {
     pub(super) waiters: Vec<Arc<Gather>>,
     /// Its place in the scheduler's queue.
     pub(super) want: Option<WantId>,
+    /// Replicas whose node holds it; `None` where that is not known.
+    pub(super) local: Option<ReplicaSet>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
     /// Attempts that have not ended.
@@ -71,6 +73,7 @@ impl Fetch {
             stage: Stage::Pending,
             waiters: Vec::new(),
             want: None,
+            local: None,
             tried: ReplicaSet::EMPTY,
             outstanding: 0,
             claim: Some(claim),

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::fetch::Fetch;
 use crate::backend::{Backend, BackendError, BackendFile};
+use crate::placement::FileAt;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 
 /// For how long a replica that showed another version is left alone. As long as
@@ -28,6 +29,9 @@ pub struct OpenFile {
     path: PathBuf,
     version: FileVersion,
     mode: Mode,
+    /// Tells its segments from other files' in the scheduler.
+    stream: u64,
+    place: Place,
     replicas: ReplicaMap<Mutex<Slot>>,
     /// Replicas whose slot is `Refused`, as a set; read without their locks,
     /// which are held during an open that may hang.
@@ -38,6 +42,17 @@ pub struct OpenFile {
     /// When a read of it last passed its deadline.
     timed_out: Mutex<Option<Instant>>,
 }
+
+/// Where a file's chunks are, and what it is pinned to.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// `None` where there is nobody to know.
+    pub at: Option<Arc<FileAt>>,
+    /// Empty where it is not pinned.
+    pub pinned: ReplicaSet,
+}
+
+static STREAMS: AtomicU64 = AtomicU64::new(0);
 
 /// The kernel asks once more, page by page, for what its readahead failed to
 /// bring. That second request, right after the first one's deadline, is not
@@ -52,12 +67,20 @@ enum Slot {
 
 impl OpenFile {
     /// A file that no replica has opened yet, at `version`.
-    pub fn new(path: PathBuf, version: FileVersion, mode: Mode, replicas: usize) -> Self {
+    pub(super) fn new(
+        path: PathBuf,
+        version: FileVersion,
+        mode: Mode,
+        replicas: usize,
+        place: Place,
+    ) -> Self {
         let slots = ReplicaMap::from_fn(replicas, |_| Mutex::new(Slot::Untried));
         Self {
             path,
             version,
             mode,
+            stream: STREAMS.fetch_add(1, Ordering::Relaxed),
+            place,
             replicas: slots,
             refused: AtomicU64::new(0),
             segments: Mutex::default(),
@@ -91,6 +114,16 @@ impl OpenFile {
     /// Where it was when it was opened, relative to the replicas' roots.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where its chunks are, and what it is pinned to.
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Its number among all files opened.
+    pub(super) fn stream(&self) -> u64 {
+        self.stream
     }
 
     /// Replicas that may read it: those that have not shown another version.

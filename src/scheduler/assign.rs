@@ -1,25 +1,40 @@
 //! Who reads what: every waiting segment to the replica that completes it first.
 //!
-//! The queue is gone through in order of urgency. Each segment is given, in
-//! thought, to the candidate with the least expected completion
+//! The queue is gone through in order of urgency, twice in thought.
 //!
-//! > latency + (bytes in flight + bytes given to it so far + the segment) / rate
+//! *Planning.* Each segment is given to the local candidate with the least
+//! expected completion
 //!
-//! and is sent for real where that replica has room. Because what was given in
-//! thought counts, a slow replica gets the segment that it will have ready just
-//! when it is due, and a fast one is left free for what is due earlier.
+//! > latency + work in flight + work given to it so far + the segment / rate
 //!
-//! A replica that is already on the run before the segment is preferred by
-//! [`LOYALTY`]: a server that reads ahead for one file is worse off when two
-//! take turns.
+//! (to any candidate where none is local). Because what was given in thought
+//! counts, a slow replica gets the segment that it will have ready just when it
+//! is due, and a fast one is left free for what is due earlier.
+//!
+//! *Lending.* A segment that a remote candidate would complete clearly sooner
+//! goes there after all. The work that the remote one has of its own counts,
+//! also where it comes later in the queue: a window spans chunks so that
+//! replicas with different chunks work at once, and they should not fetch each
+//! other's. Only for what a reader waits for does it not count.
+//!
+//! Then what the plan gives to a replica that has room is sent.
+//!
+//! What is read ahead stays on the replica that is on the run before it, until
+//! that one is [`LOYALTY`] segments behind another: a server that reads ahead
+//! for one file is worse off when two take turns.
 
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 use super::estimate::Load;
+use super::pace::Locality;
 
-/// Expected completion of the replica that reads what comes before is taken as
-/// this part of itself.
-const LOYALTY: f64 = 0.85;
+/// How many segments a replica may be behind the best one and go on with a run.
+/// The runs are then about twice as long.
+const LOYALTY: f64 = 2.0;
+
+/// How much sooner a remote candidate must be done than a local one: the noise
+/// of the estimates, below which a chunk is better read where it is.
+const RELUCTANCE: f64 = 1.05;
 
 /// Segments looked at in one round. Beyond the deepest window of all but the
 /// most crowded volumes; what is not looked at is looked at next time.
@@ -32,8 +47,24 @@ pub struct Demand {
     pub bytes: u64,
     /// Who may read it.
     pub candidates: ReplicaSet,
-    /// Who reads what comes before it.
-    pub prefer: Option<ReplicaId>,
+    /// Whose node holds it; all, where that is not known.
+    pub local: ReplicaSet,
+    /// Whether nobody waits for it yet.
+    pub ahead: bool,
+    /// Names the file that it belongs to.
+    pub stream: u64,
+    /// Its first byte there.
+    pub start: u64,
+}
+
+impl Demand {
+    fn locality(&self, id: ReplicaId) -> Locality {
+        if self.local.contains(id) { Locality::Local } else { Locality::Remote }
+    }
+
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
 }
 
 /// A segment that is to be sent now.
@@ -43,136 +74,338 @@ pub struct Assignment<K> {
     pub key: K,
     /// To whom.
     pub replica: ReplicaId,
+    /// Whether that one's node holds it.
+    pub locality: Locality,
     /// Seconds until it is expected back.
     pub expected: f64,
 }
 
-/// Decides what to send now. `demands` come most urgent first.
-pub fn assign<K: Copy>(
-    demands: impl Iterator<Item = (K, Demand)>,
-    loads: &ReplicaMap<Load>,
-    out: &mut Vec<Assignment<K>>,
-) {
-    let mut real = loads.clone();
-    let mut backlog = loads.map(|_, load| load.in_flight);
-    let mut open = loads.iter().filter(|(_, load)| load.has_room()).count();
-    for (key, demand) in demands.take(HORIZON) {
+/// Where a replica's last segment ended: the file and the offset.
+type Run = Option<(u64, u64)>;
+
+/// Decides; holds what was sent last to each replica, and memory for the work.
+#[derive(Clone, Debug)]
+pub struct Assigner<K> {
+    runs: ReplicaMap<Run>,
+    plan: Vec<Planned<K>>,
+    /// Kept for their memory.
+    real: ReplicaMap<Load>,
+    backlog: ReplicaMap<f64>,
+    planned_runs: ReplicaMap<Run>,
+    own: ReplicaMap<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Planned<K> {
+    key: K,
+    demand: Demand,
+    replica: ReplicaId,
+    /// Seconds of the replica's work that come before it, without latency.
+    before: f64,
+    work: f64,
+}
+
+impl<K: Copy> Assigner<K> {
+    /// For so many replicas.
+    pub fn new(replicas: usize) -> Self {
+        Self {
+            runs: ReplicaMap::from_fn(replicas, |_| None),
+            plan: Vec::new(),
+            real: ReplicaMap::default(),
+            backlog: ReplicaMap::default(),
+            planned_runs: ReplicaMap::default(),
+            own: ReplicaMap::default(),
+        }
+    }
+
+    /// A segment was sent, by whatever decision.
+    pub fn sent(&mut self, replica: ReplicaId, stream: u64, end: u64) {
+        self.runs[replica] = Some((stream, end));
+    }
+
+    /// Decides what to send now, appending to `out`. `demands` come most urgent
+    /// first.
+    pub fn assign(
+        &mut self,
+        demands: impl Iterator<Item = (K, Demand)>,
+        loads: &ReplicaMap<Load>,
+        out: &mut Vec<Assignment<K>>,
+    ) {
+        let mut open = loads.iter().filter(|(_, load)| load.has_room()).count();
         if open == 0 {
-            break;
+            return;
         }
-        let Some(replica) = first_to_complete(&demand, loads, &backlog) else { continue };
-        backlog[replica] += demand.bytes;
-        let load = &mut real[replica];
-        if !load.has_room() {
-            continue;
+        self.real.clone_from(loads);
+        self.plan(demands.take(HORIZON), loads);
+        if self.plan.iter().any(|planned| !planned.demand.is_at_home_everywhere()) {
+            self.lend(loads);
         }
-        let expected = load.completion(load.in_flight, demand.bytes);
-        out.push(Assignment { key, replica, expected });
-        load.in_flight += demand.bytes;
-        load.reads += 1;
-        if !load.has_room() {
-            open -= 1;
+        for planned in self.plan.drain(..) {
+            let load = &mut self.real[planned.replica];
+            if !load.has_room() {
+                continue;
+            }
+            let locality = planned.demand.locality(planned.replica);
+            let expected = load.completion(locality, load.work, planned.demand.bytes);
+            out.push(Assignment { key: planned.key, replica: planned.replica, locality, expected });
+            load.in_flight += planned.demand.bytes;
+            load.work += load.cost(locality, planned.demand.bytes);
+            load.reads += 1;
+            if !load.has_room() {
+                open -= 1;
+                if open == 0 {
+                    break;
+                }
+            }
         }
+        self.plan.clear();
+    }
+
+    fn plan(&mut self, demands: impl Iterator<Item = (K, Demand)>, loads: &ReplicaMap<Load>) {
+        self.plan.clear();
+        self.backlog.refill(loads, |load| load.work);
+        self.planned_runs.clone_from(&self.runs);
+        for (key, demand) in demands {
+            let local = demand.candidates.and(demand.local);
+            let choice = if local.is_empty() { demand.candidates } else { local };
+            let Some((mut replica, soonest)) = first_to_complete(&demand, choice, loads, &self.backlog)
+            else {
+                continue;
+            };
+            if demand.ahead
+                && let Some(on_run) = self.on_run(&demand, choice)
+            {
+                let load = &loads[on_run];
+                let locality = demand.locality(on_run);
+                let slack = LOYALTY * load.cost(locality, demand.bytes);
+                if load.completion(locality, self.backlog[on_run], demand.bytes) <= soonest + slack {
+                    replica = on_run;
+                }
+            }
+            let work = loads[replica].cost(demand.locality(replica), demand.bytes);
+            let before = self.backlog[replica];
+            self.plan.push(Planned { key, demand, replica, before, work });
+            self.backlog[replica] += work;
+            self.planned_runs[replica] = Some((demand.stream, demand.end()));
+        }
+    }
+
+    /// The one among `choice` that reads what comes right before `demand`.
+    fn on_run(&self, demand: &Demand, choice: ReplicaSet) -> Option<ReplicaId> {
+        let run = Some((demand.stream, demand.start));
+        choice.iter().find(|id| self.planned_runs[*id] == run)
+    }
+
+    /// Gives to remote candidates what they complete sooner. `backlog` has each
+    /// replica's whole plan when it begins.
+    fn lend(&mut self, loads: &ReplicaMap<Load>) {
+        // What each has of its own up to the segment at hand, and what was
+        // taken from it before that.
+        self.own.refill(loads, |load| load.work);
+        let mut taken: ReplicaMap<f64> = loads.map(|_, _| 0.0);
+        let mut lent: ReplicaMap<f64> = loads.map(|_, _| 0.0);
+        for planned in &mut self.plan {
+            let Planned { demand, replica, .. } = *planned;
+            let home = &loads[replica];
+            let kept = planned.before - taken[replica];
+            let at_home = home.latency[demand.locality(replica)] + kept + planned.work
+                + lent[replica];
+            let mut best: Option<(ReplicaId, f64)> = None;
+            for id in demand.candidates.minus(demand.local).iter().filter(|id| *id != replica) {
+                let backlog = if demand.ahead {
+                    self.backlog[id] - taken[id] + lent[id]
+                } else {
+                    self.own[id] + lent[id]
+                };
+                let completion = loads[id].completion(Locality::Remote, backlog, demand.bytes);
+                if completion * RELUCTANCE < at_home && best.is_none_or(|(_, b)| completion < b) {
+                    best = Some((id, completion));
+                }
+            }
+            match best {
+                Some((id, _)) => {
+                    taken[replica] += planned.work;
+                    lent[id] += loads[id].cost(Locality::Remote, demand.bytes);
+                    planned.replica = id;
+                }
+                None => self.own[replica] += planned.work,
+            }
+        }
+    }
+}
+
+impl Demand {
+    /// Whether no candidate is remote.
+    fn is_at_home_everywhere(&self) -> bool {
+        self.candidates.minus(self.local).is_empty()
     }
 }
 
 fn first_to_complete(
     demand: &Demand,
+    choice: ReplicaSet,
     loads: &ReplicaMap<Load>,
-    backlog: &ReplicaMap<u64>,
-) -> Option<ReplicaId> {
+    backlog: &ReplicaMap<f64>,
+) -> Option<(ReplicaId, f64)> {
     let mut best: Option<(ReplicaId, f64)> = None;
-    for (id, load) in loads.iter() {
-        if !demand.candidates.contains(id) {
-            continue;
-        }
-        let mut completion = load.completion(backlog[id], demand.bytes);
-        if demand.prefer == Some(id) {
-            completion *= LOYALTY;
-        }
+    for id in choice.iter() {
+        let completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
         if best.is_none_or(|(_, least)| completion < least) {
             best = Some((id, completion));
         }
     }
-    best.map(|(id, _)| id)
+    best
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::pace::ByLocality;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
     fn load(rate: f64) -> Load {
+        let rate = rate * MIB as f64;
         Load {
-            rate: rate * MIB as f64,
-            latency: 0.0,
+            rate: ByLocality { local: rate, remote: rate / 2.0 },
+            latency: ByLocality::default(),
             in_flight: 0,
+            work: 0.0,
             reads: 0,
             cap: 2 * MIB,
             max_reads: 8,
         }
     }
 
-    fn demands(n: usize, replicas: usize) -> impl Iterator<Item = (usize, Demand)> {
-        let demand = Demand { bytes: MIB, candidates: ReplicaSet::first(replicas), prefer: None };
-        (0..n).map(move |i| (i, demand))
+    fn loads<const N: usize>(rates: [f64; N]) -> ReplicaMap<Load> {
+        rates.map(load).into_iter().collect()
     }
 
-    fn sent_to(loads: &ReplicaMap<Load>, n: usize) -> Vec<(usize, usize)> {
+    fn r(i: usize) -> ReplicaId {
+        ReplicaId::new(i)
+    }
+
+    fn only(i: usize) -> ReplicaSet {
+        ReplicaSet::EMPTY.with(r(i))
+    }
+
+    /// Segment `i` of a file that all replicas have.
+    fn demand(i: usize, replicas: usize) -> Demand {
+        let all = ReplicaSet::first(replicas);
+        let start = i as u64 * MIB;
+        Demand { bytes: MIB, candidates: all, local: all, ahead: true, stream: 1, start }
+    }
+
+    /// What is sent: the segment, to whom.
+    fn send(loads: &ReplicaMap<Load>, demands: impl Iterator<Item = Demand>) -> Vec<(usize, usize)> {
         let mut out = Vec::new();
-        assign(demands(n, loads.len()), loads, &mut out);
+        Assigner::new(loads.len()).assign(demands.enumerate(), loads, &mut out);
         out.iter().map(|a| (a.key, a.replica.index())).collect()
+    }
+
+    /// Without runs: each segment is of another file.
+    fn apart(n: usize, replicas: usize) -> impl Iterator<Item = Demand> {
+        (0..n).map(move |i| Demand { stream: i as u64, ..demand(2 * i, replicas) })
     }
 
     #[test]
     fn one_segment_goes_to_the_fastest() {
-        let loads = [40.0, 160.0, 100.0].map(load).into_iter().collect();
-        assert_eq!(sent_to(&loads, 1), [(0, 1)]);
+        assert_eq!(send(&loads([40.0, 160.0, 100.0]), apart(1, 3)), [(0, 1)]);
     }
 
     #[test]
     fn a_slow_replica_gets_a_segment_far_enough_ahead() {
-        let loads = [100.0, 10.0].map(load).into_iter().collect();
+        let loads = loads([100.0, 10.0]);
         // 100 ms on the slow one: the fast one does ten of them meanwhile.
-        let sent = sent_to(&loads, 32);
+        let sent = send(&loads, apart(32, 2));
         let slow = sent.iter().find(|(_, replica)| *replica == 1).unwrap();
         assert!((9..=11).contains(&slow.0), "{sent:?}");
-        assert_eq!(sent_to(&loads, 8).iter().filter(|(_, r)| *r == 1).count(), 0);
+        assert_eq!(send(&loads, apart(8, 2)).iter().filter(|(_, r)| *r == 1).count(), 0);
     }
 
     #[test]
     fn nothing_is_sent_past_the_cap() {
-        let loads = [100.0, 100.0].map(load).into_iter().collect();
-        assert_eq!(sent_to(&loads, 100).len(), 4);
+        assert_eq!(send(&loads([100.0, 100.0]), apart(100, 2)).len(), 4);
     }
 
     #[test]
     fn only_candidates_are_chosen() {
-        let loads: ReplicaMap<Load> = [100.0, 100.0].map(load).into_iter().collect();
-        let only = ReplicaSet::EMPTY.with(ReplicaId::new(1));
-        let demand = Demand { bytes: MIB, candidates: only, prefer: Some(ReplicaId::new(0)) };
-        let mut out = Vec::new();
-        assign([((), demand)].into_iter(), &loads, &mut out);
-        assert_eq!(out[0].replica.index(), 1);
-        out.clear();
-        let none = Demand { candidates: ReplicaSet::EMPTY, ..demand };
-        assign([((), none)].into_iter(), &loads, &mut out);
-        assert!(out.is_empty());
+        let loads = loads([100.0, 100.0]);
+        let one = Demand { candidates: only(1), ..demand(0, 2) };
+        assert_eq!(send(&loads, [one].into_iter()), [(0, 1)]);
+        let none = Demand { candidates: ReplicaSet::EMPTY, ..one };
+        assert_eq!(send(&loads, [none].into_iter()), []);
     }
 
     #[test]
-    fn the_replica_on_the_run_is_kept_while_it_is_about_as_good() {
-        let mut loads: ReplicaMap<Load> = [100.0, 90.0].map(load).into_iter().collect();
-        let demand =
-            Demand { bytes: MIB, candidates: loads.all(), prefer: Some(ReplicaId::new(1)) };
-        let chosen = |loads: &ReplicaMap<Load>| {
-            let mut out = Vec::new();
-            assign([((), demand)].into_iter(), loads, &mut out);
-            out[0].replica.index()
-        };
-        assert_eq!(chosen(&loads), 1);
-        loads[ReplicaId::new(1)].rate /= 2.0;
-        assert_eq!(chosen(&loads), 0);
+    fn segments_ahead_run_on_one_replica_as_far_as_balance_allows() {
+        let mut loads = loads([100.0, 100.0]);
+        for (_, load) in loads.iter_mut() {
+            load.cap = 64 * MIB;
+            load.max_reads = 64;
+        }
+        let sent = send(&loads, (0..32).map(|i| demand(i, 2)));
+        let hops = sent.windows(2).filter(|pair| pair[0].1 != pair[1].1).count();
+        assert!((1..=12).contains(&hops), "{sent:?}");
+        let to_first = sent.iter().filter(|(_, replica)| *replica == 0).count();
+        assert!((14..=18).contains(&to_first), "{sent:?}");
+        // What a reader waits for is spread at once.
+        let waiting = (0..2).map(|i| Demand { ahead: false, ..demand(i, 2) });
+        assert_eq!(send(&loads, waiting), [(0, 0), (1, 1)]);
+    }
+
+    #[test]
+    fn a_local_replica_is_asked_while_it_is_not_much_later() {
+        let loads = loads([100.0, 100.0]);
+        let here = |i| Demand { local: only(1), ..demand(i, 2) };
+        assert_eq!(send(&loads, (0..2).map(here)), [(0, 1), (1, 1)]);
+        // The remote one, at half the rate, has the third when it is due.
+        let sent = send(&loads, (0..4).map(here));
+        assert_eq!(sent.iter().filter(|(_, replica)| *replica == 0).count(), 1, "{sent:?}");
+    }
+
+    #[test]
+    fn a_remote_replica_that_is_done_much_sooner_is_asked() {
+        let mut loads = loads([100.0, 100.0]);
+        loads[r(1)].rate.local = MIB as f64;
+        let first = Demand { local: only(1), ..demand(0, 2) };
+        assert_eq!(send(&loads, [first].into_iter()), [(0, 0)]);
+    }
+
+    #[test]
+    fn replicas_with_chunks_of_their_own_in_the_window_do_not_fetch_each_others() {
+        let mut loads = loads([100.0, 100.0]);
+        for (_, load) in loads.iter_mut() {
+            load.cap = 64 * MIB;
+            load.max_reads = 64;
+        }
+        let chunk = |i| Demand { local: only(i / 16), ..demand(i, 2) };
+        let sent = send(&loads, (0..32).map(chunk));
+        assert!(sent.iter().all(|(i, replica)| i / 16 == *replica), "{sent:?}");
+    }
+
+    #[test]
+    fn what_a_reader_waits_for_does_not_wait_for_later_work() {
+        let mut loads = loads([100.0, 100.0]);
+        loads[r(0)].rate.local = MIB as f64;
+        let urgent = Demand { local: only(0), ahead: false, ..demand(0, 2) };
+        let own = (1..60).map(|i| Demand { local: only(1), ..demand(i, 2) });
+        let sent = send(&loads, std::iter::once(urgent).chain(own));
+        assert_eq!(sent[0], (0, 1));
+    }
+
+    #[test]
+    fn the_copies_of_a_chunk_share_its_segments() {
+        let mut loads = loads([100.0, 100.0, 100.0]);
+        for (_, load) in loads.iter_mut() {
+            load.cap = 64 * MIB;
+            load.max_reads = 64;
+            // Proxying gains nothing.
+            load.rate.remote = MIB as f64;
+        }
+        let two = only(0).or(only(2));
+        let sent = send(&loads, (0..32).map(|i| Demand { local: two, ..demand(i, 3) }));
+        let to = |r| sent.iter().filter(|(_, replica)| *replica == r).count();
+        assert!(to(0).abs_diff(to(2)) <= 4 && to(1) <= 1, "{sent:?}");
     }
 }

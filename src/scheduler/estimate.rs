@@ -1,12 +1,12 @@
 //! How fast one replica delivers, from what it delivered.
 //!
 //! The rate is measured on a *busy clock* that runs only while something is in
-//! flight, so a replica that nobody asks does not seem slow. It is the bytes
-//! of the latest completions divided by the time since the completion before
-//! them: of all in the last [`WINDOW`], and of four at least. Measured against
-//! BBR's windowed maximum, the mean loses nothing where the rate is steady, and
-//! follows a replica that drops to a tenth within one window instead of the
-//! maximum's full memory.
+//! flight, so a replica that nobody asks does not seem slow. Each completion is
+//! put down as served in the time since the completion before it, for its own
+//! locality ([`super::pace`]); the rate is the bytes of the completions of the
+//! last quarter second over that time. Measured against BBR's windowed maximum,
+//! the mean loses nothing where the rate is steady, and follows a replica that
+//! drops to a tenth within one window instead of the maximum's full memory.
 //!
 //! The clock also bounds the rate from above while nothing comes back: were the
 //! next completion to arrive this very moment, the rate could be no better than
@@ -25,18 +25,9 @@
 //! oldest read in flight has waited beyond its due, so that a replica that hangs
 //! is shunned for small reads as well.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Completions this recent, on the busy clock, make up the rate.
-const WINDOW: Duration = Duration::from_millis(250);
-
-/// And so many at least, for replicas that deliver less often than that.
-const FEWEST: usize = 4;
-
-/// Completions remembered at most: what a replica of 1 GiB/s delivers of the
-/// smallest segments in one window fits several times.
-const MOST: usize = 4096;
+use super::pace::{ByLocality, Locality, Pace};
 
 /// How long the least latency counts.
 const LATENCY_MEMORY: Duration = Duration::from_secs(10);
@@ -44,6 +35,12 @@ const LATENCY_MEMORY: Duration = Duration::from_secs(10);
 /// The rate that a replica of weight 1 is assumed to have, bytes a second,
 /// until it has delivered something: about what one gigabit link carries.
 const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
+
+/// What a replica is assumed to deliver of another node's chunks, in parts of
+/// what it delivers of its own node's, until it has delivered some. Below 1,
+/// so that a chunk is read where it is as long as nothing is known; not by
+/// much, so that it is found out.
+const REMOTE_PRIOR: f64 = 0.8;
 
 /// Segments in flight at least. With two, a replica of 100 MiB/s falls idle
 /// whenever the daemon does not get a processor for 10 ms: with two busy loops
@@ -70,11 +67,13 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     /// Bytes a second; above 0.
-    pub rate: f64,
+    pub rate: ByLocality<f64>,
     /// Seconds that a read takes whatever its size.
-    pub latency: f64,
+    pub latency: ByLocality<f64>,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Seconds that what is in flight takes to be delivered.
+    pub work: f64,
     /// Reads in flight.
     pub reads: usize,
     /// No read is sent while this many bytes are in flight.
@@ -84,15 +83,32 @@ pub struct Load {
 }
 
 impl Load {
-    /// Seconds until `bytes` more are delivered, `backlog` bytes being ahead of them.
-    pub fn completion(&self, backlog: u64, bytes: u64) -> f64 {
-        self.latency + (backlog + bytes) as f64 / self.rate
+    /// Seconds that `bytes` take to be delivered once it is their turn.
+    pub fn cost(&self, locality: Locality, bytes: u64) -> f64 {
+        bytes as f64 / self.rate[locality]
+    }
+
+    /// Seconds until `bytes` more are delivered, with `backlog` seconds of work
+    /// ahead of them.
+    pub fn completion(&self, locality: Locality, backlog: f64, bytes: u64) -> f64 {
+        self.latency[locality] + backlog + self.cost(locality, bytes)
     }
 
     /// Whether one more read may be sent now.
     pub fn has_room(&self) -> bool {
         self.in_flight < self.cap && self.reads < self.max_reads
     }
+}
+
+/// A read in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// When it was sent.
+    pub at: Instant,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether the replica's node holds it.
+    pub locality: Locality,
 }
 
 /// One replica's measurements.
@@ -102,9 +118,9 @@ pub struct Estimate {
     weight: f64,
     /// The rate assumed until there is a measurement.
     assumed: f64,
-    in_flight: u64,
-    /// When each read in flight was sent, the oldest first.
-    sent: Vec<Instant>,
+    /// In flight, the oldest first.
+    sent: Vec<Sent>,
+    in_flight: ByLocality<u64>,
     /// How many of them are large enough to measure the rate by.
     large: usize,
     /// What small reads brought beside them.
@@ -112,13 +128,13 @@ pub struct Estimate {
     /// The busy clock as of `seen`.
     busy: Duration,
     seen: Instant,
-    /// Completions: the busy clock's time and the bytes; oldest first. The
-    /// oldest only marks where the interval starts.
-    completions: VecDeque<(Duration, u64)>,
+    /// The busy clock when something large last came back.
+    served: Duration,
+    paces: ByLocality<Pace>,
     /// Of the reads that had the replica to themselves.
-    quickest: Quickest,
+    quickest: ByLocality<Quickest>,
     /// Of all; an upper bound, until one of the former is known.
-    quickest_of_all: Quickest,
+    quickest_of_all: ByLocality<Quickest>,
     /// When the only read in flight was sent, if it has been the only one so far.
     solo: Option<Instant>,
     /// When something last came back or was sent.
@@ -134,15 +150,16 @@ impl Estimate {
             limits,
             weight,
             assumed: ASSUMED * weight,
-            in_flight: 0,
             sent: Vec::new(),
+            in_flight: ByLocality::default(),
             large: 0,
             beside: 0,
             busy: Duration::ZERO,
             seen: now,
-            completions: VecDeque::new(),
-            quickest: Quickest::new(now),
-            quickest_of_all: Quickest::new(now),
+            served: Duration::ZERO,
+            paces: ByLocality::default(),
+            quickest: ByLocality::from_fn(|_| Quickest::new(now)),
+            quickest_of_all: ByLocality::from_fn(|_| Quickest::new(now)),
             solo: None,
             active: now,
             delivered: None,
@@ -154,79 +171,93 @@ impl Estimate {
         bytes >= self.limits.segment / 4
     }
 
-    /// A read of `bytes` was sent.
-    pub fn sent(&mut self, now: Instant, bytes: u64) {
-        self.advance(now);
-        self.solo = self.sent.is_empty().then_some(now);
-        self.in_flight += bytes;
-        self.sent.push(now);
-        if self.is_large(bytes) {
-            if self.completions.is_empty() {
-                self.completions.push_back((self.busy, 0));
-            }
+    /// A read was sent.
+    pub fn sent(&mut self, sent: Sent) {
+        self.advance(sent.at);
+        self.solo = self.sent.is_empty().then_some(sent.at);
+        self.in_flight[sent.locality] += sent.bytes;
+        self.sent.push(sent);
+        if self.is_large(sent.bytes) {
             self.large += 1;
         }
-        self.active = now;
+        self.active = sent.at;
     }
 
-    /// A read of `bytes`, sent at `sent`, brought `delivered` bytes.
-    pub fn completed(&mut self, now: Instant, sent: Instant, bytes: u64, delivered: u64) {
+    /// A read brought `delivered` bytes. Returns how long it took to be served:
+    /// the time since what came before it; `None` for a small one.
+    pub fn completed(&mut self, now: Instant, sent: Sent, delivered: u64) -> Option<Duration> {
         self.advance(now);
-        let alone = self.solo == Some(sent);
-        self.leave(sent, bytes);
-        let took = now.saturating_duration_since(sent).as_secs_f64();
-        if self.is_large(bytes) {
-            self.measure(now, took, delivered, alone);
+        let alone = self.solo == Some(sent.at);
+        self.leave(sent);
+        let took = now.saturating_duration_since(sent.at);
+        let mut service = None;
+        if self.is_large(sent.bytes) {
+            service = Some(self.measure(sent.locality, took, delivered, alone));
         } else if self.large > 0 {
             self.beside += delivered;
         }
-        self.quickest_of_all.add(now, (took, delivered));
+        let read = (took.as_secs_f64(), delivered);
+        self.quickest_of_all[sent.locality].add(now, read);
         if alone {
-            self.quickest.add(now, (took, delivered));
+            self.quickest[sent.locality].add(now, read);
         }
         self.active = now;
         self.delivered = Some(now);
+        service
     }
 
-    fn measure(&mut self, now: Instant, took: f64, delivered: u64, alone: bool) {
-        let rate = delivered as f64 / took.max(1e-6);
-        if alone && self.is_measured() && rate > CHANGED * self.rate(now) {
-            self.completions.clear();
-            let start = self.busy.saturating_sub(Duration::from_secs_f64(took));
-            self.completions.push_back((start, 0));
+    fn measure(
+        &mut self,
+        locality: Locality,
+        took: Duration,
+        delivered: u64,
+        alone: bool,
+    ) -> Duration {
+        let service = self.busy - self.served;
+        self.served = self.busy;
+        let rate = delivered as f64 / took.as_secs_f64().max(1e-6);
+        let pace = &mut self.paces[locality];
+        if alone && pace.rate().is_some_and(|known| rate > CHANGED * known) {
+            pace.forget();
         }
         let beside = std::mem::take(&mut self.beside);
-        self.completions.push_back((self.busy, delivered + beside));
-        self.forget();
+        pace.add(service, delivered + beside);
+        service
     }
 
-    /// A read of `bytes`, sent at `sent`, ended without telling anything.
-    pub fn dropped(&mut self, now: Instant, sent: Instant, bytes: u64) {
+    /// A read ended without telling anything.
+    pub fn dropped(&mut self, now: Instant, sent: Sent) {
         self.advance(now);
-        self.leave(sent, bytes);
+        self.leave(sent);
         self.active = now;
     }
 
     /// The replica as a decision sees it.
     pub fn load(&self, now: Instant) -> Load {
-        let rate = self.rate(now);
+        let rate = self.rates(now);
         // What the size of the quickest read does not explain. Taken apart only
         // here, because the rate of its time may have been far off.
-        let quickest = self.quickest.get().or(self.quickest_of_all.get());
-        let fixed = quickest.map_or(0.0, |(took, bytes)| (took - bytes as f64 / rate).max(0.0));
-        let waited = self.sent.first().map_or(0.0, |sent| {
-            let age = now.saturating_duration_since(*sent).as_secs_f64();
-            age - self.in_flight as f64 / rate
+        let mut fixed = ByLocality::from_fn(|locality| {
+            let quickest = self.quickest[locality].get().or(self.quickest_of_all[locality].get());
+            quickest.map(|(took, bytes)| (took - bytes as f64 / rate[locality]).max(0.0))
         });
-        let latency = fixed.max(waited);
-        let segment = self.limits.segment;
+        fixed.local = fixed.local.or(fixed.remote);
+        fixed.remote = fixed.remote.or(fixed.local);
+        let work = self.in_flight.local as f64 / rate.local
+            + self.in_flight.remote as f64 / rate.remote;
+        let waited = self.sent.first().map_or(0.0, |sent| {
+            now.saturating_duration_since(sent.at).as_secs_f64() - work
+        });
+        let longest = fixed.local.unwrap_or(0.0).max(fixed.remote.unwrap_or(0.0));
         // Twice what is under way at any moment, and the segments that keep the
         // replica busy while we are not running.
-        let cap = (2.0 * rate * fixed) as u64 + AT_LEAST * segment;
+        let under_way = 2.0 * rate.local.max(rate.remote) * longest;
+        let cap = under_way as u64 + AT_LEAST * self.limits.segment;
         Load {
             rate,
-            latency,
-            in_flight: self.in_flight,
+            latency: ByLocality::from_fn(|l| fixed[l].unwrap_or(0.0).max(waited)),
+            in_flight: self.in_flight.local + self.in_flight.remote,
+            work,
             reads: self.sent.len(),
             cap: cap.min(self.limits.max_bytes).max(1),
             max_reads: self.limits.max_reads,
@@ -253,64 +284,73 @@ impl Estimate {
         self.assumed = rate;
     }
 
-    /// Whether the rate is a measured one.
-    pub fn is_measured(&self) -> bool {
-        self.completions.len() > 1
+    /// The best rate that was measured, of either locality; `None` where none was.
+    pub fn measured(&self, now: Instant) -> Option<f64> {
+        let rates = self.rates(now);
+        let measured = |locality: Locality| {
+            self.paces[locality].is_measured().then_some(rates[locality])
+        };
+        match (measured(Locality::Local), measured(Locality::Remote)) {
+            (Some(local), Some(remote)) => Some(local.max(remote)),
+            (local, remote) => local.or(remote),
+        }
     }
 
-    fn leave(&mut self, sent: Instant, bytes: u64) {
-        self.in_flight = self.in_flight.saturating_sub(bytes);
+    /// The rates over a long time, where there is enough to tell.
+    pub fn steady(&self) -> ByLocality<Option<f64>> {
+        ByLocality::from_fn(|locality| self.paces[locality].steady_rate())
+    }
+
+    fn leave(&mut self, sent: Sent) {
         if let Some(at) = self.sent.iter().position(|known| *known == sent) {
             self.sent.remove(at);
+            self.in_flight[sent.locality] -= sent.bytes;
+            if self.is_large(sent.bytes) {
+                self.large -= 1;
+            }
         }
-        if self.is_large(bytes) {
-            self.large = self.large.saturating_sub(1);
-        }
-    }
-
-    fn clock(&self, now: Instant) -> Duration {
-        if self.large == 0 {
-            return self.busy;
-        }
-        self.busy + now.saturating_duration_since(self.seen)
     }
 
     fn advance(&mut self, now: Instant) {
-        self.busy = self.clock(now);
+        if self.large > 0 {
+            self.busy += now.saturating_duration_since(self.seen);
+        }
         self.seen = now;
     }
 
-    /// Drops completions that the rate no longer needs, but for the one that
-    /// marks the interval's start.
-    fn forget(&mut self) {
-        let old = self.busy.saturating_sub(WINDOW);
-        while self.completions.len() > FEWEST + 1
-            && (self.completions[1].0 < old || self.completions.len() > MOST)
-        {
-            self.completions.pop_front();
+    fn rates(&self, now: Instant) -> ByLocality<f64> {
+        let mut waited = self.busy - self.served;
+        if self.large > 0 {
+            waited += now.saturating_duration_since(self.seen);
         }
-    }
-
-    fn rate(&self, now: Instant) -> f64 {
-        let (Some((start, _)), Some((last, _))) =
-            (self.completions.front(), self.completions.back())
-        else {
-            return self.assumed;
+        let rate = |locality: Locality| {
+            let pace = &self.paces[locality];
+            let measured = pace.rate()?;
+            if self.large == 0 || self.in_flight[locality] == 0 {
+                return Some(measured);
+            }
+            // The best it can still do: the next arriving now.
+            let next = self.in_flight[locality].min(self.limits.segment);
+            pace.rate_if(waited, next).map(|best| measured.min(best).max(1.0))
         };
-        let clock = self.clock(now);
-        let delivered: u64 = self.completions.iter().skip(1).map(|(_, bytes)| bytes).sum();
-        let measured = if self.is_measured() {
-            delivered as f64 / (*last - *start).as_secs_f64().max(1e-6)
-        } else {
-            self.assumed
+        let (local, remote) = (rate(Locality::Local), rate(Locality::Remote));
+        // While there is no measurement, what is in flight bounds what may be
+        // assumed as well.
+        let assumed = || {
+            let bytes = (self.in_flight.local + self.in_flight.remote).min(self.limits.segment);
+            let waited = waited.as_secs_f64();
+            let best = if self.large > 0 && waited > 0.0 {
+                bytes as f64 / waited
+            } else {
+                f64::INFINITY
+            };
+            self.assumed.min(best).max(1.0)
         };
-        if self.large == 0 {
-            return measured;
-        }
-        // The best it can still do: all that is in flight arriving now.
-        let next = self.in_flight.min(self.limits.segment);
-        let best = (delivered + next) as f64 / (clock - *start).as_secs_f64().max(1e-6);
-        measured.min(best).max(1.0)
+        let local = local.unwrap_or_else(|| match remote {
+            Some(remote) => assumed().max(remote),
+            None => assumed(),
+        });
+        ByLocality { local, remote: remote.unwrap_or(local * REMOTE_PRIOR).max(1.0) }
     }
 }
 
@@ -349,6 +389,7 @@ impl Quickest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::VecDeque;
 
     const MIB: u64 = 1 << 20;
     const LIMITS: Limits = Limits { segment: MIB, max_bytes: 32 * MIB, max_reads: 8 };
@@ -357,7 +398,7 @@ mod tests {
     struct Link {
         now: Instant,
         free: Instant,
-        flying: VecDeque<(Instant, Instant)>,
+        flying: VecDeque<(Sent, Instant)>,
     }
 
     impl Link {
@@ -371,15 +412,24 @@ mod tests {
         ) {
             for _ in 0..ops {
                 while self.flying.len() < depth {
-                    e.sent(self.now, MIB);
+                    let sent = large(self.now);
+                    e.sent(sent);
                     self.free = self.free.max(self.now) + Duration::from_secs_f64(1.0 / rate);
-                    self.flying.push_back((self.now, self.free + latency));
+                    self.flying.push_back((sent, self.free + latency));
                 }
                 let (sent, done) = self.flying.pop_front().unwrap();
                 self.now = self.now.max(done);
-                e.completed(self.now, sent, MIB, MIB);
+                e.completed(self.now, sent, MIB);
             }
         }
+    }
+
+    fn large(at: Instant) -> Sent {
+        Sent { at, bytes: MIB, locality: Locality::Local }
+    }
+
+    fn small(at: Instant) -> Sent {
+        Sent { at, bytes: 4096, locality: Locality::Local }
     }
 
     fn link() -> (Link, Estimate) {
@@ -388,7 +438,7 @@ mod tests {
     }
 
     fn mib(e: &Estimate, now: Instant) -> f64 {
-        e.load(now).rate / MIB as f64
+        e.load(now).rate.local / MIB as f64
     }
 
     #[test]
@@ -416,7 +466,7 @@ mod tests {
     fn a_hung_replica_decays_while_it_hangs() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 2, 100);
-        e.sent(link.now, MIB);
+        e.sent(large(link.now));
         let after = |ms| mib(&e, link.now + Duration::from_millis(ms));
         assert!(after(1) > 90.0);
         assert!(after(1000) < 30.0, "{}", after(1000));
@@ -428,21 +478,21 @@ mod tests {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
         for _ in 0..100 {
-            let sent = link.now;
-            e.sent(sent, 4096);
+            let sent = small(link.now);
+            e.sent(sent);
             link.now += Duration::from_millis(1);
-            e.completed(link.now, sent, 4096, 4096);
+            e.completed(link.now, sent, 4096);
         }
         assert!(mib(&e, link.now) > 95.0, "{}", mib(&e, link.now));
-        assert!(e.load(link.now).latency < 0.002);
+        assert!(e.load(link.now).latency.local < 0.002);
     }
 
     #[test]
     fn a_replica_that_hangs_on_a_small_read_is_shunned() {
         let (link, mut e) = link();
-        e.sent(link.now, 4096);
+        e.sent(small(link.now));
         let later = link.now + Duration::from_secs(1);
-        assert!(e.load(later).completion(0, 4096) > 0.9);
+        assert!(e.load(later).completion(Locality::Local, 0.0, 4096) > 0.9);
     }
 
     #[test]
@@ -484,5 +534,29 @@ mod tests {
         }
         let got = mib(&e, link.now);
         assert!(got > 85.0, "{got} MiB/s of 100 with {} in flight", e.load(link.now).cap / MIB);
+    }
+
+    #[test]
+    fn local_and_remote_segments_have_their_own_rates() {
+        let (mut link, mut e) = link();
+        for i in 0..200u64 {
+            let locality = if i % 3 == 0 { Locality::Remote } else { Locality::Local };
+            let sent = Sent { at: link.now, bytes: MIB, locality };
+            e.sent(sent);
+            let ms = if locality == Locality::Remote { 40 } else { 10 };
+            link.now += Duration::from_millis(ms);
+            e.completed(link.now, sent, MIB);
+        }
+        let rate = e.load(link.now).rate;
+        assert!((rate.local / MIB as f64 / 100.0 - 1.0).abs() < 0.05, "{rate:?}");
+        assert!((rate.remote / MIB as f64 / 25.0 - 1.0).abs() < 0.05, "{rate:?}");
+    }
+
+    #[test]
+    fn remote_segments_are_assumed_to_be_a_little_slower() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 2, 50);
+        let rate = e.load(link.now).rate;
+        assert!((rate.remote / rate.local - REMOTE_PRIOR).abs() < 0.01, "{rate:?}");
     }
 }

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 /// What one replica did since the mount.
 pub struct ReplicaCounters {
     bytes: AtomicU64,
+    bytes_local: AtomicU64,
+    bytes_remote: AtomicU64,
     reads: AtomicU64,
     metadata: AtomicU64,
     errors: AtomicU64,
@@ -56,6 +58,11 @@ pub struct VolumeCounters {
 pub struct ReplicaReading {
     /// Bytes of file data delivered.
     pub bytes: u64,
+    /// Bytes of them from chunks that the replica's node holds.
+    pub bytes_local: u64,
+    /// Bytes of them from chunks that it does not hold; of what is in neither
+    /// sum it was not known.
+    pub bytes_remote: u64,
     /// Positioned reads that delivered.
     pub reads: u64,
     /// Metadata calls answered.
@@ -118,6 +125,8 @@ impl Default for ReplicaCounters {
             .expect("constant histogram bounds are valid");
         Self {
             bytes: AtomicU64::default(),
+            bytes_local: AtomicU64::default(),
+            bytes_remote: AtomicU64::default(),
             reads: AtomicU64::default(),
             metadata: AtomicU64::default(),
             errors: AtomicU64::default(),
@@ -136,6 +145,16 @@ impl ReplicaCounters {
         let mut timing = self.timing.lock();
         timing.latency.saturating_record(took.as_micros() as u64);
         timing.meter.add(bytes, now);
+    }
+
+    /// Bytes came from a chunk that the replica's node holds.
+    pub fn local(&self, bytes: u64) {
+        self.bytes_local.fetch_add(bytes, Relaxed);
+    }
+
+    /// Bytes came from a chunk that the replica's node does not hold.
+    pub fn remote(&self, bytes: u64) {
+        self.bytes_remote.fetch_add(bytes, Relaxed);
     }
 
     /// A metadata call was answered, with data or with a definite error.
@@ -164,6 +183,8 @@ impl ReplicaCounters {
         let quantile = |q| timing.latency.value_at_quantile(q);
         ReplicaReading {
             bytes: self.bytes.load(Relaxed),
+            bytes_local: self.bytes_local.load(Relaxed),
+            bytes_remote: self.bytes_remote.load(Relaxed),
             reads: self.reads.load(Relaxed),
             metadata: self.metadata.load(Relaxed),
             errors: self.errors.load(Relaxed),

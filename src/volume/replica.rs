@@ -36,8 +36,24 @@ impl fmt::Debug for ReplicaId {
 }
 
 /// One `T` for each replica of a volume.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct ReplicaMap<T>(Vec<T>);
+
+impl<T> Default for ReplicaMap<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Clone> Clone for ReplicaMap<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    fn clone_from(&mut self, source: &Self) {
+        self.0.clone_from(&source.0);
+    }
+}
 
 impl<T> ReplicaMap<T> {
     /// A map of `n` replicas, each value made by `make`.
@@ -75,6 +91,12 @@ impl<T> ReplicaMap<T> {
         ReplicaSet::first(self.0.len())
     }
 
+    /// Becomes a map of the same replicas as `other`, in the memory it has.
+    pub fn refill<U>(&mut self, other: &ReplicaMap<U>, mut f: impl FnMut(&U) -> T) {
+        self.0.clear();
+        self.0.extend(other.0.iter().map(&mut f));
+    }
+
     /// A map of the same replicas with other values.
     pub fn map<U>(&self, mut f: impl FnMut(ReplicaId, &T) -> U) -> ReplicaMap<U> {
         ReplicaMap(self.iter().map(|(id, value)| f(id, value)).collect())
@@ -105,6 +127,9 @@ impl<T> IndexMut<ReplicaId> for ReplicaMap<T> {
 pub struct ReplicaSet(u64);
 
 impl ReplicaSet {
+    /// Every replica that there could be.
+    pub const ALL: Self = Self(u64::MAX);
+
     /// No replica.
     pub const EMPTY: Self = Self(0);
 

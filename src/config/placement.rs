@@ -1,0 +1,339 @@
+//! `[placement]` and `[[affinity]]`: who is asked where chunks are, and what is
+//! pinned where.
+//!
+//! A key that the chosen provider does not use is refused: whoever writes `url`
+//! beside `provider = "maprfs"` believes that it does something.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::outline::Outline;
+use super::validate::{check_path, choice, in_range};
+use super::{Replica, defaults, settings};
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// Who is asked where chunks are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placement {
+    /// The provider, with what it alone needs.
+    pub provider: Provider,
+    /// The volume's root in the cluster's own name space.
+    pub root: String,
+    /// How long the provider may take.
+    pub timeout: Duration,
+    /// How long an answer counts.
+    pub ttl: Duration,
+    /// How long after a failure it is asked about the same file again.
+    pub retry_after: Duration,
+}
+
+/// `placement.provider`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Provider {
+    /// Nobody is asked; every replica is a candidate like any other.
+    None,
+    /// Nobody is asked; the placement is inferred from timing.
+    Learned,
+    /// A cluster's own tool.
+    Tool {
+        /// Which.
+        tool: Tool,
+        /// Its command line, where it is not the usual one.
+        command: Option<Vec<String>>,
+        /// The command that prints a CephFS file's layout, where it is not the
+        /// usual one.
+        layout_command: Option<Vec<String>>,
+    },
+    /// A namenode's WebHDFS.
+    WebHdfs {
+        /// One for each namenode, without a path.
+        urls: Vec<String>,
+        /// `user.name`
+        user: Option<String>,
+        /// Certificates to trust, PEM.
+        ca_file: Option<PathBuf>,
+    },
+    /// A file of globs, ranges and nodes.
+    Table {
+        /// TOML, or CSV where it is named so.
+        file: PathBuf,
+    },
+    /// A program that prints fanfs's own format.
+    Exec {
+        /// Its command line.
+        command: Vec<String>,
+    },
+}
+
+/// Tools whose output fanfs reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// `hadoop mfs -ls`
+    MapRfs,
+    /// `hdfs fsck`
+    Hdfs,
+    /// `ceph osd map`
+    CephFs,
+    /// The pathinfo attribute.
+    GlusterFs,
+    /// `lfs getstripe`
+    Lustre,
+    /// `beegfs-ctl --getentryinfo`
+    BeeGfs,
+}
+
+/// A subtree that is read through certain replicas.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Affinity {
+    /// A glob over paths in the volume, with a leading `/`.
+    pub path: String,
+    /// The replicas; at least one.
+    pub replicas: ReplicaSet,
+}
+
+/// `placement.provider` as written.
+const PROVIDERS: [(&str, Written); 10] = [
+    ("none", Written::None),
+    ("maprfs", Written::Tool(Tool::MapRfs)),
+    ("hdfs", Written::Hdfs),
+    ("cephfs", Written::Tool(Tool::CephFs)),
+    ("glusterfs", Written::Tool(Tool::GlusterFs)),
+    ("lustre", Written::Tool(Tool::Lustre)),
+    ("beegfs", Written::Tool(Tool::BeeGfs)),
+    ("table", Written::Table),
+    ("exec", Written::Exec),
+    ("learned", Written::Learned),
+];
+
+#[derive(Clone, Copy)]
+enum Written {
+    None,
+    Learned,
+    Tool(Tool),
+    Hdfs,
+    Table,
+    Exec,
+}
+
+impl Written {
+    /// The keys that it uses, besides those that all do.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::None | Self::Learned => &[],
+            Self::Tool(Tool::CephFs) => &["command", "layout_command", "root"],
+            Self::Tool(_) => &["command", "root"],
+            Self::Hdfs => &["url", "user", "ca_file", "command", "root"],
+            Self::Table => &["file"],
+            Self::Exec => &["command", "root"],
+        }
+    }
+}
+
+/// The places that a command's words may have, in braces.
+pub const PLACES: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
+
+/// Says what is wrong with a command line.
+///
+/// # Errors
+/// One line, to be put behind the command's name.
+pub fn check_command(words: &[String]) -> Result<(), String> {
+    if words.first().is_none_or(String::is_empty) {
+        return Err("names no program".to_owned());
+    }
+    for word in words {
+        for name in places(word) {
+            let plain = name.strip_suffix(":sh").unwrap_or(name);
+            if !PLACES.contains(&plain) {
+                return Err(format!(
+                    "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
+                    PLACES.join("}, {")
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What stands between braces in `word`.
+fn places(word: &str) -> impl Iterator<Item = &str> {
+    word.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name)
+}
+
+pub(super) fn placement(
+    written: settings::Placement,
+    outline: &Outline<'_>,
+) -> Result<Placement, ConfigError> {
+    let name = written.provider.as_deref().unwrap_or("none");
+    let kind = choice(outline, "placement.provider", name, &PROVIDERS)?;
+    let given = [
+        ("command", written.command.is_some()),
+        ("layout_command", written.layout_command.is_some()),
+        ("root", written.root.is_some()),
+        ("url", written.url.is_some()),
+        ("user", written.user.is_some()),
+        ("ca_file", written.ca_file.is_some()),
+        ("file", written.file.is_some()),
+    ];
+    for (key, given) in given {
+        if given && !kind.keys().contains(&key) {
+            let what = format!("is not used by provider {name:?}; remove it");
+            return Err(outline.refuse(&format!("placement.{key}"), what));
+        }
+    }
+    for (key, command) in
+        [("command", &written.command), ("layout_command", &written.layout_command)]
+    {
+        if let Some(command) = command {
+            let key = format!("placement.{key}");
+            check_command(command).map_err(|what| outline.refuse(&key, what))?;
+        }
+    }
+    let root = written.root.clone().unwrap_or_else(|| "/".to_owned());
+    check_path(outline, "placement.root", &root)?;
+    let timeout = written.timeout.unwrap_or(defaults::PLACEMENT_TIMEOUT);
+    in_range(outline, "placement.timeout", timeout, defaults::PLACEMENT_TIMEOUT_RANGE)?;
+    let ttl = written.ttl.unwrap_or(defaults::PLACEMENT_TTL);
+    in_range(outline, "placement.ttl", ttl, defaults::PLACEMENT_TTL_RANGE)?;
+    let retry_after = written.retry_after.unwrap_or(defaults::PLACEMENT_RETRY_AFTER);
+    in_range(outline, "placement.retry_after", retry_after, defaults::PLACEMENT_TTL_RANGE)?;
+    Ok(Placement {
+        provider: provider(kind, written, outline)?,
+        root,
+        timeout: timeout.0,
+        ttl: ttl.0,
+        retry_after: retry_after.0,
+    })
+}
+
+fn provider(
+    kind: Written,
+    written: settings::Placement,
+    outline: &Outline<'_>,
+) -> Result<Provider, ConfigError> {
+    let file = |key: &'static str, value: Option<String>| {
+        value
+            .map(|path| check_path(outline, key, &path).map(|()| PathBuf::from(path)))
+            .transpose()
+    };
+    Ok(match kind {
+        Written::None => Provider::None,
+        Written::Learned => Provider::Learned,
+        Written::Tool(tool) => Provider::Tool {
+            tool,
+            command: written.command,
+            layout_command: written.layout_command,
+        },
+        Written::Table => {
+            let advice = "give the TOML or CSV file with the table";
+            let missing = || outline.missing("placement.file", advice);
+            Provider::Table { file: file("placement.file", written.file)?.ok_or_else(missing)? }
+        }
+        Written::Exec => {
+            let advice = "give the program and its arguments, such as [\"where-is\", \"{path}\"]";
+            let missing = || outline.missing("placement.command", advice);
+            Provider::Exec { command: written.command.ok_or_else(missing)? }
+        }
+        Written::Hdfs => match (written.url, written.command) {
+            (Some(_), Some(_)) => {
+                let what = "cannot stand beside `placement.url`; remove one";
+                return Err(outline.refuse("placement.command", what));
+            }
+            (None, command) if command.is_some() => {
+                for (key, given) in
+                    [("user", written.user.is_some()), ("ca_file", written.ca_file.is_some())]
+                {
+                    if given {
+                        let what = "is used with `placement.url` only; remove it";
+                        return Err(outline.refuse(&format!("placement.{key}"), what));
+                    }
+                }
+                Provider::Tool { tool: Tool::Hdfs, command, layout_command: None }
+            }
+            (None, _) => {
+                let advice = "give the namenodes, such as [\"http://nn1:9870\"], \
+                              or in `command` how to run hdfs fsck";
+                return Err(outline.missing("placement.url", advice));
+            }
+            (Some(urls), None) => {
+                check_urls(&urls, outline)?;
+                Provider::WebHdfs {
+                    urls,
+                    user: written.user,
+                    ca_file: file("placement.ca_file", written.ca_file)?,
+                }
+            }
+        },
+    })
+}
+
+fn check_urls(urls: &[String], outline: &Outline<'_>) -> Result<(), ConfigError> {
+    if urls.is_empty() {
+        return Err(outline.refuse("placement.url", "names no namenode; give at least one"));
+    }
+    for url in urls {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        let host = rest.map(|rest| rest.trim_end_matches('/'));
+        let fine = host.is_some_and(|host| {
+            !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:[]".contains(&b))
+        });
+        if !fine {
+            let what = format!("{url:?} is not a namenode's address; write http://HOST:PORT or https://HOST:PORT");
+            return Err(outline.refuse("placement.url", what));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn affinities(
+    written: Vec<settings::Affinity>,
+    replicas: &[Replica],
+    outline: &Outline<'_>,
+) -> Result<Vec<Affinity>, ConfigError> {
+    (1..).zip(written).map(|(number, rule)| affinity(number, rule, replicas, outline)).collect()
+}
+
+fn affinity(
+    number: usize,
+    written: settings::Affinity,
+    replicas: &[Replica],
+    outline: &Outline<'_>,
+) -> Result<Affinity, ConfigError> {
+    let key = |name: &str| format!("affinity[{number}].{name}");
+    let advice = "give a glob over paths in the volume, such as \"/a/**\"";
+    let path = written.path.ok_or_else(|| outline.missing(&key("path"), advice))?;
+    if !path.starts_with('/') {
+        let what = format!("{path:?} does not start with /, the volume's root");
+        return Err(outline.refuse(&key("path"), what));
+    }
+    globset::Glob::new(&path).map_err(|error| {
+        outline.refuse(&key("path"), format!("{path:?} is not a glob: {}", error.kind()))
+    })?;
+    let (name, wanted) = match (&written.replica, &written.node) {
+        (Some(replica), None) => ("replica", replica),
+        (None, Some(node)) => ("node", node),
+        (Some(_), Some(_)) => {
+            let what = "cannot stand beside `replica`; remove one";
+            return Err(outline.refuse(&key("node"), what));
+        }
+        (None, None) => {
+            return Err(outline.missing(&key("replica"), "say which replica or which node"));
+        }
+    };
+    let is_meant = |replica: &Replica| match name {
+        "replica" => replica.name == *wanted,
+        _ => replica.node == *wanted || replica.aliases.contains(wanted),
+    };
+    let meant = replicas.iter().enumerate().filter(|(_, replica)| is_meant(replica));
+    let set = meant.fold(ReplicaSet::EMPTY, |set, (i, _)| set.with(ReplicaId::new(i)));
+    if set.is_empty() {
+        let known: Vec<&str> = replicas
+            .iter()
+            .map(|replica| if name == "replica" { &*replica.name } else { &*replica.node })
+            .collect();
+        let what = format!("no replica has the {} {wanted:?}; there is {}",
+            if name == "replica" { "name" } else { "node" }, known.join(", "));
+        return Err(outline.refuse(&key(name), what));
+    }
+    Ok(Affinity { path, replicas: set })
+}

@@ -1,0 +1,98 @@
+//! Subtrees that are pinned to replicas, for data and for metadata.
+//!
+//! Rules are globs over paths in the volume; `*` does not cross a `/`, `**`
+//! does. The first rule that matches counts. A rule for everything below a
+//! directory is one for the directory itself as well: listing it is the first
+//! thing that is asked of it.
+
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use crate::config::Affinity;
+use crate::volume::ReplicaSet;
+
+/// All rules of a volume.
+#[derive(Clone, Debug, Default)]
+pub struct Affinities {
+    rules: Vec<Affinity>,
+    globs: GlobSet,
+    /// The rule that each glob is part of.
+    rule_of: Vec<usize>,
+}
+
+/// The rule that a path falls under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// Its place among the rules.
+    pub rule: usize,
+    /// The replicas that it names.
+    pub replicas: ReplicaSet,
+}
+
+impl Affinities {
+    /// The rules in the order of the configuration, which has checked them.
+    pub fn new(rules: &[Affinity]) -> Self {
+        let mut globs = GlobSetBuilder::new();
+        let mut rule_of = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            let directory = rule.path.strip_suffix("/**");
+            for glob in [Some(&*rule.path), directory].into_iter().flatten() {
+                let glob = if glob.is_empty() { "/" } else { glob };
+                if let Ok(glob) = GlobBuilder::new(glob).literal_separator(true).build() {
+                    globs.add(glob);
+                    rule_of.push(index);
+                }
+            }
+        }
+        Self { rules: rules.to_vec(), globs: globs.build().unwrap_or_default(), rule_of }
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &[Affinity] {
+        &self.rules
+    }
+
+    /// The rule for `path`, relative to the volume's root.
+    pub fn find(&self, path: &Path) -> Option<Pin> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let matches = self.globs.matches(Path::new("/").join(path));
+        let rule = matches.into_iter().map(|glob| self.rule_of[glob]).min()?;
+        Some(Pin { rule, replicas: self.rules[rule].replicas })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::ReplicaId;
+
+    fn rule(path: &str, replica: usize) -> Affinity {
+        let replicas = ReplicaSet::EMPTY.with(ReplicaId::new(replica));
+        Affinity { path: path.to_owned(), replicas }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_counts() {
+        let rules = [rule("/a/b/**", 1), rule("/a/**", 0), rule("/*.db", 2)];
+        let affinities = Affinities::new(&rules);
+        let found = |path: &str| affinities.find(Path::new(path)).map(|pin| pin.rule);
+        assert_eq!(found("a/b/c/d"), Some(0));
+        assert_eq!(found("a/b"), Some(0));
+        assert_eq!(found("a/x"), Some(1));
+        assert_eq!(found("a"), Some(1));
+        assert_eq!(found("x.db"), Some(2));
+        assert_eq!(found("deep/x.db"), None);
+        assert_eq!(found("ab"), None);
+        assert_eq!(found(""), None);
+    }
+
+    #[test]
+    fn everything_can_be_pinned() {
+        let affinities = Affinities::new(&[rule("/**", 0)]);
+        assert!(affinities.find(Path::new("")).is_some());
+        assert!(affinities.find(Path::new("x/y")).is_some());
+    }
+}

@@ -1,0 +1,156 @@
+//! Any program that prints where chunks are, as JSON.
+//!
+//! The format is in `docs/placement-exec.schema.json`: chunks with their first
+//! byte, the byte after their last one, and their nodes; or stripes, whose units
+//! go to the cells in turn. Extra keys are refused, so that a misspelt one is
+//! noticed.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::command::{Template, Values, below};
+use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
+use crate::volume::ByteRange;
+
+/// The provider.
+pub struct Exec {
+    template: Template,
+    root: String,
+    limit: Duration,
+}
+
+impl Exec {
+    /// Runs `template` for each file; `root` is the volume's root in `{path}`.
+    pub fn new(template: Template, root: String, limit: Duration) -> Self {
+        Self { template, root, limit }
+    }
+}
+
+impl Provider for Exec {
+    fn name(&self) -> &'static str {
+        "exec"
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(async move {
+            let path = below(&self.root, &query.path);
+            let local = query.in_replica();
+            let values = Values {
+                path: &path,
+                local: local.as_os_str().as_encoded_bytes(),
+                size: query.size,
+                offset: query.range.start,
+                ..Values::default()
+            };
+            parse(&self.template.run(&values, self.limit).await?, query.size)
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    #[serde(default)]
+    chunks: Vec<Chunk>,
+    #[serde(default)]
+    stripes: Vec<Stripe>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chunk {
+    start: u64,
+    end: Option<u64>,
+    nodes: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stripe {
+    start: u64,
+    end: Option<u64>,
+    unit: u64,
+    cells: Vec<Vec<String>>,
+}
+
+/// Reads a program's answer about a file of `size` bytes.
+///
+/// # Errors
+/// Where it does not have the documented form, or cannot be.
+pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
+    let answer: Answer = serde_json::from_slice(output)
+        .map_err(|error| PlacementError::line(error.line(), error.to_string()))?;
+    let chunks = answer.chunks.into_iter().map(|chunk| {
+        let end = chunk.end.unwrap_or(size);
+        Stripe { start: chunk.start, end: Some(end), unit: u64::MAX, cells: vec![chunk.nodes] }
+    });
+    let mut regions: Vec<Stripe> = chunks.chain(answer.stripes).collect();
+    regions.sort_by_key(|region| region.start);
+    let mut builder = Builder::new();
+    for region in regions {
+        let whole = ByteRange::new(region.start, region.end.unwrap_or(size));
+        let range = whole.intersect(ByteRange::new(0, size));
+        let unit = region.unit.min(range.len());
+        let cells = region.cells.iter().map(|cell| cell.iter().map(|node| &**node));
+        builder.striped(range, unit, cells)?;
+    }
+    Ok(builder.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ANSWER: &str = r#"{
+      "chunks": [
+        {"start": 100, "nodes": ["n3"]},
+        {"start": 0, "end": 60, "nodes": ["n1", "n2:5660"]}
+      ],
+      "stripes": [
+        {"start": 60, "end": 100, "unit": 10, "cells": [["n1"], ["n2"]]}
+      ]
+    }"#;
+
+    #[test]
+    fn chunks_and_stripes_are_read_in_any_order() {
+        let map = parse(ANSWER.as_bytes(), 150).unwrap();
+        let chunks: Vec<_> = map.chunks().map(|chunk| (chunk.range.start, chunk.range.end)).collect();
+        assert_eq!(chunks, [(0, 60), (60, 70), (70, 80), (80, 90), (90, 100), (100, 150)]);
+        assert_eq!(map.nodes().iter().map(|n| &**n).collect::<Vec<_>>(), ["n1", "n2:5660", "n2", "n3"]);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_an_error() {
+        for output in [
+            "",
+            "[]",
+            "{\"chunk\": []}",
+            "{\"chunks\": [{\"start\": -1, \"nodes\": []}]}",
+            "{\"chunks\": [{\"start\": 0}]}",
+            "{\"chunks\": [{\"start\": 0, \"nodes\": [\"a\\n\"]}]}",
+            "{\"chunks\": [{\"start\": 0, \"nodes\": [\"a\"]}, {\"start\": 1, \"nodes\": []}]}",
+            "{\"stripes\": [{\"start\": 0, \"unit\": 0, \"cells\": [[\"a\"]]}]}",
+        ] {
+            assert!(parse(output.as_bytes(), 100).is_err(), "{output}");
+        }
+        assert!(parse(b"{}", 100).unwrap().is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_makes_it_panic(mut bytes in Just(ANSWER.as_bytes().to_vec()), cut in 0usize..300,
+            at in 0usize..300, byte: u8, size: u64) {
+            bytes.truncate(cut);
+            if let Some(b) = bytes.get_mut(at) { *b = byte; }
+            if let Ok(map) = parse(&bytes, size) {
+                let mut end = 0;
+                for chunk in map.chunks().take(1000) {
+                    prop_assert!(chunk.range.start >= end && chunk.range.end <= size);
+                    end = chunk.range.end;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What is known of one file's placement, for as long as it is open anywhere.
+//!
+//! Answers come in pieces: the whole file from most providers, a stretch of
+//! [`PIECE`] from those that are asked object by object. Each piece has a time
+//! at which it may be asked for again. Looking an offset up takes a read lock
+//! and two binary searches; nothing here waits.
+//!
+//! A replica that is said to be local and again and again delivers at its remote
+//! rate is not believed for that chunk, and the piece becomes due at once: the
+//! chunk may have moved. The disbelief ends with an answer that says something
+//! else, and after a while in any case, as the replica may just have been slow.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::chunks::Mapped;
+use super::learned::Learned;
+use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+
+/// What one question to a piecewise provider is about: 64 objects of CephFS's
+/// default size.
+pub const PIECE: u64 = 256 << 20;
+
+/// Segments that are enough to judge a replica by.
+const PATIENCE: u32 = 12;
+
+/// The part of each segment in the mean that counts.
+const WEIGHT: f64 = 1.0 / 8.0;
+
+/// The rates of a replica must differ by this much to be told apart.
+const APART: f64 = 1.4;
+
+/// How long a replica is not believed for a chunk, if the answer stays the same.
+const DISBELIEF: Duration = Duration::from_secs(60);
+
+/// A segment that came, as far as placement goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Came {
+    /// Where in the file.
+    pub offset: u64,
+    /// From whom.
+    pub replica: ReplicaId,
+    /// Seconds that a byte took to be served. One segment says little: those that
+    /// arrive together seem to have taken no time but for the first.
+    pub pace: f64,
+    /// Bytes a second that the replica usually serves of chunks that its node holds.
+    pub usually_local: Option<f64>,
+    /// And of those that it does not.
+    pub usually_remote: Option<f64>,
+}
+
+/// One file's placement.
+pub struct FilePlacement {
+    pieces: RwLock<BTreeMap<u64, Piece>>,
+    piece: u64,
+    learned: Option<Mutex<Learned>>,
+    judge: Mutex<Judge>,
+    /// How many entries `judge.disbelieved` has, to look at without its lock.
+    disbelieved: AtomicUsize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Piece {
+    mapped: Mapped,
+    /// When it may be asked for; `None` while it is being asked for.
+    due: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Judge {
+    /// How many segments came, and their mean pace, by chunk and replica.
+    means: HashMap<(u64, ReplicaId), (u32, f64)>,
+    disbelieved: HashMap<(u64, ReplicaId), Instant>,
+}
+
+impl FilePlacement {
+    /// Nothing is known yet. `learned` where it is to be inferred from timing.
+    pub fn new(is_piecewise: bool, learned: Option<Learned>) -> Self {
+        Self {
+            pieces: RwLock::default(),
+            piece: if is_piecewise { PIECE } else { u64::MAX },
+            learned: learned.map(Mutex::new),
+            judge: Mutex::default(),
+            disbelieved: AtomicUsize::new(0),
+        }
+    }
+
+    /// The replicas that are local to the byte at `offset`; `None` where that
+    /// is not known.
+    pub fn local(&self, offset: u64, now: Instant) -> Option<ReplicaSet> {
+        if let Some(learned) = &self.learned {
+            return learned.lock().local(offset, now);
+        }
+        let (local, chunk) = self.pieces.read().get(&(offset / self.piece))?.mapped.at(offset)?;
+        if self.disbelieved.load(Ordering::Relaxed) == 0 {
+            return Some(local);
+        }
+        let judge = self.judge.lock();
+        let doubted = local
+            .iter()
+            .filter(|id| judge.disbelieved.get(&(chunk.start, *id)).is_some_and(|until| now < *until));
+        Some(local.minus(doubted.fold(ReplicaSet::EMPTY, ReplicaSet::with)))
+    }
+
+    /// The piece to be asked for now, if reading `offset` makes one due. The
+    /// caller asks for it and reports with [`Self::answered`], and [`Self::settle`] in any case.
+    pub fn due(&self, offset: u64, now: Instant) -> Option<ByteRange> {
+        let index = offset / self.piece;
+        let is_due = |piece: Option<&Piece>| {
+            piece.is_none_or(|piece| piece.due.is_some_and(|due| now >= due))
+        };
+        if self.learned.is_some() || !is_due(self.pieces.read().get(&index)) {
+            return None;
+        }
+        let mut pieces = self.pieces.write();
+        if !is_due(pieces.get(&index)) {
+            return None;
+        }
+        pieces.entry(index).or_default().due = None;
+        Some(ByteRange::at(index * self.piece, self.piece))
+    }
+
+    /// The provider has answered about the piece that holds `offset`; the answer
+    /// is good until `due`.
+    pub fn answered(&self, offset: u64, mapped: Mapped, due: Instant) {
+        {
+            let mut judge = self.judge.lock();
+            let known = self.pieces.read();
+            let before = known.get(&(offset / self.piece)).map(|piece| &piece.mapped);
+            let same = |chunk: u64| before.and_then(|before| before.at(chunk)) == mapped.at(chunk);
+            judge.disbelieved.retain(|(chunk, _), _| same(*chunk));
+            judge.means.clear();
+            self.disbelieved.store(judge.disbelieved.len(), Ordering::Relaxed);
+        }
+        let piece = Piece { mapped, due: Some(due) };
+        self.pieces.write().insert(offset / self.piece, piece);
+    }
+
+    /// A question has ended. Where it was not answered, what was known goes on
+    /// counting, and it may be asked again at `due`.
+    pub fn settle(&self, offset: u64, due: Instant) {
+        if let Some(piece) = self.pieces.write().get_mut(&(offset / self.piece)) {
+            piece.due.get_or_insert(due);
+        }
+    }
+
+    /// A segment came. True where a replica is not believed from now on, and
+    /// the placement is due to be asked again.
+    pub fn came(&self, came: Came, now: Instant) -> bool {
+        let Came { offset, replica, pace, .. } = came;
+        if let Some(learned) = &self.learned {
+            learned.lock().note(offset, replica, pace, now);
+            return false;
+        }
+        let (Some(local), Some(remote)) = (came.usually_local, came.usually_remote) else {
+            return false;
+        };
+        if local < remote * APART {
+            return false;
+        }
+        let index = offset / self.piece;
+        let Some((holders, chunk)) =
+            self.pieces.read().get(&index).and_then(|piece| piece.mapped.at(offset))
+        else {
+            return false;
+        };
+        if !holders.contains(replica) {
+            return false;
+        }
+        let mut judge = self.judge.lock();
+        let key = (chunk.start, replica);
+        if judge.disbelieved.get(&key).is_some_and(|until| now < *until) {
+            return false;
+        }
+        let (count, mean) = judge.means.entry(key).or_insert((0, pace));
+        *count += 1;
+        *mean += (pace - *mean) * WEIGHT;
+        // Nearer to the one than to the other, as rates go.
+        if *count < PATIENCE || *mean <= 1.0 / (local * remote).sqrt() {
+            return false;
+        }
+        judge.means.remove(&key);
+        judge.disbelieved.insert(key, now + DISBELIEF);
+        self.disbelieved.store(judge.disbelieved.len(), Ordering::Relaxed);
+        drop(judge);
+        if let Some(piece) = self.pieces.write().get_mut(&index)
+            && piece.due.is_some()
+        {
+            piece.due = Some(now);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunks::Builder;
+    use super::*;
+
+    fn set(ids: &[usize]) -> ReplicaSet {
+        ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
+    }
+
+    /// Chunks of 100 bytes: the first on replicas 0 and 1, the second on 2.
+    fn answer(first: &[&str]) -> Mapped {
+        let mut builder = Builder::new();
+        builder.chunk(ByteRange::new(0, 100), first.iter().copied()).unwrap();
+        builder.chunk(ByteRange::new(100, 200), ["2"]).unwrap();
+        let map = builder.finish();
+        map.map(|node| set(&[map.nodes()[node].parse().unwrap()]))
+    }
+
+    fn came(replica: usize, rate: f64) -> Came {
+        Came {
+            offset: 10,
+            replica: ReplicaId::new(replica),
+            pace: 1.0 / rate,
+            usually_local: Some(100.0),
+            usually_remote: Some(40.0),
+        }
+    }
+
+    #[test]
+    fn it_is_asked_once_and_again_when_the_answer_is_old() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        assert_eq!(file.local(10, now), None);
+        assert!(file.due(10, now).is_some());
+        assert_eq!(file.due(150, now), None, "it is being asked");
+        let later = now + Duration::from_secs(10);
+        file.answered(10, answer(&["0", "1"]), later);
+        assert_eq!(file.local(10, now), Some(set(&[0, 1])));
+        assert_eq!(file.local(150, now), Some(set(&[2])));
+        assert_eq!(file.local(200, now), None);
+        assert_eq!(file.due(10, now), None);
+        assert!(file.due(10, later).is_some());
+        file.settle(10, later + Duration::from_secs(1));
+        assert_eq!(file.local(10, later), Some(set(&[0, 1])), "the old answer still counts");
+        assert_eq!(file.due(10, later), None);
+    }
+
+    #[test]
+    fn a_piecewise_provider_is_asked_piece_by_piece() {
+        let now = Instant::now();
+        let file = FilePlacement::new(true, None);
+        assert_eq!(file.due(5, now), Some(ByteRange::new(0, PIECE)));
+        assert_eq!(file.due(PIECE + 5, now), Some(ByteRange::new(PIECE, 2 * PIECE)));
+        assert_eq!(file.due(PIECE - 1, now), None);
+    }
+
+    #[test]
+    fn a_local_replica_that_behaves_remotely_is_not_believed_and_asked_about() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        file.due(0, now);
+        let far = now + Duration::from_secs(1000);
+        file.answered(0, answer(&["0", "1"]), far);
+        for _ in 0..100 {
+            assert!(!file.came(came(0, 90.0), now), "it is as quick as it should be");
+            assert!(!file.came(came(2, 40.0), now), "nobody said that it is local");
+        }
+        let disbelieved = (0..PATIENCE).filter(|_| file.came(came(0, 41.0), now)).count();
+        assert_eq!(disbelieved, 1);
+        assert_eq!(file.local(10, now), Some(set(&[1])));
+        assert!(file.due(10, now).is_some());
+        // The same answer again changes nothing before time has passed.
+        file.answered(0, answer(&["0", "1"]), far);
+        assert_eq!(file.local(10, now), Some(set(&[1])));
+        assert_eq!(file.local(10, now + DISBELIEF), Some(set(&[0, 1])));
+        // Another one counts at once.
+        file.answered(0, answer(&["0", "2"]), far);
+        assert_eq!(file.local(10, now), Some(set(&[0, 2])));
+    }
+
+    #[test]
+    fn segments_that_arrive_together_are_no_evidence() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        file.due(0, now);
+        file.answered(0, answer(&["0"]), now + Duration::from_secs(1000));
+        // Two at a time: the first took as long as both, the second nothing.
+        for i in 0..400 {
+            let rate = if i % 2 == 0 { 50.0 } else { 1e12 };
+            assert!(!file.came(came(0, rate), now), "{i}");
+        }
+        assert_eq!(file.local(10, now), Some(set(&[0])));
+    }
+}

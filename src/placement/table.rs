@@ -1,0 +1,353 @@
+//! A file that says where chunks are: globs, ranges and nodes.
+//!
+//! TOML, where a range may be a stripe whose units go to the cells in turn:
+//!
+//! ```toml
+//! [[file]]
+//! path = "/genomes/**"
+//!
+//! [[file.chunk]]
+//! end = "1GiB"              # from byte 0
+//! nodes = ["n1", "n2"]
+//!
+//! [[file.chunk]]
+//! start = "1GiB"            # to the end of the file
+//! unit = "256MiB"
+//! cells = [["n1", "n2"], ["n2", "n3"], ["n3", "n1"]]
+//! ```
+//!
+//! CSV, a chunk a line: `path,start,end,nodes`, the nodes separated by blanks,
+//! an empty end for the end of the file.
+//!
+//! The first glob that matches a path counts; a path that none matches is not
+//! known. The table is read again when its file has changed; while the new one
+//! is unusable the old one counts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use globset::{Glob, GlobBuilder, GlobMatcher};
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
+use crate::config::units::Size;
+use crate::volume::ByteRange;
+
+/// The longest table read: a line for each of a million chunks.
+const LONGEST: u64 = 128 << 20;
+
+/// The provider.
+pub struct Table {
+    file: PathBuf,
+    read: Mutex<Read>,
+}
+
+#[derive(Clone)]
+struct Read {
+    stamp: Option<(SystemTime, u64)>,
+    entries: Arc<Entries>,
+}
+
+impl Table {
+    /// Reads the table.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is no table.
+    pub fn open(file: &Path) -> Result<Self> {
+        let (stamp, entries) = read(file)?;
+        let read = Read { stamp: Some(stamp), entries: Arc::new(entries) };
+        Ok(Self { file: file.to_owned(), read: Mutex::new(read) })
+    }
+
+    fn entries(&self) -> Result<Arc<Entries>> {
+        let known = self.read.lock().clone();
+        let stamp = stamp(&self.file).map_err(|e| unreadable(&self.file, &e))?;
+        if known.stamp == Some(stamp) {
+            return Ok(known.entries);
+        }
+        let (stamp, entries) = read(&self.file)?;
+        let entries = Arc::new(entries);
+        *self.read.lock() = Read { stamp: Some(stamp), entries: Arc::clone(&entries) };
+        tracing::info!("the placement table was read again");
+        Ok(entries)
+    }
+}
+
+impl Provider for Table {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(async move {
+            // A file on a local disk, and most often not even that.
+            let entries = self.entries()?;
+            let path = Path::new("/").join(&query.path);
+            match entries.0.iter().find(|entry| entry.glob.is_match(&path)) {
+                Some(entry) => entry.map(query.size),
+                None => Ok(ChunkMap::default()),
+            }
+        })
+    }
+}
+
+/// A table's entries, in order.
+#[derive(Debug)]
+pub struct Entries(Vec<Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    glob: GlobMatcher,
+    chunks: Vec<Chunk>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Chunk {
+    start: Option<Size>,
+    end: Option<Size>,
+    nodes: Option<Vec<String>>,
+    unit: Option<Size>,
+    cells: Option<Vec<Vec<String>>>,
+}
+
+impl Chunk {
+    fn start(&self) -> u64 {
+        self.start.map_or(0, |start| start.0)
+    }
+}
+
+impl Entry {
+    fn new(path: &str, mut chunks: Vec<Chunk>) -> std::result::Result<Self, String> {
+        if !path.starts_with('/') {
+            return Err(format!("path {path:?} does not start with /, the volume's root"));
+        }
+        let glob = GlobBuilder::new(path).literal_separator(true).build();
+        let glob: Glob = glob.map_err(|error| format!("{path:?} is not a glob: {}", error.kind()))?;
+        chunks.sort_by_key(Chunk::start);
+        let entry = Self { glob: glob.compile_matcher(), chunks };
+        for chunk in &entry.chunks {
+            match (&chunk.nodes, chunk.unit, &chunk.cells) {
+                (Some(_), None, None) => {}
+                (None, Some(unit), Some(cells)) if unit.0 > 0 && !cells.is_empty() => {}
+                _ => return Err(format!("a chunk of {path:?} needs `nodes`, or `unit` and `cells`")),
+            }
+        }
+        // Whatever the file's size, the chunks must not overlap.
+        entry.map(u64::MAX).map_err(|error| format!("{path:?}: {error}"))?;
+        Ok(entry)
+    }
+
+    fn map(&self, size: u64) -> Result<ChunkMap> {
+        let mut builder = Builder::new();
+        for chunk in &self.chunks {
+            let end = chunk.end.map_or(size, |end| end.0);
+            let range = ByteRange::new(chunk.start(), end).intersect(ByteRange::new(0, size));
+            let one = chunk.nodes.as_slice();
+            let cells = chunk.cells.as_deref().unwrap_or(one);
+            let unit = chunk.unit.map_or(u64::MAX, |unit| unit.0).min(range.len());
+            builder.striped(range, unit, cells.iter().map(|c| c.iter().map(|node| &**node)))?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+fn stamp(file: &Path) -> std::io::Result<(SystemTime, u64)> {
+    let meta = std::fs::metadata(file)?;
+    Ok((meta.modified()?, meta.len()))
+}
+
+fn unreadable(file: &Path, error: &std::io::Error) -> PlacementError {
+    PlacementError::Service { at: format!("table {}", file.display()), what: error.to_string() }
+}
+
+fn read(file: &Path) -> Result<((SystemTime, u64), Entries)> {
+    let stamp = stamp(file).map_err(|error| unreadable(file, &error))?;
+    if stamp.1 > LONGEST {
+        return Err(PlacementError::TooLong(LONGEST as usize));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    let is_csv = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+    let entries = if is_csv { parse_csv(&text) } else { parse_toml(&text) };
+    let in_file = |what| PlacementError::Service { at: format!("table {}", file.display()), what };
+    Ok((stamp, entries.map_err(in_file)?))
+}
+
+/// Reads a table in TOML.
+///
+/// # Errors
+/// Says what is wrong, on one line.
+pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Written {
+        #[serde(default)]
+        file: Vec<File>,
+    }
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        path: String,
+        #[serde(default)]
+        chunk: Vec<Chunk>,
+    }
+    let written: Written = toml::from_str(text).map_err(|error| {
+        let line = error.span().map_or(1, |span| {
+            1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
+        });
+        format!("line {line}: {}", error.message().replace('\n', "; "))
+    })?;
+    let entries = written.file.into_iter().map(|file| Entry::new(&file.path, file.chunk));
+    entries.collect::<std::result::Result<_, _>>().map(Entries)
+}
+
+/// Reads a table in CSV.
+///
+/// # Errors
+/// Says what is wrong, on one line.
+pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
+    const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
+    let mut rows = csv::ReaderBuilder::new()
+        .comment(Some(b'#'))
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let header = rows.headers().map_err(|error| error.to_string())?;
+    if header.iter().ne(COLUMNS) {
+        return Err(format!("line 1: the columns are not {}", COLUMNS.join(",")));
+    }
+    let mut files: Vec<(String, Vec<Chunk>)> = Vec::new();
+    for row in rows.records() {
+        let row = row.map_err(|error| error.to_string().replace('\n', " "))?;
+        let line = row.position().map_or(0, csv::Position::line);
+        let size = |column: usize| match &row[column] {
+            "" => Ok(None),
+            text => match text.parse::<Size>() {
+                Ok(size) => Ok(Some(size)),
+                Err(error) => Err(format!("line {line}: {}: {error}", COLUMNS[column])),
+            },
+        };
+        let chunk = Chunk {
+            start: size(1)?,
+            end: size(2)?,
+            nodes: Some(row[3].split_whitespace().map(str::to_owned).collect()),
+            unit: None,
+            cells: None,
+        };
+        match files.iter_mut().find(|(path, _)| *path == row[0]) {
+            Some((_, chunks)) => chunks.push(chunk),
+            None => files.push((row[0].to_owned(), vec![chunk])),
+        }
+    }
+    let entries = files.into_iter().map(|(path, chunks)| Entry::new(&path, chunks));
+    entries.collect::<std::result::Result<_, _>>().map(Entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const TOML: &str = "
+[[file]]
+path = \"/a/*.bin\"
+
+[[file.chunk]]
+end = \"4KiB\"
+nodes = [\"n1\", \"n2\"]
+
+[[file.chunk]]
+start = \"4KiB\"
+unit = \"1KiB\"
+cells = [[\"n2\"], [\"n3\"]]
+";
+    const CSV: &str = "path,start,end,nodes
+# the head of the file
+/a/**, 0B, 1KiB, n1 n2
+/a/**, 1KiB, , n3
+";
+
+    fn located(table: &Table, path: &str, size: u64) -> Vec<(u64, u64, Vec<String>)> {
+        let range = ByteRange::new(0, size);
+        let query =
+            Query { path: path.into(), size, range, replica: PathBuf::new(), inode: 0 };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let map = runtime.block_on(table.locate(&query)).unwrap();
+        let names = |nodes: &[u16]| {
+            nodes.iter().map(|n| map.nodes()[usize::from(*n)].to_string()).collect()
+        };
+        map.chunks().map(|c| (c.range.start, c.range.end, names(c.nodes))).collect()
+    }
+
+    fn n(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn both_formats_are_read_and_cut_to_the_file() {
+        let room = tempfile::tempdir().unwrap();
+        let (toml, csv) = (room.path().join("t.toml"), room.path().join("t.csv"));
+        std::fs::write(&toml, TOML).unwrap();
+        std::fs::write(&csv, CSV).unwrap();
+        let toml = Table::open(&toml).unwrap();
+        let chunks = located(&toml, "a/x.bin", 5632);
+        assert_eq!(chunks[0], (0, 4096, n(&["n1", "n2"])));
+        assert_eq!(chunks[2], (5120, 5632, n(&["n3"])));
+        assert_eq!(located(&toml, "a/b/x.bin", 100), []);
+        let csv = Table::open(&csv).unwrap();
+        assert_eq!(located(&csv, "a/b", 2000)[1], (1024, 2000, n(&["n3"])));
+        assert_eq!(located(&csv, "a/b", 1000), [(0, 1000, n(&["n1", "n2"]))]);
+    }
+
+    #[test]
+    fn a_changed_table_is_read_again_and_a_broken_one_is_not_used() {
+        let room = tempfile::tempdir().unwrap();
+        let file = room.path().join("t.csv");
+        std::fs::write(&file, CSV).unwrap();
+        let table = Table::open(&file).unwrap();
+        assert_eq!(located(&table, "a/b", 100).len(), 1);
+        std::fs::write(&file, "path,start,end,nodes\n/a/**,0B,50B,n9\n").unwrap();
+        assert_eq!(located(&table, "a/b", 100), [(0, 50, n(&["n9"]))]);
+        std::fs::write(&file, "path,start,end,nodes\n/a/**,0,50B,n9 n10\n").unwrap();
+        let error = table.entries().unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("no unit"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_table_is_refused_in_one_line() {
+        for text in [
+            "[[file]]\nchunk = []",
+            "[[file]]\npath = \"a\"",
+            "[[file]]\npath = \"/a[\"",
+            "[[file]]\npath = \"/a\"\n[[file.chunk]]\nnode = [\"x\"]",
+            "[[file]]\npath = \"/a\"\n[[file.chunk]]\nend = \"1\"\nnodes = [\"x\"]",
+            "[[file]]\npath = \"/a\"\n[[file.chunk]]\nunit = \"1KiB\"",
+            "[[file]]\npath = \"/a\"\n[[file.chunk]]\nunit = \"0B\"\ncells = [[\"a\"]]",
+            "[[file]]\npath = \"/a\"\n[[file.chunk]]\nnodes = [\"x\"]\n[[file.chunk]]\nnodes = [\"x\"]",
+        ] {
+            let error = parse_toml(text).unwrap_err();
+            assert!(!error.contains('\n'), "{error}");
+        }
+        for text in ["", "path,nodes\n", "path,start,end,nodes\n/a,0B\n", "path,start,end,nodes\na,,,x\n"] {
+            assert!(parse_csv(text).is_err(), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_table_makes_it_panic(cut in 0usize..250, at in 0usize..250, byte in 0u8..128, size: u64) {
+            for (text, parse) in [(TOML, parse_toml as fn(&str) -> _), (CSV, parse_csv)] {
+                let mut bytes = text.as_bytes().to_vec();
+                bytes.truncate(cut);
+                if let Some(b) = bytes.get_mut(at) { *b = byte; }
+                let Ok(text) = String::from_utf8(bytes) else { continue };
+                if let Ok(entries) = parse(&text) {
+                    for entry in &entries.0 {
+                        let _ = entry.map(size);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whom to ask for metadata, the first first.
+//!
+//! Calls about one directory go to one replica, so that two looks at it see it
+//! through the same mount and its cache; directories are spread over the
+//! replicas. A replica that is [`MUCH_SLOWER`] than the quickest is asked only
+//! where the others fail, and once in [`REMEASURE`] calls, to see whether it
+//! still is. A subtree that is pinned is asked of the replicas it is pinned to,
+//! however slow they are; the odd call that goes elsewhere tells whether the
+//! pinning is worth it.
+
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// See the module.
+pub const MUCH_SLOWER: u64 = 2;
+
+/// One call in so many goes to whoever would not be asked.
+pub const REMEASURE: u64 = 64;
+
+/// Below this many microseconds nobody counts as slower than anybody else.
+const ALIKE_US: u64 = 500;
+
+/// Pinning is reported where another replica takes less than this part of the
+/// time, and by [`WORTH_US`] less: below that it is noise.
+const QUICKER: f64 = 0.8;
+const WORTH_US: u64 = 50;
+
+/// What a choice is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Choice<'a> {
+    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
+    pub times: &'a ReplicaMap<u64>,
+    /// Replicas that are well.
+    pub usable: ReplicaSet,
+    /// Those that the object is pinned to; empty where it is not.
+    pub pinned: ReplicaSet,
+    /// The same for all objects of one directory.
+    pub affinity: u64,
+    /// How many calls there were before.
+    pub turn: u64,
+}
+
+/// All replicas in the order in which they are to be asked.
+pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
+    let Choice { times, usable, pinned, .. } = *choice;
+    let remeasure = choice.turn % REMEASURE == REMEASURE - 1;
+    let at_home = pinned.and(usable);
+    let first = match (at_home.is_empty(), remeasure) {
+        (true, _) => usable,
+        (false, false) => at_home,
+        (false, true) if usable.minus(pinned).is_empty() => at_home,
+        (false, true) => usable.minus(pinned),
+    };
+    let known = first.iter().map(|id| times[id]).filter(|time| *time > 0);
+    let bound = (known.min().unwrap_or(0) * MUCH_SLOWER).max(ALIKE_US);
+    let (mut quick, slow): (Vec<_>, Vec<_>) =
+        first.iter().partition(|id| remeasure || times[*id] <= bound);
+    if !quick.is_empty() {
+        // Who is remeasured takes turns; else it is the directory's own.
+        let place = if remeasure { choice.turn / REMEASURE } else { spread(choice.affinity) };
+        let turn = (place % quick.len() as u64) as usize;
+        quick.rotate_left(turn);
+    }
+    quick.extend(slow);
+    // Whoever is ejected comes last rather than never: the error is then the
+    // replica's and not ours.
+    quick.extend(usable.minus(first).iter());
+    quick.extend(times.all().minus(usable).iter());
+    quick
+}
+
+/// A replica that is quicker than those a subtree is pinned to, with its time
+/// and theirs, microseconds.
+pub fn quicker_elsewhere(
+    times: &ReplicaMap<u64>,
+    pinned: ReplicaSet,
+) -> Option<(ReplicaId, u64, u64)> {
+    let known = |set: ReplicaSet| set.iter().map(|id| (times[id], id)).filter(|(time, _)| *time > 0);
+    let (ours, _) = known(pinned.and(times.all())).min()?;
+    let (theirs, id) = known(times.all().minus(pinned)).min()?;
+    let quicker = (theirs as f64) < ours as f64 * QUICKER && theirs + WORTH_US <= ours;
+    quicker.then_some((id, theirs, ours))
+}
+
+/// Directories numbered one after the other should not go to replicas in turn
+/// by their numbers' last bits alone.
+fn spread(affinity: u64) -> u64 {
+    affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ids: &[usize]) -> ReplicaSet {
+        ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
+    }
+
+    fn first(times: &[u64], usable: &[usize], pinned: &[usize], affinity: u64, turn: u64) -> usize {
+        let times = times.iter().copied().collect();
+        let (usable, pinned) = (set(usable), set(pinned));
+        let order = order(&Choice { times: &times, usable, pinned, affinity, turn });
+        assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
+        order[0].index()
+    }
+
+    #[test]
+    fn directories_are_spread_over_those_that_are_about_as_quick() {
+        let mut asked = [0; 3];
+        for directory in 0..300 {
+            asked[first(&[600, 900, 5000], &[0, 1, 2], &[], directory, 0)] += 1;
+        }
+        assert!(asked[0] > 100 && asked[1] > 100 && asked[2] == 0, "{asked:?}");
+    }
+
+    #[test]
+    fn a_slow_one_is_remeasured_now_and_then() {
+        let turns = 0..REMEASURE * 30;
+        let slow = turns.filter(|turn| first(&[600, 900, 5000], &[0, 1, 2], &[], 7, *turn) == 2);
+        assert_eq!(slow.count(), 10);
+    }
+
+    #[test]
+    fn a_pinned_subtree_goes_where_it_is_pinned_while_that_is_well() {
+        for turn in 0..REMEASURE - 1 {
+            assert_eq!(first(&[100, 90_000], &[0, 1], &[1], turn, turn), 1);
+        }
+        assert_eq!(first(&[100, 90_000], &[0, 1], &[1], 0, REMEASURE - 1), 0);
+        assert_eq!(first(&[100, 90_000], &[0], &[1], 0, 0), 0);
+    }
+
+    #[test]
+    fn pinning_that_measures_slower_is_noticed() {
+        let times = |times: [u64; 3]| times.into_iter().collect();
+        let slower = quicker_elsewhere(&times([900, 200, 0]), set(&[0]));
+        assert_eq!(slower, Some((ReplicaId::new(1), 200, 900)));
+        assert_eq!(quicker_elsewhere(&times([210, 200, 0]), set(&[0])), None);
+        assert_eq!(quicker_elsewhere(&times([40, 1, 1]), set(&[0])), None);
+        assert_eq!(quicker_elsewhere(&times([0, 200, 0]), set(&[0])), None);
+    }
+}
