@@ -7,9 +7,15 @@
 //! *Invariant:* no read waits for a provider. Until it has answered, and when it
 //! does not, every replica is a candidate like any other.
 
+mod ask;
+pub mod beegfs;
+pub mod cephfs;
 pub mod chunks;
 pub mod command;
 mod error;
+pub mod glusterfs;
+pub mod lustre;
+pub mod maprfs;
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -29,6 +35,8 @@ pub struct Query {
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
+    /// Its inode number, as a replica shows it.
+    pub inode: u64,
     /// The bytes that somebody is about to read; a piecewise provider answers
     /// for these alone.
     pub range: ByteRange,
