@@ -20,8 +20,8 @@
 //! A target's node is what stands behind the `@`. Which nodes a buddy group is
 //! on is not printed: it is named `group N`, for the configuration to match.
 //!
-//! Not handled: patterns other than these two (RAID10 was dropped long ago);
-//! data that is on a remote target alone.
+//! Not handled: patterns other than these two, which are refused; data that is
+//! on a remote target alone.
 
 use std::time::Duration;
 

@@ -83,7 +83,7 @@ pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
         let here = rest;
         rest = &rest[first.len_utf8()..];
         match first {
-            ' ' => {}
+            ' ' | '\n' => {}
             '(' => depth += 1,
             ')' if depth > 0 => depth -= 1,
             '<' => {
@@ -218,7 +218,7 @@ mod tests {
             assert!(error.starts_with("line 1 of the answer: expected "), "{error}");
         }
         assert!(refused("(<DISTRIBUTE:d> <POSIX:a:/b> <POSIX:b:/b>)").contains("one brick"));
-        assert!(refused("(\n<POSIX::/b>)").starts_with("line 1"));
+        assert!(refused("(\n<POSIX::/b>)").starts_with("line 2"));
         assert!(refused("(<POSIX(/b\n):a:/b>x").starts_with("line 2"));
     }
 

@@ -15,16 +15,17 @@
 //! and a composite one as `lcme_id` and an extent for each component, with
 //! `- 0: { l_ost_idx: 10, l_fid: [...] }` for each object. Described in
 //! "Managing File Layout" of the Lustre Operations Manual; the composite form
-//! is that of `lfs.c` and of output which users have published. Not tried
-//! against a live cluster. (`-y` prints YAML, and not with every release.)
+//! is that of `liblustreapi.c` and of output which users have published. Not
+//! tried against a live cluster. (`-y` prints YAML, and not with every release.)
 //!
 //! OST 10 is the node `OST000a`, as `lfs osts` names it. In every component
 //! stripes are counted from the file's offset 0, not from the extent's start.
 //! A component without objects has no data on any OST and is a gap: one not
 //! yet written, one on the MDT.
 //!
-//! Of a mirrored file (FLR) stale components and parity are left out; those with equal
-//! extents and stripe sizes are united, and of others the first is taken.
+//! Of a mirrored file (FLR) stale components and parity are left out; those
+//! with equal extents and stripe sizes are united, and of others the first is
+//! taken.
 //!
 //! Not handled: patterns other than raid0; directories; a name with a line
 //! feed in it.

@@ -13,8 +13,9 @@
 //! the others stand `p` or the chunk's number, a FID, and the nodes with the
 //! head of the replication chain first. How many flags follow the permissions
 //! depends on the release: the date is what is looked for. Described in "hadoop
-//! mfs" of the MapR (HPE Ezmeral Data Fabric) reference; the form is that of
-//! listings which users have published. Not tried against a live cluster.
+//! mfs" of the MapR (HPE Ezmeral Data Fabric) reference, without an example; the
+//! form is that of listings and of a script that reads them which users have
+//! published. Not tried against a live cluster.
 //!
 //! `p` is the primary FID, which is also where a small file's bytes are. It
 //! counts for chunk 0 where no chunk 0 is listed.
