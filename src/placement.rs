@@ -12,13 +12,20 @@
 //! does not, every replica is a candidate like any other.
 
 pub mod affinity;
+mod ask;
+pub mod beegfs;
+pub mod cephfs;
 pub mod chunks;
 pub mod command;
 mod error;
 pub mod exec;
 pub mod file;
+pub mod glusterfs;
+pub mod hdfs;
 pub mod learned;
 pub mod locator;
+pub mod lustre;
+pub mod maprfs;
 pub mod names;
 pub mod table;
 
@@ -46,6 +53,8 @@ pub struct Query {
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
+    /// Its inode number, as a replica shows it.
+    pub inode: u64,
     /// The bytes that somebody is about to read; a piecewise provider answers
     /// for these alone.
     pub range: ByteRange,

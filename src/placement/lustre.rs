@@ -1,0 +1,434 @@
+//! Lustre, by `lfs getstripe`.
+//!
+//! It prints a plain layout as keys and a table of the objects,
+//!
+//! ```text
+//! /mnt/lustre/file
+//! lmm_stripe_count:  2
+//! lmm_stripe_size:   1048576
+//! lmm_pattern:       raid0
+//!         obdidx           objid           objid           group
+//!             10               2             0x2               0
+//!              3               3             0x3               0
+//! ```
+//!
+//! and a composite one as `lcme_id` and an extent for each component, with
+//! `- 0: { l_ost_idx: 10, l_fid: [...] }` for each object. Described in
+//! "Managing File Layout" of the Lustre Operations Manual; the composite form
+//! is that of `liblustreapi.c` and of output which users have published. Not
+//! tried against a live cluster. (`-y` prints YAML, and not with every release.)
+//!
+//! OST 10 is the node `OST000a`, as `lfs osts` names it. In every component
+//! stripes are counted from the file's offset 0, not from the extent's start.
+//! A component without objects has no data on any OST and is a gap: one not
+//! yet written, one on the MDT.
+//!
+//! Of a mirrored file (FLR) stale components and parity are left out; those
+//! with equal extents and stripe sizes are united, and of others the first is
+//! taken.
+//!
+//! Not handled: patterns other than raid0; directories; a name with a line
+//! feed in it.
+
+use std::time::Duration;
+
+use super::ask::{Tool, add_stripe, expected, last_line, lines, number};
+use super::chunks::{Builder, ChunkMap};
+use super::command::Template;
+use super::{Answering, Provider, Query, Result};
+use crate::volume::ByteRange;
+
+/// The command unless another is configured.
+pub const COMMAND: &[&str] = &["lfs", "getstripe", "{path}"];
+
+/// Cells that uniting mirrors may lead to: the OSTs that Lustre stripes over.
+const MOST_UNITED: usize = 2000;
+
+/// Mirrors that are united: as many as Lustre has.
+const MOST_MIRRORS: usize = 16;
+
+/// Components, which are compared with each other.
+const MOST_COMPONENTS: usize = 1024;
+
+/// Asks Lustre's own tool.
+#[derive(Clone, Debug)]
+pub struct Lustre(Tool);
+
+impl Lustre {
+    /// Runs `template`, for files below the Lustre mount `root`, for at most
+    /// `limit`.
+    pub fn new(template: Template, root: String, limit: Duration) -> Self {
+        Self(Tool::new(template, root, limit))
+    }
+}
+
+impl Provider for Lustre {
+    fn name(&self) -> &'static str {
+        "lustre"
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(async move { parse(&self.0.ask(query).await?, query.size) })
+    }
+}
+
+/// A component as printed; a plain layout is one.
+#[derive(Debug, Default)]
+struct Component<'a> {
+    line: usize,
+    start: Option<u64>,
+    end: Option<u64>,
+    mirror: u64,
+    /// It is not to be read from: stale, or parity.
+    unread: bool,
+    /// Not yet numbers: -1 where there are no objects yet.
+    count: Option<&'a str>,
+    unit: Option<&'a str>,
+    osts: Vec<u64>,
+}
+
+/// A component that can be.
+struct Stripe {
+    line: usize,
+    range: ByteRange,
+    mirror: u64,
+    unit: u64,
+    cells: Vec<Vec<String>>,
+}
+
+/// Where the chunks of a file of `size` bytes are.
+///
+/// # Errors
+/// Where `output` is not the layout of one file.
+pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
+    let components = read(output)?;
+    let mut stripes: Vec<Stripe> = Vec::new();
+    for component in &components {
+        if let Some(stripe) = check(component)? {
+            merge(&mut stripes, stripe)?;
+        }
+    }
+    stripes.sort_by_key(|stripe| stripe.range.start);
+    let file = ByteRange::new(0, size);
+    let mut builder = Builder::new();
+    for stripe in &stripes {
+        add_stripe(&mut builder, stripe.range.intersect(file), stripe.unit, &stripe.cells)?;
+    }
+    Ok(builder.finish())
+}
+
+fn read(output: &str) -> Result<Vec<Component<'_>>> {
+    let mut components: Vec<Component<'_>> = Vec::new();
+    let mut entries = None;
+    let mut is_table = false;
+    for (line, text) in lines(output) {
+        let text = text.trim();
+        // The file's name, which may look like anything.
+        if text.is_empty() || (line == 1 && text.starts_with('/')) {
+            continue;
+        }
+        if is_table {
+            // Newer releases mark a row with `*` at its end.
+            let index = number(line, text.split_whitespace().next(), "an OST's index")?;
+            object(line, components.last_mut(), index)?;
+            continue;
+        }
+        let item = text.strip_prefix("- ").map(str::trim_start);
+        // `-v` makes an item of each component, and lists how parity is grouped.
+        let text = match item {
+            Some(item) if item.starts_with("lcme_id:") => item,
+            Some(item) if item.contains("ec_data_count:") => continue,
+            Some(item) => {
+                listed(line, item, components.last_mut())?;
+                continue;
+            }
+            None => text,
+        };
+        if text.starts_with("obdidx") {
+            is_table = true;
+            continue;
+        }
+        let Some((key, value)) = text.split_once(':') else {
+            return expected(line, "`KEY: VALUE`, or an object");
+        };
+        let value = value.trim();
+        match key {
+            "lcm_entry_count" => {
+                let what = "how many components there are";
+                if entries.replace(number(line, Some(value), what)?).is_some() {
+                    return expected(line, "the layout of one file, and this is a second");
+                }
+            }
+            "lcme_id" => {
+                if components.len() >= MOST_COMPONENTS {
+                    return expected(line, "no more than 1024 components");
+                }
+                components.push(Component { line, ..Component::default() });
+            }
+            "lmm_stripe_count" if entries.is_none() => {
+                if !components.is_empty() {
+                    return expected(line, "the layout of one file, and this is a second");
+                }
+                let (start, end, count) = (Some(0), Some(u64::MAX), Some(value));
+                components.push(Component { line, start, end, count, ..Component::default() });
+            }
+            _ if key.starts_with("lcme_") || key.starts_with("lmm_") => match components.last_mut()
+            {
+                Some(component) => detail(line, key, value, component)?,
+                None => return expected(line, "`lcme_id` or `lmm_stripe_count` first"),
+            },
+            _ => {}
+        }
+    }
+    let found = components.len() as u64;
+    if entries.unwrap_or(1) != found {
+        return expected(last_line(output), "as many components as there are in the layout");
+    }
+    Ok(components)
+}
+
+fn detail<'a>(line: usize, key: &str, value: &'a str, component: &mut Component<'a>) -> Result<()> {
+    let twice = match key {
+        "lcme_mirror_id" => {
+            component.mirror = number(line, Some(value), "the mirror's number")?;
+            false
+        }
+        "lcme_flags" => {
+            component.unread |= value.split(',').any(|flag| matches!(flag, "stale" | "parity"));
+            false
+        }
+        "lcme_extent.e_start" => {
+            let start = number(line, Some(value), "the extent's first byte")?;
+            component.start.replace(start).is_some()
+        }
+        "lcme_extent.e_end" => {
+            let end = match value {
+                "EOF" => u64::MAX,
+                value => number(line, Some(value), "EOF or the extent's end")?,
+            };
+            component.end.replace(end).is_some()
+        }
+        "lmm_stripe_count" => component.count.replace(value).is_some(),
+        "lmm_stripe_size" => component.unit.replace(value).is_some(),
+        "lmm_pattern" => {
+            // Old releases print bits: 1 is raid0, 100 the MDT, 200 that an OST
+            // has several of the objects.
+            let plain = [
+                "raid0",
+                "1",
+                "mdt",
+                "100",
+                "overstriped",
+                "201",
+                "compress",
+                "released",
+                "80000001",
+            ];
+            component.unread |= value.split(',').any(|pattern| pattern == "parity");
+            if !value.split(',').all(|pattern| plain.contains(&pattern)) && !component.unread {
+                return expected(line, "the pattern raid0 or mdt");
+            }
+            false
+        }
+        _ => false,
+    };
+    if twice {
+        return expected(line, "each of a component's details once");
+    }
+    Ok(())
+}
+
+/// Reads `0: { l_ost_idx: 10, l_fid: [...] }`.
+fn listed(line: usize, entry: &str, component: Option<&mut Component<'_>>) -> Result<()> {
+    let (at, rest) = entry.split_once(':').unwrap_or((entry, ""));
+    let at = number(line, Some(at), "an object as `- NUMBER: { l_ost_idx: NUMBER, ...`")?;
+    if component.as_ref().is_some_and(|component| component.osts.len() as u64 != at) {
+        return expected(line, "objects in the order of their numbers");
+    }
+    let index = rest.split_once("l_ost_idx:").map(|(_, index)| index.trim_start());
+    let index = index.and_then(|index| index.split([',', ' ', '}']).next());
+    object(line, component, number(line, index, "an OST's index behind `l_ost_idx:`")?)
+}
+
+fn object(line: usize, component: Option<&mut Component<'_>>, index: u64) -> Result<()> {
+    let Some(component) = component else {
+        return expected(line, "`lmm_stripe_count` before the objects");
+    };
+    if index > u64::from(u32::MAX) {
+        return expected(line, "an OST's index below 2^32");
+    }
+    component.osts.push(index);
+    Ok(())
+}
+
+/// What a component says; nothing where it has no objects or is not read.
+fn check(component: &Component<'_>) -> Result<Option<Stripe>> {
+    let line = component.line;
+    let (Some(start), Some(end)) = (component.start, component.end) else {
+        return expected(line, "a component with an extent's start and end");
+    };
+    if end <= start {
+        return expected(line, "a component with an end above its start");
+    }
+    if component.unread {
+        return Ok(None);
+    }
+    if component.osts.is_empty() {
+        // Cut off, or nothing there: then there is at least a stripe size.
+        return match component.unit {
+            Some(_) => Ok(None),
+            None => expected(line, "a component with `lmm_stripe_size`"),
+        };
+    }
+    let count = number(line, component.count, "a component with `lmm_stripe_count`")?;
+    let unit = number(line, component.unit, "a component with `lmm_stripe_size`")?;
+    if count != component.osts.len() as u64 {
+        return expected(line, "a component with as many objects as stripes");
+    }
+    if unit == 0 {
+        return expected(line, "a component with a stripe size above 0");
+    }
+    let cells = component.osts.iter().map(|index| vec![format!("OST{index:04x}")]).collect();
+    let range = ByteRange::new(start, end);
+    Ok(Some(Stripe { line, range, mirror: component.mirror, unit, cells }))
+}
+
+/// Adds `stripe` where it says something new.
+fn merge(stripes: &mut Vec<Stripe>, stripe: Stripe) -> Result<()> {
+    let meets = |other: &&mut Stripe| !other.range.intersect(stripe.range).is_empty();
+    let Some(first) = stripes.iter_mut().find(meets) else {
+        stripes.push(stripe);
+        return Ok(());
+    };
+    if first.mirror == stripe.mirror {
+        return expected(stripe.line, "components of one mirror that do not overlap");
+    }
+    let (ours, theirs) = (first.cells.len(), stripe.cells.len());
+    let united = lcm(ours, theirs);
+    let few = united <= MOST_UNITED && first.cells[0].len() < MOST_MIRRORS;
+    if first.range == stripe.range && first.unit == stripe.unit && few {
+        let cell = |k: usize| [&first.cells[k % ours][..], &stripe.cells[k % theirs][..]].concat();
+        first.cells = (0..united).map(cell).collect();
+    }
+    Ok(())
+}
+
+/// The least common multiple of two numbers above 0.
+fn lcm(a: usize, b: usize) -> usize {
+    let (mut x, mut y) = (a, b);
+    while y != 0 {
+        (x, y) = (y, x % y);
+    }
+    (a / x).saturating_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use proptest::prelude::*;
+
+    const PLAIN: &str = include_str!("../../tests/fixtures/placement/lustre-plain.txt");
+    const PFL: &str = include_str!("../../tests/fixtures/placement/lustre-pfl.txt");
+    const FLR: &str = include_str!("../../tests/fixtures/placement/lustre-flr.txt");
+    const UNEVEN: &str = include_str!("../../tests/fixtures/placement/lustre-flr-uneven.txt");
+    const EC: &str = include_str!("../../tests/fixtures/placement/lustre-ec.txt");
+    const M: u64 = 1 << 20;
+
+    fn refused(output: &str) -> String {
+        parse(output, 1 << 30).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_plain_file_goes_round_its_objects() {
+        let map = parse(PLAIN, 2 * M + 7).unwrap();
+        let expected = [
+            (0, M, vec!["OST000a"]),
+            (M, 2 * M, vec!["OST0003"]),
+            (2 * M, 2 * M + 7, vec!["OST000a"]),
+        ];
+        assert_eq!(listed(&map), expected);
+        assert_eq!(parse(PLAIN, u64::MAX).unwrap().regions().len(), 1);
+    }
+
+    #[test]
+    fn stripes_of_a_later_component_are_counted_from_the_files_start() {
+        let map = parse(PFL, 20 * M).unwrap();
+        // The second starts at 3 MiB, in the middle of its second object's unit.
+        let expected = [
+            (0, M, vec!["OST0000"]),
+            (M, 2 * M, vec!["OST0000"]),
+            (2 * M, 3 * M, vec!["OST0000"]),
+            (3 * M, 4 * M, vec!["OST001a"]),
+            (4 * M, 6 * M, vec!["OST0001"]),
+            (6 * M, 8 * M, vec!["OST001a"]),
+            (8 * M, 10 * M, vec!["OST0001"]),
+        ];
+        assert_eq!(listed(&map), expected);
+    }
+
+    #[test]
+    fn mirrors_with_equal_extents_are_united_without_the_stale_one() {
+        let map = parse(FLR, 3 * M).unwrap();
+        let expected = [
+            (0, M, vec!["OST0000", "OST0002"]),
+            (M, 2 * M, vec!["OST0000", "OST0003"]),
+            (2 * M, 3 * M, vec!["OST0000", "OST0002"]),
+        ];
+        assert_eq!(listed(&map), expected);
+    }
+
+    #[test]
+    fn parity_is_not_read() {
+        let map = parse(EC, 5 * M).unwrap();
+        assert_eq!(listed(&map), [(0, 4 * M, vec!["OST0001"]), (4 * M, 5 * M, vec!["OST0000"])]);
+    }
+
+    #[test]
+    fn of_mirrors_with_other_extents_the_first_is_taken() {
+        let map = parse(UNEVEN, 2 * M).unwrap();
+        assert_eq!(listed(&map), [(0, M, vec!["OST0000"]), (M, 2 * M, vec!["OST0001"])]);
+    }
+
+    #[test]
+    fn what_is_no_layout_is_refused_by_its_line() {
+        assert!(refused("").starts_with("line 1 of"));
+        assert!(refused("/a\nlmm_stripe_size: 5\n").starts_with("line 2 of"));
+        assert!(refused("/a has no stripe info\n").starts_with("line 1 of"));
+        assert!(refused(&PLAIN.replace("raid0", "raid7")).starts_with("line 4 of"));
+        assert!(refused(&PLAIN.replace("1048576", "0")).starts_with("line 2 of"));
+        assert!(refused(&PLAIN.replace("\t    10\t", "\t  abc\t")).starts_with("line 8 of"));
+        assert!(refused(&PLAIN.replace("\t    10\t", "\t 4294967296\t")).starts_with("line 8 of"));
+        assert!(refused(&PFL.replace("- 1:", "- 2:")).starts_with("line 30 of"));
+        assert!(refused(&PFL.replace("3145728", "4145728x")).starts_with("line 9 of"));
+        assert!(refused(&PFL.replace("e_end:   10485760", "e_end:   1")).starts_with("line 18 of"));
+        assert!(refused(&format!("{PFL}{PFL}")).starts_with("line 43 of"));
+        assert!(refused(&UNEVEN.replace("_id:      2", "_id:      1")).starts_with("line 33 of"));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_refused() {
+        let end = PLAIN.find("\t     3").unwrap();
+        for end in 0..=end {
+            // Without its table a file has no objects, as one that was released.
+            let result = parse(&PLAIN[..end], M);
+            assert!(result.is_err() || result.unwrap().is_empty(), "{end}");
+        }
+        let end = PFL.find("      - 1:").unwrap();
+        for end in 0..=end {
+            refused(&PFL[..end]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_panics_or_makes_an_unsound_map(
+            text in prop_oneof!["\\PC*", mangled(PLAIN), mangled(PFL), mangled(FLR), mangled(EC), mangled(UNEVEN)],
+            size in prop_oneof![0..30 * M, any::<u64>()],
+        ) {
+            if let Ok(map) = parse(&text, size) {
+                prop_assert!(is_sound(&map, size), "{map:?}");
+            }
+        }
+    }
+}

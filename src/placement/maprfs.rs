@@ -1,0 +1,258 @@
+//! MapR-FS, by `hadoop mfs -ls`.
+//!
+//! For a file it prints a line like that of `ls`, and below it a line for the
+//! file itself and one for each chunk:
+//!
+//! ```text
+//! -rwxr-xr-x Z E N   3 mapr mapr  600000000 2013-10-02 16:30  268435456 /user/x/file
+//!                p 2049.35.131534  node1:5660 node2:5660 node3:5660
+//!                0 2050.36.131536  node2:5660 node3:5660 node1:5660
+//! ```
+//!
+//! The first has the size before the date and the chunk size after the time. In
+//! the others stand `p` or the chunk's number, a FID, and the nodes with the
+//! head of the replication chain first. How many flags follow the permissions
+//! depends on the release: the date is what is looked for. Described in "hadoop
+//! mfs" of the MapR (HPE Ezmeral Data Fabric) reference, without an example; the
+//! form is that of listings and of a script that reads them which users have
+//! published. Not tried against a live cluster.
+//!
+//! `p` is the primary FID, which is also where a small file's bytes are. It
+//! counts for chunk 0 where no chunk 0 is listed.
+//!
+//! Not handled: a name with a line feed in it; files that have been offloaded
+//! to a tier, which list what is left; the first 64 KiB of a large file, which
+//! are where `p` is and not where chunk 0 is.
+
+use std::time::Duration;
+
+use super::ask::{Tool, expected, last_line, lines, number};
+use super::chunks::{Builder, ChunkMap};
+use super::command::Template;
+use super::{Answering, Provider, Query, Result};
+use crate::volume::ByteRange;
+
+/// The command unless another is configured.
+pub const COMMAND: &[&str] = &["hadoop", "mfs", "-ls", "{path}"];
+
+/// Asks MapR's own tool.
+#[derive(Clone, Debug)]
+pub struct MaprFs(Tool);
+
+impl MaprFs {
+    /// Runs `template`, for files below `root`, for at most `limit`.
+    pub fn new(template: Template, root: String, limit: Duration) -> Self {
+        Self(Tool::new(template, root, limit))
+    }
+}
+
+impl Provider for MaprFs {
+    fn name(&self) -> &'static str {
+        "maprfs"
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(async move { parse(&self.0.ask(query).await?, query.size) })
+    }
+}
+
+/// The chunks of a file of `size` bytes in the listing of it.
+///
+/// # Errors
+/// Where `output` is not the listing of one file.
+pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
+    let mut chunk_size = None;
+    let mut primary: Option<Vec<&str>> = None;
+    let mut chunks: Vec<(usize, u64, Vec<&str>)> = Vec::new();
+    for (line, text) in lines(output) {
+        let mut words = text.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        if chunk_size.is_none() {
+            // Anything may come before: a count of items, a logger's complaint.
+            if is_mode(first) {
+                chunk_size = Some(listing(line, text)?);
+            }
+            continue;
+        }
+        if is_mode(first) {
+            return expected(line, "the listing of one file, and this is a second");
+        }
+        let fid = words.next().is_some_and(|fid| fid.split('.').count() == 3);
+        let nodes: Vec<&str> = words.collect();
+        if !fid || !nodes.iter().all(|node| is_node(node)) {
+            return expected(line, "`p` or a chunk's number, a FID, and nodes as HOST:PORT");
+        }
+        if first == "p" {
+            if primary.replace(nodes).is_some() {
+                return expected(line, "one line that begins with `p`, and this is a second");
+            }
+            continue;
+        }
+        let index = number(line, Some(first), "`p` or a chunk's index")?;
+        if chunks.last().is_some_and(|(_, last, _)| *last >= index) {
+            return expected(line, "chunks in the order of their numbers");
+        }
+        chunks.push((line, index, nodes));
+    }
+    let Some(chunk_size) = chunk_size else {
+        return expected(last_line(output), "the listing of a file (`-rwxr-xr-x ...`)");
+    };
+    if primary.is_none() && chunks.is_empty() && size > 0 {
+        return expected(last_line(output), "a line that begins with `p` below the listing");
+    }
+    if chunks.first().is_none_or(|(_, index, _)| *index > 0) {
+        chunks.insert(0, (0, 0, primary.unwrap_or_default()));
+    }
+    build(&chunks, chunk_size, size)
+}
+
+fn build(chunks: &[(usize, u64, Vec<&str>)], chunk_size: u64, size: u64) -> Result<ChunkMap> {
+    let file = ByteRange::new(0, size);
+    let mut builder = Builder::new();
+    for (line, index, nodes) in chunks {
+        // A chunk size of 0 stands for one chunk, however large.
+        let range = match (chunk_size, *index) {
+            (0, 0) => file,
+            (0, _) => return expected(*line, "chunk 0 alone, as the chunk size is 0"),
+            (unit, index) => match index.checked_mul(unit) {
+                Some(start) => ByteRange::at(start, unit).intersect(file),
+                None => return expected(*line, "a chunk's number that an offset can have"),
+            },
+        };
+        if !nodes.is_empty() {
+            builder.chunk(range, nodes.iter().copied())?;
+        }
+    }
+    Ok(builder.finish())
+}
+
+/// Whether `word` is a type and permissions. The type is a letter or `-`, and
+/// there may be a mark for an ACL behind.
+fn is_mode(word: &str) -> bool {
+    let mode = word.as_bytes();
+    mode.len() >= 10
+        && mode.len() <= 11
+        && mode[1..10].iter().all(|byte| b"rwxsStT-".contains(byte))
+        && (mode[0] == b'-' || mode[0].is_ascii_lowercase())
+}
+
+fn is_node(word: &str) -> bool {
+    let port = |port: &str| port.parse::<u16>().is_ok();
+    word.rsplit_once(':').is_some_and(|(node, at)| !node.is_empty() && port(at))
+}
+
+/// The chunk size in a file's listing.
+fn listing(line: usize, text: &str) -> Result<u64> {
+    if !text.trim_start().starts_with('-') {
+        return expected(line, "the listing of a file, and this is of something else");
+    }
+    let mut words = text.split_whitespace();
+    let mut before = None;
+    loop {
+        match words.next() {
+            Some(word) if is_date(word) => break,
+            Some(word) => before = Some(word),
+            None => return expected(line, "a date (YYYY-MM-DD) behind the size"),
+        }
+    }
+    number(line, before, "the size before the date")?;
+    let _time = words.next();
+    number(line, words.next(), "the chunk size behind the time")
+}
+
+fn is_date(word: &str) -> bool {
+    let shape = |(at, byte): (usize, u8)| match at {
+        4 | 7 => byte == b'-',
+        _ => byte.is_ascii_digit(),
+    };
+    word.len() == 10 && word.bytes().enumerate().all(shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use proptest::prelude::*;
+
+    const LARGE: &str = include_str!("../../tests/fixtures/placement/maprfs-large.txt");
+    const SMALL: &str = include_str!("../../tests/fixtures/placement/maprfs-small.txt");
+    const GAP: &str = include_str!("../../tests/fixtures/placement/maprfs-gap.txt");
+    const CHUNK: u64 = 268_435_456;
+
+    fn line_of(output: &str, size: u64) -> usize {
+        match parse(output, size).unwrap_err() {
+            crate::placement::PlacementError::Line { line, .. } => line,
+            error => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_large_file_has_its_numbered_chunks() {
+        let (n1, n2, n3) = ("node1:5660", "node2:5660", "node3:5660");
+        let map = parse(LARGE, 600_000_000).unwrap();
+        let expected = [
+            (0, CHUNK, vec![n2, n3, n1]),
+            (CHUNK, 2 * CHUNK, vec![n3, n1, n2]),
+            (2 * CHUNK, 600_000_000, vec![n1, n2]),
+        ];
+        assert_eq!(listed(&map), expected);
+    }
+
+    #[test]
+    fn a_small_file_is_where_its_primary_fid_is() {
+        let map = parse(SMALL, 2048).unwrap();
+        assert_eq!(listed(&map), [(0, 2048, vec!["mapr2.da.dg:5660", "mapr1.da.dg:5660"])]);
+    }
+
+    #[test]
+    fn a_chunk_that_is_not_listed_is_a_gap() {
+        let map = parse(GAP, 4 * CHUNK).unwrap();
+        let expected = [
+            (0, CHUNK, vec!["node1:5660"]),
+            (3 * CHUNK, 4 * CHUNK, vec!["node3:5660", "node2:5660"]),
+        ];
+        assert_eq!(listed(&map), expected);
+    }
+
+    #[test]
+    fn chunks_are_cut_to_the_size_asked_for() {
+        let map = parse(LARGE, CHUNK + 1).unwrap();
+        assert_eq!(map.regions().len(), 2);
+        assert_eq!(map.regions()[1].range, ByteRange::new(CHUNK, CHUNK + 1));
+        assert!(parse(LARGE, 0).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_chunk_size_of_0_is_one_chunk() {
+        let text = SMALL.replace("268435456", "0");
+        assert_eq!(parse(&text, 9 << 40).unwrap().regions().len(), 1);
+        assert_eq!(line_of(&LARGE.replace("268435456", "0"), 10), 5);
+    }
+
+    #[test]
+    fn what_is_no_listing_is_refused_by_its_line() {
+        assert_eq!(line_of("", 1), 1);
+        assert_eq!(line_of("Found 1 items\n", 1), 1);
+        let listing_alone: String = LARGE.lines().take(2).collect::<Vec<_>>().join("\n");
+        assert_eq!(line_of(&listing_alone, 1), 2);
+        assert_eq!(line_of(&LARGE.replace("  268435456", ""), 1), 2);
+        assert_eq!(line_of(&LARGE.replace("-rwx", "drwx"), 1), 2);
+        assert_eq!(line_of(&format!("{LARGE}{LARGE}"), 1), 7);
+        assert_eq!(line_of(&LARGE.replace("0 2050", "7 2050"), 1), 5);
+        assert_eq!(line_of(&LARGE.replace("node3:5660 node1:5660", "node3:x"), 1), 4);
+        let far = LARGE.replace("2 2052", "18446744073709551615 2052");
+        assert_eq!(line_of(&far, 1), 6);
+    }
+
+    proptest! {
+        #[test]
+        fn no_output_panics_or_makes_an_unsound_map(
+            text in prop_oneof!["\\PC*", mangled(LARGE), mangled(SMALL), mangled(GAP)],
+            size in prop_oneof![Just(0), Just(600_000_000), any::<u64>()],
+        ) {
+            if let Ok(map) = parse(&text, size) {
+                prop_assert!(is_sound(&map, size), "{map:?}");
+            }
+        }
+    }
+}
