@@ -10,6 +10,7 @@
 pub mod chunks;
 pub mod command;
 mod error;
+pub mod hdfs;
 
 use std::path::PathBuf;
 use std::pin::Pin;
