@@ -241,6 +241,7 @@ impl Shared {
             ureq::Error::BodyExceedsLimit(_) => return PlacementError::TooLong(LONGEST_ANSWER),
             // These quote the address asked.
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => "it cannot be asked".to_owned(),
+            // "io: " before it says nothing.
             ureq::Error::Io(error) => error.to_string(),
             error => error.to_string(),
         };
