@@ -17,6 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 use crate::fs::FsGauges;
+use crate::placement::PlacementStatus;
 use crate::scheduler::health::HealthState;
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
 use crate::volume::Mode;
@@ -48,6 +49,10 @@ pub struct Status {
     pub uptime_s: u64,
     /// In configuration order.
     pub replicas: Vec<ReplicaStatus>,
+    /// What is known of where chunks are.
+    pub placement: PlacementStatus,
+    /// What is pinned to replicas.
+    pub affinities: Vec<AffinityStatus>,
     /// Sums since it was mounted.
     pub counters: VolumeReading,
     /// What is the case now.
@@ -65,8 +70,11 @@ pub struct ReplicaStatus {
     pub node: String,
     /// Whether it is asked.
     pub health: HealthState,
-    /// The rate that the scheduler expects of it, bytes a second.
+    /// The rate that the scheduler expects of it for chunks that its node
+    /// holds, bytes a second.
     pub rate: u64,
+    /// And for other chunks.
+    pub rate_remote: u64,
     /// Bytes sent for and not yet there.
     pub in_flight: u64,
     /// Most bytes in flight now.
@@ -76,6 +84,22 @@ pub struct ReplicaStatus {
     /// What it did.
     #[serde(flatten)]
     pub counters: ReplicaReading,
+}
+
+/// How an affinity rule does.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AffinityStatus {
+    /// The rule's glob.
+    pub path: String,
+    /// The replicas it names.
+    pub replicas: Vec<String>,
+    /// Metadata calls under it.
+    pub calls: u64,
+    /// Smoothed time of such a call on each replica of the volume, microseconds;
+    /// 0 where none was made.
+    pub times_us: Vec<u64>,
+    /// A replica that answers them clearly sooner than those it names.
+    pub quicker: Option<String>,
 }
 
 /// What is the case now.

@@ -8,6 +8,7 @@
 //!
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
+mod placing;
 mod tuning;
 
 use std::io;
@@ -18,12 +19,13 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
-use crate::config::{CachePolicy, Config};
-use crate::control::{self, Control, ReplicaStatus, Status};
-use crate::fs::{Fs, FsPolicy};
+use crate::config::{Affinity, CachePolicy, Config};
+use crate::control::{self, AffinityStatus, Control, ReplicaStatus, Status};
+use crate::fs::{Fs, FsPolicy, PinnedTimes};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
+use crate::placement::{Locator, PlacementError};
 use crate::read::{ReadPolicy, Reader};
-use crate::scheduler::ReplicaPolicy;
+use crate::scheduler::{ReplicaPolicy, metadata};
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
 use crate::volume::mounts::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap};
@@ -55,6 +57,14 @@ pub enum StartError {
     /// The mount itself failed.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The placement provider cannot be used as it is configured.
+    #[error("{}: [placement]: {error}", .source_file.display())]
+    Placement {
+        /// The volume's configuration.
+        source_file: PathBuf,
+        /// What is wrong.
+        error: PlacementError,
+    },
     /// Threads or sockets.
     #[error("{what}: {error}")]
     System {
@@ -153,8 +163,13 @@ impl Mount {
             .enable_all()
             .build()
             .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
-        let core =
-            Arc::new(Core::new(config, backends, mount_point.clone(), runtime.handle().clone()));
+        let source = placing::provider(&config).map_err(|error| StartError::Placement {
+            source_file: config.source.clone(),
+            error,
+        })?;
+        let locator = placing::locator(&config, source, runtime.handle().clone());
+        let core = Core::new(config, backends, locator, mount_point.clone(), runtime.handle().clone());
+        let core = Arc::new(core);
         runtime.spawn(Arc::clone(&core.reader).run_clock());
         core.ask_for_root()?;
         let options = core.mount_options(extra);
@@ -261,6 +276,7 @@ impl Core {
     fn new(
         config: Config,
         backends: ReplicaMap<Arc<dyn Backend>>,
+        locator: Locator,
         mount_point: PathBuf,
         runtime: tokio::runtime::Handle,
     ) -> Self {
@@ -290,7 +306,9 @@ impl Core {
             attempt_deadline: config.read.attempt_deadline,
             keep: config.read.cache == CachePolicy::Direct,
         };
-        let reader = Arc::new(Reader::new(read, replicas.clone(), limits, Arc::clone(&counters)));
+        let locator = Arc::new(locator);
+        let reader = Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), locator);
+        let reader = Arc::new(reader);
         let policy = FsPolicy {
             mode: config.volume.mode,
             deadline: config.read.deadline,
@@ -344,7 +362,8 @@ impl Core {
                 path: configured.path.clone(),
                 node: configured.node.clone(),
                 health: standing.health,
-                rate: standing.rate as u64,
+                rate: standing.rate.local as u64,
+                rate_remote: standing.rate.remote as u64,
                 in_flight: standing.in_flight,
                 in_flight_cap: standing.cap,
                 busy_threads: replica.busy_threads(),
@@ -360,9 +379,29 @@ impl Core {
             pid: std::process::id(),
             uptime_s: now.saturating_duration_since(self.started).as_secs(),
             replicas: self.replicas.iter().map(replica).collect(),
+            placement: self.reader.locator().status(),
+            affinities: self.affinities(),
             counters: self.counters.reading(),
             gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
         }
+    }
+}
+
+impl Core {
+    fn affinities(&self) -> Vec<AffinityStatus> {
+        let name = |id: ReplicaId| self.config.replicas[id.index()].name.clone();
+        let rules = self.config.affinities.iter().zip(self.fs.pinned());
+        let status = |(rule, pinned): (&Affinity, PinnedTimes)| {
+            let quicker = metadata::quicker_elsewhere(&pinned.times, rule.replicas);
+            AffinityStatus {
+                path: rule.path.clone(),
+                replicas: rule.replicas.iter().map(name).collect(),
+                calls: pinned.calls,
+                times_us: pinned.times.iter().map(|(_, time)| *time).collect(),
+                quicker: quicker.map(|(id, _, _)| name(id)),
+            }
+        };
+        rules.map(status).collect()
     }
 }
 

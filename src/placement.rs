@@ -53,8 +53,6 @@ pub struct Query {
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
-    /// Its inode number, as a replica shows it.
-    pub inode: u64,
     /// The bytes that somebody is about to read; a piecewise provider answers
     /// for these alone.
     pub range: ByteRange,

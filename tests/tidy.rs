@@ -49,7 +49,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "fuse", "control", "fs", "read", "placement", "scheduler", "backend", "config", "volume", "telemetry"],
     ),
-    ("control", &["fs", "read", "scheduler", "config", "volume", "telemetry"]),
+    ("control", &["fs", "read", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("fuse", &["fs", "backend", "config", "volume", "telemetry"]),
     ("fs", &["read", "placement", "scheduler", "backend", "config", "volume", "telemetry"]),
     ("read", &["placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"]),

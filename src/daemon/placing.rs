@@ -1,8 +1,6 @@
 //! The locator of a volume, from its configuration and what its replicas are
 //! mounted from.
 
-use std::sync::Arc;
-
 use crate::config::Config;
 use crate::config::placement::Provider;
 use crate::placement::affinity::Affinities;
@@ -52,9 +50,4 @@ pub(super) fn locator(config: &Config, source: Source, runtime: tokio::runtime::
 /// Where the provider cannot be used as it is configured.
 pub fn provider(config: &Config) -> Result<Source, PlacementError> {
     source(&config.placement, config.volume.chunk_size)
-}
-
-/// An [`Arc`] of [`locator`].
-pub(super) fn shared(config: &Config, source: Source, runtime: tokio::runtime::Handle) -> Arc<Locator> {
-    Arc::new(locator(config, source, runtime))
 }

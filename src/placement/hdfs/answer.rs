@@ -1,0 +1,171 @@
+//! What WebHDFS answers, in JSON.
+//!
+//! Hosts are taken by name where there are names: a node's address is the same
+//! copy over again.
+//!
+//! *Invariant:* memory is bounded by the map's limits, not by the answer: a list
+//! is given up when it is longer than what it lists can be.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, SeqAccess, Visitor};
+
+use super::{Block, chunk_map};
+use crate::placement::chunks::{MOST_CELLS, MOST_COPIES};
+use crate::placement::{ChunkMap, PlacementError, Result};
+use crate::volume::ByteRange;
+
+/// A list of at most `MOST`; null is the empty one.
+struct Few<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Few<T, MOST> {
+    fn default() -> Self {
+        Few(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Elements<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Elements<T, MOST> {
+            type Value = Few<T, MOST>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "a list of at most {MOST}")
+            }
+
+            fn visit_unit<E: de::Error>(self) -> std::result::Result<Self::Value, E> {
+                Ok(Few::default())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut few = Vec::new();
+                while let Some(element) = list.next_element()? {
+                    if few.len() == MOST {
+                        return Err(de::Error::invalid_length(MOST + 1, &self));
+                    }
+                    few.push(element);
+                }
+                Ok(Few(few))
+            }
+        }
+        from.deserialize_any(Elements(PhantomData))
+    }
+}
+
+#[derive(Deserialize)]
+struct FileBlockLocations {
+    #[serde(rename = "BlockLocations")]
+    locations: BlockLocations,
+}
+
+#[derive(Deserialize)]
+struct BlockLocations {
+    #[serde(rename = "BlockLocation")]
+    blocks: Few<BlockLocation, MOST_CELLS>,
+}
+
+#[derive(Deserialize)]
+struct BlockLocation {
+    offset: u64,
+    length: u64,
+    #[serde(default)]
+    corrupt: bool,
+    #[serde(default)]
+    hosts: Few<String, MOST_COPIES>,
+    #[serde(default)]
+    names: Few<String, MOST_COPIES>,
+}
+
+#[derive(Deserialize)]
+struct BlockLocationsOfFile {
+    #[serde(rename = "LocatedBlocks")]
+    located: LocatedBlocks,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LocatedBlocks {
+    located_blocks: Few<LocatedBlock, MOST_CELLS>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct LocatedBlock {
+    start_offset: u64,
+    block: BlockLength,
+    #[serde(default)]
+    is_corrupt: bool,
+    #[serde(default)]
+    locations: Few<Location, MOST_COPIES>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BlockLength {
+    num_bytes: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[derive(Default)]
+struct Location {
+    host_name: String,
+    name: String,
+}
+
+/// Reads the answer to `GETFILEBLOCKLOCATIONS` for a file of `size` bytes.
+///
+/// # Errors
+/// [`PlacementError::Nonsense`] where it is none, or cannot be.
+pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> {
+    let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(not_json)?;
+    let blocks = answer.locations.blocks.0.iter().map(|block| {
+        let named = |names: &'_ Few<String, MOST_COPIES>| !names.0.iter().all(String::is_empty);
+        let nodes = if named(&block.hosts) { &block.hosts.0 } else { &block.names.0 };
+        let nodes = nodes.iter().map(String::as_str).filter(|node| !node.is_empty());
+        Block {
+            range: ByteRange::at(block.offset, block.length),
+            nodes: nodes.filter(|_| !block.corrupt).collect(),
+        }
+    });
+    chunk_map(blocks.collect(), size)
+}
+
+/// Reads the answer to `GET_BLOCK_LOCATIONS` for a file of `size` bytes.
+///
+/// # Errors
+/// [`PlacementError::Nonsense`] where it is none, or cannot be.
+pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
+    let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(not_json)?;
+    let blocks = answer.located.located_blocks.0.iter().map(|block| {
+        let node = |location: &'_ Location| -> bool { !location.host_name.is_empty() };
+        let nodes = block.locations.0.iter();
+        let nodes = nodes.map(|at| if node(at) { &*at.host_name } else { &*at.name });
+        Block {
+            range: ByteRange::at(block.start_offset, block.block.num_bytes),
+            nodes: nodes.filter(|node| !node.is_empty() && !block.is_corrupt).collect(),
+        }
+    });
+    chunk_map(blocks.collect(), size)
+}
+
+/// Where the answer is not what it should be. The parser's own words may quote
+/// any part of it.
+fn not_json(error: serde_json::Error) -> PlacementError {
+    let what = match error.classify() {
+        serde_json::error::Category::Eof => "it ends too early",
+        serde_json::error::Category::Data => "it is not the JSON that WebHDFS answers",
+        _ => "it is not JSON",
+    };
+    let (line, column) = (error.line(), error.column());
+    PlacementError::Nonsense(format!("{what}, line {line} column {column}"))
+}
+
+#[cfg(test)]
+mod tests;

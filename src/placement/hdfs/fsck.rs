@@ -1,0 +1,225 @@
+//! `hdfs fsck PATH -files -blocks -locations`.
+//!
+//! A line announces the file and how many blocks it has; then there is a line
+//! for each, in order, with its length but not its offset, which is the sum of
+//! the lengths before. Remarks on bad blocks stand between or before them.
+//!
+//! What cannot be had from it (seen with 3.4.1): it ends with 0 and writes nothing
+//! where the file or the NameNode is not there; it ends with 1, and is a program
+//! that failed, where a block of the file is bad; it does not find names with
+//! `&`, `<`, `>` or quotes in them, which its servlet takes for HTML; and Java
+//! garbles names beyond ASCII unless the locale is UTF-8.
+
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use super::{Block, chunk_map};
+use crate::placement::chunks::{MOST_CELLS, MOST_COPIES};
+use crate::placement::command::{Template, Values, below};
+use crate::placement::{Answering, ChunkMap, PlacementError, Provider, Query, Result};
+use crate::volume::ByteRange;
+
+/// What is run where the configuration does not say.
+pub const COMMAND: &[&str] = &["hdfs", "fsck", "{path}", "-files", "-blocks", "-locations"];
+
+/// Asks `hdfs fsck`.
+#[derive(Clone, Debug)]
+pub struct Fsck {
+    template: Template,
+    root: String,
+    limit: Duration,
+}
+
+impl Fsck {
+    /// Runs `template` for at most `limit`; the replicas' root is `root` in HDFS.
+    pub fn new(template: Template, root: String, limit: Duration) -> Self {
+        Self { template, root, limit }
+    }
+
+    async fn ask(&self, query: &Query) -> Result<ChunkMap> {
+        let path = below(&self.root, &query.path);
+        let local = query.replica.join(&query.path);
+        let values = Values {
+            path: &path,
+            local: local.as_os_str().as_bytes(),
+            size: query.size,
+            ..Values::default()
+        };
+        let out = self.template.run(&values, self.limit).await.map_err(without_names)?;
+        parse(&String::from_utf8_lossy(&out), query.size)
+    }
+}
+
+impl Provider for Fsck {
+    fn name(&self) -> &'static str {
+        "hdfs"
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(self.ask(query))
+    }
+}
+
+/// fsck writes the address it asks, with the file's name in it, to standard
+/// error, and its exceptions name the file. Their types are kept.
+fn without_names(error: PlacementError) -> PlacementError {
+    let PlacementError::Failed { program, status, said } = error else { return error };
+    let is_type = |word: &&str| {
+        word.ends_with("Exception") && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
+    };
+    let types: Vec<_> = said.split([' ', ':']).filter(is_type).collect();
+    let said =
+        if types.is_empty() { "run it by hand to see why".to_owned() } else { types.join(", ") };
+    PlacementError::Failed { program, status, said }
+}
+
+/// Reads what fsck wrote about one file of `size` bytes.
+///
+/// # Errors
+/// [`PlacementError::NotFound`] where it knows no such file, and else where the
+/// blocks are not all there, or something about them cannot be.
+pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
+    let mut lines = (1..).zip(text.lines());
+    let Some(announced) = lines.by_ref().find_map(|(_, line)| announced(line)) else {
+        return Err(unannounced(text));
+    };
+    if announced > MOST_CELLS as u64 {
+        return Err(PlacementError::Nonsense(format!("more than {MOST_CELLS} chunks")));
+    }
+    let mut found: Vec<Line<'_>> = Vec::new();
+    let mut corrupt = HashSet::new();
+    let mut at = 0u64;
+    for (number, line) in lines {
+        let wrong = |what: String| PlacementError::line(number, what);
+        if let Some((_, block)) = line.split_once(": CORRUPT blockpool ") {
+            corrupt.extend(block.split_whitespace().last());
+            continue;
+        }
+        let Some((index, rest)) = numbered(line) else { continue };
+        let next = found.len() as u64;
+        if index != next || next == announced {
+            return Err(wrong(format!("block {index} comes after {next} of {announced} blocks")));
+        }
+        let block = Line::new(rest, at).map_err(wrong)?;
+        at = block.block.range.end;
+        found.push(block);
+    }
+    if (found.len() as u64) < announced {
+        return Err(PlacementError::Nonsense(format!(
+            "it ends after {} of {announced} blocks",
+            found.len()
+        )));
+    }
+    let blocks = found.into_iter().map(|mut line| {
+        if corrupt.contains(line.name) {
+            line.block.nodes.clear();
+        }
+        line.block
+    });
+    chunk_map(blocks.collect(), size)
+}
+
+/// What an answer without the file means.
+fn unannounced(text: &str) -> PlacementError {
+    let absent = |line: &str| line.starts_with("Path '") && line.ends_with("' does not exist");
+    if text.lines().any(absent) {
+        PlacementError::NotFound
+    } else if text.trim().is_empty() {
+        let what = "it is empty; fsck finds no such file or does not reach the NameNode";
+        PlacementError::Nonsense(what.to_owned())
+    } else {
+        let what = "no line ends with the file's \"N block(s)\"; is it open for writing, or \
+                    -files missing from the command?";
+        PlacementError::Nonsense(what.to_owned())
+    }
+}
+
+/// The number of blocks where `line` begins with a file and what it is made of.
+/// The file's name may have anything in it, so the line is read from its end; the
+/// line before repeats the name, but does not begin with it.
+fn announced(line: &str) -> Option<u64> {
+    line.starts_with('/').then_some(())?;
+    let (before, _) = line.rsplit_once(" block(s):")?;
+    let (before, count) = before.rsplit_once(", ")?;
+    before.contains(" bytes").then_some(())?;
+    count.parse().ok()
+}
+
+/// A block's number and the rest of its line.
+fn numbered(line: &str) -> Option<(u64, &str)> {
+    let (number, rest) = line.split_once(". ")?;
+    let is_block = rest.split(' ').next()?.contains("blk_");
+    is_block.then_some((number.parse().ok()?, rest))
+}
+
+/// The line of one block.
+struct Line<'a> {
+    /// Without the generation: as fsck calls it where it is corrupt.
+    name: &'a str,
+    block: Block<'a>,
+}
+
+impl<'a> Line<'a> {
+    fn new(rest: &'a str, at: u64) -> std::result::Result<Self, String> {
+        let (id, rest) = rest.split_once(' ').ok_or("a block has no length")?;
+        let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
+        let name = name.rsplit_once('_').map_or(name, |(name, _)| name);
+        let (facts, nodes) = match rest.split_once('[') {
+            Some((facts, nodes)) => (facts, Some(nodes.trim_end())),
+            None => (rest, None),
+        };
+        let len = facts.split_whitespace().find_map(|word| word.strip_prefix("len="));
+        let len = len.and_then(|len| len.parse().ok()).ok_or("a block has no length")?;
+        let end = at.checked_add(len).ok_or("the blocks are longer than a file can be")?;
+        let lost = ["MISSING!", "CORRUPT", "CORRUPT!"];
+        let nodes = if facts.split_whitespace().any(|word| lost.contains(&word)) {
+            Vec::new()
+        } else {
+            let nodes = nodes.and_then(|nodes| nodes.strip_suffix(']'));
+            copies(nodes.ok_or("a block's nodes are missing; the command needs -locations")?)?
+        };
+        Ok(Self { name, block: Block { range: ByteRange::new(at, end), nodes } })
+    }
+}
+
+/// The nodes in a list of copies, each an address, or an address and more
+/// between brackets that may follow the name of a part and come before a state.
+fn copies(list: &str) -> std::result::Result<Vec<&str>, String> {
+    let mut nodes = Vec::new();
+    let (mut start, mut depth) = (0, 0usize);
+    let ends = list.bytes().enumerate().filter(|(_, byte)| b"[],".contains(byte));
+    for (i, byte) in ends.chain([(list.len(), b',')]) {
+        match byte {
+            b'[' => depth += 1,
+            b']' => depth = depth.checked_sub(1).ok_or("a block's nodes end too early")?,
+            _ if depth > 0 && i < list.len() => {}
+            _ if depth > 0 => return Err("a block's nodes do not end".to_owned()),
+            _ => {
+                let copy = list[start..i].trim();
+                start = i + 1;
+                nodes.extend(address(copy));
+                if nodes.len() > MOST_COPIES {
+                    return Err(format!("more than {MOST_COPIES} copies of one chunk"));
+                }
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+/// The node that holds a copy; none where the copy is bad.
+fn address(copy: &str) -> Option<&str> {
+    let (copy, state) = match copy.strip_suffix(')').and_then(|copy| copy.rsplit_once('(')) {
+        Some((copy, state)) => (copy, state),
+        None => (copy, ""),
+    };
+    let inner = match copy.split_once("DatanodeInfoWithStorage[") {
+        Some((_, inner)) => inner.split([',', ']']).next().unwrap_or_default(),
+        None => copy.rsplit_once('/').map_or(copy, |(_, address)| address),
+    };
+    (!inner.is_empty() && state != "CORRUPT").then_some(inner)
+}
+
+#[cfg(test)]
+mod tests;

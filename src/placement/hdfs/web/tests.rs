@@ -1,0 +1,228 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::super::tests::list;
+use super::*;
+use crate::volume::ByteRange;
+
+const STANDBY: &str = r#"{"RemoteException":{"exception":"StandbyException","javaClassName":"org.apache.hadoop.ipc.StandbyException","message":"Operation category READ is not supported in state standby. Visit https://s.apache.org/sbnn-error"}}"#;
+const NO_FILE: &str = r#"{"RemoteException":{"exception":"FileNotFoundException","javaClassName":"java.io.FileNotFoundException","message":"File does not exist: /data/f"}}"#;
+const NO_OP: &str = r#"{"RemoteException":{"exception":"IllegalArgumentException","javaClassName":"java.lang.IllegalArgumentException","message":"Invalid value for webhdfs parameter \"op\": GETFILEBLOCKLOCATIONS is not a valid GET operation."}}"#;
+const DENIED: &str = r#"{"RemoteException":{"exception":"AccessControlException","javaClassName":"org.apache.hadoop.security.AccessControlException","message":"Permission denied: user=x, access=READ, inode=\"/data/f\""}}"#;
+const BLOCKS: &str = r#"{"BlockLocations":{"BlockLocation":[{"offset":0,"length":10,"corrupt":false,"hosts":["node1"],"names":["10.0.0.1:9866"]}]}}"#;
+const LOCATED: &str = r#"{"LocatedBlocks":{"locatedBlocks":[{"block":{"numBytes":10},"isCorrupt":false,"locations":[{"hostName":"node2","name":"10.0.0.2:9866"}],"startOffset":0}]}}"#;
+const LONG: Duration = Duration::from_secs(20);
+
+/// A NameNode that answers every request by `answer` of its first line. It goes
+/// with the test's process; the lines asked are received.
+fn serve(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (asked, asking) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = reply(stream, &asked, &answer);
+        }
+    });
+    (url, asking)
+}
+
+fn reply(
+    mut stream: TcpStream,
+    asked: &Sender<String>,
+    answer: &impl Fn(&str) -> (u16, String),
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    let line = String::from_utf8_lossy(&head).lines().next().unwrap_or_default().to_owned();
+    let (status, body) = answer(&line);
+    let _ = asked.send(line);
+    let head = format!("HTTP/1.1 {status} X\r\nContent-Type: application/json\r\n");
+    stream.write_all(format!("{head}Connection: close\r\n\r\n{body}").as_bytes())
+}
+
+/// A NameNode that takes connections and says nothing.
+fn hang() -> (String, TcpListener) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    (format!("http://{}", listener.local_addr().unwrap()), listener)
+}
+
+/// Where nobody listens.
+fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+fn settings(urls: &[&str], limit: Duration) -> WebSettings {
+    let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+    WebSettings { urls, user: None, ca: None, root: "/data".to_owned(), limit }
+}
+
+fn web(urls: &[&str], limit: Duration) -> WebHdfs {
+    WebHdfs::new(settings(urls, limit)).unwrap()
+}
+
+fn query(name: &[u8]) -> Query {
+    Query {
+        path: PathBuf::from(std::ffi::OsStr::from_bytes(name)),
+        size: 10,
+        range: ByteRange::new(0, 10),
+        replica: PathBuf::from("/mnt/a"),
+    }
+}
+
+async fn nodes(web: &WebHdfs) -> Vec<String> {
+    let map = web.locate(&query(b"f")).await.unwrap();
+    list(&map)[0].2.iter().map(|node| (*node).to_owned()).collect()
+}
+
+async fn error(web: &WebHdfs) -> PlacementError {
+    web.locate(&query(b"f")).await.unwrap_err()
+}
+
+#[tokio::test]
+async fn the_active_name_node_is_found_and_asked_first_from_then_on() {
+    let (standby, at_standby) = serve(|_| (403, STANDBY.to_owned()));
+    let (active, at_active) = serve(|_| (200, BLOCKS.to_owned()));
+    let web = web(&[&nobody(), &standby, &active], LONG);
+    assert_eq!(nodes(&web).await, ["node1"]);
+    assert_eq!(nodes(&web).await, ["node1"]);
+    assert_eq!(at_standby.try_iter().count(), 1);
+    let line = "GET /webhdfs/v1/data/f?op=GETFILEBLOCKLOCATIONS&offset=0&length=10 HTTP/1.1";
+    assert_eq!(at_active.try_iter().collect::<Vec<_>>(), [line, line]);
+}
+
+#[tokio::test]
+async fn where_none_answers_each_is_in_the_error() {
+    let (standby, _) = serve(|_| (403, STANDBY.to_owned()));
+    let (denying, _) = serve(|_| (403, DENIED.to_owned()));
+    let nobody = nobody();
+    let said = error(&web(&[&standby, &denying, &nobody], LONG)).await.to_string();
+    assert!(said.contains(&format!("{standby}: HTTP status 403, StandbyException; ")), "{said}");
+    assert!(said.contains(&format!("{denying}: HTTP status 403, AccessControlExc")), "{said}");
+    assert!(said.contains(&format!("{nobody}: ")) && said.contains("refused"), "{said}");
+    assert!(!said.contains("/data") && !said.contains('\n'), "{said}");
+    let said = error(&web(&[&standby], LONG)).await.to_string();
+    assert_eq!(said, format!("{standby}: HTTP status 403, StandbyException"));
+}
+
+#[tokio::test]
+async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
+    let (hanging, _listener) = hang();
+    let limit = Duration::from_millis(300);
+    let start = Instant::now();
+    assert!(matches!(error(&web(&[&hanging], limit)).await, PlacementError::Late(_)));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Its share is half; the other one answers in the rest.
+    let (active, _) = serve(|_| (200, BLOCKS.to_owned()));
+    assert_eq!(nodes(&web(&[&hanging, &active], Duration::from_secs(2))).await, ["node1"]);
+}
+
+#[tokio::test]
+async fn a_name_node_that_stops_in_its_answer_is_late() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"Block");
+        std::thread::sleep(LONG);
+    });
+    let web = web(&[&url], Duration::from_millis(300));
+    assert!(matches!(error(&web).await, PlacementError::Late(_)));
+}
+
+#[tokio::test]
+async fn an_old_name_node_is_asked_the_old_question() {
+    for (status, refusal) in [(400, NO_OP), (404, "<html>"), (501, "")] {
+        let (url, asked) = serve(move |line| match line.contains("op=GET_BLOCK_LOCATIONS&") {
+            true => (200, LOCATED.to_owned()),
+            false => (status, refusal.to_owned()),
+        });
+        let web = web(&[&url], LONG);
+        assert_eq!(nodes(&web).await, ["node2"]);
+        assert_eq!(nodes(&web).await, ["node2"]);
+        // The new question is put once.
+        assert_eq!(asked.try_iter().count(), 3);
+    }
+    let (url, _) = serve(|_| (501, String::new()));
+    let said = error(&web(&[&url], LONG)).await.to_string();
+    assert!(said.contains("it knows neither"), "{said}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_not_asked_for_twice() {
+    let (first, _) = serve(|_| (404, NO_FILE.to_owned()));
+    let (second, asked) = serve(|_| (200, BLOCKS.to_owned()));
+    assert!(matches!(error(&web(&[&first, &second], LONG)).await, PlacementError::NotFound));
+    assert_eq!(asked.try_iter().count(), 0);
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_errors() {
+    let (url, _) = serve(|_| (200, "<html>a captive portal</html>".to_owned()));
+    assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::Nonsense(_)));
+    let (url, _) = serve(|_| (200, " ".repeat(LONGEST_ANSWER + 1)));
+    assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::TooLong(_)));
+    let (url, _) = serve(|_| (307, String::new()));
+    let said = error(&web(&[&url], LONG)).await.to_string();
+    assert_eq!(said, format!("{url}: HTTP status 307"));
+    let evil = r#"{"RemoteException":{"exception":"a\u001b[2J/data/f"}}"#;
+    let (url, _) = serve(|_| (500, evil.to_owned()));
+    let said = error(&web(&[&url], LONG)).await.to_string();
+    assert_eq!(said, format!("{url}: HTTP status 500, an exception without a name"));
+}
+
+#[tokio::test]
+async fn names_are_passed_as_their_bytes() {
+    let (url, asked) = serve(|_| (200, BLOCKS.to_owned()));
+    let user = Some("a&b c".to_owned());
+    let web = WebHdfs::new(WebSettings { user, ..settings(&[&url], LONG) }).unwrap();
+    web.locate(&query(b"d/100% \xff?#&+;:\xc3\xa9~")).await.unwrap();
+    let line = asked.recv().unwrap();
+    let path = "/data/d/100%25%20%FF%3F%23%26%2B%3B%3A%C3%A9~";
+    assert!(line.starts_with(&format!("GET /webhdfs/v1{path}?op=")), "{line}");
+    assert!(line.ends_with("&length=10&user.name=a%26b%20c HTTP/1.1"), "{line}");
+}
+
+#[tokio::test]
+async fn nobody_is_asked_about_an_empty_file() {
+    let web = web(&[&nobody()], LONG);
+    let map = web.locate(&Query { size: 0, ..query(b"f") }).await.unwrap();
+    assert!(map.is_empty());
+    assert_eq!(web.name(), "hdfs");
+}
+
+#[test]
+fn addresses_that_are_none_are_refused() {
+    let wrong = ["", "nn1:9870", "hdfs://nn1:8020", "http://", "http://u:p@nn1", "http://nn1/a"];
+    for url in wrong.into_iter().chain(["http://nn1?a", "http://n n"]) {
+        let said = WebHdfs::new(settings(&[url], LONG)).unwrap_err().to_string();
+        assert!(said.contains("http://nn1:9870"), "{url}: {said}");
+    }
+    assert!(WebHdfs::new(settings(&[], LONG)).is_err());
+    assert!(WebHdfs::new(settings(&["https://nn1:9871/", "http://[::1]:9870"], LONG)).is_ok());
+}
+
+#[test]
+fn a_ca_file_without_a_certificate_is_refused() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("ca.pem");
+    let new = || {
+        let ca = Some(path.clone());
+        WebHdfs::new(WebSettings { ca, ..settings(&["https://nn1:9871"], LONG) })
+    };
+    assert!(new().unwrap_err().to_string().contains("No such file"));
+    for pem in ["", "no certificate", "-----BEGIN CERTIFICATE-----\nQUJD\n"] {
+        std::fs::write(&path, pem).unwrap();
+        assert!(new().is_err(), "{pem}");
+    }
+    let pem = "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n";
+    std::fs::write(&path, pem).unwrap();
+    assert!(new().is_ok());
+}
