@@ -3,13 +3,14 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
     Attr, Backend, BackendFile, DirEntry, FileKind, PoolLimits, Replica, Result, SeekTo, StatFs,
 };
+use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
 use fanfs::read::{OpenFile, ReadPolicy, Reader};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
@@ -78,6 +79,9 @@ impl BackendFile for Memory {
     }
 }
 
+static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+    LazyLock::new(|| tokio::runtime::Runtime::new().expect("threads can be started"));
+
 fn reader(replicas: usize) -> Arc<Reader> {
     let policy = ReadPolicy {
         segment: MIB,
@@ -93,7 +97,15 @@ fn reader(replicas: usize) -> Arc<Reader> {
     });
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
     let limits = ReplicaMap::from_fn(replicas, |_| replica.clone());
-    Arc::new(Reader::new(policy, map, limits, Arc::default()))
+    let locating = LocatorPolicy {
+        ttl: Duration::from_secs(600),
+        retry_after: Duration::from_secs(30),
+        smallest: 0,
+        timeout: Duration::from_secs(20),
+    };
+    let locator =
+        Locator::new(Source::Nobody, locating, Ground::default(), RUNTIME.handle().clone());
+    Arc::new(Reader::new(policy, map, limits, Arc::default(), Arc::new(locator)))
 }
 
 fn gather(c: &mut Criterion) {
@@ -108,7 +120,7 @@ fn gather(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new(name, len), |b| {
             let reader = reader(3);
             let version = Memory::attr().version();
-            let file = Arc::new(OpenFile::new(PathBuf::from("f"), version, Mode::Shared, 3));
+            let file = Arc::new(reader.file(PathBuf::from("f"), version, Mode::Shared));
             let handle = reader.handle();
             let (send, receive) = std::sync::mpsc::sync_channel(1);
             let mut scratch = Vec::new();

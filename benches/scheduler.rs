@@ -5,34 +5,59 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use fanfs::scheduler::assign::{Demand, assign};
+use fanfs::scheduler::assign::{Assigner, Demand};
 use fanfs::scheduler::estimate::Load;
+use fanfs::scheduler::pace::ByLocality;
 use fanfs::scheduler::{Outcome, Policy, ReplicaPolicy, Scheduler, Want};
-use fanfs::volume::{ReplicaMap, ReplicaSet};
+use fanfs::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 const MIB: u64 = 1 << 20;
 
 fn load(i: usize) -> Load {
     let rate = (100 + i) as f64 * MIB as f64;
-    Load { rate, latency: 0.001, in_flight: 0, reads: 0, cap: 4 * MIB, max_reads: 6 }
+    Load {
+        rate: ByLocality { local: rate, remote: rate / 2.0 },
+        latency: ByLocality { local: 0.001, remote: 0.002 },
+        in_flight: 0,
+        work: 0.0,
+        reads: 0,
+        cap: 4 * MIB,
+        max_reads: 6,
+    }
+}
+
+/// Segment `i`, of a chunk of 64 on `copies` of the replicas.
+fn demand(i: u64, replicas: usize, copies: usize) -> Demand {
+    let first = i as usize / 64;
+    let copies = (0..copies).map(|copy| ReplicaId::new((first + copy) % replicas));
+    Demand {
+        bytes: MIB,
+        candidates: ReplicaSet::first(replicas),
+        local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with),
+        ahead: i > 0,
+        stream: 1,
+        start: i * MIB,
+    }
 }
 
 fn choice(c: &mut Criterion) {
     let mut group = c.benchmark_group("assign");
     for replicas in [3, 16, 64] {
-        for queue in [1, 64, 512] {
-            let id = BenchmarkId::new(format!("{replicas} replicas, queue"), queue);
-            group.bench_function(id, |b| {
-                let loads: ReplicaMap<Load> = (0..replicas).map(load).collect();
-                let demand =
-                    Demand { bytes: MIB, candidates: ReplicaSet::first(replicas), prefer: None };
-                let mut out = Vec::new();
-                b.iter(|| {
-                    out.clear();
-                    assign((0..queue).map(|i| (i, demand)), black_box(&loads), &mut out);
-                    out.len()
+        for (copies, what) in [(replicas, "all hold it"), (2, "two hold it")] {
+            for queue in [1, 64, 512] {
+                let id = BenchmarkId::new(format!("{replicas} replicas, {what}, queue"), queue);
+                group.bench_function(id, |b| {
+                    let loads: ReplicaMap<Load> = (0..replicas).map(load).collect();
+                    let mut assigner = Assigner::new(replicas);
+                    let mut out = Vec::new();
+                    b.iter(|| {
+                        out.clear();
+                        let demands = (0..queue).map(|i| (i, demand(i, replicas, copies)));
+                        assigner.assign(demands, black_box(&loads), &mut out);
+                        out.len()
+                    });
                 });
-            });
+            }
         }
     }
     group.finish();
@@ -54,7 +79,16 @@ fn cycle(c: &mut Criterion) {
             let mut out = Vec::new();
             b.iter(|| {
                 let candidates = ReplicaSet::first(replicas);
-                let want = Want { item: 0u64, bytes: MIB, ahead: false, candidates, prefer: None };
+                let want = Want {
+                    item: 0u64,
+                    bytes: MIB,
+                    ahead: false,
+                    candidates,
+                    local: candidates,
+                    pinned: ReplicaSet::EMPTY,
+                    stream: 1,
+                    start: 0,
+                };
                 scheduler.want(want);
                 scheduler.next(now, &mut out);
                 for dispatch in out.drain(..) {

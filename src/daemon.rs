@@ -75,6 +75,8 @@ pub enum StartError {
     },
 }
 
+pub(crate) use placing::provider;
+
 /// What may be said about a mount besides the volume's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Extra {

@@ -88,7 +88,16 @@ impl Sim {
         let left = all.minus(self.tried[segment as usize]);
         // Everybody has failed once: begin again, as a new request would.
         let candidates = if left.is_empty() { all } else { left };
-        let want = Want { item: segment, bytes: MIB, ahead, candidates, prefer: None };
+        let want = Want {
+            item: segment,
+            bytes: MIB,
+            ahead,
+            candidates,
+            local: all,
+            pinned: ReplicaSet::EMPTY,
+            stream: 1,
+            start: segment * MIB,
+        };
         self.scheduler.want(want);
     }
 

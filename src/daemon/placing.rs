@@ -48,6 +48,6 @@ pub(super) fn locator(config: &Config, source: Source, runtime: tokio::runtime::
 ///
 /// # Errors
 /// Where the provider cannot be used as it is configured.
-pub fn provider(config: &Config) -> Result<Source, PlacementError> {
+pub(crate) fn provider(config: &Config) -> Result<Source, PlacementError> {
     source(&config.placement, config.volume.chunk_size)
 }

@@ -45,11 +45,11 @@ pub struct OpenFile {
 
 /// Where a file's chunks are, and what it is pinned to.
 #[derive(Clone, Default)]
-pub struct Place {
+pub(super) struct Place {
     /// `None` where there is nobody to know.
-    pub at: Option<Arc<FileAt>>,
+    pub(super) at: Option<Arc<FileAt>>,
     /// Empty where it is not pinned.
-    pub pinned: ReplicaSet,
+    pub(super) pinned: ReplicaSet,
 }
 
 static STREAMS: AtomicU64 = AtomicU64::new(0);
