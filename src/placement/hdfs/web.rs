@@ -127,6 +127,12 @@ impl WebHdfs {
         Ok(WebHdfs(Arc::new(Shared { agent, name_nodes, active, user, root, limit })))
     }
 
+    /// As if every NameNode were old.
+    #[cfg(test)]
+    pub(super) fn prefer_old_question(&self) {
+        self.0.name_nodes.iter().for_each(|name_node| name_node.is_old.store(true, Relaxed));
+    }
+
     async fn ask(&self, query: &Query) -> Result<ChunkMap> {
         if query.size == 0 {
             return Ok(ChunkMap::default());
