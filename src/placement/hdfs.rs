@@ -13,13 +13,13 @@
 //! with a byte beyond the file's size.
 
 mod answer;
-mod fsck;
+pub mod fsck;
 #[cfg(test)]
 mod live;
-mod web;
+pub mod web;
 
 pub use answer::{parse_file_block_locations, parse_located_blocks};
-pub use fsck::{COMMAND, Fsck, parse};
+pub use fsck::Fsck;
 pub use web::{WebHdfs, WebSettings};
 
 use super::{Builder, ChunkMap, Result};
