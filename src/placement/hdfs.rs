@@ -1,9 +1,9 @@
 //! HDFS: a file is cut into blocks, one chunk each, that the NameNode knows.
 //!
 //! [`WebHdfs`] asks it over HTTP and gets host names; [`Fsck`] runs `hdfs fsck`,
-//! which needs a client and a Java machine per question, takes a second or more,
-//! and names nodes by address and port. WebHDFS is the one to take; fsck is for
-//! a cluster where WebHDFS is off or asks for Kerberos.
+//! which starts a Java machine per question, takes a second or more, and names nodes by
+//! address and port. WebHDFS is the one to take; fsck is for a cluster where
+//! WebHDFS is off or asks for Kerberos.
 //!
 //! A block that is missing or corrupt is a chunk on no node. A block group of an
 //! erasure coded file is a chunk on every node that has a part of it: neither
@@ -13,11 +13,13 @@
 //! with a byte beyond the file's size.
 
 mod answer;
-mod fsck;
-mod web;
+pub mod fsck;
+#[cfg(test)]
+mod live;
+pub mod web;
 
 pub use answer::{parse_file_block_locations, parse_located_blocks};
-pub use fsck::{COMMAND, Fsck, parse};
+pub use fsck::Fsck;
 pub use web::{WebHdfs, WebSettings};
 
 use super::{Builder, ChunkMap, Result};

@@ -111,9 +111,8 @@ struct BlockLength {
     num_bytes: u64,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-#[derive(Default)]
 struct Location {
     host_name: String,
     name: String,
@@ -126,8 +125,8 @@ struct Location {
 pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(not_json)?;
     let blocks = answer.locations.blocks.0.iter().map(|block| {
-        let named = |names: &'_ Few<String, MOST_COPIES>| !names.0.iter().all(String::is_empty);
-        let nodes = if named(&block.hosts) { &block.hosts.0 } else { &block.names.0 };
+        let is_named = block.hosts.0.iter().any(|host| !host.is_empty());
+        let nodes = if is_named { &block.hosts.0 } else { &block.names.0 };
         let nodes = nodes.iter().map(String::as_str).filter(|node| !node.is_empty());
         Block {
             range: ByteRange::at(block.offset, block.length),
@@ -144,9 +143,9 @@ pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> 
 pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(not_json)?;
     let blocks = answer.located.located_blocks.0.iter().map(|block| {
-        let node = |location: &'_ Location| -> bool { !location.host_name.is_empty() };
+        let is_named = |at: &Location| !at.host_name.is_empty();
         let nodes = block.locations.0.iter();
-        let nodes = nodes.map(|at| if node(at) { &*at.host_name } else { &*at.name });
+        let nodes = nodes.map(|at| if is_named(at) { &*at.host_name } else { &*at.name });
         Block {
             range: ByteRange::at(block.start_offset, block.block.num_bytes),
             nodes: nodes.filter(|node| !node.is_empty() && !block.is_corrupt).collect(),

@@ -1,7 +1,7 @@
 //! Asking the NameNode over WebHDFS.
 //!
 //! `GETFILEBLOCKLOCATIONS` is the documented question, `GET_BLOCK_LOCATIONS` the
-//! one that NameNodes before Hadoop 2.9 know. Both are answered by the NameNode
+//! one that older ones of Hadoop 2 know. Both are answered by the NameNode
 //! itself, so no redirect is followed.
 //!
 //! Of several NameNodes one is active. A standby says so at once; one that is
@@ -25,7 +25,7 @@ use super::answer::{parse_file_block_locations, parse_located_blocks};
 use crate::placement::command::below;
 use crate::placement::{Answering, ChunkMap, PlacementError, Provider, Query, Result};
 
-/// The longest answer read: 60 000 blocks of three copies in the wordier form.
+/// The longest answer read: 40 000 blocks of three copies in the wordier form.
 const LONGEST_ANSWER: usize = 64 << 20;
 
 /// How WebHDFS is asked.
@@ -125,6 +125,12 @@ impl WebHdfs {
             .new_agent();
         let active = AtomicUsize::new(0);
         Ok(WebHdfs(Arc::new(Shared { agent, name_nodes, active, user, root, limit })))
+    }
+
+    /// As if every NameNode were old.
+    #[cfg(test)]
+    pub(super) fn prefer_old_question(&self) {
+        self.0.name_nodes.iter().for_each(|name_node| name_node.is_old.store(true, Relaxed));
     }
 
     async fn ask(&self, query: &Query) -> Result<ChunkMap> {
