@@ -11,7 +11,7 @@ use fanfs::backend::{
     Attr, Backend, BackendFile, DirEntry, FileKind, PoolLimits, Replica, Result, SeekTo, StatFs,
 };
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
-use fanfs::read::{OpenFile, ReadPolicy, Reader};
+use fanfs::read::{ReadPolicy, Reader};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
 

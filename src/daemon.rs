@@ -75,8 +75,6 @@ pub enum StartError {
     },
 }
 
-pub(crate) use placing::provider;
-
 /// What may be said about a mount besides the volume's configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Extra {
@@ -165,12 +163,11 @@ impl Mount {
             .enable_all()
             .build()
             .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
-        let source = placing::provider(&config).map_err(|error| StartError::Placement {
-            source_file: config.source.clone(),
-            error,
-        })?;
+        let source = placing::provider(&config)
+            .map_err(|error| StartError::Placement { source_file: config.source.clone(), error })?;
         let locator = placing::locator(&config, source, runtime.handle().clone());
-        let core = Core::new(config, backends, locator, mount_point.clone(), runtime.handle().clone());
+        let core =
+            Core::new(config, backends, locator, mount_point.clone(), runtime.handle().clone());
         let core = Arc::new(core);
         runtime.spawn(Arc::clone(&core.reader).run_clock());
         core.ask_for_root()?;

@@ -241,8 +241,7 @@ impl Fs {
         let Some(open) = self.handles.inode(ino) else { return };
         let (mode, version) = (self.policy.mode, attr.version());
         let path = open.current().path().to_owned();
-        let retired =
-            open.adopt(version, mode, || self.reader.file(path, version, mode));
+        let retired = open.adopt(version, mode, || self.reader.file(path, version, mode));
         if let Some(old) = retired {
             self.reader.retire(&old);
         }
@@ -318,9 +317,9 @@ impl Fs {
                     inodes.saw(ino, version)
                 };
                 let mode = fs.policy.mode;
-                let (open, retired) = fs.handles.open_inode(ino, version, mode, || {
-                    fs.reader.file(path.clone(), version, mode)
-                });
+                let (open, retired) = fs
+                    .handles
+                    .open_inode(ino, version, mode, || fs.reader.file(path.clone(), version, mode));
                 open.current().opened_by(replica, file);
                 if let Some(old) = retired {
                     fs.reader.retire(&old);

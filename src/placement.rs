@@ -114,7 +114,7 @@ pub fn source(placement: &Placement, chunk_size: u64) -> Result<Source> {
             let own = |usual| template(command.as_deref(), usual);
             match tool {
                 Tool::MapRfs => Arc::new(maprfs::MaprFs::new(own(maprfs::COMMAND)?, root, limit)),
-                Tool::Hdfs => Arc::new(hdfs::Fsck::new(own(hdfs::COMMAND)?, root, limit)),
+                Tool::Hdfs => Arc::new(hdfs::Fsck::new(own(hdfs::fsck::COMMAND)?, root, limit)),
                 Tool::CephFs => {
                     let layout = template(layout_command.as_deref(), cephfs::LAYOUT_COMMAND)?;
                     Arc::new(cephfs::CephFs::new(own(cephfs::COMMAND)?, layout, root, limit))

@@ -383,8 +383,8 @@ impl<T: Clone> Scheduler<T> {
             let delivered_since = |id: ReplicaId| {
                 self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent.at)
             };
-            let silent = !delivered_since(attempt.replica)
-                && attempt.others.iter().any(delivered_since);
+            let silent =
+                !delivered_since(attempt.replica) && attempt.others.iter().any(delivered_since);
             // A deadline counts once; silence for as long as it lasts.
             let stalls = silent || expired && !attempt.hedged;
             if stalls {

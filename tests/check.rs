@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fanfs::cli::check::{Report, question};
-use fanfs::config::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
+use fanfs::config::placement::Provider;
+use fanfs::config::{Access, CachePolicy, Config, Fuse, Memory, Placement, Read, Replica, Volume};
 use fanfs::volume::Mode;
 use fanfs::volume::survey::{Severity, survey};
 use rustix::mount::{MountFlags, mount, mount_bind};
@@ -59,6 +60,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
         name: path.file_name().expect("a name").to_string_lossy().into_owned(),
         path: path.to_path_buf(),
         node: "localhost".into(),
+        aliases: Vec::new(),
         weight: 1.0,
         max_in_flight: None,
         max_rate: None,
@@ -85,6 +87,14 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             kernel_readahead: 0,
             attribute_ttl: Duration::from_secs(1),
         },
+        placement: Placement {
+            provider: Provider::None,
+            root: "/".into(),
+            timeout: Duration::from_secs(20),
+            ttl: Duration::from_secs(600),
+            retry_after: Duration::from_secs(30),
+        },
+        affinities: Vec::new(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! The configuration from outside: what the example files come to, and what
 //! malformed ones are told ([`refusals`], word for word).
 
+#[path = "config/placement.rs"]
+mod placement;
 #[path = "config/refusals.rs"]
 mod refusals;
 
@@ -146,6 +148,21 @@ fn the_limits_themselves_are_accepted() {
     assert!(parse(&long_name.replace("nn\"", "nnn\"")).is_err());
 }
 
+/// What `[placement]` takes for certain providers only, and `[[affinity]]`.
+const PROVIDERS_OWN: [&str; 11] = [
+    "root",
+    "aliases",
+    "command",
+    "layout_command",
+    "url",
+    "user",
+    "ca_file",
+    "file =",
+    "path = \"/scratch",
+    "replica = ",
+    "node = ",
+];
+
 /// The example's text with what is commented out switched on, but for the keys
 /// in `except`.
 fn uncommented(except: &[&str]) -> String {
@@ -163,14 +180,14 @@ fn the_example_shows_the_real_defaults() {
     let as_shipped = parse(EXAMPLE).unwrap();
     assert_eq!(as_shipped.replicas.len(), 3);
     let no_default = ["max_in_flight = \"16MiB\"", "max_rate", "threads ="];
-    let spelled_out = uncommented(&no_default);
+    let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        25
+        29
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 
-    let first = &parse(&uncommented(&[])).unwrap().replicas[0];
+    let first = &parse(&uncommented(&PROVIDERS_OWN)).unwrap().replicas[0];
     assert_eq!((first.max_in_flight, first.max_rate), (Some(16 << 20), Some(100 << 20)));
 }
 

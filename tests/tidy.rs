@@ -47,7 +47,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "daemon",
         &[
-            "fuse", "control", "fs", "read", "placement", "scheduler", "backend", "config", "volume", "telemetry"],
+            "fuse",
+            "control",
+            "fs",
+            "read",
+            "placement",
+            "scheduler",
+            "backend",
+            "config",
+            "volume",
+            "telemetry",
+        ],
     ),
     ("control", &["fs", "read", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("fuse", &["fs", "backend", "config", "volume", "telemetry"]),

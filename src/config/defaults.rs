@@ -104,9 +104,9 @@ pub(super) const ATTRIBUTE_TTL_RANGE: RangeInclusive<Time> =
 /// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the
 /// namenode of a large cluster may be collecting garbage.
 pub(super) const PLACEMENT_TIMEOUT: Time = Time(Duration::from_secs(20));
-/// Longer than ten minutes is a provider that hangs.
+/// Longer than an hour is a provider that hangs.
 pub(super) const PLACEMENT_TIMEOUT_RANGE: RangeInclusive<Time> =
-    Time(Duration::from_millis(100))..=Time(Duration::from_secs(600));
+    Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
 
 /// Chunks stay where they are until a node fails or a balancer runs, which are
 /// matters of minutes to hours; a replica that behaves as if they had moved

@@ -122,10 +122,8 @@ impl<'a> Outline<'a> {
             return match wanted {
                 _ if key.kind == wanted => Ok(()),
                 Kind::Tables => {
-                    let what = format!(
-                        "must be a list of tables; start each {0} with [[{0}]]",
-                        key.name
-                    );
+                    let what =
+                        format!("must be a list of tables; start each {0} with [[{0}]]", key.name);
                     Err(self.refuse(&key.path, what))
                 }
                 _ => {
@@ -260,6 +258,9 @@ fn list(items: impl Iterator<Item = String>) -> String {
 
 /// The table other than `here` that has a key of exactly this name.
 fn elsewhere(name: &str, here: Option<&str>) -> Option<String> {
+    if settings::tables().contains(&name) {
+        return None;
+    }
     let mut others = settings::tables().iter().filter(|table| Some(**table) != here);
     let table = others.find(|table| settings::keys(table).contains(&name))?;
     Some(format!("did you mean `{name}` in {}?", header(table)))

@@ -212,9 +212,7 @@ fn provider(
     outline: &Outline<'_>,
 ) -> Result<Provider, ConfigError> {
     let file = |key: &'static str, value: Option<String>| {
-        value
-            .map(|path| check_path(outline, key, &path).map(|()| PathBuf::from(path)))
-            .transpose()
+        value.map(|path| check_path(outline, key, &path).map(|()| PathBuf::from(path))).transpose()
     };
     Ok(match kind {
         Written::None => Provider::None,
@@ -275,10 +273,13 @@ fn check_urls(urls: &[String], outline: &Outline<'_>) -> Result<(), ConfigError>
         let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
         let host = rest.map(|rest| rest.trim_end_matches('/'));
         let fine = host.is_some_and(|host| {
-            !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:[]".contains(&b))
+            !host.is_empty()
+                && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-:[]".contains(&b))
         });
         if !fine {
-            let what = format!("{url:?} is not a namenode's address; write http://HOST:PORT or https://HOST:PORT");
+            let what = format!(
+                "{url:?} is not a namenode's address; write http://HOST:PORT or https://HOST:PORT"
+            );
             return Err(outline.refuse("placement.url", what));
         }
     }
@@ -331,8 +332,11 @@ fn affinity(
             .iter()
             .map(|replica| if name == "replica" { &*replica.name } else { &*replica.node })
             .collect();
-        let what = format!("no replica has the {} {wanted:?}; there is {}",
-            if name == "replica" { "name" } else { "node" }, known.join(", "));
+        let what = format!(
+            "no replica has the {} {wanted:?}; there is {}",
+            if name == "replica" { "name" } else { "node" },
+            known.join(", ")
+        );
         return Err(outline.refuse(&key(name), what));
     }
     Ok(Affinity { path, replicas: set })

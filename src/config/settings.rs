@@ -163,9 +163,10 @@ mod tests {
 
     #[test]
     fn every_table_has_its_keys() {
-        assert_eq!(tables(), [
-            "volume", "replica", "read", "memory", "fuse", "placement", "affinity"
-        ]);
+        assert_eq!(
+            tables(),
+            ["volume", "replica", "read", "memory", "fuse", "placement", "affinity"]
+        );
         for table in tables() {
             assert!(!keys(table).is_empty(), "{table} is missing in `keys`");
         }
@@ -178,9 +179,12 @@ mod tests {
         let example = include_str!("../../config/example.toml");
         for table in tables() {
             let (single, double) = (format!("\n[{table}]\n"), format!("\n[[{table}]]\n"));
-            let start = example.find(&single).or_else(|| example.find(&double)).expect(table);
-            let section = &example[start + 2..];
-            let section = &section[..section.find("\n[").unwrap_or(section.len())];
+            let optional = format!("\n#[[{table}]]\n");
+            let starts = [&single, &double, &optional];
+            let start = starts.iter().find_map(|start| example.find(&***start)).expect(table);
+            let section = &example[start + 3..];
+            let ends = ["\n[", "\n#[["].iter().filter_map(|end| section.find(end));
+            let section = &section[..ends.min().unwrap_or(section.len())];
             for key in keys(table) {
                 let shown =
                     |line: &str| line.trim_start_matches('#').starts_with(&format!("{key} = "));

@@ -30,10 +30,11 @@ pub(super) fn config(
     settings: settings::Settings,
     outline: &Outline<'_>,
 ) -> Result<Config, ConfigError> {
+    let volume = volume(settings.volume, outline)?;
     let replicas = replicas(settings.replica, outline)?;
     let config = Config {
         source: outline.file().to_path_buf(),
-        volume: volume(settings.volume, outline)?,
+        volume,
         affinities: placement::affinities(settings.affinity, &replicas, outline)?,
         replicas,
         read: read(settings.read, outline)?,

@@ -79,6 +79,10 @@ struct Stripe {
 /// # Errors
 /// Where it does not have the documented form, or cannot be.
 pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
+    // serde would take an array for the keys in order.
+    if !output.trim_ascii_start().starts_with(b"{") {
+        return Err(PlacementError::line(1, "a JSON object was expected"));
+    }
     let answer: Answer = serde_json::from_slice(output)
         .map_err(|error| PlacementError::line(error.line(), error.to_string()))?;
     let chunks = answer.chunks.into_iter().map(|chunk| {
@@ -116,9 +120,13 @@ mod tests {
     #[test]
     fn chunks_and_stripes_are_read_in_any_order() {
         let map = parse(ANSWER.as_bytes(), 150).unwrap();
-        let chunks: Vec<_> = map.chunks().map(|chunk| (chunk.range.start, chunk.range.end)).collect();
+        let chunks: Vec<_> =
+            map.chunks().map(|chunk| (chunk.range.start, chunk.range.end)).collect();
         assert_eq!(chunks, [(0, 60), (60, 70), (70, 80), (80, 90), (90, 100), (100, 150)]);
-        assert_eq!(map.nodes().iter().map(|n| &**n).collect::<Vec<_>>(), ["n1", "n2:5660", "n2", "n3"]);
+        assert_eq!(
+            map.nodes().iter().map(|n| &**n).collect::<Vec<_>>(),
+            ["n1", "n2:5660", "n2", "n3"]
+        );
     }
 
     #[test]

@@ -99,9 +99,9 @@ impl FilePlacement {
             return Some(local);
         }
         let judge = self.judge.lock();
-        let doubted = local
-            .iter()
-            .filter(|id| judge.disbelieved.get(&(chunk.start, *id)).is_some_and(|until| now < *until));
+        let doubted = local.iter().filter(|id| {
+            judge.disbelieved.get(&(chunk.start, *id)).is_some_and(|until| now < *until)
+        });
         Some(local.minus(doubted.fold(ReplicaSet::EMPTY, ReplicaSet::with)))
     }
 

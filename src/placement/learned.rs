@@ -65,7 +65,8 @@ impl Learned {
         if !self.regions.contains_key(&region) && self.regions.len() >= MOST_REGIONS {
             self.regions.pop_first();
         }
-        let none = || ReplicaMap::from_fn(self.replicas, |_| Mean { pace: 0.0, weight: 0.0, at: now });
+        let none =
+            || ReplicaMap::from_fn(self.replicas, |_| Mean { pace: 0.0, weight: 0.0, at: now });
         let mean = &mut self.regions.entry(region).or_insert_with(none)[replica];
         let weight = mean.weight(now);
         mean.pace = (mean.pace * weight + pace) / (weight + 1.0);

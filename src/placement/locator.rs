@@ -218,8 +218,7 @@ impl Locator {
             file.placement.settle(offset, now + self.policy.retry_after);
             return;
         }
-        let (locator, provider, file) =
-            (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
+        let (locator, provider, file) = (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
         self.runtime.spawn(async move {
             let asked = Asked { locator: &locator, file: &file, offset };
             let turn = locator.turns.acquire().await;
@@ -283,7 +282,8 @@ impl Locator {
     }
 
     fn map(&self, chunks: &ChunkMap) -> Mapped {
-        let sets: Vec<ReplicaSet> = chunks.nodes().iter().map(|node| self.ground.names.find(node)).collect();
+        let sets: Vec<ReplicaSet> =
+            chunks.nodes().iter().map(|node| self.ground.names.find(node)).collect();
         let unmatched = || {
             let nodes = chunks.nodes().iter().zip(&sets);
             nodes.filter(|(_, set)| set.is_empty()).map(|(node, _)| node.to_string())

@@ -106,7 +106,8 @@ mod tests {
     #[test]
     fn names_match_by_host_address_and_host_with_port() {
         let names = names(&["storage1.example.com", "10.0.0.2", "fe80::1"]);
-        for name in ["storage1.example.com", "Storage1.Example.COM:5660", "storage1", "storage1:1"] {
+        for name in ["storage1.example.com", "Storage1.Example.COM:5660", "storage1", "storage1:1"]
+        {
             assert_eq!(found(&names, name), [0], "{name}");
         }
         assert_eq!(found(&names, "10.0.0.2:9866"), [1]);

@@ -125,14 +125,19 @@ impl Entry {
             return Err(format!("path {path:?} does not start with /, the volume's root"));
         }
         let glob = GlobBuilder::new(path).literal_separator(true).build();
-        let glob: Glob = glob.map_err(|error| format!("{path:?} is not a glob: {}", error.kind()))?;
+        let glob: Glob =
+            glob.map_err(|error| format!("{path:?} is not a glob: {}", error.kind()))?;
         chunks.sort_by_key(Chunk::start);
         let entry = Self { glob: glob.compile_matcher(), chunks };
         for chunk in &entry.chunks {
             match (&chunk.nodes, chunk.unit, &chunk.cells) {
                 (Some(_), None, None) => {}
                 (None, Some(unit), Some(cells)) if unit.0 > 0 && !cells.is_empty() => {}
-                _ => return Err(format!("a chunk of {path:?} needs `nodes`, or `unit` and `cells`")),
+                _ => {
+                    return Err(format!(
+                        "a chunk of {path:?} needs `nodes`, or `unit` and `cells`"
+                    ));
+                }
             }
         }
         // Whatever the file's size, the chunks must not overlap.
@@ -270,8 +275,7 @@ cells = [[\"n2\"], [\"n3\"]]
 
     fn located(table: &Table, path: &str, size: u64) -> Vec<(u64, u64, Vec<String>)> {
         let range = ByteRange::new(0, size);
-        let query =
-            Query { path: path.into(), size, range, replica: PathBuf::new(), inode: 0 };
+        let query = Query { path: path.into(), size, range, replica: PathBuf::new(), inode: 0 };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let map = runtime.block_on(table.locate(&query)).unwrap();
         let names = |nodes: &[u16]| {
@@ -329,7 +333,9 @@ cells = [[\"n2\"], [\"n3\"]]
             let error = parse_toml(text).unwrap_err();
             assert!(!error.contains('\n'), "{error}");
         }
-        for text in ["", "path,nodes\n", "path,start,end,nodes\n/a,0B\n", "path,start,end,nodes\na,,,x\n"] {
+        for text in
+            ["", "path,nodes\n", "path,start,end,nodes\n/a,0B\n", "path,start,end,nodes\na,,,x\n"]
+        {
             assert!(parse_csv(text).is_err(), "{text:?}");
         }
     }

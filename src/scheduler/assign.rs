@@ -168,7 +168,8 @@ impl<K: Copy> Assigner<K> {
         for (key, demand) in demands {
             let local = demand.candidates.and(demand.local);
             let choice = if local.is_empty() { demand.candidates } else { local };
-            let Some((mut replica, soonest)) = first_to_complete(&demand, choice, loads, &self.backlog)
+            let Some((mut replica, soonest)) =
+                first_to_complete(&demand, choice, loads, &self.backlog)
             else {
                 continue;
             };
@@ -178,7 +179,8 @@ impl<K: Copy> Assigner<K> {
                 let load = &loads[on_run];
                 let locality = demand.locality(on_run);
                 let slack = LOYALTY * load.cost(locality, demand.bytes);
-                if load.completion(locality, self.backlog[on_run], demand.bytes) <= soonest + slack {
+                if load.completion(locality, self.backlog[on_run], demand.bytes) <= soonest + slack
+                {
                     replica = on_run;
                 }
             }
@@ -208,8 +210,8 @@ impl<K: Copy> Assigner<K> {
             let Planned { demand, replica, .. } = *planned;
             let home = &loads[replica];
             let kept = planned.before - taken[replica];
-            let at_home = home.latency[demand.locality(replica)] + kept + planned.work
-                + lent[replica];
+            let at_home =
+                home.latency[demand.locality(replica)] + kept + planned.work + lent[replica];
             let mut best: Option<(ReplicaId, f64)> = None;
             for id in demand.candidates.minus(demand.local).iter().filter(|id| *id != replica) {
                 let backlog = if demand.ahead {
@@ -297,7 +299,10 @@ mod tests {
     }
 
     /// What is sent: the segment, to whom.
-    fn send(loads: &ReplicaMap<Load>, demands: impl Iterator<Item = Demand>) -> Vec<(usize, usize)> {
+    fn send(
+        loads: &ReplicaMap<Load>,
+        demands: impl Iterator<Item = Demand>,
+    ) -> Vec<(usize, usize)> {
         let mut out = Vec::new();
         Assigner::new(loads.len()).assign(demands.enumerate(), loads, &mut out);
         out.iter().map(|a| (a.key, a.replica.index())).collect()

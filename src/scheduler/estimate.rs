@@ -243,11 +243,12 @@ impl Estimate {
         });
         fixed.local = fixed.local.or(fixed.remote);
         fixed.remote = fixed.remote.or(fixed.local);
-        let work = self.in_flight.local as f64 / rate.local
-            + self.in_flight.remote as f64 / rate.remote;
-        let waited = self.sent.first().map_or(0.0, |sent| {
-            now.saturating_duration_since(sent.at).as_secs_f64() - work
-        });
+        let work =
+            self.in_flight.local as f64 / rate.local + self.in_flight.remote as f64 / rate.remote;
+        let waited = self
+            .sent
+            .first()
+            .map_or(0.0, |sent| now.saturating_duration_since(sent.at).as_secs_f64() - work);
         let longest = fixed.local.unwrap_or(0.0).max(fixed.remote.unwrap_or(0.0));
         // Twice what is under way at any moment, and the segments that keep the
         // replica busy while we are not running.
@@ -287,9 +288,8 @@ impl Estimate {
     /// The best rate that was measured, of either locality; `None` where none was.
     pub fn measured(&self, now: Instant) -> Option<f64> {
         let rates = self.rates(now);
-        let measured = |locality: Locality| {
-            self.paces[locality].is_measured().then_some(rates[locality])
-        };
+        let measured =
+            |locality: Locality| self.paces[locality].is_measured().then_some(rates[locality]);
         match (measured(Locality::Local), measured(Locality::Remote)) {
             (Some(local), Some(remote)) => Some(local.max(remote)),
             (local, remote) => local.or(remote),
@@ -339,11 +339,8 @@ impl Estimate {
         let assumed = || {
             let bytes = (self.in_flight.local + self.in_flight.remote).min(self.limits.segment);
             let waited = waited.as_secs_f64();
-            let best = if self.large > 0 && waited > 0.0 {
-                bytes as f64 / waited
-            } else {
-                f64::INFINITY
-            };
+            let best =
+                if self.large > 0 && waited > 0.0 { bytes as f64 / waited } else { f64::INFINITY };
             self.assumed.min(best).max(1.0)
         };
         let local = local.unwrap_or_else(|| match remote {

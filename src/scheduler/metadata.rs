@@ -74,7 +74,8 @@ pub fn quicker_elsewhere(
     times: &ReplicaMap<u64>,
     pinned: ReplicaSet,
 ) -> Option<(ReplicaId, u64, u64)> {
-    let known = |set: ReplicaSet| set.iter().map(|id| (times[id], id)).filter(|(time, _)| *time > 0);
+    let known =
+        |set: ReplicaSet| set.iter().map(|id| (times[id], id)).filter(|(time, _)| *time > 0);
     let (ours, _) = known(pinned.and(times.all())).min()?;
     let (theirs, id) = known(times.all().minus(pinned)).min()?;
     let quicker = (theirs as f64) < ours as f64 * QUICKER && theirs + WORTH_US <= ours;

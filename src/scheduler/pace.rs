@@ -21,6 +21,9 @@ const MOST: usize = 4096;
 /// Completions that make up most of the steady rate.
 const STEADY: f64 = 64.0;
 
+/// Completions without which there is no steady rate.
+const ENOUGH: u64 = 8;
+
 /// Whether a replica's node holds the chunk that a segment is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Locality {
@@ -72,8 +75,9 @@ pub struct Pace {
     served: VecDeque<(Duration, u64)>,
     time: Duration,
     bytes: u64,
-    /// Decayed sums over many more of them.
+    /// Decayed sums over many more of them, seconds and bytes, and how many.
     steady: (f64, f64),
+    count: u64,
 }
 
 impl Pace {
@@ -93,6 +97,7 @@ impl Pace {
         let keep = 1.0 - 1.0 / STEADY;
         self.steady.0 = self.steady.0 * keep + took.as_secs_f64();
         self.steady.1 = self.steady.1 * keep + bytes as f64;
+        self.count += 1;
     }
 
     /// Times have changed: what was measured counts no longer.
@@ -119,7 +124,7 @@ impl Pace {
 
     /// Bytes a second over a long time, if there is enough to tell.
     pub fn steady_rate(&self) -> Option<f64> {
-        (self.served.len() >= 2 * FEWEST).then(|| self.steady.1 / self.steady.0.max(1e-6))
+        (self.count >= ENOUGH).then(|| self.steady.1 / self.steady.0.max(1e-6))
     }
 }
 

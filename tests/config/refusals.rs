@@ -86,7 +86,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ("name = 'v'\n", "v.toml:1: key `name` is not known; did you mean `name` in [volume]?"),
         (
             "colour = 'red'\n",
-            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "volume.name = 3\n",
@@ -158,11 +158,11 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[network]\n",
-            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "[[raid]]\nlevel = 5\n",
-            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse]",
+            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "reed.x = 1\n",

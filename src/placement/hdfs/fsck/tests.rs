@@ -138,6 +138,7 @@ async fn the_command_is_run_and_its_errors_name_no_file() {
         Fsck::new(Template::new(words).unwrap(), "/data".to_owned(), limit)
     };
     let query = Query {
+        inode: 0,
         path: PathBuf::from("secret f"),
         size: 5,
         range: ByteRange::new(0, 5),

@@ -70,6 +70,7 @@ fn web(urls: &[&str], limit: Duration) -> WebHdfs {
 
 fn query(name: &[u8]) -> Query {
     Query {
+        inode: 0,
         path: PathBuf::from(std::ffi::OsStr::from_bytes(name)),
         size: 10,
         range: ByteRange::new(0, 10),

@@ -1,0 +1,176 @@
+//! `[placement]`, `[[affinity]]` and the names of nodes.
+
+use std::time::Duration;
+
+use fanfs::config::placement::{Provider, Tool};
+use fanfs::volume::{ReplicaId, ReplicaSet};
+
+use crate::{parse, with};
+
+fn provider(text: &str) -> Provider {
+    parse(&with(&format!("[placement]\n{text}"))).unwrap().placement.provider
+}
+
+#[test]
+fn nobody_is_asked_unless_it_is_configured() {
+    let placement = parse(&with("")).unwrap().placement;
+    assert_eq!(placement.provider, Provider::None);
+    assert_eq!(placement.root, "/");
+    assert_eq!(
+        (placement.timeout, placement.ttl),
+        (Duration::from_secs(20), Duration::from_secs(600))
+    );
+}
+
+#[test]
+fn each_provider_takes_its_own_keys() {
+    let tool = |tool| Provider::Tool { tool, command: None, layout_command: None };
+    assert_eq!(provider("provider = 'maprfs'\nroot = '/vol'"), tool(Tool::MapRfs));
+    assert_eq!(provider("provider = 'lustre'"), tool(Tool::Lustre));
+    assert_eq!(provider("provider = 'learned'\nttl = '1min'"), Provider::Learned);
+    assert_eq!(
+        provider(
+            "provider = 'hdfs'\nurl = ['http://nn1:9870', 'https://[fe80::1]:9871/']\nuser = 'u'"
+        ),
+        Provider::WebHdfs {
+            urls: vec!["http://nn1:9870".into(), "https://[fe80::1]:9871/".into()],
+            user: Some("u".into()),
+            ca_file: None,
+        }
+    );
+    let command = vec!["hdfs".to_owned(), "fsck".to_owned(), "{path}".to_owned()];
+    assert_eq!(
+        provider("provider = 'hdfs'\ncommand = ['hdfs', 'fsck', '{path}']"),
+        Provider::Tool { tool: Tool::Hdfs, command: Some(command), layout_command: None }
+    );
+    assert_eq!(
+        provider("provider = 'table'\nfile = '/t.csv'"),
+        Provider::Table { file: "/t.csv".into() }
+    );
+}
+
+#[test]
+fn what_a_provider_cannot_use_is_refused() {
+    for (text, expected) in [
+        (
+            "provider = 'hfds'",
+            "v.toml:7: key `placement.provider`: \"hfds\" is not known; did you mean \"hdfs\"?",
+        ),
+        (
+            "url = ['http://nn1:9870']",
+            "v.toml:7: key `placement.url`: is not used by provider \"none\"; remove it",
+        ),
+        (
+            "provider = 'maprfs'\nfile = '/t'",
+            "v.toml:8: key `placement.file`: is not used by provider \"maprfs\"; remove it",
+        ),
+        (
+            "provider = 'table'",
+            "v.toml:6: key `placement.file` is missing; give the TOML or CSV file with the table",
+        ),
+        (
+            "provider = 'table'\nfile = 't.csv'",
+            "v.toml:8: key `placement.file`: \"t.csv\" is not absolute; start it with /",
+        ),
+        (
+            "provider = 'exec'",
+            "v.toml:6: key `placement.command` is missing; give the program and its arguments, such as [\"where-is\", \"{path}\"]",
+        ),
+        ("provider = 'exec'\ncommand = []", "v.toml:8: key `placement.command`: names no program"),
+        (
+            "provider = 'exec'\ncommand = ['x', '{file}']",
+            "v.toml:8: key `placement.command`: has the unknown place {file} in \"{file}\"; use one of {path}, {local}, {object}, {pool}, {offset}, {size}",
+        ),
+        (
+            "provider = 'hdfs'",
+            "v.toml:6: key `placement.url` is missing; give the namenodes, such as [\"http://nn1:9870\"], or in `command` how to run hdfs fsck",
+        ),
+        (
+            "provider = 'hdfs'\nurl = ['nn1:9870']",
+            "v.toml:8: key `placement.url`: \"nn1:9870\" is not a namenode's address; write http://HOST:PORT or https://HOST:PORT",
+        ),
+        (
+            "provider = 'hdfs'\nurl = ['http://nn1:9870/webhdfs']",
+            "v.toml:8: key `placement.url`: \"http://nn1:9870/webhdfs\" is not a namenode's address; write http://HOST:PORT or https://HOST:PORT",
+        ),
+        (
+            "provider = 'hdfs'\nurl = []",
+            "v.toml:8: key `placement.url`: names no namenode; give at least one",
+        ),
+        (
+            "provider = 'hdfs'\nurl = ['http://a']\ncommand = ['b']",
+            "v.toml:9: key `placement.command`: cannot stand beside `placement.url`; remove one",
+        ),
+        (
+            "provider = 'hdfs'\ncommand = ['b']\nuser = 'c'",
+            "v.toml:9: key `placement.user`: is used with `placement.url` only; remove it",
+        ),
+        ("ttl = '1ms'", "v.toml:7: key `placement.ttl`: 1ms is out of range; use 1s to 7days"),
+        (
+            "timeout = '2h'",
+            "v.toml:7: key `placement.timeout`: 2h is out of range; use 100ms to 1h",
+        ),
+        (
+            "timeout = 5",
+            "v.toml:7: key `placement.timeout`: 5 has no unit; give one, such as \"30s\"",
+        ),
+    ] {
+        assert_eq!(parse(&with(&format!("[placement]\n{text}"))).unwrap_err(), expected);
+    }
+    let twice = parse(&with("[[placement]]\nprovider = 'none'")).unwrap_err();
+    assert_eq!(
+        twice,
+        "v.toml:6: key `placement`: must be one table; start it once, with [placement]"
+    );
+}
+
+#[test]
+fn affinities_name_replicas_or_nodes() {
+    let text = "node = 'n1'\naliases = ['10.0.0.1', 'n1:5660']\n[[replica]]\npath = '/b'\nname = 'b'\nnode = 'n1'\n[[replica]]\npath = '/c'\n";
+    let set =
+        |ids: &[usize]| ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)));
+    let rules = "[[affinity]]\npath = '/x/**'\nnode = '10.0.0.1'\n[[affinity]]\npath = '/y/*'\nreplica = 'b'\n[[affinity]]\npath = '/**'\nnode = 'n1'\n";
+    let config = parse(&with(&format!("{text}{rules}"))).unwrap();
+    assert_eq!(config.replicas[0].aliases, ["10.0.0.1", "n1:5660"]);
+    let replicas: Vec<_> = config.affinities.iter().map(|rule| rule.replicas).collect();
+    assert_eq!(replicas, [set(&[0]), set(&[1]), set(&[0, 1])]);
+    for (rule, expected) in [
+        (
+            "path = 'x'\nnode = 'n1'",
+            "v.toml:15: key `affinity[1].path`: \"x\" does not start with /, the volume's root",
+        ),
+        (
+            "path = '/x[a'\nnode = 'n1'",
+            "v.toml:15: key `affinity[1].path`: \"/x[a\" is not a glob: unclosed character class; missing ']'",
+        ),
+        (
+            "path = '/x'",
+            "v.toml:14: key `affinity[1].replica` is missing; say which replica or which node",
+        ),
+        (
+            "node = 'n1'",
+            "v.toml:14: key `affinity[1].path` is missing; give a glob over paths in the volume, such as \"/a/**\"",
+        ),
+        (
+            "path = '/x'\nnode = 'n9'",
+            "v.toml:16: key `affinity[1].node`: no replica has the node \"n9\"; there is n1, n1, r3",
+        ),
+        (
+            "path = '/x'\nreplica = 'a'\nnode = 'n1'",
+            "v.toml:17: key `affinity[1].node`: cannot stand beside `replica`; remove one",
+        ),
+        (
+            "path = '/x'\nreplicas = 'a'",
+            "v.toml:16: key `affinity[1].replicas` is not known; did you mean `replica`?",
+        ),
+    ] {
+        assert_eq!(parse(&with(&format!("{text}[[affinity]]\n{rule}\n"))).unwrap_err(), expected);
+    }
+    let table = parse(&with("[affinity]\npath = '/x'")).unwrap_err();
+    assert_eq!(
+        table,
+        "v.toml:6: key `affinity`: must be a list of tables; start each affinity with [[affinity]]"
+    );
+    let alias = parse(&with("aliases = ['a b']")).unwrap_err();
+    assert!(alias.contains("replica[1].aliases") && alias.contains("is not a name"), "{alias}");
+}
