@@ -9,7 +9,7 @@ use fanfs::scheduler::assign::{Assigner, Demand};
 use fanfs::scheduler::estimate::Load;
 use fanfs::scheduler::pace::ByLocality;
 use fanfs::scheduler::{Outcome, Policy, ReplicaPolicy, Scheduler, Want};
-use fanfs::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 const MIB: u64 = 1 << 20;
 
@@ -17,8 +17,10 @@ fn load(i: usize) -> Load {
     let rate = (100 + i) as f64 * MIB as f64;
     Load {
         rate: ByLocality { local: rate, remote: rate / 2.0 },
+        remote_is_measured: true,
         latency: ByLocality { local: 0.001, remote: 0.002 },
         in_flight: 0,
+        remote_in_flight: 0,
         work: 0.0,
         reads: 0,
         cap: 4 * MIB,
@@ -33,7 +35,7 @@ fn demand(i: u64, replicas: usize, copies: usize) -> Demand {
     Demand {
         bytes: MIB,
         candidates: ReplicaSet::first(replicas),
-        local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with),
+        holders: Holders { local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with), spare: false },
         ahead: i > 0,
         stream: 1,
         start: i * MIB,
@@ -84,8 +86,9 @@ fn cycle(c: &mut Criterion) {
                     bytes: MIB,
                     ahead: false,
                     candidates,
-                    local: candidates,
+                    holders: Holders::UNKNOWN,
                     pinned: ReplicaSet::EMPTY,
+                    hedge: false,
                     stream: 1,
                     start: 0,
                 };

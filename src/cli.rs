@@ -8,6 +8,7 @@ pub mod check;
 mod demo;
 mod mount;
 mod mount_options;
+mod simulate;
 mod status;
 mod umount;
 
@@ -63,6 +64,8 @@ enum Command {
     },
     /// Show what mounted volumes and their replicas are doing
     Status(status::Args),
+    /// Simulate a cluster and its readers, and compare fanfs with simpler policies
+    Simulate(simulate::Args),
     /// Make rate-limited replicas, mount them and read one file through one, two and all of them
     Demo(demo::Args),
 }
@@ -123,6 +126,7 @@ fn run(command: Command) -> Outcome {
             check::run(&crate::config::load(&volume).map_err(Failure::usage)?, json)
         }
         Command::Status(args) => status::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),
     }
 }

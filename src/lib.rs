@@ -14,5 +14,6 @@ pub mod fuse;
 pub mod placement;
 pub mod read;
 pub mod scheduler;
+pub mod simulate;
 pub mod telemetry;
 pub mod volume;

@@ -306,7 +306,7 @@ impl Reader {
                 let mut state = fetch.state.lock();
                 let ahead = state.waiters.is_empty();
                 let candidates = fetch.file.candidates();
-                let want = attempt::want(&fetch, candidates, ahead, state.local);
+                let want = attempt::want(&fetch, candidates, ahead, state.holders);
                 state.want = Some(scheduler.want(want));
             }
             scheduler.next(now, &mut dispatches);
@@ -320,7 +320,7 @@ impl Reader {
         let Some(first) = fresh.first() else { return };
         let Some(at) = &first.file.place().at else { return };
         for fetch in fresh {
-            fetch.state.lock().local = at.placement.local(fetch.range.start, now);
+            fetch.state.lock().holders = at.placement.holders(fetch.range.start, now);
         }
         self.locator.prompt(at, first.range.start, now);
         if let Some(last) = fresh.last() {

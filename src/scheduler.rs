@@ -38,7 +38,7 @@ pub mod pace;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, Demand};
 use estimate::{Estimate, Limits, Sent};
 use health::{Health, HealthState};
@@ -71,11 +71,13 @@ pub struct Want<T> {
     pub ahead: bool,
     /// Replicas that it may be read from.
     pub candidates: ReplicaSet,
-    /// Replicas whose node holds its chunk; all, where that is not known.
-    pub local: ReplicaSet,
+    /// Who holds its chunk.
+    pub holders: Holders,
     /// Replicas that it is pinned to: others are asked only where none of them
     /// can be. Empty where it is not pinned.
     pub pinned: ReplicaSet,
+    /// Whether it is on its way from another replica, which is late.
+    pub hedge: bool,
     /// Names the file that it belongs to.
     pub stream: u64,
     /// Its first byte there.
@@ -94,7 +96,7 @@ impl<T> Want<T> {
     }
 
     fn locality(&self, replica: ReplicaId) -> Locality {
-        if self.local.contains(replica) { Locality::Local } else { Locality::Remote }
+        if self.holders.local.contains(replica) { Locality::Local } else { Locality::Remote }
     }
 }
 
@@ -181,6 +183,8 @@ struct Attempt<T> {
     others: ReplicaSet,
     /// Whether a second replica has been asked since.
     hedged: bool,
+    /// Whether it is a second one itself.
+    is_hedge: bool,
 }
 
 /// What `fanfs status` shows of one replica.
@@ -228,7 +232,7 @@ impl<T: Clone> Scheduler<T> {
         });
         Self {
             health: replicas.map(|_, _| Health::default()),
-            hedges: HedgeBudget::new(policy.segment),
+            hedges: HedgeBudget::new(policy.segment, replicas.len()),
             policy,
             assigner: Assigner::new(estimates.len()),
             estimates,
@@ -273,7 +277,7 @@ impl<T: Clone> Scheduler<T> {
             let demand = Demand {
                 bytes: want.bytes,
                 candidates: want.choice(usable),
-                local: want.local,
+                holders: want.holders,
                 ahead: want.ahead,
                 stream: want.stream,
                 start: want.start,
@@ -325,7 +329,7 @@ impl<T: Clone> Scheduler<T> {
         let sent = Sent { at: now, bytes: want.bytes, locality };
         self.estimates[replica].sent(sent);
         self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
-        let Want { item, bytes, candidates, .. } = want;
+        let Want { item, bytes, candidates, hedge, .. } = want;
         let state = Attempt {
             item: item.clone(),
             replica,
@@ -333,6 +337,7 @@ impl<T: Clone> Scheduler<T> {
             expected,
             others: candidates.minus(ReplicaSet::EMPTY.with(replica)),
             hedged: false,
+            is_hedge: hedge,
         };
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
@@ -385,15 +390,28 @@ impl<T: Clone> Scheduler<T> {
             };
             let silent =
                 !delivered_since(attempt.replica) && attempt.others.iter().any(delivered_since);
-            // A deadline counts once; silence for as long as it lasts.
-            let stalls = silent || expired && !attempt.hedged;
-            if stalls {
+            // Where the replica's node does not hold the segment, the one that
+            // does may be to blame. A deadline counts once; silence for as long
+            // as it lasts.
+            if attempt.sent.locality == Locality::Local
+                && (silent || expired && !attempt.hedged && !attempt.is_hedge)
+            {
                 stalled = stalled.with(attempt.replica);
             }
-            if attempt.hedged
-                || attempt.others.is_empty()
-                || !stalls && !self.hedges.spend(attempt.sent.bytes)
-            {
+            if attempt.hedged || attempt.others.is_empty() {
+                continue;
+            }
+            // What made two replicas late may be what is behind both; a third
+            // would make it worse. But nobody waits for two that hang.
+            let bytes = attempt.sent.bytes;
+            let may = match (attempt.is_hedge, expired) {
+                (false, true) => true,
+                (false, false) if silent => self.hedges.overdraw(bytes),
+                (false, false) => self.hedges.spend(bytes),
+                (true, true) => silent,
+                (true, false) => false,
+            };
+            if !may {
                 continue;
             }
             attempt.hedged = true;

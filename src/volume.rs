@@ -10,12 +10,14 @@
 //! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
 //! and [`survey`] looks at the replicas' roots.
 
+mod holders;
 pub mod mounts;
 mod range;
 mod replica;
 pub mod survey;
 mod version;
 
+pub use holders::Holders;
 pub use range::ByteRange;
 pub use replica::{MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
 pub use version::{FileId, FileVersion, Mode};

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use fanfs::scheduler::{AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want};
-use fanfs::volume::{ReplicaMap, ReplicaSet};
+use fanfs::volume::{Holders, ReplicaMap, ReplicaSet};
 
 const MIB: u64 = 1 << 20;
 const STEP: Duration = Duration::from_micros(500);
@@ -93,8 +93,9 @@ impl Sim {
             bytes: MIB,
             ahead,
             candidates,
-            local: all,
+            holders: Holders::UNKNOWN,
             pinned: ReplicaSet::EMPTY,
+            hedge: false,
             stream: 1,
             start: segment * MIB,
         };

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 
 use super::error::PlacementError;
-use crate::volume::{ByteRange, ReplicaSet};
+use crate::volume::{ByteRange, Holders, ReplicaSet};
 
 /// Cells of one answer: a file of 4 TiB in objects of 4 MiB, or 256 TiB in
 /// chunks of 256 MiB.
@@ -88,13 +88,17 @@ impl ChunkMap {
     /// given by its index, is local to.
     pub fn map(&self, local: impl Fn(usize) -> ReplicaSet) -> Mapped {
         let sets: Vec<ReplicaSet> = (0..self.nodes.len()).map(local).collect();
-        let union = |nodes: &Vec<u16>| {
-            nodes.iter().fold(ReplicaSet::EMPTY, |set, node| set.or(sets[usize::from(*node)]))
+        let holders = |nodes: &Vec<u16>| {
+            let sets = || nodes.iter().map(|node| sets[usize::from(*node)]);
+            Holders {
+                local: sets().fold(ReplicaSet::EMPTY, ReplicaSet::or),
+                spare: sets().any(ReplicaSet::is_empty),
+            }
         };
         let region = |region: &Region| MappedRegion {
             range: region.range,
             unit: region.unit,
-            cells: region.cells.iter().map(union).collect(),
+            cells: region.cells.iter().map(holders).collect(),
         };
         Mapped { regions: self.regions.iter().map(region).collect() }
     }
@@ -204,13 +208,13 @@ pub struct Mapped {
 struct MappedRegion {
     range: ByteRange,
     unit: u64,
-    cells: Vec<ReplicaSet>,
+    cells: Vec<Holders>,
 }
 
 impl Mapped {
-    /// The replicas that are local to the byte at `offset`, and the bytes
-    /// around it of which the same was said; `None` where nothing is known.
-    pub fn at(&self, offset: u64) -> Option<(ReplicaSet, ByteRange)> {
+    /// Who holds the byte at `offset`, and the chunk that it is in; `None` where
+    /// nothing is known.
+    pub fn at(&self, offset: u64) -> Option<(Holders, ByteRange)> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
@@ -221,7 +225,7 @@ impl Mapped {
 
     /// Whether no byte has a local replica.
     pub fn is_nowhere(&self) -> bool {
-        self.regions.iter().flat_map(|region| &region.cells).all(|cell| cell.is_empty())
+        self.regions.iter().flat_map(|region| &region.cells).all(|cell| cell.local.is_empty())
     }
 }
 
@@ -249,11 +253,14 @@ mod tests {
         let last = map.chunks().last().unwrap();
         assert_eq!((last.range, last.nodes), (r(50, 55), &[2u16][..]));
         let mapped = map.map(local);
-        assert_eq!(mapped.at(9).unwrap(), (local(0).or(local(1)), r(0, 10)));
+        let held = |local| Holders { local, spare: false };
+        assert_eq!(mapped.at(9).unwrap(), (held(local(0).or(local(1))), r(0, 10)));
         assert_eq!(mapped.at(10), None);
-        assert_eq!(mapped.at(31).unwrap(), (local(2), r(30, 40)));
-        assert_eq!(mapped.at(54).unwrap(), (local(2), r(50, 55)));
+        assert_eq!(mapped.at(31).unwrap(), (held(local(2)), r(30, 40)));
+        assert_eq!(mapped.at(54).unwrap(), (held(local(2)), r(50, 55)));
         assert_eq!(mapped.at(55), None);
+        let half = map.map(|node| if node == 0 { local(0) } else { ReplicaSet::EMPTY });
+        assert_eq!(half.at(9).unwrap().0, Holders { local: local(0), spare: true });
     }
 
     #[test]
@@ -284,7 +291,10 @@ mod tests {
             let map = builder.finish();
             let mapped = map.map(local);
             let holding = map.chunks().find(|c| c.range.start <= offset && offset < c.range.end);
-            let expected = holding.map(|chunk| (local(usize::from(chunk.nodes[0])), chunk.range));
+            let expected = holding.map(|chunk| {
+                let local = local(usize::from(chunk.nodes[0]));
+                (Holders { local, spare: false }, chunk.range)
+            });
             prop_assert_eq!(mapped.at(offset), expected);
         }
     }

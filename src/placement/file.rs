@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::chunks::Mapped;
 use super::learned::Learned;
-use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// What one question to a piecewise provider is about: 64 objects of CephFS's
 /// default size.
@@ -88,21 +88,22 @@ impl FilePlacement {
         }
     }
 
-    /// The replicas that are local to the byte at `offset`; `None` where that
-    /// is not known.
-    pub fn local(&self, offset: u64, now: Instant) -> Option<ReplicaSet> {
+    /// Who holds the byte at `offset`; `None` where that is not known.
+    pub fn holders(&self, offset: u64, now: Instant) -> Option<Holders> {
         if let Some(learned) = &self.learned {
-            return learned.lock().local(offset, now);
+            let local = learned.lock().local(offset, now)?;
+            return Some(Holders { local, spare: false });
         }
-        let (local, chunk) = self.pieces.read().get(&(offset / self.piece))?.mapped.at(offset)?;
+        let (holders, chunk) = self.pieces.read().get(&(offset / self.piece))?.mapped.at(offset)?;
         if self.disbelieved.load(Ordering::Relaxed) == 0 {
-            return Some(local);
+            return Some(holders);
         }
         let judge = self.judge.lock();
-        let doubted = local.iter().filter(|id| {
+        let doubted = holders.local.iter().filter(|id| {
             judge.disbelieved.get(&(chunk.start, *id)).is_some_and(|until| now < *until)
         });
-        Some(local.minus(doubted.fold(ReplicaSet::EMPTY, ReplicaSet::with)))
+        let doubted = doubted.fold(ReplicaSet::EMPTY, ReplicaSet::with);
+        Some(Holders { local: holders.local.minus(doubted), ..holders })
     }
 
     /// The piece to be asked for now, if reading `offset` makes one due. The
@@ -167,7 +168,7 @@ impl FilePlacement {
         else {
             return false;
         };
-        if !holders.contains(replica) {
+        if !holders.local.contains(replica) {
             return false;
         }
         let mut judge = self.judge.lock();
@@ -204,6 +205,10 @@ mod tests {
         ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
     }
 
+    fn local(file: &FilePlacement, offset: u64, now: Instant) -> Option<ReplicaSet> {
+        file.holders(offset, now).map(|holders| holders.local)
+    }
+
     /// Chunks of 100 bytes: the first on replicas 0 and 1, the second on 2.
     fn answer(first: &[&str]) -> Mapped {
         let mut builder = Builder::new();
@@ -227,18 +232,18 @@ mod tests {
     fn it_is_asked_once_and_again_when_the_answer_is_old() {
         let now = Instant::now();
         let file = FilePlacement::new(false, None);
-        assert_eq!(file.local(10, now), None);
+        assert_eq!(local(&file, 10, now), None);
         assert!(file.due(10, now).is_some());
         assert_eq!(file.due(150, now), None, "it is being asked");
         let later = now + Duration::from_secs(10);
         file.answered(10, answer(&["0", "1"]), later);
-        assert_eq!(file.local(10, now), Some(set(&[0, 1])));
-        assert_eq!(file.local(150, now), Some(set(&[2])));
-        assert_eq!(file.local(200, now), None);
+        assert_eq!(local(&file, 10, now), Some(set(&[0, 1])));
+        assert_eq!(local(&file, 150, now), Some(set(&[2])));
+        assert_eq!(local(&file, 200, now), None);
         assert_eq!(file.due(10, now), None);
         assert!(file.due(10, later).is_some());
         file.settle(10, later + Duration::from_secs(1));
-        assert_eq!(file.local(10, later), Some(set(&[0, 1])), "the old answer still counts");
+        assert_eq!(local(&file, 10, later), Some(set(&[0, 1])), "the old answer still counts");
         assert_eq!(file.due(10, later), None);
     }
 
@@ -264,15 +269,15 @@ mod tests {
         }
         let disbelieved = (0..PATIENCE).filter(|_| file.came(came(0, 41.0), now)).count();
         assert_eq!(disbelieved, 1);
-        assert_eq!(file.local(10, now), Some(set(&[1])));
+        assert_eq!(local(&file, 10, now), Some(set(&[1])));
         assert!(file.due(10, now).is_some());
         // The same answer again changes nothing before time has passed.
         file.answered(0, answer(&["0", "1"]), far);
-        assert_eq!(file.local(10, now), Some(set(&[1])));
-        assert_eq!(file.local(10, now + DISBELIEF), Some(set(&[0, 1])));
+        assert_eq!(local(&file, 10, now), Some(set(&[1])));
+        assert_eq!(local(&file, 10, now + DISBELIEF), Some(set(&[0, 1])));
         // Another one counts at once.
         file.answered(0, answer(&["0", "2"]), far);
-        assert_eq!(file.local(10, now), Some(set(&[0, 2])));
+        assert_eq!(local(&file, 10, now), Some(set(&[0, 2])));
     }
 
     #[test]
@@ -286,6 +291,6 @@ mod tests {
             let rate = if i % 2 == 0 { 50.0 } else { 1e12 };
             assert!(!file.came(came(0, rate), now), "{i}");
         }
-        assert_eq!(file.local(10, now), Some(set(&[0])));
+        assert_eq!(local(&file, 10, now), Some(set(&[0])));
     }
 }

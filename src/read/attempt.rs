@@ -10,7 +10,7 @@ use crate::buffer::{Buffer, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
 use crate::telemetry::counters::count;
-use crate::volume::{ReplicaId, ReplicaSet};
+use crate::volume::{Holders, ReplicaId, ReplicaSet};
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
@@ -89,8 +89,8 @@ fn ended(
         Ok(buffer) => {
             let bytes = buffer.len() as u64;
             counters.read(bytes, ended.map_or(Duration::ZERO, |ended| ended.took), now);
-            match fetch.state.lock().local {
-                Some(local) if local.contains(replica) => counters.local(bytes),
+            match fetch.state.lock().holders {
+                Some(holders) if holders.local.contains(replica) => counters.local(bytes),
                 Some(_) => counters.remote(bytes),
                 None => {}
             }
@@ -158,7 +158,7 @@ fn failed(
             {
                 let mut scheduler = reader.scheduler.lock();
                 let mut state = fetch.state.lock();
-                let want = want(fetch, candidates, false, state.local);
+                let want = want(fetch, candidates, false, state.holders);
                 state.want = Some(scheduler.want(want));
                 drop(state);
                 scheduler.next(Instant::now(), &mut dispatches);
@@ -174,21 +174,22 @@ fn failed(
     }
 }
 
-/// A segment for the queue, to be read from one of `candidates`; `local` as
+/// A segment for the queue, to be read from one of `candidates`; `holders` as
 /// known of it.
 pub(super) fn want(
     fetch: &Arc<Fetch>,
     candidates: ReplicaSet,
     ahead: bool,
-    local: Option<ReplicaSet>,
+    holders: Option<Holders>,
 ) -> Want<Arc<Fetch>> {
     Want {
         item: Arc::clone(fetch),
         bytes: fetch.range.len(),
         ahead,
         candidates,
-        local: local.unwrap_or(ReplicaSet::ALL),
+        holders: holders.unwrap_or(Holders::UNKNOWN),
         pinned: fetch.file.place().pinned,
+        hedge: false,
         stream: fetch.file.stream(),
         start: fetch.range.start,
     }
@@ -214,7 +215,8 @@ pub(super) fn hedge(
     if state.claim.is_none() {
         return;
     }
-    state.want = Some(scheduler.want(want(&fetch, left, false, state.local)));
+    let want = Want { hedge: true, ..want(&fetch, left, false, state.holders) };
+    state.want = Some(scheduler.want(want));
     drop(state);
     reader.replicas[late.replica].counters.late();
     count(&reader.counters.hedges);

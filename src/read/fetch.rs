@@ -9,7 +9,7 @@ use super::gather::Gather;
 use crate::backend::BackendError;
 use crate::buffer::{Buffer, Reservation};
 use crate::scheduler::WantId;
-use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// A range of a file that is being fetched or has been.
 pub(super) struct Fetch {
@@ -24,8 +24,8 @@ pub(super) struct State {
     pub(super) waiters: Vec<Arc<Gather>>,
     /// Its place in the scheduler's queue.
     pub(super) want: Option<WantId>,
-    /// Replicas whose node holds it; `None` where that is not known.
-    pub(super) local: Option<ReplicaSet>,
+    /// Who holds its chunk; `None` where that is not known.
+    pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
     /// Attempts that have not ended.
@@ -73,7 +73,7 @@ impl Fetch {
             stage: Stage::Pending,
             waiters: Vec::new(),
             want: None,
-            local: None,
+            holders: None,
             tried: ReplicaSet::EMPTY,
             outstanding: 0,
             claim: Some(claim),

@@ -23,7 +23,7 @@
 //! that one is [`LOYALTY`] segments behind another: a server that reads ahead
 //! for one file is worse off when two take turns.
 
-use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 use super::estimate::Load;
 use super::pace::Locality;
@@ -36,6 +36,21 @@ const LOYALTY: f64 = 2.0;
 /// of the estimates, below which a chunk is better read where it is.
 const RELUCTANCE: f64 = 1.05;
 
+/// Segments that a remote candidate is lent at a time, besides those that fill
+/// its latency. It may be that they all come from the one disk that the local
+/// candidate reads as well: then they gain nothing, and the further they are
+/// ahead the longer the window takes to get to the next chunk. With as many in
+/// flight as for local ones, one reader of chunks with one copy each lost an
+/// eighth (`tests/simulate.rs`).
+const IN_HAND: f64 = 2.0;
+
+/// What is only read ahead is lent to a replica that was seen to deliver at least
+/// this part of the home replica's rate. One that fetches it from the very disk that the
+/// home replica reads gets its turn among that one's segments, and measures
+/// less: it gains nothing. Not asked where a node without a replica holds a copy
+/// too.
+const WORTH_IT: f64 = 0.45;
+
 /// Segments looked at in one round. Beyond the deepest window of all but the
 /// most crowded volumes; what is not looked at is looked at next time.
 const HORIZON: usize = 512;
@@ -47,8 +62,8 @@ pub struct Demand {
     pub bytes: u64,
     /// Who may read it.
     pub candidates: ReplicaSet,
-    /// Whose node holds it; all, where that is not known.
-    pub local: ReplicaSet,
+    /// Who holds it.
+    pub holders: Holders,
     /// Whether nobody waits for it yet.
     pub ahead: bool,
     /// Names the file that it belongs to.
@@ -59,7 +74,7 @@ pub struct Demand {
 
 impl Demand {
     fn locality(&self, id: ReplicaId) -> Locality {
-        if self.local.contains(id) { Locality::Local } else { Locality::Remote }
+        if self.holders.local.contains(id) { Locality::Local } else { Locality::Remote }
     }
 
     fn end(&self) -> u64 {
@@ -166,7 +181,7 @@ impl<K: Copy> Assigner<K> {
         self.backlog.refill(loads, |load| load.work);
         self.planned_runs.clone_from(&self.runs);
         for (key, demand) in demands {
-            let local = demand.candidates.and(demand.local);
+            let local = demand.candidates.and(demand.holders.local);
             let choice = if local.is_empty() { demand.candidates } else { local };
             let Some((mut replica, soonest)) =
                 first_to_complete(&demand, choice, loads, &self.backlog)
@@ -206,20 +221,33 @@ impl<K: Copy> Assigner<K> {
         self.own.refill(loads, |load| load.work);
         let mut taken: ReplicaMap<f64> = loads.map(|_, _| 0.0);
         let mut lent: ReplicaMap<f64> = loads.map(|_, _| 0.0);
+        let mut in_hand: ReplicaMap<u64> = loads.map(|_, load| load.remote_in_flight);
         for planned in &mut self.plan {
             let Planned { demand, replica, .. } = *planned;
             let home = &loads[replica];
             let kept = planned.before - taken[replica];
             let at_home =
                 home.latency[demand.locality(replica)] + kept + planned.work + lent[replica];
+            let worth_it = home.rate[demand.locality(replica)] * WORTH_IT;
             let mut best: Option<(ReplicaId, f64)> = None;
-            for id in demand.candidates.minus(demand.local).iter().filter(|id| *id != replica) {
+            for id in
+                demand.candidates.minus(demand.holders.local).iter().filter(|id| *id != replica)
+            {
                 let backlog = if demand.ahead {
                     self.backlog[id] - taken[id] + lent[id]
                 } else {
                     self.own[id] + lent[id]
                 };
-                let completion = loads[id].completion(Locality::Remote, backlog, demand.bytes);
+                let load = &loads[id];
+                let pays = load.remote_is_measured && load.rate.remote >= worth_it;
+                if demand.ahead && !demand.holders.spare && !pays {
+                    continue;
+                }
+                let under_way = load.rate.remote * load.latency.remote;
+                if in_hand[id] as f64 >= IN_HAND * demand.bytes as f64 + under_way {
+                    continue;
+                }
+                let completion = load.completion(Locality::Remote, backlog, demand.bytes);
                 if completion * RELUCTANCE < at_home && best.is_none_or(|(_, b)| completion < b) {
                     best = Some((id, completion));
                 }
@@ -228,6 +256,7 @@ impl<K: Copy> Assigner<K> {
                 Some((id, _)) => {
                     taken[replica] += planned.work;
                     lent[id] += loads[id].cost(Locality::Remote, demand.bytes);
+                    in_hand[id] += demand.bytes;
                     planned.replica = id;
                 }
                 None => self.own[replica] += planned.work,
@@ -239,7 +268,7 @@ impl<K: Copy> Assigner<K> {
 impl Demand {
     /// Whether no candidate is remote.
     fn is_at_home_everywhere(&self) -> bool {
-        self.candidates.minus(self.local).is_empty()
+        self.candidates.minus(self.holders.local).is_empty()
     }
 }
 
@@ -270,8 +299,10 @@ mod tests {
         let rate = rate * MIB as f64;
         Load {
             rate: ByLocality { local: rate, remote: rate / 2.0 },
+            remote_is_measured: true,
             latency: ByLocality::default(),
             in_flight: 0,
+            remote_in_flight: 0,
             work: 0.0,
             reads: 0,
             cap: 2 * MIB,
@@ -291,11 +322,15 @@ mod tests {
         ReplicaSet::EMPTY.with(r(i))
     }
 
+    fn held(local: ReplicaSet) -> Holders {
+        Holders { local, spare: false }
+    }
+
     /// Segment `i` of a file that all replicas have.
     fn demand(i: usize, replicas: usize) -> Demand {
         let all = ReplicaSet::first(replicas);
         let start = i as u64 * MIB;
-        Demand { bytes: MIB, candidates: all, local: all, ahead: true, stream: 1, start }
+        Demand { bytes: MIB, candidates: all, holders: held(all), ahead: true, stream: 1, start }
     }
 
     /// What is sent: the segment, to whom.
@@ -362,7 +397,7 @@ mod tests {
     #[test]
     fn a_local_replica_is_asked_while_it_is_not_much_later() {
         let loads = loads([100.0, 100.0]);
-        let here = |i| Demand { local: only(1), ..demand(i, 2) };
+        let here = |i| Demand { holders: held(only(1)), ..demand(i, 2) };
         assert_eq!(send(&loads, (0..2).map(here)), [(0, 1), (1, 1)]);
         // The remote one, at half the rate, has the third when it is due.
         let sent = send(&loads, (0..4).map(here));
@@ -373,7 +408,7 @@ mod tests {
     fn a_remote_replica_that_is_done_much_sooner_is_asked() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(1)].rate.local = MIB as f64;
-        let first = Demand { local: only(1), ..demand(0, 2) };
+        let first = Demand { holders: held(only(1)), ..demand(0, 2) };
         assert_eq!(send(&loads, [first].into_iter()), [(0, 0)]);
     }
 
@@ -384,7 +419,7 @@ mod tests {
             load.cap = 64 * MIB;
             load.max_reads = 64;
         }
-        let chunk = |i| Demand { local: only(i / 16), ..demand(i, 2) };
+        let chunk = |i| Demand { holders: held(only(i / 16)), ..demand(i, 2) };
         let sent = send(&loads, (0..32).map(chunk));
         assert!(sent.iter().all(|(i, replica)| i / 16 == *replica), "{sent:?}");
     }
@@ -393,8 +428,8 @@ mod tests {
     fn what_a_reader_waits_for_does_not_wait_for_later_work() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(0)].rate.local = MIB as f64;
-        let urgent = Demand { local: only(0), ahead: false, ..demand(0, 2) };
-        let own = (1..60).map(|i| Demand { local: only(1), ..demand(i, 2) });
+        let urgent = Demand { holders: held(only(0)), ahead: false, ..demand(0, 2) };
+        let own = (1..60).map(|i| Demand { holders: held(only(1)), ..demand(i, 2) });
         let sent = send(&loads, std::iter::once(urgent).chain(own));
         assert_eq!(sent[0], (0, 1));
     }
@@ -409,7 +444,7 @@ mod tests {
             load.rate.remote = MIB as f64;
         }
         let two = only(0).or(only(2));
-        let sent = send(&loads, (0..32).map(|i| Demand { local: two, ..demand(i, 3) }));
+        let sent = send(&loads, (0..32).map(|i| Demand { holders: held(two), ..demand(i, 3) }));
         let to = |r| sent.iter().filter(|(_, replica)| *replica == r).count();
         assert!(to(0).abs_diff(to(2)) <= 4 && to(1) <= 1, "{sent:?}");
     }

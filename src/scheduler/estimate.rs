@@ -68,10 +68,14 @@ pub struct Limits {
 pub struct Load {
     /// Bytes a second; above 0.
     pub rate: ByLocality<f64>,
+    /// Whether the remote rate is a measured one.
+    pub remote_is_measured: bool,
     /// Seconds that a read takes whatever its size.
     pub latency: ByLocality<f64>,
     /// Bytes in flight.
     pub in_flight: u64,
+    /// Bytes of them that the replica's node does not hold.
+    pub remote_in_flight: u64,
     /// Seconds that what is in flight takes to be delivered.
     pub work: f64,
     /// Reads in flight.
@@ -256,8 +260,10 @@ impl Estimate {
         let cap = under_way as u64 + AT_LEAST * self.limits.segment;
         Load {
             rate,
+            remote_is_measured: self.paces.remote.is_measured(),
             latency: ByLocality::from_fn(|l| fixed[l].unwrap_or(0.0).max(waited)),
             in_flight: self.in_flight.local + self.in_flight.remote,
+            remote_in_flight: self.in_flight.remote,
             work,
             reads: self.sent.len(),
             cap: cap.min(self.limits.max_bytes).max(1),

@@ -36,7 +36,7 @@ impl fmt::Debug for ReplicaId {
 }
 
 /// One `T` for each replica of a volume.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct ReplicaMap<T>(Vec<T>);
 
 impl<T> Default for ReplicaMap<T> {

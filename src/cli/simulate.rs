@@ -1,0 +1,132 @@
+//! `fanfs simulate`: what a cluster would deliver, under fanfs and under simpler
+//! policies.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::{Failure, Outcome, say, to_json};
+use crate::simulate::scenario::{Scenario, parse, parse_trace};
+use crate::simulate::{self, PolicyKind, Reads, metadata};
+
+/// Arguments of `fanfs simulate`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The scenario; config/scenarios/ has examples, docs/PLACEMENT.md the keys
+    scenario: PathBuf,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Use this seed instead of the scenario's
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Report {
+    reads: Vec<simulate::Outcome>,
+    metadata: Vec<Calls>,
+}
+
+#[derive(Serialize)]
+struct Calls {
+    run: String,
+    calls_per_second: f64,
+    calls: Vec<u64>,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let mut scenario = load(&args.scenario)?;
+    if let Some(seed) = args.seed {
+        scenario.workload.seed = seed;
+    }
+    let mut report = Report { reads: Vec::new(), metadata: Vec::new() };
+    // Any instant will do: the simulation only counts from it.
+    let epoch = Instant::now();
+    if let Some(world) = &scenario.world {
+        if scenario.raw {
+            let raw = scenario.raw_workload();
+            let outcome = simulate::run(world, &raw, PolicyKind::RoundRobin, epoch);
+            let policy = format!("raw, {} jobs", raw.readers.len());
+            report.reads.push(simulate::Outcome { policy, ..outcome });
+        }
+        for policy in &scenario.policies {
+            report.reads.push(simulate::run(world, &scenario.workload, *policy, epoch));
+        }
+    }
+    for (run, calls) in scenario.metadata {
+        let answered = metadata::run(&calls);
+        let calls_per_second = answered.per_second;
+        report.metadata.push(Calls { run, calls_per_second, calls: answered.calls });
+    }
+    say(&if args.json { to_json(&report)? } else { table(&report) })
+}
+
+fn load(path: &Path) -> Result<Scenario, Failure> {
+    let wrong = |path: &Path, what: String| Failure::usage(format!("{}: {what}", path.display()));
+    let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| wrong(path, e.to_string()));
+    let mut scenario = parse(&read(path)?).map_err(|what| wrong(path, what))?;
+    for (reader, trace) in std::mem::take(&mut scenario.traces) {
+        // Beside the scenario, as it would be handed on.
+        let trace = path.parent().unwrap_or(Path::new("")).join(trace);
+        let ranges = parse_trace(&read(&trace)?).map_err(|what| wrong(&trace, what))?;
+        scenario.workload.readers[reader].reads = Reads::Trace(ranges);
+    }
+    Ok(scenario)
+}
+
+fn table(report: &Report) -> String {
+    let mut text = String::new();
+    if !report.reads.is_empty() {
+        text.push_str(&format!(
+            "  {:<16} {:>9} {:>9} {:>7} {:>7} {:>9} {:>9} {:>9}  {}\n",
+            "policy",
+            "MB/s",
+            "seconds",
+            "local",
+            "twice",
+            "p50 ms",
+            "p99 ms",
+            "max ms",
+            "share of each replica"
+        ));
+    }
+    for outcome in &report.reads {
+        let shares: Vec<String> = outcome
+            .replicas
+            .iter()
+            .map(|replica| format!("{:.0}%", replica.share * 100.0))
+            .collect();
+        let ms = |us: u64| us as f64 / 1000.0;
+        text.push_str(&format!(
+            "  {:<16} {:>9.1} {:>9.1} {:>6.1}% {:>6.1}% {:>9.2} {:>9.2} {:>9.2}  {}{}\n",
+            outcome.policy,
+            outcome.bytes_per_second / 1e6,
+            outcome.seconds,
+            outcome.local * 100.0,
+            outcome.wasted as f64 * 100.0 / outcome.bytes.max(1) as f64,
+            ms(outcome.latency.p50_us),
+            ms(outcome.latency.p99_us),
+            ms(outcome.latency.max_us),
+            if shares.len() > 16 { format!("{} replicas", shares.len()) } else { shares.join(" ") },
+            if outcome.complete { "" } else { "  (cut off after a day)" },
+        ));
+    }
+    if !report.metadata.is_empty() {
+        text.push_str(&format!(
+            "  {:<16} {:>12}  {}\n",
+            "metadata", "calls/s", "calls of each replica"
+        ));
+    }
+    for run in &report.metadata {
+        let calls: Vec<String> = run.calls.iter().map(u64::to_string).collect();
+        text.push_str(&format!(
+            "  {:<16} {:>12.0}  {}\n",
+            run.run,
+            run.calls_per_second,
+            calls.join(" ")
+        ));
+    }
+    text
+}

@@ -1,0 +1,92 @@
+//! Lookups, stats and opens of one directory, spread over replicas or pinned.
+//!
+//! Each replica answers calls with a few threads, each call in a fixed time;
+//! workers ask one after the other, of whom [`crate::scheduler::metadata`] says.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::scheduler::metadata::{Choice, order};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    /// Microseconds that a call takes on each replica.
+    pub times_us: Vec<u64>,
+    /// Calls that a replica answers at once.
+    pub threads: usize,
+    /// Workers, each with one call at a time.
+    pub workers: usize,
+    /// Calls altogether.
+    pub calls: u64,
+    /// Directories that the calls are about, in turn.
+    pub directories: u64,
+    /// The replicas that all of it is pinned to; empty for none.
+    pub pinned: ReplicaSet,
+}
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answered {
+    /// Calls a second.
+    pub per_second: f64,
+    /// Calls that each replica answered.
+    pub calls: Vec<u64>,
+    /// The mean time of each replica's calls as it was smoothed, microseconds.
+    pub smoothed_us: ReplicaMap<u64>,
+}
+
+/// Runs it.
+pub fn run(calls: &Calls) -> Answered {
+    let replicas = calls.times_us.len();
+    let mut smoothed = ReplicaMap::from_fn(replicas, |_| 0u64);
+    let mut busy = vec![0usize; replicas];
+    let mut waiting: Vec<VecDeque<(usize, u64)>> = vec![VecDeque::new(); replicas];
+    let mut answered = vec![0; replicas];
+    let mut ends = BinaryHeap::new();
+    let (mut now, mut turn, mut sequence) = (0u64, 0u64, 0u64);
+    let mut idle: Vec<usize> = (0..calls.workers).rev().collect();
+    loop {
+        while let Some(worker) = idle.pop() {
+            if turn == calls.calls {
+                continue;
+            }
+            let choice = Choice {
+                times: &smoothed,
+                usable: smoothed.all(),
+                pinned: calls.pinned,
+                affinity: turn % calls.directories.max(1),
+                turn,
+            };
+            turn += 1;
+            let replica = order(&choice).first().map_or(0, |id| id.index());
+            if busy[replica] < calls.threads {
+                busy[replica] += 1;
+                sequence += 1;
+                ends.push(Reverse((now + calls.times_us[replica], sequence, replica, worker, now)));
+            } else {
+                waiting[replica].push_back((worker, now));
+            }
+        }
+        let Some(Reverse((end, _, replica, worker, asked))) = ends.pop() else { break };
+        now = end;
+        answered[replica] += 1;
+        let known = &mut smoothed[ReplicaId::new(replica)];
+        let took = (end - asked).max(1);
+        *known = if *known == 0 { took } else { (*known * 7 + took).div_ceil(8) };
+        match waiting[replica].pop_front() {
+            Some((next, asked)) => {
+                sequence += 1;
+                ends.push(Reverse((now + calls.times_us[replica], sequence, replica, next, asked)));
+            }
+            None => busy[replica] -= 1,
+        }
+        idle.push(worker);
+    }
+    Answered {
+        per_second: calls.calls as f64 / (now as f64 / 1e6).max(1e-9),
+        calls: answered,
+        smoothed_us: smoothed,
+    }
+}

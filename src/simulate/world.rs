@@ -1,0 +1,243 @@
+//! Who has what, how fast it is, and who reads it.
+
+use std::time::Duration;
+
+use super::Random;
+use crate::placement::{Builder, ChunkMap, Mapped};
+use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+
+/// A storage node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// As placement calls it.
+    pub name: String,
+    /// Bytes a second of its disks.
+    pub disk: f64,
+    /// Bytes a second of its network, each way.
+    pub network: f64,
+}
+
+/// A replica: a mount through a gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gateway {
+    /// Its name.
+    pub name: String,
+    /// The node it runs on, an index.
+    pub node: usize,
+    /// Time that a read takes besides what it waits for and is carried.
+    pub latency: Duration,
+}
+
+/// A file and where its chunks are.
+#[derive(Clone, Debug)]
+pub struct File {
+    /// Bytes.
+    pub size: u64,
+    /// Its chunks, with the nodes' names.
+    pub chunks: ChunkMap,
+}
+
+/// How data gets from a disk to a gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cluster {
+    /// Nodes with disks and networks; a gateway fetches what its node does not
+    /// hold from a node that does.
+    Nodes {
+        /// The nodes.
+        nodes: Vec<Node>,
+        /// Whether the first node named is always fetched from, or each in turn.
+        head_first: bool,
+    },
+    /// Each replica delivers at the rates that were measured of it.
+    Measured {
+        /// For each replica, bytes a second of chunks that its node holds and of
+        /// others.
+        rates: Vec<(f64, f64)>,
+    },
+}
+
+/// Something happens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// When.
+    pub at: Duration,
+    /// To which node; of a measured cluster, to which replica.
+    pub node: usize,
+    /// Its disk's and network's rate is so many times what it was at first; 0
+    /// for a hang.
+    pub factor: f64,
+}
+
+/// Everything but the readers.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// The replicas.
+    pub gateways: Vec<Gateway>,
+    /// The files.
+    pub files: Vec<File>,
+    /// What happens, in order of time.
+    pub changes: Vec<Change>,
+}
+
+/// What a reader reads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reads {
+    /// From the start to the end.
+    Sequential,
+    /// So many blocks anywhere.
+    Random(u64),
+    /// These ranges, one after the other.
+    Trace(Vec<ByteRange>),
+}
+
+/// Somebody who reads one file, one read after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reader {
+    /// Which file, an index.
+    pub file: usize,
+    /// Bytes of one read.
+    pub block: u64,
+    /// What it reads.
+    pub reads: Reads,
+    /// When it begins.
+    pub start: Duration,
+    /// After so many bytes it pauses for so long.
+    pub burst: Option<(u64, Duration)>,
+    /// Through this replica alone, past fanfs, as one job on one NFS mount.
+    pub raw: Option<usize>,
+}
+
+/// What the daemon knows of placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Where every chunk is.
+    Known,
+    /// Nothing but what timing tells.
+    Learned,
+    /// Nothing.
+    None,
+}
+
+/// Who reads, and how the daemon is set up.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    /// The readers.
+    pub readers: Vec<Reader>,
+    /// The unit of dispatch, bytes.
+    pub segment: u64,
+    /// Longest readahead window, bytes.
+    pub readahead_max: u64,
+    /// Most bytes of file data in memory.
+    pub budget: u64,
+    /// Most bytes in flight to one replica.
+    pub max_in_flight: u64,
+    /// Most reads in flight to one replica.
+    pub max_reads: usize,
+    /// What is known of placement.
+    pub knowledge: Knowledge,
+    /// Seeds whatever is random.
+    pub seed: u64,
+}
+
+impl Default for Workload {
+    /// The daemon's defaults, and nobody who reads.
+    fn default() -> Self {
+        Self {
+            readers: Vec::new(),
+            segment: 1 << 20,
+            readahead_max: 64 << 20,
+            budget: 256 << 20,
+            max_in_flight: 32 << 20,
+            max_reads: 6,
+            knowledge: Knowledge::Known,
+            seed: 1,
+        }
+    }
+}
+
+impl Reader {
+    /// A reader of a whole file in blocks of 1 MiB, from the beginning on.
+    pub fn sequential(file: usize) -> Self {
+        Self {
+            file,
+            block: 1 << 20,
+            reads: Reads::Sequential,
+            start: Duration::ZERO,
+            burst: None,
+            raw: None,
+        }
+    }
+}
+
+impl World {
+    /// The replicas on each of `file`'s chunks' nodes.
+    pub fn mapped(&self, file: &File) -> Mapped {
+        let on = |node: usize| {
+            let name = &*file.chunks.nodes()[node];
+            let here = self.gateways.iter().enumerate().filter(|(_, g)| self.is_on(g, name));
+            here.fold(ReplicaSet::EMPTY, |set, (i, _)| set.with(ReplicaId::new(i)))
+        };
+        file.chunks.map(on)
+    }
+
+    fn is_on(&self, gateway: &Gateway, node: &str) -> bool {
+        match &self.cluster {
+            Cluster::Nodes { nodes, .. } => nodes[gateway.node].name == node,
+            Cluster::Measured { .. } => gateway.name == node,
+        }
+    }
+
+    /// What each node name of `file`'s chunks is among the cluster's nodes.
+    pub(super) fn node_indices(&self, file: &File) -> Vec<Option<usize>> {
+        let place = |name: &str| match &self.cluster {
+            Cluster::Nodes { nodes, .. } => nodes.iter().position(|node| node.name == name),
+            Cluster::Measured { .. } => None,
+        };
+        file.chunks.nodes().iter().map(|name| place(name)).collect()
+    }
+}
+
+impl File {
+    /// A file in chunks of `chunk` bytes, each on `copies` of the nodes: the
+    /// first copy on `head` where it is given, the others in turn or, with a
+    /// generator, anywhere.
+    ///
+    /// # Panics
+    /// Where `nodes` is empty.
+    pub fn placed(
+        size: u64,
+        chunk: u64,
+        copies: usize,
+        nodes: &[&str],
+        head: Option<usize>,
+        mut random: Option<&mut Random>,
+    ) -> Self {
+        let copies = copies.clamp(1, nodes.len());
+        let others: Vec<usize> = (0..nodes.len()).filter(|node| Some(*node) != head).collect();
+        let mut builder = Builder::new();
+        for index in 0..size.div_ceil(chunk.max(1)) {
+            let mut holders: Vec<usize> = Vec::new();
+            holders.extend(head);
+            let mut turn = index as usize * (copies - usize::from(head.is_some()));
+            while holders.len() < copies {
+                let node = match &mut random {
+                    Some(random) => others[random.below(others.len() as u64) as usize],
+                    None => others[turn % others.len()],
+                };
+                turn += 1;
+                if !holders.contains(&node) {
+                    holders.push(node);
+                }
+            }
+            let range = ByteRange::at(index * chunk, chunk).intersect(ByteRange::new(0, size));
+            let placed = builder.chunk(range, holders.iter().map(|node| nodes[*node]));
+            // Made here, in order and within the limits of any sensible scenario.
+            if placed.is_err() {
+                break;
+            }
+        }
+        Self { size, chunks: builder.finish() }
+    }
+}

@@ -1,0 +1,217 @@
+//! The simulation: what was published is reproduced, and fanfs is compared with
+//! simpler policies on seeded worlds.
+
+use std::time::{Duration, Instant};
+
+use fanfs::simulate::scenario::parse;
+use fanfs::simulate::{
+    Change, Cluster, File, Gateway, Knowledge, Node, Outcome, PolicyKind, Random, Reader, Reads,
+    Workload, World, run,
+};
+
+const MB: f64 = 1e6;
+const MIB: u64 = 1 << 20;
+
+/// The published MapR table: replication, mounts, and the aggregate MB/s of one
+/// job on each mount.
+const PUBLISHED: [(&str, usize, std::ops::RangeInclusive<f64>, f64); 3] = [
+    (include_str!("../config/scenarios/mapr-r1.toml"), 3, 222.0..=272.0, 247.0),
+    (include_str!("../config/scenarios/mapr-r2.toml"), 2, 320.0..=494.0, 402.0),
+    (include_str!("../config/scenarios/mapr-r3.toml"), 3, 661.0..=809.0, 735.0),
+];
+
+fn rate(outcome: &Outcome) -> f64 {
+    assert!(outcome.complete);
+    outcome.bytes_per_second / MB
+}
+
+#[test]
+fn the_published_mapr_table_is_reproduced_and_one_reader_gets_its_sums() {
+    let epoch = Instant::now();
+    for (text, mounts, expected, published) in PUBLISHED {
+        let scenario = parse(text).unwrap();
+        let world = scenario.world.as_ref().unwrap();
+        assert_eq!(world.gateways.len(), mounts);
+        let raw = rate(&run(world, &scenario.raw_workload(), PolicyKind::RoundRobin, epoch));
+        assert!(expected.contains(&raw), "{mounts} jobs: {raw} MB/s, {published} published");
+        let one = rate(&run(world, &scenario.workload, PolicyKind::Fanfs, epoch));
+        assert!(one >= 0.97 * published, "one reader over {mounts}: {one} of {published} MB/s");
+    }
+}
+
+/// A world made of a seed: replicas, replication and what happens all differ.
+pub fn seeded(seed: u64) -> (World, Workload) {
+    let mut random = Random::new(seed);
+    let replicas = [3, 3, 3, 4, 6, 8, 12, 16, 32, 64][random.below(10) as usize];
+    let nodes_count = replicas;
+    let replication = 1 + random.below(3) as usize;
+    let kind = seed % 6;
+    let base = 50.0 + random.below(300) as f64;
+    let nodes: Vec<Node> = (0..nodes_count)
+        .map(|i| Node {
+            name: format!("n{i}"),
+            disk: MB
+                * match kind {
+                    0 => base,
+                    1 if i == 1 => base / 10.0,
+                    2 => base * (0.25 + random.below(100) as f64 / 50.0),
+                    _ => base,
+                },
+            network: 1250.0 * MB,
+        })
+        .collect();
+    let mut changes = Vec::new();
+    match kind {
+        // One is dying: slower and slower.
+        3 => changes.extend((1..=6).map(|step| Change {
+            at: Duration::from_millis(400 * step),
+            node: 1,
+            factor: 0.6f64.powi(step as i32),
+        })),
+        // Rates that change.
+        4 => changes.extend((1..=30).map(|step| Change {
+            at: Duration::from_millis(700 * step),
+            node: random.below(nodes_count as u64) as usize,
+            factor: 0.2 + random.below(100) as f64 / 60.0,
+        })),
+        _ => {}
+    }
+    let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
+    let count = if kind == 5 { 4 } else { 1 + random.below(3) as usize };
+    let chunk = [4, 16, 64, 128][random.below(4) as usize] * MIB;
+    let size = 1024 * MIB;
+    let files: Vec<File> = (0..count)
+        .map(|_| File::placed(size, chunk, replication, &names, None, Some(&mut random)))
+        .collect();
+    let gateway = |node: usize| Gateway {
+        name: format!("r{node}"),
+        node,
+        latency: Duration::from_micros(200 + random.below(2000)),
+    };
+    let gateways = (0..replicas).map(gateway).collect();
+    let readers = (0..count)
+        .map(|file| Reader {
+            burst: (kind == 5).then_some((64 * MIB, Duration::from_millis(150))),
+            start: Duration::from_millis(if kind == 5 { 40 * file as u64 } else { 0 }),
+            ..Reader::sequential(file)
+        })
+        .collect();
+    let workload = Workload { readers, seed, ..Workload::default() };
+    (
+        World { cluster: Cluster::Nodes { nodes, head_first: false }, gateways, files, changes },
+        workload,
+    )
+}
+
+/// fanfs's rate over the best of the others', which is named.
+fn against_the_best(seed: u64) -> (f64, &'static str, usize) {
+    let (world, workload) = seeded(seed);
+    let epoch = Instant::now();
+    let rate = |policy| rate(&run(&world, &workload, policy, epoch));
+    let others = [PolicyKind::RoundRobin, PolicyKind::FirstHost, PolicyKind::LeastInFlight];
+    let (best, name) = others
+        .map(|policy| (rate(policy), policy.name()))
+        .into_iter()
+        .fold((0.0, ""), |best, this| if this.0 > best.0 { this } else { best });
+    (rate(PolicyKind::Fanfs) / best, name, world.gateways.len())
+}
+
+#[test]
+fn fanfs_is_never_far_below_the_best_of_the_simpler_policies() {
+    let seeds = std::env::var("FANFS_SIMULATE_SEEDS").map_or(20, |seeds| seeds.parse().unwrap());
+    let mut ratios = Vec::new();
+    for seed in 0..seeds {
+        let (ratio, best, replicas) = against_the_best(seed);
+        println!("seed {seed}: {ratio:.3} of {best}, {replicas} replicas, kind {}", seed % 6);
+        ratios.push((ratio, seed));
+    }
+    ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (least, seed) = ratios[0];
+    println!("least {least:.3} (seed {seed}), median {:.3}", ratios[ratios.len() / 2].0);
+    assert!(seeds > 20 || least >= 0.98, "seed {seed}: {least}");
+    assert!(ratios[ratios.len() / 2].0 > 1.05, "it does not pay: {ratios:?}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_outcome() {
+    let (world, workload) = seeded(4);
+    let json =
+        |epoch| serde_json::to_string(&run(&world, &workload, PolicyKind::Fanfs, epoch)).unwrap();
+    let epoch = Instant::now();
+    assert_eq!(json(epoch), json(epoch + Duration::from_secs(1234)));
+}
+
+/// Three nodes of 100 MB/s whose network makes proxying cost half, one chunk of
+/// 64 MiB on each in turn.
+fn proxying() -> (World, Workload) {
+    let nodes: Vec<Node> = (0..3)
+        .map(|i| Node { name: format!("n{i}"), disk: 100.0 * MB, network: 50.0 * MB })
+        .collect();
+    let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
+    let files = vec![File::placed(1024 * MIB, 16 * MIB, 1, &names, None, None)];
+    let gateway =
+        |node| Gateway { name: format!("n{node}"), node, latency: Duration::from_micros(300) };
+    let gateways = (0..3).map(gateway).collect();
+    let workload = Workload { readers: vec![Reader::sequential(0)], ..Workload::default() };
+    (
+        World {
+            cluster: Cluster::Nodes { nodes, head_first: true },
+            gateways,
+            files,
+            changes: Vec::new(),
+        },
+        workload,
+    )
+}
+
+#[test]
+fn knowing_where_chunks_are_pays_and_is_used() {
+    let (world, workload) = proxying();
+    let with = |knowledge| {
+        let workload = Workload { knowledge, ..workload.clone() };
+        run(&world, &workload, PolicyKind::Fanfs, Instant::now())
+    };
+    let (known, none) = (with(Knowledge::Known), with(Knowledge::None));
+    assert!(known.local > 0.9, "{}", known.local);
+    assert!(rate(&known) > 1.1 * rate(&none), "{} {}", rate(&known), rate(&none));
+}
+
+#[test]
+fn what_timing_tells_is_better_than_nothing() {
+    // Chunks longer than the window, so that there is time to learn.
+    let (mut world, mut workload) = proxying();
+    world.files = vec![File::placed(4096 * MIB, 256 * MIB, 2, &["n0", "n1", "n2"], None, None)];
+    if let Cluster::Nodes { nodes, .. } = &mut world.cluster {
+        nodes.iter_mut().for_each(|node| node.network = 1250.0 * MB);
+    }
+    workload.readers = vec![Reader::sequential(0)];
+    let with = |knowledge| {
+        let workload = Workload { knowledge, ..workload.clone() };
+        run(&world, &workload, PolicyKind::Fanfs, Instant::now())
+    };
+    let (learned, none) = (with(Knowledge::Learned), with(Knowledge::None));
+    println!("learned {} {}, none {} {}", rate(&learned), learned.local, rate(&none), none.local);
+    assert!(rate(&learned) > 0.98 * rate(&none), "{} {}", rate(&learned), rate(&none));
+}
+
+#[test]
+fn a_thousand_nodes_and_sixty_four_replicas_are_simulated() {
+    let text = "policies = [\"fanfs\"]\n[cluster]\nnodes = 1000\ndisk = \"100MB/s\"\nreplicas = 64\n\
+        [file]\nsize = \"2GiB\"\nchunk = \"4MiB\"\nrandom = true\n[[reader]]\ncount = 16\n";
+    let scenario = parse(text).unwrap();
+    let world = scenario.world.as_ref().unwrap();
+    let outcome = run(world, &scenario.workload, PolicyKind::Fanfs, Instant::now());
+    assert!(outcome.complete);
+    assert_eq!(outcome.bytes, 16 * 2048 * MIB);
+}
+
+#[test]
+fn small_random_reads_are_not_read_past() {
+    let (world, mut workload) = proxying();
+    workload.readers =
+        vec![Reader { block: 4096, reads: Reads::Random(2000), ..Reader::sequential(0) }];
+    let outcome = run(&world, &workload, PolicyKind::Fanfs, Instant::now());
+    let delivered: u64 = outcome.replicas.iter().map(|replica| replica.bytes).sum();
+    assert_eq!(outcome.bytes, 2000 * 4096);
+    assert!(delivered as f64 <= 1.05 * outcome.bytes as f64, "{delivered}");
+}
