@@ -155,9 +155,15 @@ pub fn check_command(words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// What stands between braces in `word`.
+/// What stands between braces in `word`: from the first `{` to the next `}`,
+/// as it is filled in.
 fn places(word: &str) -> impl Iterator<Item = &str> {
-    word.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name)
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let (name, after) = rest.split_once('{')?.1.split_once('}')?;
+        rest = after;
+        Some(name)
+    })
 }
 
 pub(super) fn placement(
