@@ -28,11 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use globset::{Glob, GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
+use crate::config::Flat;
 use crate::config::units::Size;
 use crate::volume::ByteRange;
 
@@ -110,7 +111,7 @@ impl Entries {
 
 #[derive(Debug)]
 struct Entry {
-    glob: GlobMatcher,
+    glob: GlobSet,
     chunks: Vec<Chunk>,
 }
 
@@ -135,11 +136,16 @@ impl Entry {
         if !path.starts_with('/') {
             return Err(format!("path {path:?} does not start with /, the volume's root"));
         }
+        // A set of one: it needs no regex for a plain path, and where it needs
+        // one that is too large it says so; the matcher alone panics.
         let glob = GlobBuilder::new(path).literal_separator(true).build();
-        let glob: Glob =
-            glob.map_err(|error| format!("{path:?} is not a glob: {}", error.kind()))?;
+        let glob = glob.and_then(|glob| GlobSet::new([glob]));
+        let glob = glob.map_err(|error| {
+            let start: String = path.chars().take(80).collect();
+            format!("{start:?} is not a glob: {}", error.kind())
+        })?;
         chunks.sort_by_key(Chunk::start);
-        let entry = Self { glob: glob.compile_matcher(), chunks };
+        let entry = Self { glob, chunks };
         for chunk in &entry.chunks {
             match (&chunk.nodes, chunk.unit, &chunk.cells) {
                 (Some(_), None, None) => {}
@@ -196,6 +202,10 @@ fn read(file: &Path) -> Result<((SystemTime, u64), Entries)> {
 /// # Errors
 /// Says what is wrong, on one line.
 pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
+    read_toml(text).map_err(|what| Flat(&what).to_string())
+}
+
+fn read_toml(text: &str) -> std::result::Result<Entries, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Written {
@@ -224,6 +234,10 @@ pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
 /// # Errors
 /// Says what is wrong, on one line.
 pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
+    read_csv(text).map_err(|what| Flat(&what).to_string())
+}
+
+fn read_csv(text: &str) -> std::result::Result<Entries, String> {
     const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
     let mut rows = csv::ReaderBuilder::new()
         .comment(Some(b'#'))
@@ -354,6 +368,12 @@ cells = [[\"n2\"], [\"n3\"]]
         {
             assert!(parse_csv(text).is_err(), "{text:?}");
         }
+        for long in ["?", "[!a]", "*x", "{a,b}"].map(|part| part.repeat(1 << 20)) {
+            let toml = parse_toml(&format!("[[file]]\npath = \"/{long}\"")).unwrap_err();
+            assert!(toml.contains("is not a glob") && toml.len() < 1000, "{toml:.1000}");
+        }
+        let error = parse_csv("path,start,end,nodes\n/a,0\u{2},,x\n").unwrap_err();
+        assert!(error.contains("line 2") && !error.contains(char::is_control), "{error:?}");
     }
 
     #[test]
