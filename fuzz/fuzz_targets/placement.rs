@@ -8,9 +8,7 @@
 
 #![no_main]
 
-use fanfs::placement::{
-    ChunkMap, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table,
-};
+use fanfs::placement::{ChunkMap, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table};
 use fanfs::volume::{ByteRange, ReplicaSet};
 use libfuzzer_sys::fuzz_target;
 
