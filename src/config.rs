@@ -31,6 +31,7 @@ use serde::Deserialize as _;
 use toml::de::DeTable;
 
 pub use error::ConfigError;
+pub(crate) use error::Flat;
 use error::Problem;
 use outline::Outline;
 pub use placement::{Affinity, Placement};

@@ -89,7 +89,7 @@ impl fmt::Display for Place<'_> {
 
 /// Text that is not ours, with control characters escaped: a line break in a
 /// file name or in a quoted value must not break the one line.
-struct Flat<'a>(&'a str);
+pub(crate) struct Flat<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Flat<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,6 +7,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
 use super::error::ConfigError;
 use super::outline::Outline;
 use super::validate::{check_path, choice, in_range};
@@ -155,9 +157,15 @@ pub fn check_command(words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// What stands between braces in `word`.
+/// What stands between braces in `word`: from the first `{` to the next `}`,
+/// as it is filled in.
 fn places(word: &str) -> impl Iterator<Item = &str> {
-    word.split('{').skip(1).filter_map(|part| part.split_once('}')).map(|(name, _)| name)
+    let mut rest = word;
+    std::iter::from_fn(move || {
+        let (name, after) = rest.split_once('{')?.1.split_once('}')?;
+        rest = after;
+        Some(name)
+    })
 }
 
 pub(super) fn placement(
@@ -291,7 +299,34 @@ pub(super) fn affinities(
     replicas: &[Replica],
     outline: &Outline<'_>,
 ) -> Result<Vec<Affinity>, ConfigError> {
-    (1..).zip(written).map(|(number, rule)| affinity(number, rule, replicas, outline)).collect()
+    let rules = (1..).zip(written);
+    let rules: Vec<Affinity> = rules
+        .map(|(number, rule)| affinity(number, rule, replicas, outline))
+        .collect::<Result<_, _>>()?;
+    let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
+    globs(&paths).map_err(|error| {
+        let what = format!("the globs of all rules together are too much: {}", error.kind());
+        outline.refuse("affinity[1].path", what)
+    })?;
+    Ok(rules)
+}
+
+/// The globs of affinity rules, and the rule that each is part of: a rule for
+/// everything below a directory is one for the directory itself as well.
+///
+/// # Errors
+/// Where one of them is no glob, or they are too large to be matched.
+pub fn globs(paths: &[&str]) -> Result<(GlobSet, Vec<usize>), globset::Error> {
+    let mut globs = GlobSetBuilder::new();
+    let mut rule_of = Vec::new();
+    for (index, path) in paths.iter().enumerate() {
+        for glob in [Some(*path), path.strip_suffix("/**")].into_iter().flatten() {
+            let glob = if glob.is_empty() { "/" } else { glob };
+            globs.add(GlobBuilder::new(glob).literal_separator(true).build()?);
+            rule_of.push(index);
+        }
+    }
+    Ok((globs.build()?, rule_of))
 }
 
 fn affinity(
@@ -307,8 +342,9 @@ fn affinity(
         let what = format!("{path:?} does not start with /, the volume's root");
         return Err(outline.refuse(&key("path"), what));
     }
-    globset::Glob::new(&path).map_err(|error| {
-        outline.refuse(&key("path"), format!("{path:?} is not a glob: {}", error.kind()))
+    globs(&[&path]).map_err(|error| {
+        let start: String = path.chars().take(80).collect();
+        outline.refuse(&key("path"), format!("{start:?} is not a glob: {}", error.kind()))
     })?;
     let (name, wanted) = match (&written.replica, &written.node) {
         (Some(replica), None) => ("replica", replica),

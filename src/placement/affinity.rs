@@ -7,9 +7,10 @@
 
 use std::path::Path;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::GlobSet;
 
 use crate::config::Affinity;
+use crate::config::placement::globs;
 use crate::volume::ReplicaSet;
 
 /// All rules of a volume.
@@ -33,19 +34,9 @@ pub struct Pin {
 impl Affinities {
     /// The rules in the order of the configuration, which has checked them.
     pub fn new(rules: &[Affinity]) -> Self {
-        let mut globs = GlobSetBuilder::new();
-        let mut rule_of = Vec::new();
-        for (index, rule) in rules.iter().enumerate() {
-            let directory = rule.path.strip_suffix("/**");
-            for glob in [Some(&*rule.path), directory].into_iter().flatten() {
-                let glob = if glob.is_empty() { "/" } else { glob };
-                if let Ok(glob) = GlobBuilder::new(glob).literal_separator(true).build() {
-                    globs.add(glob);
-                    rule_of.push(index);
-                }
-            }
-        }
-        Self { rules: rules.to_vec(), globs: globs.build().unwrap_or_default(), rule_of }
+        let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
+        let (globs, rule_of) = globs(&paths).unwrap_or_default();
+        Self { rules: rules.to_vec(), globs, rule_of }
     }
 
     /// The rules.

@@ -18,7 +18,7 @@
 //! against a live cluster.
 //!
 //! A target's node is what stands behind the `@`. Which nodes a buddy group is
-//! on is not printed: it is named `group N`, for the configuration to match.
+//! on is not printed: it is named `group-N`, for the configuration to match.
 //!
 //! Not handled: patterns other than these two, which are refused; data that is
 //! on a remote target alone.
@@ -156,7 +156,7 @@ fn read_item(line: usize, item: &str, kind: Pattern) -> Result<Vec<String>> {
     let mut words = item.split_whitespace();
     let id = number(line, words.next(), "a storage target's or a buddy group's number")?;
     if kind == Pattern::Groups {
-        return Ok(vec![format!("group {id}")]);
+        return Ok(vec![format!("group-{id}")]);
     }
     match (words.next(), words.next()) {
         // Printed for a target whose node the management does not know.
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn a_mirrored_file_goes_round_its_groups() {
         let map = parse(MIRROR, 3 << 20).unwrap();
-        let (one, two) = (vec!["group 1"], vec!["group 2"]);
+        let (one, two) = (vec!["group-1"], vec!["group-2"]);
         let expected =
             [(0, 1 << 20, one.clone()), (1 << 20, 2 << 20, two), (2 << 20, 3 << 20, one)];
         assert_eq!(listed(&map), expected);

@@ -181,7 +181,8 @@ impl Builder {
         // Names come from a tool's output, go to logs and terminals, and are
         // host names, addresses or volume names.
         if name.is_empty() || name.len() > 253 || name.chars().any(char::is_control) {
-            return Err(PlacementError::Nonsense(format!("{name:.80?} is not a node's name")));
+            let start: String = name.chars().take(80).collect();
+            return Err(PlacementError::Nonsense(format!("{start:?} is not a node's name")));
         }
         if self.map.nodes.len() >= MOST_NODES {
             return Err(PlacementError::Nonsense(format!("more than {MOST_NODES} nodes")));

@@ -196,6 +196,9 @@ mod tests {
     fn an_unknown_place_is_refused() {
         let error = Template::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
         assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
+        // As it would be filled in.
+        assert!(Template::new(vec!["{a{path}".into()]).is_err());
+        assert!(Template::new(vec!["a{b".into(), "}{path}{".into()]).is_ok());
         assert!(Template::new(vec![]).is_err());
         assert!(Template::new(vec![String::new()]).is_err());
     }

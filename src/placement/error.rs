@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::config::Flat;
+
 /// Why a provider has no answer. Each is one line without names of files:
 /// it goes to the log.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +34,7 @@ pub enum PlacementError {
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
     /// The answer does not have the form that it should have.
-    #[error("line {line} of the answer: {what}")]
+    #[error("line {line} of the answer: {}", Flat(.what))]
     Line {
         /// From 1.
         line: usize,
@@ -40,10 +42,10 @@ pub enum PlacementError {
         what: String,
     },
     /// The answer has the right form and cannot be.
-    #[error("the answer makes no sense: {0}")]
+    #[error("the answer makes no sense: {}", Flat(.0))]
     Nonsense(String),
     /// The service could not be asked.
-    #[error("{at}: {what}")]
+    #[error("{}: {}", Flat(.at), Flat(.what))]
     Service {
         /// Its address.
         at: String,

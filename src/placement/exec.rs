@@ -144,6 +144,8 @@ mod tests {
             assert!(parse(output.as_bytes(), 100).is_err(), "{output}");
         }
         assert!(parse(b"{}", 100).unwrap().is_empty());
+        let error = parse(b"{\"a\\n\\u001b[1m\": 0}", 100).unwrap_err().to_string();
+        assert!(error.contains("unknown field") && !error.contains(char::is_control), "{error:?}");
     }
 
     proptest! {

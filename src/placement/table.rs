@@ -21,17 +21,19 @@
 //!
 //! The first glob that matches a path counts; a path that none matches is not
 //! known. The table is read again when its file has changed; while the new one
-//! is unusable the old one counts.
+//! is unusable nothing is answered, and what was answered before counts.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use globset::{Glob, GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet};
 use parking_lot::Mutex;
 use serde::Deserialize;
 
 use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
+use crate::config::Flat;
 use crate::config::units::Size;
 use crate::volume::ByteRange;
 
@@ -83,12 +85,7 @@ impl Provider for Table {
     fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
         Box::pin(async move {
             // A file on a local disk, and most often not even that.
-            let entries = self.entries()?;
-            let path = Path::new("/").join(&query.path);
-            match entries.0.iter().find(|entry| entry.glob.is_match(&path)) {
-                Some(entry) => entry.map(query.size),
-                None => Ok(ChunkMap::default()),
-            }
+            self.entries()?.map(&query.path, query.size)
         })
     }
 }
@@ -97,9 +94,24 @@ impl Provider for Table {
 #[derive(Debug)]
 pub struct Entries(Vec<Entry>);
 
+impl Entries {
+    /// What they say of a file of `size` bytes; `path` is relative to the
+    /// volume's root.
+    ///
+    /// # Errors
+    /// As [`Builder::striped`].
+    pub fn map(&self, path: &Path, size: u64) -> Result<ChunkMap> {
+        let path = Path::new("/").join(path);
+        match self.0.iter().find(|entry| entry.glob.is_match(&path)) {
+            Some(entry) => entry.map(size),
+            None => Ok(ChunkMap::default()),
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
-    glob: GlobMatcher,
+    glob: GlobSet,
     chunks: Vec<Chunk>,
 }
 
@@ -124,11 +136,16 @@ impl Entry {
         if !path.starts_with('/') {
             return Err(format!("path {path:?} does not start with /, the volume's root"));
         }
+        // A set of one: it needs no regex for a plain path, and where it needs
+        // one that is too large it says so; the matcher alone panics.
         let glob = GlobBuilder::new(path).literal_separator(true).build();
-        let glob: Glob =
-            glob.map_err(|error| format!("{path:?} is not a glob: {}", error.kind()))?;
+        let glob = glob.and_then(|glob| GlobSet::new([glob]));
+        let glob = glob.map_err(|error| {
+            let start: String = path.chars().take(80).collect();
+            format!("{start:?} is not a glob: {}", error.kind())
+        })?;
         chunks.sort_by_key(Chunk::start);
-        let entry = Self { glob: glob.compile_matcher(), chunks };
+        let entry = Self { glob, chunks };
         for chunk in &entry.chunks {
             match (&chunk.nodes, chunk.unit, &chunk.cells) {
                 (Some(_), None, None) => {}
@@ -185,6 +202,10 @@ fn read(file: &Path) -> Result<((SystemTime, u64), Entries)> {
 /// # Errors
 /// Says what is wrong, on one line.
 pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
+    read_toml(text).map_err(|what| Flat(&what).to_string())
+}
+
+fn read_toml(text: &str) -> std::result::Result<Entries, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Written {
@@ -213,6 +234,10 @@ pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
 /// # Errors
 /// Says what is wrong, on one line.
 pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
+    read_csv(text).map_err(|what| Flat(&what).to_string())
+}
+
+fn read_csv(text: &str) -> std::result::Result<Entries, String> {
     const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
     let mut rows = csv::ReaderBuilder::new()
         .comment(Some(b'#'))
@@ -223,6 +248,8 @@ pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
         return Err(format!("line 1: the columns are not {}", COLUMNS.join(",")));
     }
     let mut files: Vec<(String, Vec<Chunk>)> = Vec::new();
+    // A table may have a line for each file of a large tree.
+    let mut index: HashMap<String, usize> = HashMap::new();
     for row in rows.records() {
         let row = row.map_err(|error| error.to_string().replace('\n', " "))?;
         let line = row.position().map_or(0, csv::Position::line);
@@ -240,9 +267,12 @@ pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
             unit: None,
             cells: None,
         };
-        match files.iter_mut().find(|(path, _)| *path == row[0]) {
-            Some((_, chunks)) => chunks.push(chunk),
-            None => files.push((row[0].to_owned(), vec![chunk])),
+        match index.get(&row[0]) {
+            Some(at) => files[*at].1.push(chunk),
+            None => {
+                index.insert(row[0].to_owned(), files.len());
+                files.push((row[0].to_owned(), vec![chunk]));
+            }
         }
     }
     let entries = files.into_iter().map(|(path, chunks)| Entry::new(&path, chunks));
@@ -338,6 +368,22 @@ cells = [[\"n2\"], [\"n3\"]]
         {
             assert!(parse_csv(text).is_err(), "{text:?}");
         }
+        for long in ["?", "[!a]", "*x", "{a,b}"].map(|part| part.repeat(1 << 20)) {
+            let toml = parse_toml(&format!("[[file]]\npath = \"/{long}\"")).unwrap_err();
+            assert!(toml.contains("is not a glob") && toml.len() < 1000, "{toml:.1000}");
+        }
+        let error = parse_csv("path,start,end,nodes\n/a,0\u{2},,x\n").unwrap_err();
+        assert!(error.contains("line 2") && !error.contains(char::is_control), "{error:?}");
+    }
+
+    #[test]
+    fn lines_of_one_path_belong_together_wherever_they_stand() {
+        let lines: String = (0..100).map(|i| format!("/a/{i},0B,1KiB,n{}\n", i % 7)).collect();
+        let apart = format!("path,start,end,nodes\n{lines}/a/5,1KiB,,n9\n");
+        let map = parse_csv(&apart).unwrap().map(Path::new("a/5"), 2000).unwrap();
+        assert_eq!(map.nodes().iter().map(|node| &**node).collect::<Vec<_>>(), ["n5", "n9"]);
+        let error = parse_csv(&apart.replace(",1KiB,,n9", ",1000B,,n9")).unwrap_err();
+        assert!(error.starts_with("\"/a/5\": "), "{error}");
     }
 
     proptest! {

@@ -50,6 +50,39 @@ fn each_provider_takes_its_own_keys() {
 }
 
 #[test]
+fn every_example_in_the_documentation_is_taken() {
+    let text = include_str!("../../docs/PLACEMENT.md");
+    let blocks = |language: &str| {
+        let fence = format!("\n```{language}\n");
+        let blocks = text.split(&*fence).skip(1);
+        blocks.map(|block| block.split("\n```").next().unwrap()).collect::<Vec<_>>()
+    };
+    let mut providers = 0;
+    for block in blocks("toml") {
+        let text = match block {
+            table if table.starts_with("[[file]]") => {
+                fanfs::placement::table::parse_toml(table).unwrap();
+                continue;
+            }
+            own if own.contains("[volume]") => {
+                own.replace("[volume]", "[volume]\nname = 'd'\nmode = 'shared'")
+            }
+            part => format!("[volume]\nname = 'd'\nmode = 'shared'\n{part}"),
+        };
+        let replica = "\n[[replica]]\npath = '/mnt/x'\nnode = 'storage1.example.com'\n";
+        parse(&(text + replica)).unwrap();
+        providers += usize::from(block.contains("[placement]"));
+    }
+    assert!(providers >= 11, "{providers}");
+    for block in blocks("json") {
+        fanfs::placement::exec::parse(block.as_bytes(), u64::MAX).unwrap();
+    }
+    for block in blocks("csv") {
+        fanfs::placement::table::parse_csv(block).unwrap();
+    }
+}
+
+#[test]
 fn what_a_provider_cannot_use_is_refused() {
     for (text, expected) in [
         (
@@ -166,6 +199,13 @@ fn affinities_name_replicas_or_nodes() {
     ] {
         assert_eq!(parse(&with(&format!("{text}[[affinity]]\n{rule}\n"))).unwrap_err(), expected);
     }
+    // Each is a glob, and no regex of so many can be made.
+    let rule = format!("[[affinity]]\npath = '/{}b'\nnode = 'n1'\n", "[!a]".repeat(20_000));
+    let error = parse(&with(&format!("{text}{}", rule.repeat(30)))).map(drop).unwrap_err();
+    assert!(error.starts_with("v.toml:15: key `affinity[1].path`: the globs of"), "{error}");
+    let rule = format!("[[affinity]]\npath = '/{}b'\nnode = 'n1'\n", "[!a]".repeat(200_000));
+    let error = parse(&with(&format!("{text}{rule}"))).map(drop).unwrap_err();
+    assert!(error.contains("is not a glob") && error.len() < 1000, "{error:.1000}");
     let table = parse(&with("[affinity]\npath = '/x'")).unwrap_err();
     assert_eq!(
         table,
