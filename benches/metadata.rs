@@ -44,7 +44,9 @@ fn main() {
     let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir().unwrap();
     let (one, many) = trees(room.path());
     println!("{calls} calls, {THREADS} threads, {FILES} files\n");
-    println!("| r2 is slower by | rule | calls/s | to spread | on r1 | on r2 | quicker by status |");
+    println!(
+        "| r2 is slower by | rule | calls/s | to spread | on r1 | on r2 | quicker by status |"
+    );
     println!("|---|---|---:|---:|---:|---:|---|");
     for delay in delays {
         let rows = [
