@@ -17,7 +17,7 @@ use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check};
 use crate::config::{self, Config};
 use crate::control;
-use crate::daemon::{Mount, backends};
+use crate::daemon::{Mount, StartError, backends};
 use crate::telemetry;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 
@@ -132,8 +132,11 @@ fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, F
     }
     let backends = backends(&config).map_err(Failure::failed)?;
     let name = config.volume.name.clone();
-    let mount = Mount::start(config, backends, &args.mount_point, &options.extra)
-        .map_err(Failure::failed)?;
+    let mount = Mount::start(config, backends, &args.mount_point, &options.extra);
+    let mount = mount.map_err(|error| match error {
+        StartError::Placement { .. } => Failure::usage(error),
+        _ => Failure::failed(error),
+    })?;
     tracing::info!(volume = %name, at = %mount.mount_point().display(), "mounted");
     Ok(mount)
 }
