@@ -123,7 +123,9 @@ fn run(command: Command) -> Outcome {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Check { volume, json } => {
-            check::run(&crate::config::load(&volume).map_err(Failure::usage)?, json)
+            let config = crate::config::load(&volume).map_err(Failure::usage)?;
+            crate::daemon::check_placement(&config).map_err(Failure::usage)?;
+            check::run(&config, json)
         }
         Command::Status(args) => status::run(&args),
         Command::Simulate(args) => simulate::run(&args),

@@ -23,7 +23,7 @@ use crate::config::{Affinity, CachePolicy, Config};
 use crate::control::{self, AffinityStatus, Control, ReplicaStatus, Status};
 use crate::fs::{Fs, FsPolicy, PinnedTimes};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
-use crate::placement::{Locator, PlacementError};
+use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
 use crate::scheduler::{ReplicaPolicy, metadata};
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
@@ -144,6 +144,19 @@ pub fn backends(config: &Config) -> Result<ReplicaMap<Arc<dyn Backend>>, StartEr
     config.replicas.iter().map(open).collect::<Result<Vec<_>, _>>().map(ReplicaMap::from_iter)
 }
 
+/// Looks whether the placement provider can be used as it is configured.
+///
+/// # Errors
+/// [`StartError::Placement`] where it cannot.
+pub fn check_placement(config: &Config) -> Result<(), StartError> {
+    usable_source(config).map(drop)
+}
+
+fn usable_source(config: &Config) -> Result<Source, StartError> {
+    placing::provider(config)
+        .map_err(|error| StartError::Placement { source_file: config.source.clone(), error })
+}
+
 impl Mount {
     /// Mounts a volume over `backends`, one for each replica of `config`.
     ///
@@ -163,8 +176,7 @@ impl Mount {
             .enable_all()
             .build()
             .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
-        let source = placing::provider(&config)
-            .map_err(|error| StartError::Placement { source_file: config.source.clone(), error })?;
+        let source = usable_source(&config)?;
         let locator = placing::locator(&config, source, runtime.handle().clone());
         let core =
             Core::new(config, backends, locator, mount_point.clone(), runtime.handle().clone());

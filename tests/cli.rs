@@ -4,5 +4,7 @@
 mod daemon;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/placement.rs"]
+mod placement;
 #[path = "cli/room.rs"]
 mod room;

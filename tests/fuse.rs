@@ -11,5 +11,7 @@ mod content;
 mod faults;
 #[path = "fuse/namespace.rs"]
 mod namespace;
+#[path = "fuse/placement.rs"]
+mod placement;
 #[path = "fuse/rig.rs"]
 mod rig;

@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+use crate::volume::ByteRange;
 
 /// Which calls a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +51,20 @@ pub struct FaultRule {
     pub after: u64,
     /// How many calls it then hits.
     pub count: u64,
+    /// Only reads that begin in here, if it is given.
+    pub within: Option<ByteRange>,
 }
 
 impl FaultRule {
     /// Hits every call of `op` from now on.
     pub fn always(op: Op, fault: Fault) -> Self {
-        Self { op, fault, after: 0, count: u64::MAX }
+        Self { op, fault, after: 0, count: u64::MAX, within: None }
+    }
+
+    fn is_about(&self, op: Op, offset: Option<u64>) -> bool {
+        let inside =
+            |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
+        (self.op == op || self.op == Op::Any) && self.within.is_none_or(inside)
     }
 }
 
@@ -81,8 +90,12 @@ impl FaultScript {
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
     fn meet(&self, op: Op) -> Result<usize> {
+        self.meet_at(op, None)
+    }
+
+    fn meet_at(&self, op: Op, offset: Option<u64>) -> Result<usize> {
         let mut rules = self.rules.lock();
-        let Some(rule) = rules.iter_mut().find(|r| r.op == op || r.op == Op::Any) else {
+        let Some(rule) = rules.iter_mut().find(|rule| rule.is_about(op, offset)) else {
             return Ok(usize::MAX);
         };
         if rule.after > 0 {
@@ -177,7 +190,7 @@ impl BackendFile for FaultyFile {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let most = self.script.meet(Op::Read)?.min(buf.len());
+        let most = self.script.meet_at(Op::Read, Some(offset))?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
     }
 

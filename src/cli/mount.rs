@@ -17,7 +17,7 @@ use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check};
 use crate::config::{self, Config};
 use crate::control;
-use crate::daemon::{Mount, backends};
+use crate::daemon::{Mount, backends, check_placement};
 use crate::telemetry;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 
@@ -123,6 +123,7 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
 }
 
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
+    check_placement(&config).map_err(Failure::usage)?;
     let question = check::question(&config, Some(&absolute(&args.mount_point)));
     for finding in survey(question, DEFAULT_LIMIT).findings() {
         match finding.severity {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 
 use super::{Failure, Outcome, absolute, say, to_json};
-use crate::control::{self, Status};
+use crate::control::{self, ReplicaStatus, Status};
 use crate::scheduler::health::HealthState;
 
 /// Arguments of `fanfs status`.
@@ -145,5 +145,60 @@ fn table(status: &Status) -> String {
         g.inodes,
         g.requests
     );
+    placement(&mut text, status);
+    affinities(&mut text, status);
     text
+}
+
+/// Where chunks are, as far as somebody was to say so.
+fn placement(text: &mut String, status: &Status) {
+    let p = &status.placement;
+    if p.provider == "none" {
+        return;
+    }
+    let sum = |of: fn(&ReplicaStatus) -> u64| status.replicas.iter().map(of).sum::<u64>();
+    let local = sum(|replica| replica.counters.bytes_local);
+    let known = local + sum(|replica| replica.counters.bytes_remote);
+    let _ = write!(text, "  placement: {}, {} files", p.provider, p.files);
+    if p.provider != "learned" {
+        let _ = write!(text, ", {} answers, {} failures", p.answers, p.failures);
+    }
+    if p.asking > 0 {
+        let _ = write!(text, ", {} being asked", p.asking);
+    }
+    if p.disbelieved > 0 {
+        let _ = write!(text, ", {} not believed", p.disbelieved);
+    }
+    if known > 0 {
+        let percent = 100.0 * local as f64 / known as f64;
+        let _ = write!(text, "; {percent:.0} % of {} read locally", size(known));
+    }
+    line!(text, "");
+    if let Some(error) = &p.failing {
+        line!(text, "  warning: placement fails: {error}");
+    }
+    if !p.unmatched.is_empty() {
+        let names = p.unmatched.join(", ");
+        line!(text, "  warning: no replica is on {names}; `aliases` can tie them together");
+    }
+}
+
+/// What is pinned, and whether that pays.
+fn affinities(text: &mut String, status: &Status) {
+    for rule in &status.affinities {
+        let time = |name: &String| {
+            let index = status.replicas.iter().position(|replica| replica.name == *name)?;
+            rule.times_us.get(index).copied().filter(|time| *time > 0)
+        };
+        let names = rule.replicas.join(", ");
+        let _ = write!(text, "  affinity {} -> {names}: {} calls", rule.path, rule.calls);
+        if let Some(time) = rule.replicas.iter().filter_map(time).min() {
+            let _ = write!(text, ", {}", micros(time));
+        }
+        if let Some((name, time)) = rule.quicker.as_ref().and_then(|name| Some((name, time(name)?)))
+        {
+            let _ = write!(text, "; {name} is quicker ({})", micros(time));
+        }
+        line!(text, "");
+    }
 }

@@ -230,7 +230,13 @@ impl<T: Send + 'static> Call<T> {
             let call = Arc::clone(self);
             let asked = Instant::now();
             let job = move |backend: &dyn Backend| {
+                let begun = Instant::now();
                 let answer = (call.op)(replica, backend);
+                if let Some(pin) = call.spot.pin {
+                    // Without the wait for a thread: those who take all the
+                    // calls would seem slower than those who take none.
+                    call.caller.pinned_times[pin.rule].took(replica, begun.elapsed());
+                }
                 call.answered(replica, answer, asked.elapsed());
             };
             match self.caller.replicas[replica].submit(Lane::Metadata, job) {
@@ -248,9 +254,6 @@ impl<T: Send + 'static> Call<T> {
         let caller = &self.caller;
         let counters = &caller.replicas[replica].counters;
         caller.times.took(replica, took);
-        if let Some(pin) = self.spot.pin {
-            caller.pinned_times[pin.rule].took(replica, took);
-        }
         let answer = match answer {
             Err(error) if !error.is_definite() => {
                 if error.is_replica_fault() {

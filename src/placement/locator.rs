@@ -220,7 +220,7 @@ impl Locator {
         }
         let (locator, provider, file) = (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
         self.runtime.spawn(async move {
-            let asked = Asked { locator: &locator, file: &file, offset };
+            let asked = Asked { locator: &locator, file: &file, offset, ended: false };
             let turn = locator.turns.acquire().await;
             let whole = ByteRange::new(0, file.query.size);
             let query = Query { range: piece.intersect(whole), ..file.query.clone() };
@@ -305,6 +305,18 @@ impl Locator {
         chunks.map(|node| sets[node])
     }
 
+    fn failed(&self, error: &str) {
+        self.failures.fetch_add(1, Relaxed);
+        *self.failing.lock() = Some(error.to_owned());
+        if !self.is_failing.swap(true, Relaxed) {
+            tracing::warn!(
+                provider = self.provider_name(),
+                error,
+                "no placement; all replicas are candidates until it is answered"
+            );
+        }
+    }
+
     /// What `fanfs status` shows.
     pub fn status(&self) -> PlacementStatus {
         PlacementStatus {
@@ -326,11 +338,13 @@ struct Asked<'a> {
     locator: &'a Locator,
     file: &'a FileAt,
     offset: u64,
+    ended: bool,
 }
 
 impl Asked<'_> {
-    fn end(self, answer: Result<ChunkMap, PlacementError>) {
+    fn end(mut self, answer: Result<ChunkMap, PlacementError>) {
         let (locator, policy) = (self.locator, &self.locator.policy);
+        self.ended = true;
         match answer {
             Ok(chunks) => {
                 let mapped = locator.map(&chunks);
@@ -341,23 +355,16 @@ impl Asked<'_> {
                     tracing::info!("placement is answered again");
                 }
             }
-            Err(error) => {
-                locator.failures.fetch_add(1, Relaxed);
-                *locator.failing.lock() = Some(error.to_string());
-                if !locator.is_failing.swap(true, Relaxed) {
-                    tracing::warn!(
-                        provider = locator.provider_name(),
-                        %error,
-                        "no placement; all replicas are candidates until it is answered"
-                    );
-                }
-            }
+            Err(error) => locator.failed(&error.to_string()),
         }
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
+        if !self.ended && std::thread::panicking() {
+            self.locator.failed("the provider broke off; that is a bug in fanfs");
+        }
         // Nothing where it has been answered: then a time is set.
         self.file.placement.settle(self.offset, Instant::now() + self.locator.policy.retry_after);
         self.locator.asking.fetch_sub(1, Relaxed);

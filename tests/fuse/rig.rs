@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Backend, Directory, FaultScript, Faulty};
+use fanfs::backend::{Backend, Directory, FaultScript, Faulty, RateLimited};
 use fanfs::config;
 use fanfs::control::Status;
 use fanfs::daemon::{Extra, Mount};
@@ -19,11 +19,25 @@ pub(crate) struct Setup {
     pub(crate) copies: bool,
     pub(crate) read: &'static str,
     pub(crate) rest: &'static str,
+    /// Tables after all others.
+    pub(crate) more: String,
+    /// More keys of each replica, as far as they go.
+    pub(crate) keys: &'static [&'static str],
+    /// Most MiB a second that each replica delivers; 0 for no limit.
+    pub(crate) rates: [u64; 3],
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Self { replicas: 3, copies: false, read: "", rest: "" }
+        Self {
+            replicas: 3,
+            copies: false,
+            read: "",
+            rest: "",
+            more: String::new(),
+            keys: &[],
+            rates: [0; 3],
+        }
     }
 }
 
@@ -64,12 +78,15 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
             let copied = Command::new("cp").arg("-a").arg(root(&room)).arg(&dir).status().unwrap();
             assert!(copied.success());
         }
-        text.push_str(&format!("[[replica]]\npath = \"/test/r{i}\"\n"));
+        let keys = setup.keys.get(i).copied().unwrap_or_default();
+        text.push_str(&format!("[[replica]]\npath = \"/test/r{i}\"\n{keys}\n"));
         let script = Arc::new(FaultScript::default());
-        backends.push(Arc::new(Faulty::new(Directory::open(&dir).unwrap(), Arc::clone(&script))));
+        let rate = setup.rates.get(i).copied().unwrap_or_default() << 20;
+        let link = RateLimited::new(Directory::open(&dir).unwrap(), rate);
+        backends.push(Arc::new(Faulty::new(link, Arc::clone(&script))));
         scripts.push(script);
     }
-    text.push_str(&format!("[read]\n{}\n{}\n", setup.read, setup.rest));
+    text.push_str(&format!("[read]\n{}\n{}\n{}\n", setup.read, setup.rest, setup.more));
     let config = config::parse(&text, Path::new("test")).unwrap();
     let backends = ReplicaMap::from_iter(backends);
     let mount = start(config, backends.clone(), room.path());
@@ -88,6 +105,26 @@ impl Rig {
         let config = config::parse(&self.text, Path::new("test")).unwrap();
         self.mount = Some(start(config, self.backends.clone(), self.room.path()));
         self
+    }
+
+    /// Unmounts, and says how long that took.
+    pub(crate) fn end(mut self) -> Duration {
+        let started = Instant::now();
+        self.mount.take().unwrap().stop().unwrap();
+        started.elapsed()
+    }
+
+    /// The status, once it `holds`, which must be within a few seconds.
+    pub(crate) fn eventually(&self, what: &str, holds: impl Fn(&Status) -> bool) -> Status {
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let status = self.status();
+            if holds(&status) {
+                return status;
+            }
+            assert!(Instant::now() < until, "it never came to this: {what}: {status:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// A path in the mount.

@@ -1,0 +1,313 @@
+//! The locator and a provider that does as it is told: how often it is asked,
+//! how many at once, and what follows when it fails, hangs or panics.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use fanfs::placement::{
+    Answering, Builder, FileAt, Ground, Locator, LocatorPolicy, NodeNames, PlacementError,
+    PlacementStatus, Provider, Query, Source,
+};
+use fanfs::volume::{FileVersion, ReplicaId, ReplicaSet};
+use tokio::sync::Semaphore;
+
+const MIB: u64 = 1 << 20;
+
+/// What one question to a piecewise provider is about.
+const PIECE: u64 = fanfs::placement::file::PIECE;
+
+#[derive(Clone, Copy)]
+enum Does {
+    /// Says that all is on n2.
+    Answers,
+    Fails,
+    Hangs,
+    Panics,
+    /// Answers when it is let go.
+    Waits,
+}
+
+struct Scripted {
+    does: parking_lot::Mutex<Does>,
+    piecewise: bool,
+    asked: AtomicUsize,
+    inside: AtomicUsize,
+    most_inside: AtomicUsize,
+    gate: Semaphore,
+}
+
+/// Counts a call that is inside, for as long as it is.
+struct Inside<'a>(&'a Scripted);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Provider for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    fn is_piecewise(&self) -> bool {
+        self.piecewise
+    }
+
+    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, SeqCst);
+            self.most_inside.fetch_max(self.inside.fetch_add(1, SeqCst) + 1, SeqCst);
+            let _inside = Inside(self);
+            let does = *self.does.lock();
+            match does {
+                Does::Answers => {}
+                Does::Fails => return Err(PlacementError::NotFound),
+                Does::Hangs => std::future::pending::<()>().await,
+                Does::Panics => panic!("as it was told to"),
+                Does::Waits => drop(self.gate.acquire().await),
+            }
+            let mut builder = Builder::new();
+            builder.chunk(query.range, ["n2"])?;
+            Ok(builder.finish())
+        })
+    }
+}
+
+struct Rig {
+    provider: Arc<Scripted>,
+    locator: Arc<Locator>,
+    runtime: tokio::runtime::Runtime,
+}
+
+const POLICY: LocatorPolicy = LocatorPolicy {
+    ttl: Duration::from_secs(600),
+    retry_after: Duration::from_secs(600),
+    smallest: 0,
+    timeout: Duration::from_secs(20),
+};
+
+fn rig(does: Does, piecewise: bool, policy: LocatorPolicy) -> Rig {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let provider = Arc::new(Scripted {
+        does: parking_lot::Mutex::new(does),
+        piecewise,
+        asked: AtomicUsize::new(0),
+        inside: AtomicUsize::new(0),
+        most_inside: AtomicUsize::new(0),
+        gate: Semaphore::new(0),
+    });
+    let mut names = NodeNames::new();
+    for i in 0..2 {
+        names.add(ReplicaId::new(i), &format!("n{}", i + 1));
+    }
+    let ground =
+        Ground { names, directories: vec!["/r1".into(), "/r2".into()], ..Ground::default() };
+    let source = Source::Provider(Arc::clone(&provider) as Arc<dyn Provider>);
+    let locator = Arc::new(Locator::new(source, policy, ground, runtime.handle().clone()));
+    Rig { provider, locator, runtime }
+}
+
+impl Rig {
+    fn file(&self, path: &str, size: u64) -> Arc<FileAt> {
+        let version = FileVersion { ino: 7, size, mtime: (0, 0), ctime: (0, 0) };
+        self.locator.file(Path::new(path), version).unwrap()
+    }
+
+    fn prompt(&self, file: &Arc<FileAt>, offset: u64) {
+        self.locator.prompt(file, offset, Instant::now());
+    }
+
+    fn asked(&self) -> usize {
+        self.provider.asked.load(SeqCst)
+    }
+
+    fn eventually(&self, what: &str, holds: impl Fn(&PlacementStatus) -> bool) {
+        let until = Instant::now() + Duration::from_secs(8);
+        while !holds(&self.locator.status()) {
+            let status = self.locator.status();
+            assert!(Instant::now() < until, "it never came to this: {what}: {status:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Prompts until that has been asked once more.
+    fn prompt_until_asked(&self, file: &Arc<FileAt>, since: Instant) -> Duration {
+        let before = self.asked();
+        self.eventually("it is asked again", |_| {
+            self.prompt(file, 0);
+            self.asked() > before
+        });
+        since.elapsed()
+    }
+
+    fn do_now(&self, does: Does) {
+        *self.provider.does.lock() = does;
+    }
+}
+
+fn on_n2() -> Option<ReplicaSet> {
+    Some(ReplicaSet::EMPTY.with(ReplicaId::new(1)))
+}
+
+#[test]
+fn a_piece_is_asked_about_once_however_many_read_it() {
+    let rig = rig(Does::Waits, true, POLICY);
+    let file = rig.file("f", 3 * PIECE);
+    for offset in [0, 1, PIECE - 1, PIECE, 2 * PIECE - 1].into_iter().cycle().take(500) {
+        rig.prompt(&file, offset);
+    }
+    rig.eventually("both pieces are asked about", |status| status.asking == 2 && rig.asked() == 2);
+    assert_eq!(file.placement.local(0, Instant::now()), None, "nobody waits for the answer");
+    rig.provider.gate.add_permits(100);
+    rig.eventually("both are answered", |status| status.answers == 2);
+    for _ in 0..100 {
+        rig.prompt(&file, 5);
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.asked(), 2);
+    let now = Instant::now();
+    assert_eq!(file.placement.local(PIECE + 5, now), on_n2());
+    assert_eq!(file.placement.local(2 * PIECE, now), None, "nobody has read there");
+}
+
+#[test]
+fn an_answer_that_is_old_is_asked_for_again_and_counts_meanwhile() {
+    let rig =
+        rig(Does::Answers, false, LocatorPolicy { ttl: Duration::from_millis(300), ..POLICY });
+    let file = rig.file("f", MIB);
+    let started = Instant::now();
+    rig.prompt(&file, 0);
+    rig.eventually("it is answered", |status| status.answers == 1);
+    rig.do_now(Does::Waits);
+    let took = rig.prompt_until_asked(&file, started);
+    assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
+    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+    rig.provider.gate.add_permits(1);
+    rig.eventually("it is answered again", |status| status.answers == 2 && status.asking == 0);
+}
+
+#[test]
+fn after_a_failure_it_is_left_alone_for_a_while() {
+    let policy = LocatorPolicy { retry_after: Duration::from_millis(300), ..POLICY };
+    let rig = rig(Does::Fails, false, policy);
+    let file = rig.file("f", MIB);
+    let started = Instant::now();
+    rig.prompt(&file, 0);
+    rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
+    let failing = rig.locator.status().failing;
+    assert_eq!(failing.as_deref(), Some("the file is not known there"));
+    assert_eq!(file.placement.local(0, Instant::now()), None, "all are candidates");
+    rig.do_now(Does::Answers);
+    let took = rig.prompt_until_asked(&file, started);
+    assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
+    rig.eventually("it works again", |status| status.answers == 1 && status.failing.is_none());
+    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+}
+
+#[test]
+fn a_provider_that_never_ends_is_cut_off() {
+    let policy = LocatorPolicy { timeout: Duration::from_millis(100), ..POLICY };
+    let rig = rig(Does::Hangs, false, policy);
+    let file = rig.file("f", MIB);
+    rig.prompt(&file, 0);
+    rig.eventually("it is cut off", |status| status.failures == 1 && status.asking == 0);
+    let failing = rig.locator.status().failing.unwrap();
+    assert!(failing.starts_with("no answer within "), "{failing}");
+    assert_eq!(rig.provider.inside.load(SeqCst), 0, "it is still at it");
+}
+
+#[test]
+fn no_more_than_four_questions_are_under_way() {
+    let rig = rig(Does::Waits, false, POLICY);
+    let files: Vec<_> = (0..20).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
+    for file in &files {
+        rig.prompt(file, 0);
+    }
+    rig.eventually("four are asked", |status| status.asking == 20 && rig.asked() == 4);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(rig.asked(), 4);
+    rig.provider.gate.add_permits(100);
+    rig.eventually("all are answered", |status| status.answers == 20 && status.asking == 0);
+    assert_eq!(rig.provider.most_inside.load(SeqCst), 4);
+}
+
+#[test]
+fn many_files_do_not_make_it_grow() {
+    let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
+    let rig = rig(Does::Waits, false, policy);
+    let files: Vec<_> = (0..5000).map(|i| rig.file(&format!("f{i}"), MIB)).collect();
+    let started = Instant::now();
+    for file in &files {
+        rig.prompt(file, 0);
+    }
+    let status = rig.locator.status();
+    assert_eq!(status.files, 4096);
+    assert!(status.asking <= 260, "{} questions wait", status.asking);
+    rig.provider.gate.add_permits(10_000);
+    rig.eventually("those are answered", |status| status.asking == 0);
+    // Who found no place is asked about later.
+    let last = &files[4999];
+    assert_eq!(last.placement.local(0, Instant::now()), None);
+    rig.prompt_until_asked(last, started);
+    rig.eventually("the last one is answered", |_| {
+        last.placement.local(0, Instant::now()) == on_n2()
+    });
+    // The one opened last is remembered, the first one is not.
+    assert!(Arc::ptr_eq(last, &rig.file("f4999", MIB)));
+    assert!(!Arc::ptr_eq(&files[0], &rig.file("f0", MIB)));
+}
+
+#[test]
+fn a_file_that_changed_is_asked_about_anew() {
+    let rig = rig(Does::Answers, false, POLICY);
+    let file = rig.file("f", MIB);
+    rig.prompt(&file, 0);
+    rig.eventually("it is answered", |status| status.answers == 1);
+    assert!(Arc::ptr_eq(&file, &rig.file("f", MIB)));
+    let changed = rig.file("f", 2 * MIB);
+    assert_eq!(changed.placement.local(0, Instant::now()), None);
+    rig.prompt(&changed, 0);
+    rig.eventually("it is answered again", |status| status.answers == 2);
+}
+
+#[test]
+fn a_provider_that_panics_has_failed_and_is_asked_again() {
+    let policy = LocatorPolicy { retry_after: Duration::from_millis(200), ..POLICY };
+    let rig = rig(Does::Panics, false, policy);
+    let file = rig.file("f", MIB);
+    let started = Instant::now();
+    rig.prompt(&file, 0);
+    rig.eventually("it has panicked", |status| status.failures == 1 && status.asking == 0);
+    assert!(rig.locator.status().failing.is_some());
+    rig.do_now(Does::Answers);
+    rig.prompt_until_asked(&file, started);
+    rig.eventually("it is answered", |status| status.answers == 1);
+    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+}
+
+#[test]
+fn a_short_file_is_not_asked_about() {
+    let rig = rig(Does::Answers, false, LocatorPolicy { smallest: MIB, ..POLICY });
+    rig.prompt(&rig.file("short", MIB - 1), 0);
+    rig.prompt(&rig.file("long", MIB), 0);
+    rig.eventually("the long one is answered", |status| status.answers == 1);
+    assert_eq!(rig.asked(), 1);
+}
+
+#[test]
+fn the_end_of_the_runtime_does_not_wait_for_a_provider() {
+    let rig = rig(Does::Hangs, false, POLICY);
+    let file = rig.file("f", MIB);
+    rig.prompt(&file, 0);
+    rig.eventually("it hangs", |_| rig.provider.inside.load(SeqCst) == 1);
+    let Rig { provider, locator, runtime } = rig;
+    let started = Instant::now();
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert_eq!(provider.inside.load(SeqCst), 0);
+    assert_eq!(locator.status().asking, 0);
+}
