@@ -46,7 +46,7 @@ fn choice(c: &mut Criterion) {
     let mut group = c.benchmark_group("assign");
     for replicas in [3, 16, 64] {
         for (copies, what) in [(replicas, "all hold it"), (2, "two hold it")] {
-            for queue in [1, 64, 512] {
+            for queue in [1u32, 64, 512] {
                 let id = BenchmarkId::new(format!("{replicas} replicas, {what}, queue"), queue);
                 group.bench_function(id, |b| {
                     let loads: ReplicaMap<Load> = (0..replicas).map(load).collect();
@@ -54,7 +54,8 @@ fn choice(c: &mut Criterion) {
                     let mut out = Vec::new();
                     b.iter(|| {
                         out.clear();
-                        let demands = (0..queue).map(|i| (i, demand(i, replicas, copies)));
+                        let demands =
+                            (0..queue).map(|i| (i, demand(u64::from(i), replicas, copies)));
                         assigner.assign(demands, black_box(&loads), &mut out);
                         out.len()
                     });

@@ -26,6 +26,7 @@ mod fetch;
 mod file;
 mod gather;
 pub mod plan;
+mod policy;
 pub mod readahead;
 
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::backend::{BackendError, Replica};
+use crate::backend::Replica;
 use crate::buffer::{Budget, BufferPool, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
@@ -52,45 +53,7 @@ use readahead::Readahead;
 
 pub use file::OpenFile;
 pub use gather::{ReadData, Sink};
-
-/// Why a read was not answered with data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// Every candidate failed; this is the most telling of their errors.
-    #[error("all replicas failed: {0}")]
-    Failed(BackendError),
-    /// No candidate delivered before the deadline.
-    #[error("no replica answered before the deadline")]
-    Deadline,
-    /// The volume is being unmounted.
-    #[error("the volume is being unmounted")]
-    Stopped,
-}
-
-impl ReadError {
-    /// Whether no replica has the version any more that was to be read.
-    pub fn is_another_version(&self) -> bool {
-        matches!(self, Self::Failed(BackendError::Version | BackendError::Short))
-    }
-}
-
-/// How reads are cut, bounded and remembered.
-#[derive(Clone, Debug)]
-pub struct ReadPolicy {
-    /// The unit of dispatch, bytes.
-    pub segment: u64,
-    /// Longest readahead window, bytes.
-    pub readahead_max: u64,
-    /// Most bytes of file data in memory.
-    pub budget: u64,
-    /// By when a request is answered.
-    pub deadline: Duration,
-    /// How long one replica may take before another is asked.
-    pub attempt_deadline: Duration,
-    /// Keep segments that have been read for the file's other readers. Not
-    /// where the kernel caches them anyway.
-    pub keep: bool,
-}
+pub use policy::{ReadError, ReadPolicy};
 
 /// How often late segments and passed deadlines are looked for while anything
 /// is under way. A tenth of the earliest hedge is close enough.

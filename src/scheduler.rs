@@ -163,6 +163,15 @@ pub struct Policy {
 /// enough that one a hundred times too slow costs no more than the odd hedge.
 const PROBE_AFTER: Duration = Duration::from_secs(2);
 
+/// The same with a segment that its node does not hold, if it has read such
+/// before: that it is not asked for one is as it should be.
+const PROBE_REMOTE_AFTER: Duration = Duration::from_secs(15);
+
+/// Probes are this far apart, however many replicas there are: of 64 that are
+/// idle because their nodes hold nothing of what is read, each would otherwise
+/// fetch a segment from the nodes that do.
+const BETWEEN_PROBES: Duration = Duration::from_millis(100);
+
 /// What the scheduler needs to know of one replica beforehand.
 #[derive(Clone, Debug)]
 pub struct ReplicaPolicy {
@@ -181,6 +190,8 @@ struct Attempt<T> {
     expected: Duration,
     /// Who else might have been sent it.
     others: ReplicaSet,
+    /// Whether others would read another copy of it.
+    has_copies: bool,
     /// Whether a second replica has been asked since.
     hedged: bool,
     /// Whether it is a second one itself.
@@ -217,6 +228,7 @@ pub struct Scheduler<T> {
     /// Kept between rounds for its memory.
     decided: Vec<Assignment<WantId>>,
     sequence: u64,
+    probed: Option<Instant>,
 }
 
 impl<T: Clone> Scheduler<T> {
@@ -240,6 +252,7 @@ impl<T: Clone> Scheduler<T> {
             attempts: BTreeMap::new(),
             decided: Vec::new(),
             sequence: 0,
+            probed: None,
         }
     }
 
@@ -298,21 +311,34 @@ impl<T: Clone> Scheduler<T> {
     /// asked for a while, because it was slow: its estimate is old. If it still
     /// is, nobody is to wait for it longer than for another one.
     fn probe(&mut self, usable: ReplicaSet, now: Instant, out: &mut Vec<Dispatch<T>>) {
+        let recently = |at: Instant| now.saturating_duration_since(at) < BETWEEN_PROBES;
+        if self.probed.is_some_and(recently) {
+            return;
+        }
         for replica in usable.iter() {
-            let idle = self.estimates[replica].idle_since();
-            if idle.is_none_or(|since| now.saturating_duration_since(since) < PROBE_AFTER) {
-                continue;
-            }
+            let Some(since) = self.estimates[replica].idle_since() else { continue };
+            let idle = now.saturating_duration_since(since);
             let last = self.queue.last_entry();
             let Some(last) = last.filter(|last| last.get().choice(usable).contains(replica)) else {
                 continue;
             };
+            let estimate = &self.estimates[replica];
+            let is_known = estimate.load(now).remote_is_measured;
+            let patience = match last.get().locality(replica) {
+                Locality::Remote if is_known => PROBE_REMOTE_AFTER,
+                Locality::Remote | Locality::Local => PROBE_AFTER,
+            };
+            if idle < patience {
+                continue;
+            }
             let want = last.remove();
             let loads = want.candidates.iter().map(|id| (id, self.estimates[id].load(now)));
             let expected = loads
                 .map(|(id, load)| load.completion(want.locality(id), load.work, want.bytes))
                 .fold(f64::INFINITY, f64::min);
             out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
+            self.probed = Some(now);
+            return;
         }
     }
 
@@ -329,13 +355,15 @@ impl<T: Clone> Scheduler<T> {
         let sent = Sent { at: now, bytes: want.bytes, locality };
         self.estimates[replica].sent(sent);
         self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
-        let Want { item, bytes, candidates, hedge, .. } = want;
+        let Want { item, bytes, candidates, hedge, holders, .. } = want;
+        let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let state = Attempt {
             item: item.clone(),
             replica,
             sent,
             expected,
-            others: candidates.minus(ReplicaSet::EMPTY.with(replica)),
+            others,
+            has_copies: holders.spare || !others.and(holders.local).is_empty(),
             hedged: false,
             is_hedge: hedge,
         };
@@ -407,7 +435,9 @@ impl<T: Clone> Scheduler<T> {
             let may = match (attempt.is_hedge, expired) {
                 (false, true) => true,
                 (false, false) if silent => self.hedges.overdraw(bytes),
-                (false, false) => self.hedges.spend(bytes),
+                // A replica that is slow and at work would get the same read
+                // twice, were there no other copy.
+                (false, false) => attempt.has_copies && self.hedges.spend(bytes),
                 (true, true) => silent,
                 (true, false) => false,
             };

@@ -124,7 +124,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         "Instant::now",
         "SystemTime",
         ".elapsed()",
-        "rand",
+        "rand::",
         "async ",
         ".await",
         "std::env",

@@ -29,7 +29,8 @@ use super::estimate::Load;
 use super::pace::Locality;
 
 /// How many segments a replica may be behind the best one and go on with a run.
-/// The runs are then about twice as long.
+/// The runs are then about twice as long. Fewer where the queue has not twice as
+/// many for each replica: a short window needs them spread.
 const LOYALTY: f64 = 2.0;
 
 /// How much sooner a remote candidate must be done than a local one: the noise
@@ -142,7 +143,7 @@ impl<K: Copy> Assigner<K> {
     /// first.
     pub fn assign(
         &mut self,
-        demands: impl Iterator<Item = (K, Demand)>,
+        demands: impl ExactSizeIterator<Item = (K, Demand)>,
         loads: &ReplicaMap<Load>,
         out: &mut Vec<Assignment<K>>,
     ) {
@@ -151,7 +152,8 @@ impl<K: Copy> Assigner<K> {
             return;
         }
         self.real.clone_from(loads);
-        self.plan(demands.take(HORIZON), loads);
+        let loyalty = (demands.len() / (2 * loads.len())) as f64;
+        self.plan(demands.take(HORIZON), loyalty.min(LOYALTY), loads);
         if self.plan.iter().any(|planned| !planned.demand.is_at_home_everywhere()) {
             self.lend(loads);
         }
@@ -176,7 +178,12 @@ impl<K: Copy> Assigner<K> {
         self.plan.clear();
     }
 
-    fn plan(&mut self, demands: impl Iterator<Item = (K, Demand)>, loads: &ReplicaMap<Load>) {
+    fn plan(
+        &mut self,
+        demands: impl Iterator<Item = (K, Demand)>,
+        loyalty: f64,
+        loads: &ReplicaMap<Load>,
+    ) {
         self.plan.clear();
         self.backlog.refill(loads, |load| load.work);
         self.planned_runs.clone_from(&self.runs);
@@ -191,11 +198,12 @@ impl<K: Copy> Assigner<K> {
             if demand.ahead
                 && let Some(on_run) = self.on_run(&demand, choice)
             {
-                let load = &loads[on_run];
+                // In segments of the best one: a slow one must not make its own
+                // slowness an excuse.
+                let slack = loyalty * loads[replica].cost(demand.locality(replica), demand.bytes);
                 let locality = demand.locality(on_run);
-                let slack = LOYALTY * load.cost(locality, demand.bytes);
-                if load.completion(locality, self.backlog[on_run], demand.bytes) <= soonest + slack
-                {
+                let behind = loads[on_run].completion(locality, self.backlog[on_run], demand.bytes);
+                if behind <= soonest + slack {
                     replica = on_run;
                 }
             }
@@ -339,7 +347,8 @@ mod tests {
         demands: impl Iterator<Item = Demand>,
     ) -> Vec<(usize, usize)> {
         let mut out = Vec::new();
-        Assigner::new(loads.len()).assign(demands.enumerate(), loads, &mut out);
+        let demands: Vec<_> = demands.enumerate().collect();
+        Assigner::new(loads.len()).assign(demands.into_iter(), loads, &mut out);
         out.iter().map(|a| (a.key, a.replica.index())).collect()
     }
 
