@@ -19,6 +19,7 @@ mod engine;
 pub mod metadata;
 mod outcome;
 mod policy;
+mod reader;
 pub mod scenario;
 mod server;
 mod world;

@@ -149,6 +149,10 @@ impl Rig {
     }
 }
 
+fn local(file: &FileAt, offset: u64, now: Instant) -> Option<ReplicaSet> {
+    file.placement.holders(offset, now).map(|holders| holders.local)
+}
+
 fn on_n2() -> Option<ReplicaSet> {
     Some(ReplicaSet::EMPTY.with(ReplicaId::new(1)))
 }
@@ -161,7 +165,7 @@ fn a_piece_is_asked_about_once_however_many_read_it() {
         rig.prompt(&file, offset);
     }
     rig.eventually("both pieces are asked about", |status| status.asking == 2 && rig.asked() == 2);
-    assert_eq!(file.placement.local(0, Instant::now()), None, "nobody waits for the answer");
+    assert_eq!(local(&file, 0, Instant::now()), None, "nobody waits for the answer");
     rig.provider.gate.add_permits(100);
     rig.eventually("both are answered", |status| status.answers == 2);
     for _ in 0..100 {
@@ -170,8 +174,8 @@ fn a_piece_is_asked_about_once_however_many_read_it() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(rig.asked(), 2);
     let now = Instant::now();
-    assert_eq!(file.placement.local(PIECE + 5, now), on_n2());
-    assert_eq!(file.placement.local(2 * PIECE, now), None, "nobody has read there");
+    assert_eq!(local(&file, PIECE + 5, now), on_n2());
+    assert_eq!(local(&file, 2 * PIECE, now), None, "nobody has read there");
 }
 
 #[test]
@@ -185,7 +189,7 @@ fn an_answer_that_is_old_is_asked_for_again_and_counts_meanwhile() {
     rig.do_now(Does::Waits);
     let took = rig.prompt_until_asked(&file, started);
     assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
-    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+    assert_eq!(local(&file, 0, Instant::now()), on_n2());
     rig.provider.gate.add_permits(1);
     rig.eventually("it is answered again", |status| status.answers == 2 && status.asking == 0);
 }
@@ -200,12 +204,12 @@ fn after_a_failure_it_is_left_alone_for_a_while() {
     rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
     let failing = rig.locator.status().failing;
     assert_eq!(failing.as_deref(), Some("the file is not known there"));
-    assert_eq!(file.placement.local(0, Instant::now()), None, "all are candidates");
+    assert_eq!(local(&file, 0, Instant::now()), None, "all are candidates");
     rig.do_now(Does::Answers);
     let took = rig.prompt_until_asked(&file, started);
     assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
     rig.eventually("it works again", |status| status.answers == 1 && status.failing.is_none());
-    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+    assert_eq!(local(&file, 0, Instant::now()), on_n2());
 }
 
 #[test]
@@ -251,11 +255,9 @@ fn many_files_do_not_make_it_grow() {
     rig.eventually("those are answered", |status| status.asking == 0);
     // Who found no place is asked about later.
     let last = &files[4999];
-    assert_eq!(last.placement.local(0, Instant::now()), None);
+    assert_eq!(local(last, 0, Instant::now()), None);
     rig.prompt_until_asked(last, started);
-    rig.eventually("the last one is answered", |_| {
-        last.placement.local(0, Instant::now()) == on_n2()
-    });
+    rig.eventually("the last one is answered", |_| local(last, 0, Instant::now()) == on_n2());
     // The one opened last is remembered, the first one is not.
     assert!(Arc::ptr_eq(last, &rig.file("f4999", MIB)));
     assert!(!Arc::ptr_eq(&files[0], &rig.file("f0", MIB)));
@@ -269,7 +271,7 @@ fn a_file_that_changed_is_asked_about_anew() {
     rig.eventually("it is answered", |status| status.answers == 1);
     assert!(Arc::ptr_eq(&file, &rig.file("f", MIB)));
     let changed = rig.file("f", 2 * MIB);
-    assert_eq!(changed.placement.local(0, Instant::now()), None);
+    assert_eq!(local(&changed, 0, Instant::now()), None);
     rig.prompt(&changed, 0);
     rig.eventually("it is answered again", |status| status.answers == 2);
 }
@@ -286,7 +288,7 @@ fn a_provider_that_panics_has_failed_and_is_asked_again() {
     rig.do_now(Does::Answers);
     rig.prompt_until_asked(&file, started);
     rig.eventually("it is answered", |status| status.answers == 1);
-    assert_eq!(file.placement.local(0, Instant::now()), on_n2());
+    assert_eq!(local(&file, 0, Instant::now()), on_n2());
 }
 
 #[test]

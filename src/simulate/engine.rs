@@ -15,12 +15,12 @@ use hdrhistogram::Histogram;
 use super::Random;
 use super::outcome::{Latency, Outcome, ReplicaOutcome};
 use super::policy::{Attempt, Chooser, Job, PolicyKind, Sent, Wanted};
+use super::reader::ReaderState;
 use super::server::{Due, Server, Time};
 use super::world::{Cluster, Knowledge, Reader, Reads, Workload, World};
 use crate::placement::Mapped;
 use crate::placement::learned::Learned;
 use crate::read::plan::{self, Piece};
-use crate::read::readahead::Readahead;
 use crate::scheduler::ReplicaPolicy;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -60,24 +60,6 @@ struct Flight {
     local: bool,
     /// The servers that it has still to go through, the last first.
     route: Vec<usize>,
-}
-
-struct ReaderState {
-    spec: Reader,
-    readahead: Readahead,
-    /// What is fetched or being fetched, by first byte.
-    known: BTreeMap<u64, Job>,
-    /// What is being read, and since when.
-    reading: Option<(ByteRange, Time)>,
-    position: u64,
-    done_reads: u64,
-    burst: u64,
-    random: Random,
-    finished: Option<Time>,
-    bytes: u64,
-    /// Of a raw job: what it has in flight, and what waits.
-    raw_in_flight: usize,
-    raw_waiting: std::collections::VecDeque<Job>,
 }
 
 /// Runs `workload` on `world` under `policy`. `epoch` stands for time zero and
@@ -132,19 +114,9 @@ impl<'w> Engine<'w> {
         };
         let names: ReplicaMap<String> = world.gateways.iter().map(|g| g.name.clone()).collect();
         let replicas = names.len();
-        let reader = |(index, spec): (usize, &Reader)| ReaderState {
-            spec: spec.clone(),
-            readahead: Readahead::new(workload.segment),
-            known: BTreeMap::new(),
-            reading: None,
-            position: 0,
-            done_reads: 0,
-            burst: 0,
-            random: Random::new(workload.seed.wrapping_add(index as u64)),
-            finished: None,
-            bytes: 0,
-            raw_in_flight: 0,
-            raw_waiting: Default::default(),
+        let reader = |(index, spec): (usize, &Reader)| {
+            let random = Random::new(workload.seed.wrapping_add(index as u64));
+            ReaderState::new(spec.clone(), workload.segment, random)
         };
         let chunk = |file: &super::File| {
             file.chunks.chunks().next().map_or(256 << 20, |chunk| chunk.range.len())
@@ -395,33 +367,16 @@ impl<'w> Engine<'w> {
         });
     }
 
-    /// The next block that a reader asks for; `None` where it is done.
-    fn next_block(&mut self, reader: usize) -> Option<ByteRange> {
-        let reader = &mut self.readers[reader];
-        let size = self.world.files[reader.spec.file].size;
-        let whole = ByteRange::new(0, size);
-        let block = match &reader.spec.reads {
-            Reads::Sequential => ByteRange::at(reader.position, reader.spec.block),
-            Reads::Random(count) if reader.done_reads < *count => {
-                let blocks = (size / reader.spec.block).max(1);
-                ByteRange::at(reader.random.below(blocks) * reader.spec.block, reader.spec.block)
-            }
-            Reads::Trace(ranges) => *ranges.get(reader.done_reads as usize)?,
-            Reads::Random(_) => return None,
-        };
-        Some(block.intersect(whole)).filter(|block| !block.is_empty())
-    }
-
     /// Lets a reader ask for its next block.
     fn read_on(&mut self, reader: usize) {
-        let Some(block) = self.next_block(reader) else {
+        let size = self.world.files[self.readers[reader].spec.file].size;
+        let Some(block) = self.readers[reader].next_block(size) else {
             self.readers[reader].finished = Some(self.now);
             return;
         };
         self.readers[reader].reading = Some((block, self.now));
         self.fetch(reader, block, false);
         let max = self.window();
-        let size = self.world.files[self.readers[reader].spec.file].size;
         let advice = self.readers[reader].readahead.observe(block, size, max);
         self.forget(reader, advice.abandon);
         if !advice.fetch.is_empty() {
