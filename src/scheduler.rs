@@ -205,8 +205,8 @@ pub struct Standing {
     pub health: HealthState,
     /// The measured rate that the next decision will use, bytes a second.
     pub rate: ByLocality<f64>,
-    /// The same over a long time, where there is enough to tell.
-    pub steady: ByLocality<Option<f64>>,
+    /// Whether any of it was measured.
+    pub is_measured: bool,
     /// The part of a read's time that does not depend on its size.
     pub latency: Duration,
     /// Bytes in flight.
@@ -470,7 +470,7 @@ impl<T: Clone> Scheduler<T> {
             Standing {
                 health: self.health[id].state(),
                 rate: load.rate,
-                steady: estimate.steady(),
+                is_measured: estimate.measured(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,
