@@ -9,10 +9,11 @@ use bytesize::ByteSize;
 
 use super::{Failure, Outcome, absolute, say, to_json};
 use crate::backend::{Backend, Directory, FileKind};
+use crate::config;
+use crate::control;
 use crate::daemon::{check_placement, facts_unmounted};
 use crate::explain::{Explanation, Facts, ListedChunk, explain};
 use crate::volume::mounts::MountTable;
-use crate::{config, control};
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]
