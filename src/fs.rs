@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use crate::backend::{Attr, Backend, BackendError, FileKind, Replica, SeekTo, StatFs};
 use crate::read::{OpenFile, ReadData, Reader};
 use crate::telemetry::VolumeCounters;
-use crate::volume::{ByteRange, FileVersion, Mode, ReplicaMap};
+use crate::volume::{ByteRange, Mode, ReplicaMap};
 use call::{Caller, Spot};
 use handle::{FileHandle, Handles};
 use inode::Inodes;
@@ -250,7 +250,15 @@ impl Fs {
         let Some(open) = self.handles.inode(ino) else { return };
         let (mode, version) = (self.policy.mode, attr.version());
         let path = open.current().path().to_owned();
-        let retired = open.adopt(version, mode, || self.reader.file(path, version, mode));
+        let retired = {
+            // Held, so that opens and this are in one order for both tables.
+            let mut inodes = self.inodes.lock();
+            let retired = open.adopt(version, mode, || self.reader.file(path, version, mode));
+            if retired.is_some() {
+                inodes.moved_on(ino);
+            }
+            retired
+        };
         if let Some(old) = retired {
             self.reader.retire(&old);
         }
@@ -317,23 +325,22 @@ impl Fs {
         };
         self.caller.call(self.spot(ino, &path), open, move |answer| {
             done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
-                let version = attr.version();
-                let unchanged = {
+                let (mode, version) = (fs.policy.mode, attr.version());
+                let make = || fs.reader.file(path.clone(), version, mode);
+                let (cached, (open, retired)) = {
                     let mut inodes = fs.inodes.lock();
                     if !inodes.is_same(ino, replica, &attr) {
                         return Err(Errno::STALE);
                     }
-                    inodes.saw(ino, version)
+                    let opened = (replica, file);
+                    let cached = inodes.opened(ino, version);
+                    (cached, fs.handles.open_inode(ino, version, mode, opened, make))
                 };
-                let mode = fs.policy.mode;
-                let (open, retired) = fs
-                    .handles
-                    .open_inode(ino, version, mode, || fs.reader.file(path.clone(), version, mode));
-                open.current().opened_by(replica, file);
                 if let Some(old) = retired {
                     fs.reader.retire(&old);
                 }
-                let handle = fs.handles.insert_file(ino, open, fs.reader.handle());
+                let unchanged = cached.is_good();
+                let handle = fs.handles.insert_file(ino, open, cached, fs.reader.handle());
                 Ok(Opened { handle, unchanged })
             }));
         });
@@ -347,6 +354,7 @@ impl Fs {
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        file.cached.read();
         let current = file.inode.current();
         let at_end = range.start >= current.version().size;
         if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
@@ -419,6 +427,3 @@ impl Fs {
         }
     }
 }
-
-/// A file's version as the kernel last saw it opened.
-type Seen = Option<FileVersion>;

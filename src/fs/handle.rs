@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::inode::Cached;
 use super::{Ino, Listing};
+use crate::backend::BackendFile;
 use crate::read::{OpenFile, ReadHandle};
-use crate::volume::{FileVersion, Mode};
+use crate::volume::{FileVersion, Mode, ReplicaId};
 
 /// Everything open.
 #[derive(Default)]
@@ -46,6 +48,7 @@ enum Handle {
 pub(super) struct FileHandle {
     pub(super) ino: Ino,
     pub(super) inode: Arc<OpenInode>,
+    pub(super) cached: Cached,
     pub(super) read: Arc<ReadHandle>,
 }
 
@@ -90,40 +93,68 @@ impl OpenInode {
         mode: Mode,
         make: impl FnOnce() -> OpenFile,
     ) -> Option<Arc<OpenFile>> {
+        self.adopt_opened(version, mode, None, make)
+    }
+
+    /// As [`OpenInode::adopt`], for a replica's open that showed `version`. What
+    /// it opened goes to that version and to no other.
+    fn adopt_opened(
+        &self,
+        version: FileVersion,
+        mode: Mode,
+        opened: Option<(ReplicaId, Arc<dyn BackendFile>)>,
+        make: impl FnOnce() -> OpenFile,
+    ) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
         state.checked = Instant::now();
-        if state.file.version().agrees(&version, mode) {
-            return None;
+        let left = if state.file.version().agrees(&version, mode) {
+            None
+        } else {
+            let next = make();
+            next.inherit(&state.file);
+            Some(std::mem::replace(&mut state.file, Arc::new(next)))
+        };
+        if let Some((replica, file)) = opened {
+            state.file.opened_by(replica, file);
         }
-        Some(std::mem::replace(&mut state.file, Arc::new(make())))
+        left
     }
 }
 
 impl Handles {
-    /// The open file `ino` at `version`, one handle more; and the version that
-    /// its handles left for it, if they did.
+    /// The open file `ino` at `version`, which `opened` showed, one handle more;
+    /// and the version that its handles left for it, if they did.
     pub(super) fn open_inode(
         &self,
         ino: Ino,
         version: FileVersion,
         mode: Mode,
+        opened: (ReplicaId, Arc<dyn BackendFile>),
         make: impl Fn() -> OpenFile,
     ) -> (Arc<OpenInode>, Option<Arc<OpenFile>>) {
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
             counted.handles += 1;
-            let retired = counted.inode.adopt(version, mode, make);
+            let retired = counted.inode.adopt_opened(version, mode, Some(opened), make);
             counted.inode.current().set_readers(counted.handles);
             return (Arc::clone(&counted.inode), retired);
         }
-        let current = Current { file: Arc::new(make()), checked: Instant::now() };
+        let file = make();
+        file.opened_by(opened.0, opened.1);
+        let current = Current { file: Arc::new(file), checked: Instant::now() };
         let inode = Arc::new(OpenInode { state: Mutex::new(current) });
         inodes.insert(ino, Counted { inode: Arc::clone(&inode), handles: 1 });
         (inode, None)
     }
 
-    pub(super) fn insert_file(&self, ino: Ino, inode: Arc<OpenInode>, read: ReadHandle) -> u64 {
-        self.insert(Handle::File(FileHandle { ino, inode, read: Arc::new(read) }))
+    pub(super) fn insert_file(
+        &self,
+        ino: Ino,
+        inode: Arc<OpenInode>,
+        cached: Cached,
+        read: ReadHandle,
+    ) -> u64 {
+        self.insert(Handle::File(FileHandle { ino, inode, cached, read: Arc::new(read) }))
     }
 
     pub(super) fn insert_directory(&self, ino: Ino) -> u64 {

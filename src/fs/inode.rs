@@ -15,8 +15,9 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Seen;
 use crate::backend::{Attr, FileKind};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 
@@ -46,7 +47,31 @@ struct Node {
     /// Stands for the file system it lies in; 0 for the root's.
     domain: u64,
     kind: FileKind,
-    seen: Seen,
+    seen: Option<(FileVersion, Cached)>,
+}
+
+/// What the kernel has cached of a file since it was first opened at a version.
+///
+/// The kernel carries out "drop what you have" after the answer to that open,
+/// and may get the answer to a later one first. Told "keep what you have" there,
+/// it would begin a read with pages of the version before and end it without
+/// them. So nobody is told that before a read has come through a handle of this
+/// version: by then the kernel is through with that handle's open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cached(Arc<AtomicBool>);
+
+impl Cached {
+    /// A read has come through a handle that was opened at the version.
+    pub(super) fn read(&self) {
+        if !self.is_good() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether none of it is of an older version.
+    pub(super) fn is_good(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Names remembered for one inode. An inode with more links is still reached by
@@ -189,10 +214,25 @@ impl Inodes {
         node.kind == attr.kind && (found == Some(ino) || self.mode == Mode::Copies)
     }
 
-    /// The file was opened at `version`; true where it was the last time too.
-    pub(super) fn saw(&mut self, ino: Ino, version: FileVersion) -> bool {
-        let Some(node) = self.nodes.get_mut(&ino) else { return false };
-        node.seen.replace(version) == Some(version)
+    /// The file was opened at `version`: what the kernel has cached of it.
+    pub(super) fn opened(&mut self, ino: Ino, version: FileVersion) -> Cached {
+        let Some(node) = self.nodes.get_mut(&ino) else { return Cached::default() };
+        match &node.seen {
+            Some((seen, cached)) if *seen == version => cached.clone(),
+            _ => {
+                let cached = Cached::default();
+                node.seen = Some((version, cached.clone()));
+                cached
+            }
+        }
+    }
+
+    /// Handles read another version now than they were opened at: the kernel may
+    /// have both cached.
+    pub(super) fn moved_on(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.seen = None;
+        }
     }
 
     /// The kernel forgets `count` lookups.
@@ -338,14 +378,33 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_unchanged_only_at_the_version_seen_last() {
+    fn the_cache_is_good_only_at_the_version_opened_last() {
         let mut t = table(Mode::Shared);
         let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
         let v1 = attr(11, FILE, 1).version();
         let v2 = FileVersion { size: 5, ..v1 };
-        assert!(!t.saw(f, v1));
-        assert!(t.saw(f, v1));
-        assert!(!t.saw(f, v2));
-        assert!(!t.saw(f, v1));
+        t.opened(f, v1).read();
+        assert!(t.opened(f, v1).is_good());
+        t.opened(f, v2).read();
+        assert!(t.opened(f, v2).is_good());
+        assert!(!t.opened(f, v1).is_good());
+    }
+
+    #[test]
+    fn the_cache_is_good_only_after_a_read() {
+        let mut t = table(Mode::Shared);
+        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
+        let v1 = attr(11, FILE, 1).version();
+        let v2 = FileVersion { size: 5, ..v1 };
+        let old = t.opened(f, v1);
+        let first = t.opened(f, v2);
+        assert!(!t.opened(f, v2).is_good());
+        old.read();
+        assert!(!t.opened(f, v2).is_good(), "a handle of another version was read");
+        first.read();
+        assert!(t.opened(f, v2).is_good());
+        t.moved_on(f);
+        first.read();
+        assert!(!t.opened(f, v2).is_good());
     }
 }

@@ -34,8 +34,9 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Numbers are not used again while the kernel knows them, so one generation
-/// does for all.
+/// A replica may give the number of a file that is gone to another one while the
+/// kernel still knows it. To the kernel that is the same file with new content,
+/// whose pages the next open drops; one generation does for all.
 const GENERATION: Generation = Generation(0);
 
 impl Adapter {

@@ -5,6 +5,10 @@
 //! so no reply is ever put together from two versions. A replica opens the file
 //! when it is first sent a segment of it, on its own pool, and serves it only
 //! if that open showed the same version.
+//!
+//! What the older version had open is taken along: a file that has lost its name
+//! is reached no other way, and as long as it is open its inode number is not
+//! given to another file.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::fetch::Fetch;
-use crate::backend::{Backend, BackendError, BackendFile};
+use crate::backend::{Attr, Backend, BackendError, BackendFile};
 use crate::placement::FileAt;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -32,9 +36,8 @@ pub struct OpenFile {
     /// Tells its segments from other files' in the scheduler.
     stream: u64,
     place: Place,
-    replicas: ReplicaMap<Mutex<Slot>>,
-    /// Replicas whose slot is `Refused`, as a set; read without their locks,
-    /// which are held during an open that may hang.
+    replicas: ReplicaMap<Slot>,
+    /// Replicas that have shown another version, as a set.
     refused: AtomicU64,
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
@@ -59,10 +62,24 @@ static STREAMS: AtomicU64 = AtomicU64::new(0);
 /// given another one, or the application would wait twice as long.
 const JUST_NOW: Duration = Duration::from_millis(100);
 
-enum Slot {
-    Untried,
+/// The file on one replica.
+#[derive(Default)]
+struct Slot {
+    held: Mutex<Held>,
+    /// Until when it is left alone. Locked during an open, which may hang; taken
+    /// before `held`.
+    opening: Mutex<Option<Instant>>,
+}
+
+/// What is open on one replica. Never locked for long.
+#[derive(Default)]
+enum Held {
+    #[default]
+    Nothing,
+    /// Opened at an older version; whether it shows this one is not known.
+    Older(Arc<dyn BackendFile>),
+    /// Its own open showed this version.
     Open(Arc<dyn BackendFile>),
-    Refused { until: Instant },
 }
 
 impl OpenFile {
@@ -74,7 +91,7 @@ impl OpenFile {
         replicas: usize,
         place: Place,
     ) -> Self {
-        let slots = ReplicaMap::from_fn(replicas, |_| Mutex::new(Slot::Untried));
+        let slots = ReplicaMap::from_fn(replicas, |_| Slot::default());
         Self {
             path,
             version,
@@ -91,8 +108,17 @@ impl OpenFile {
 
     /// Replica `id` has opened it, and its open showed this version.
     pub fn opened_by(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
-        if let Some(mut slot) = self.replicas[id].try_lock() {
-            *slot = Slot::Open(file);
+        let mut held = self.replicas[id].held.lock();
+        *held = Held::Open(file);
+        self.mark(id, false);
+    }
+
+    /// Takes along what `older`, a version of the same file, has open.
+    pub fn inherit(&self, older: &OpenFile) {
+        for (id, slot) in self.replicas.iter() {
+            if let Held::Older(file) | Held::Open(file) = &*older.replicas[id].held.lock() {
+                *slot.held.lock() = Held::Older(Arc::clone(file));
+            }
         }
     }
 
@@ -147,20 +173,30 @@ impl OpenFile {
         id: ReplicaId,
         backend: &dyn Backend,
     ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        let mut slot = self.replicas[id].lock();
-        match &*slot {
-            Slot::Open(file) => return Ok(Arc::clone(file)),
-            Slot::Refused { until } if Instant::now() < *until => {
-                return Err(BackendError::Version);
-            }
-            Slot::Refused { .. } | Slot::Untried => {}
+        let slot = &self.replicas[id];
+        if let Held::Open(file) = &*slot.held.lock() {
+            return Ok(Arc::clone(file));
+        }
+        let mut refused = slot.opening.lock();
+        let older = match &*slot.held.lock() {
+            Held::Open(file) => return Ok(Arc::clone(file)),
+            Held::Older(file) => Some(Arc::clone(file)),
+            Held::Nothing => None,
+        };
+        if refused.is_some_and(|until| Instant::now() < until) {
+            return Err(BackendError::Version);
+        }
+        let agrees = |attr: &Attr| self.version.agrees(&attr.version(), self.mode);
+        if let Some(file) = older
+            && file.attr().is_ok_and(|attr| agrees(&attr))
+        {
+            self.opened_by(id, Arc::clone(&file));
+            return Ok(file);
         }
         let opened = backend.open(&self.path).and_then(|file| Ok((file.attr()?, file)));
-        let agrees = |seen: &FileVersion| self.version.agrees(seen, self.mode);
-        let refused = match opened {
-            Ok((attr, file)) if agrees(&attr.version()) => {
-                self.mark(id, false);
-                *slot = Slot::Open(Arc::clone(&file));
+        let error = match opened {
+            Ok((attr, file)) if agrees(&attr) => {
+                self.opened_by(id, Arc::clone(&file));
                 return Ok(file);
             }
             Ok((attr, _)) => {
@@ -180,14 +216,25 @@ impl OpenFile {
             Err(error) if error.is_definite() => BackendError::Version,
             Err(error) => return Err(error),
         };
+        let held = slot.held.lock();
+        // An open that began later has brought it meanwhile.
+        if let Held::Open(file) = &*held {
+            return Ok(Arc::clone(file));
+        }
+        *refused = Some(Instant::now() + REFUSED_FOR);
         self.mark(id, true);
-        *slot = Slot::Refused { until: Instant::now() + REFUSED_FOR };
-        Err(refused)
+        Err(error)
     }
 
     /// A replica gave less than the version promises: it is not at this version.
     pub fn refuse(&self, id: ReplicaId) {
-        *self.replicas[id].lock() = Slot::Refused { until: Instant::now() + REFUSED_FOR };
+        let slot = &self.replicas[id];
+        let mut refused = slot.opening.lock();
+        let mut held = slot.held.lock();
+        if let Held::Open(file) = &*held {
+            *held = Held::Older(Arc::clone(file));
+        }
+        *refused = Some(Instant::now() + REFUSED_FOR);
         self.mark(id, true);
     }
 
@@ -197,9 +244,9 @@ impl OpenFile {
             return;
         }
         for (id, slot) in self.replicas.iter() {
-            // A slot that is locked is being opened; it will speak for itself.
-            let Some(slot) = slot.try_lock() else { continue };
-            if matches!(&*slot, Slot::Refused { until } if Instant::now() >= *until) {
+            // What is being opened will speak for itself.
+            let Some(refused) = slot.opening.try_lock() else { continue };
+            if refused.is_some_and(|until| Instant::now() >= until) {
                 self.mark(id, false);
             }
         }
