@@ -23,6 +23,8 @@ enum Does {
     /// Says that all is on n2.
     Answers,
     Fails,
+    /// Fails as a tool that names the file.
+    Complains,
     Hangs,
     Panics,
     /// Answers when it is let go.
@@ -65,6 +67,13 @@ impl Provider for Scripted {
             match does {
                 Does::Answers => {}
                 Does::Fails => return Err(PlacementError::NotFound),
+                Does::Complains => {
+                    return Err(PlacementError::Failed {
+                        program: "tool".to_owned(),
+                        status: "exit status: 3".to_owned(),
+                        said: "/secret/name is away".to_owned(),
+                    });
+                }
                 Does::Hangs => std::future::pending::<()>().await,
                 Does::Panics => panic!("as it was told to"),
                 Does::Waits => drop(self.gate.acquire().await),
@@ -149,6 +158,39 @@ impl Rig {
     }
 }
 
+/// What the tests of this program log at `info` and above.
+#[derive(Clone, Default)]
+struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The one of this program.
+    fn get() -> &'static Self {
+        static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
+            let log = Log::default();
+            let writer = log.clone();
+            let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+            lines.with_ansi(false).with_writer(move || writer.clone()).init();
+            log
+        });
+        &LOG
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+}
+
 fn local(file: &FileAt, offset: u64, now: Instant) -> Option<ReplicaSet> {
     file.placement.holders(offset, now).map(|holders| holders.local)
 }
@@ -210,6 +252,19 @@ fn after_a_failure_it_is_left_alone_for_a_while() {
     assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
     rig.eventually("it works again", |status| status.answers == 1 && status.failing.is_none());
     assert_eq!(local(&file, 0, Instant::now()), on_n2());
+}
+
+#[test]
+fn the_log_has_no_names_of_files_and_the_status_has_the_whole_error() {
+    let log = Log::get();
+    let rig = rig(Does::Complains, false, POLICY);
+    rig.prompt(&rig.file("f", MIB), 0);
+    rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
+    let failing = rig.locator.status().failing.unwrap();
+    assert_eq!(failing, "tool failed (exit status: 3): /secret/name is away");
+    let text = log.text();
+    assert!(text.contains("error=\"tool failed (exit status: 3)\""), "{text}");
+    assert!(!text.contains("secret"), "{text}");
 }
 
 #[test]

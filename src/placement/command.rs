@@ -75,12 +75,14 @@ impl Template {
         limit: Duration,
     ) -> Result<Vec<u8>, PlacementError> {
         let words: Vec<OsString> = self.0.iter().map(|word| fill(word, values)).collect();
-        tokio::time::timeout(limit, run(&words)).await.unwrap_or(Err(PlacementError::Late(limit)))
+        // As it was written: what is filled in may name a file.
+        let program = program_name(OsStr::new(&self.0[0]));
+        let answer = tokio::time::timeout(limit, run(program, &words)).await;
+        answer.unwrap_or(Err(PlacementError::Late(limit)))
     }
 }
 
-async fn run(words: &[OsString]) -> Result<Vec<u8>, PlacementError> {
-    let program = program_name(&words[0]);
+async fn run(program: String, words: &[OsString]) -> Result<Vec<u8>, PlacementError> {
     let start = |error| PlacementError::Start { program: program.clone(), error };
     let mut child = Command::new(&words[0])
         .args(&words[1..])

@@ -305,13 +305,15 @@ impl Locator {
         chunks.map(|node| sets[node])
     }
 
-    fn failed(&self, error: &str) {
+    /// `error` may name files, `kind` must not.
+    fn failed(&self, kind: &str, error: String) {
         self.failures.fetch_add(1, Relaxed);
-        *self.failing.lock() = Some(error.to_owned());
+        tracing::debug!(provider = self.provider_name(), error, "no placement");
+        *self.failing.lock() = Some(error);
         if !self.is_failing.swap(true, Relaxed) {
             tracing::warn!(
                 provider = self.provider_name(),
-                error,
+                error = kind,
                 "no placement; all replicas are candidates until it is answered"
             );
         }
@@ -355,7 +357,7 @@ impl Asked<'_> {
                     tracing::info!("placement is answered again");
                 }
             }
-            Err(error) => locator.failed(&error.to_string()),
+            Err(error) => locator.failed(&error.without_names(), error.to_string()),
         }
     }
 }
@@ -363,7 +365,8 @@ impl Asked<'_> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.ended && std::thread::panicking() {
-            self.locator.failed("the provider broke off; that is a bug in fanfs");
+            let bug = "the provider broke off; that is a bug in fanfs";
+            self.locator.failed(bug, bug.to_owned());
         }
         // Nothing where it has been answered: then a time is set.
         self.file.placement.settle(self.offset, Instant::now() + self.locator.policy.retry_after);
