@@ -22,6 +22,8 @@ const PIECE: u64 = fanfs::placement::file::PIECE;
 enum Does {
     /// Says that all is on n2.
     Answers,
+    /// Says that all is on these.
+    Names(&'static [&'static str]),
     Fails,
     /// Fails as a tool that names the file.
     Complains,
@@ -64,8 +66,10 @@ impl Provider for Scripted {
             self.most_inside.fetch_max(self.inside.fetch_add(1, SeqCst) + 1, SeqCst);
             let _inside = Inside(self);
             let does = *self.does.lock();
+            let mut nodes: &[&str] = &["n2"];
             match does {
                 Does::Answers => {}
+                Does::Names(names) => nodes = names,
                 Does::Fails => return Err(PlacementError::NotFound),
                 Does::Complains => {
                     return Err(PlacementError::Failed {
@@ -79,7 +83,7 @@ impl Provider for Scripted {
                 Does::Waits => drop(self.gate.acquire().await),
             }
             let mut builder = Builder::new();
-            builder.chunk(query.range, ["n2"])?;
+            builder.chunk(query.range, nodes.iter().copied())?;
             Ok(builder.finish())
         })
     }
@@ -265,6 +269,38 @@ fn the_log_has_no_names_of_files_and_the_status_has_the_whole_error() {
     let text = log.text();
     assert!(text.contains("error=\"tool failed (exit status: 3)\""), "{text}");
     assert!(!text.contains("secret"), "{text}");
+}
+
+#[test]
+fn unmatched_names_are_those_of_the_last_answer_and_new_ones_are_warned_of() {
+    let log = Log::get();
+    let rig = rig(Does::Answers, false, POLICY);
+    let warnings = |of: &str| {
+        let is_one = |line: &&str| line.contains("no replica is on") && line.contains(of);
+        log.text().lines().filter(is_one).count()
+    };
+    let answered = std::cell::Cell::new(0);
+    let unmatched = |names: &'static [&'static str]| {
+        rig.do_now(Does::Names(names));
+        answered.set(answered.get() + 1);
+        rig.prompt(&rig.file(&format!("f{}", answered.get()), MIB), 0);
+        rig.eventually("it is answered", |status| status.answers == answered.get());
+        rig.locator.status().unmatched
+    };
+    assert_eq!(unmatched(&["n1", "odd-a"]), ["odd-a"]);
+    assert_eq!(unmatched(&["odd-a"]), ["odd-a"]);
+    assert_eq!(warnings("odd-a"), 1);
+    assert_eq!(unmatched(&["odd-b", "odd-a", "n2"]), ["odd-b", "odd-a"]);
+    assert_eq!(unmatched(&["odd-b"]), ["odd-b"]);
+    assert_eq!(warnings("odd-b"), 1, "{}", log.text());
+    // The table or an alias was corrected; nothing is known of another file.
+    assert_eq!(unmatched(&["n1", "n2"]), [""; 0]);
+    assert_eq!(unmatched(&["odd-c"]), ["odd-c"]);
+    assert_eq!(unmatched(&[]), ["odd-c"]);
+    for i in 0..25 {
+        unmatched(vec![&*format!("odd-{i}").leak()].leak());
+    }
+    assert_eq!(warnings("odd-"), 16, "{}", log.text());
 }
 
 #[test]
