@@ -134,7 +134,11 @@ impl Reader {
     /// A file at `path`, at this version, that no replica has opened yet.
     pub fn file(&self, path: PathBuf, version: FileVersion, mode: Mode) -> OpenFile {
         let pinned = self.locator.pin(&path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
-        let place = Place { at: self.locator.file(&path, version), pinned };
+        let at = self.locator.file(&path, version);
+        if let Some(at) = &at {
+            self.locator.opened(at, Instant::now());
+        }
+        let place = Place { at, pinned };
         OpenFile::new(path, version, mode, self.replicas.len(), place)
     }
 

@@ -195,6 +195,14 @@ impl Locator {
         Some(file)
     }
 
+    /// A file is opened: asks at once where it costs nothing, so that its first
+    /// read knows already.
+    pub fn opened(self: &Arc<Self>, file: &Arc<FileAt>, now: Instant) {
+        if self.policy.smallest == 0 {
+            self.prompt(file, 0, now);
+        }
+    }
+
     /// What `path` is pinned to.
     pub fn pin(&self, path: &Path) -> Option<Pin> {
         self.ground.affinities.find(path)
