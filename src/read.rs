@@ -397,13 +397,10 @@ impl Reader {
     }
 
     fn answer(&self, gather: &Gather) {
-        let taken = gather.answer();
-        if taken.is_empty() {
-            return;
-        }
-        count(&self.counters.reads);
-        let bytes: u64 = taken.iter().map(|(_, bytes)| bytes).sum();
-        self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
+        let taken = gather.answer(|bytes| {
+            count(&self.counters.reads);
+            self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
+        });
         for (fetch, bytes) in taken {
             let used_up = {
                 let mut state = fetch.state.lock();

@@ -47,7 +47,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "fuse",
             "control",
             "explain",
-            "explain",
             "simulate",
             "placement",
             "scheduler",
@@ -62,6 +61,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "fuse",
             "control",
+            "explain",
             "fs",
             "read",
             "placement",

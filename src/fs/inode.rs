@@ -47,7 +47,18 @@ struct Node {
     /// Stands for the file system it lies in; 0 for the root's.
     domain: u64,
     kind: FileKind,
-    seen: Option<(FileVersion, Cached)>,
+    seen: Seen,
+}
+
+/// What the kernel was told of a file when it opened it.
+#[derive(Clone, Debug)]
+enum Seen {
+    /// It has not opened it since it knows it, so it has nothing cached.
+    Never,
+    /// It opened it at this version last.
+    At(FileVersion, Cached),
+    /// It may have several versions cached.
+    MovedOn,
 }
 
 /// What the kernel has cached of a file since it was first opened at a version.
@@ -61,6 +72,11 @@ struct Node {
 pub(super) struct Cached(Arc<AtomicBool>);
 
 impl Cached {
+    /// Nothing is cached of any version before.
+    fn good() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
     /// A read has come through a handle that was opened at the version.
     pub(super) fn read(&self) {
         if !self.is_good() {
@@ -86,7 +102,7 @@ impl Inodes {
             children: 0,
             domain: 0,
             kind: FileKind::Directory,
-            seen: None,
+            seen: Seen::Never,
         };
         Self { mode, nodes: HashMap::from([(ROOT, root)]) }
     }
@@ -174,7 +190,7 @@ impl Inodes {
             children: 0,
             domain,
             kind: attr.kind,
-            seen: None,
+            seen: Seen::Never,
         });
         node.lookups += 1;
         node.kind = attr.kind;
@@ -217,21 +233,20 @@ impl Inodes {
     /// The file was opened at `version`: what the kernel has cached of it.
     pub(super) fn opened(&mut self, ino: Ino, version: FileVersion) -> Cached {
         let Some(node) = self.nodes.get_mut(&ino) else { return Cached::default() };
-        match &node.seen {
-            Some((seen, cached)) if *seen == version => cached.clone(),
-            _ => {
-                let cached = Cached::default();
-                node.seen = Some((version, cached.clone()));
-                cached
-            }
-        }
+        let cached = match &node.seen {
+            Seen::At(seen, cached) if *seen == version => return cached.clone(),
+            Seen::Never => Cached::good(),
+            Seen::At(..) | Seen::MovedOn => Cached::default(),
+        };
+        node.seen = Seen::At(version, cached.clone());
+        cached
     }
 
     /// Handles read another version now than they were opened at: the kernel may
     /// have both cached.
     pub(super) fn moved_on(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.seen = None;
+            node.seen = Seen::MovedOn;
         }
     }
 
