@@ -47,7 +47,17 @@ struct Node {
     /// Stands for the file system it lies in; 0 for the root's.
     domain: u64,
     kind: FileKind,
-    seen: Option<(FileVersion, Cached)>,
+    seen: Seen,
+}
+
+/// What the kernel may have cached of an inode.
+enum Seen {
+    /// Nothing: it was never opened.
+    Nothing,
+    /// This, and no other version that it was not told to drop.
+    At(FileVersion, Cached),
+    /// Several versions.
+    Mixed,
 }
 
 /// What the kernel has cached of a file since it was first opened at a version.
@@ -86,7 +96,7 @@ impl Inodes {
             children: 0,
             domain: 0,
             kind: FileKind::Directory,
-            seen: None,
+            seen: Seen::Nothing,
         };
         Self { mode, nodes: HashMap::from([(ROOT, root)]) }
     }
@@ -174,7 +184,7 @@ impl Inodes {
             children: 0,
             domain,
             kind: attr.kind,
-            seen: None,
+            seen: Seen::Nothing,
         });
         node.lookups += 1;
         node.kind = attr.kind;
@@ -217,21 +227,22 @@ impl Inodes {
     /// The file was opened at `version`: what the kernel has cached of it.
     pub(super) fn opened(&mut self, ino: Ino, version: FileVersion) -> Cached {
         let Some(node) = self.nodes.get_mut(&ino) else { return Cached::default() };
-        match &node.seen {
-            Some((seen, cached)) if *seen == version => cached.clone(),
-            _ => {
-                let cached = Cached::default();
-                node.seen = Some((version, cached.clone()));
-                cached
-            }
-        }
+        let cached = match &node.seen {
+            Seen::At(seen, cached) if *seen == version => return cached.clone(),
+            Seen::At(..) | Seen::Mixed => Cached::default(),
+            // There is nothing to drop. Many who open a file at once do not
+            // drop what the others have read.
+            Seen::Nothing => Cached(Arc::new(AtomicBool::new(true))),
+        };
+        node.seen = Seen::At(version, cached.clone());
+        cached
     }
 
     /// Handles read another version now than they were opened at: the kernel may
     /// have both cached.
     pub(super) fn moved_on(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.seen = None;
+            node.seen = Seen::Mixed;
         }
     }
 
@@ -383,7 +394,6 @@ mod tests {
         let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
         let v1 = attr(11, FILE, 1).version();
         let v2 = FileVersion { size: 5, ..v1 };
-        t.opened(f, v1).read();
         assert!(t.opened(f, v1).is_good());
         t.opened(f, v2).read();
         assert!(t.opened(f, v2).is_good());
