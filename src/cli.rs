@@ -6,6 +6,7 @@
 
 pub mod check;
 mod demo;
+mod explain;
 mod mount;
 mod mount_options;
 mod simulate;
@@ -34,6 +35,7 @@ Start here:
   fanfs check  /etc/fanfs/genomes.toml      look at the replicas before mounting
   fanfs mount  /etc/fanfs/genomes.toml /genomes
   fanfs status /genomes
+  fanfs explain /genomes/large.file         where its chunks are, and what rate to expect
   fanfs umount /genomes
 
 In /etc/fstab:
@@ -64,6 +66,8 @@ enum Command {
     },
     /// Show what mounted volumes and their replicas are doing
     Status(status::Args),
+    /// Show where a file's chunks are, what rate to expect, and what would improve it
+    Explain(explain::Args),
     /// Simulate a cluster and its readers, and compare fanfs with simpler policies
     Simulate(simulate::Args),
     /// Make rate-limited replicas, mount them and read one file through one, two and all of them
@@ -128,6 +132,7 @@ fn run(command: Command) -> Outcome {
             check::run(&config, json)
         }
         Command::Status(args) => status::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),
     }

@@ -9,13 +9,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
+use crate::explain::Facts;
 use crate::fs::FsGauges;
 use crate::placement::PlacementStatus;
 use crate::scheduler::health::HealthState;
@@ -28,6 +31,11 @@ use crate::volume::Mode;
 pub enum Ask {
     /// How are you? Answered by a [`Status`].
     Status,
+    /// What is known of this file? Answered by [`Facts`].
+    Explain {
+        /// Its path in the volume, without a leading `/`.
+        path: PathBuf,
+    },
 }
 
 /// A mounted volume's state.
@@ -157,6 +165,16 @@ const LONGEST_REQUEST: u64 = 64 * 1024;
 /// How long a peer may take to ask, or a daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The same where a placement provider is asked: its own longest timeout.
+const EXPLAINED: Duration = Duration::from_secs(3600 + 900);
+
+/// An answer that is none.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Refusal {
+    error: String,
+}
+
 /// Where sockets and logs of this user's mounts are: `/run/fanfs` for root, else
 /// `fanfs` in `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`.
 /// `$FANFS_RUNTIME_DIR` overrides it.
@@ -222,14 +240,14 @@ pub fn log_path(mount_point: &Path) -> PathBuf {
 }
 
 impl Control {
-    /// Listens for a mount; `status` is called for each request.
+    /// Listens for a mount; `answer` is called for each request.
     ///
     /// # Errors
     /// Where the socket cannot be made.
     pub fn listen(
         runtime: &tokio::runtime::Handle,
         mount_point: &Path,
-        status: impl Fn() -> Status + Send + Sync + 'static,
+        answer: impl Fn(Ask) -> Answering + Send + Sync + 'static,
     ) -> io::Result<Self> {
         make_runtime_dir()?;
         let path = socket_path(mount_point);
@@ -241,7 +259,7 @@ impl Control {
         let _entered = runtime.enter();
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        let task = runtime.spawn(accept(listener, Arc::new(status)));
+        let task = runtime.spawn(accept(listener, Arc::new(answer)));
         Ok(Self { path, task })
     }
 }
@@ -253,16 +271,18 @@ impl Drop for Control {
     }
 }
 
-type StatusFn = dyn Fn() -> Status + Send + Sync;
+/// A reply to come: JSON, or what went wrong in one line.
+pub type Answering = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>>;
 
-async fn accept(listener: UnixListener, status: Arc<StatusFn>) {
+type AnswerFn = dyn Fn(Ask) -> Answering + Send + Sync;
+
+async fn accept(listener: UnixListener, answer: Arc<AnswerFn>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let status = Arc::clone(&status);
+                let answer = Arc::clone(&answer);
                 tokio::spawn(async move {
-                    let answered = tokio::time::timeout(PATIENCE, answer(stream, &*status)).await;
-                    if let Ok(Err(error)) = answered {
+                    if let Err(error) = serve(stream, &*answer).await {
                         tracing::debug!(%error, "a control request failed");
                     }
                 });
@@ -276,20 +296,25 @@ async fn accept(listener: UnixListener, status: Arc<StatusFn>) {
     }
 }
 
-async fn answer(stream: tokio::net::UnixStream, status: &StatusFn) -> io::Result<()> {
+async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn) -> io::Result<()> {
     let peer = stream.peer_cred()?.uid();
     if peer != 0 && peer != rustix::process::geteuid().as_raw() {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied));
     }
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    tokio::io::BufReader::new(read.take(LONGEST_REQUEST)).read_line(&mut line).await?;
-    let mut reply = match serde_json::from_str(&line) {
-        Ok(Ask::Status) => serde_json::to_vec(&status())?,
-        Err(error) => serde_json::to_vec(&serde_json::json!({ "error": error.to_string() }))?,
+    let mut read = tokio::io::BufReader::new(read.take(LONGEST_REQUEST));
+    tokio::time::timeout(PATIENCE, read.read_line(&mut line)).await??;
+    let answered = match serde_json::from_str(&line) {
+        Ok(ask) => answer(ask).await,
+        Err(error) => Err(error.to_string()),
+    };
+    let mut reply = match answered {
+        Ok(reply) => reply,
+        Err(error) => serde_json::to_vec(&Refusal { error })?,
     };
     reply.push(b'\n');
-    write.write_all(&reply).await
+    tokio::time::timeout(PATIENCE, write.write_all(&reply)).await?
 }
 
 /// Asks the daemon that listens at `socket`.
@@ -297,14 +322,30 @@ async fn answer(stream: tokio::net::UnixStream, status: &StatusFn) -> io::Result
 /// # Errors
 /// Where nobody listens, or the answer is none.
 pub fn ask_status(socket: &Path) -> io::Result<Status> {
+    ask(socket, &Ask::Status, PATIENCE)
+}
+
+/// Asks the daemon that listens at `socket` about a file. Takes as long as the
+/// placement provider does.
+///
+/// # Errors
+/// Where nobody listens, the file is not there, or the answer is none.
+pub fn ask_facts(socket: &Path, path: PathBuf) -> io::Result<Facts> {
+    ask(socket, &Ask::Explain { path }, EXPLAINED)
+}
+
+fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<T> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut request = serde_json::to_vec(&Ask::Status)?;
+    let mut request = serde_json::to_vec(ask)?;
     request.push(b'\n');
     stream.write_all(&request)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
+    if let Ok(Refusal { error }) = serde_json::from_str(&line) {
+        return Err(io::Error::other(error));
+    }
     Ok(serde_json::from_str(&line)?)
 }
 

@@ -8,19 +8,23 @@
 //!
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
+mod explaining;
 mod placing;
 mod tuning;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
+use crate::backend::{
+    Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
+};
 use crate::config::{Affinity, CachePolicy, Config};
-use crate::control::{self, AffinityStatus, Control, ReplicaStatus, Status};
+use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
+use crate::explain::Facts;
 use crate::fs::{Fs, FsPolicy, PinnedTimes};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
 use crate::placement::{Locator, PlacementError, Source};
@@ -73,6 +77,20 @@ pub enum StartError {
         /// What it failed with.
         error: io::Error,
     },
+}
+
+/// The facts about a file of a volume that need not be mounted: nothing is
+/// measured then, and the provider is asked from here.
+///
+/// # Errors
+/// What is wrong with the provider, in one line.
+pub fn facts_unmounted(config: &Config, path: &Path, attr: &Attr) -> Result<Facts, String> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let source = placing::provider(config).map_err(|error| error.to_string())?;
+    let locator = placing::locator(config, source, runtime.handle().clone());
+    Ok(runtime.block_on(explaining::facts(config, &locator, path, attr.version(), None)))
 }
 
 /// What may be said about a mount besides the volume's configuration.
@@ -212,7 +230,11 @@ impl Mount {
     fn listen(&mut self) {
         let Some(runtime) = &self.runtime else { return };
         let core = Arc::clone(&self.core);
-        match Control::listen(runtime.handle(), &self.mount_point, move || core.status()) {
+        let answer = move |ask| {
+            let core = Arc::clone(&core);
+            Box::pin(async move { core.answer(ask).await }) as control::Answering
+        };
+        match Control::listen(runtime.handle(), &self.mount_point, answer) {
             Ok(control) => self.control = Some(control),
             // The mount is what counts; only `fanfs status` misses it.
             Err(error) => tracing::warn!(%error, "no control socket"),
@@ -399,6 +421,36 @@ impl Core {
 }
 
 impl Core {
+    async fn answer(&self, ask: Ask) -> Result<Vec<u8>, String> {
+        let json = match ask {
+            Ask::Status => serde_json::to_vec(&self.status()),
+            Ask::Explain { path } => serde_json::to_vec(&self.facts(path).await?),
+        };
+        json.map_err(|error| error.to_string())
+    }
+
+    async fn facts(&self, path: PathBuf) -> Result<Facts, String> {
+        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(format!("{} is not a path in the volume", path.display()));
+        }
+        let (send, receive) = tokio::sync::oneshot::channel();
+        self.fs.look(path.clone(), move |answer| {
+            let _ = send.send(answer);
+        });
+        let wrong = |error: String| format!("{}: {error}", Path::new("/").join(&path).display());
+        let attr = match receive.await {
+            Ok(Ok(attr)) if attr.kind == FileKind::Regular => attr,
+            Ok(Ok(_)) => return Err(wrong("not a regular file".to_owned())),
+            Ok(Err(errno)) => {
+                return Err(wrong(io::Error::from_raw_os_error(errno.raw()).to_string()));
+            }
+            Err(_) => return Err(wrong("no replica answered".to_owned())),
+        };
+        let standings = (self.reader.standings(), self.reader.usable());
+        let locator = self.reader.locator();
+        Ok(explaining::facts(&self.config, locator, &path, attr.version(), Some(standings)).await)
+    }
+
     fn affinities(&self) -> Vec<AffinityStatus> {
         let name = |id: ReplicaId| self.config.replicas[id.index()].name.clone();
         let rules = self.config.affinities.iter().zip(self.fs.pinned());

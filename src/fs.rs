@@ -173,6 +173,15 @@ impl Fs {
         );
     }
 
+    /// Attributes of what is at `path`, which is made of plain names.
+    pub fn look(&self, path: PathBuf, done: impl FnOnce(Answer<Attr>) + Send + 'static) {
+        self.caller.call(
+            self.spot(ROOT, &path),
+            move |backend| backend.stat(&path),
+            move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| attr)),
+        );
+    }
+
     /// The kernel forgets `count` lookups of an inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.inodes.lock().forget(ino, count);

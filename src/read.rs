@@ -134,7 +134,11 @@ impl Reader {
     /// A file at `path`, at this version, that no replica has opened yet.
     pub fn file(&self, path: PathBuf, version: FileVersion, mode: Mode) -> OpenFile {
         let pinned = self.locator.pin(&path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
-        let place = Place { at: self.locator.file(&path, version), pinned };
+        let at = self.locator.file(&path, version);
+        if let Some(at) = &at {
+            self.locator.opened(at, Instant::now());
+        }
+        let place = Place { at, pinned };
         OpenFile::new(path, version, mode, self.replicas.len(), place)
     }
 
@@ -393,13 +397,10 @@ impl Reader {
     }
 
     fn answer(&self, gather: &Gather) {
-        let taken = gather.answer();
-        if taken.is_empty() {
-            return;
-        }
-        count(&self.counters.reads);
-        let bytes: u64 = taken.iter().map(|(_, bytes)| bytes).sum();
-        self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
+        let taken = gather.answer(|bytes| {
+            count(&self.counters.reads);
+            self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
+        });
         for (fetch, bytes) in taken {
             let used_up = {
                 let mut state = fetch.state.lock();

@@ -196,6 +196,9 @@ struct Attempt<T> {
     hedged: bool,
     /// Whether it is a second one itself.
     is_hedge: bool,
+    /// A probe that a reader waits for: another replica is asked after this
+    /// time, which is paid for already.
+    race_after: Option<Duration>,
 }
 
 /// What `fanfs status` shows of one replica.
@@ -205,8 +208,8 @@ pub struct Standing {
     pub health: HealthState,
     /// The measured rate that the next decision will use, bytes a second.
     pub rate: ByLocality<f64>,
-    /// The same over a long time, where there is enough to tell.
-    pub steady: ByLocality<Option<f64>>,
+    /// Whether any of it was measured.
+    pub is_measured: bool,
     /// The part of a read's time that does not depend on its size.
     pub latency: Duration,
     /// Bytes in flight.
@@ -286,6 +289,9 @@ impl<T: Clone> Scheduler<T> {
         }
         let usable = self.usable(now);
         let loads = self.loads(now);
+        if self.probe_alone(usable, &loads, now, out) {
+            return;
+        }
         let demands = self.queue.iter().map(|(id, want)| {
             let demand = Demand {
                 bytes: want.bytes,
@@ -342,6 +348,53 @@ impl<T: Clone> Scheduler<T> {
         }
     }
 
+    /// The same where the only waiting segment is one that a reader waits for.
+    /// Who reads single parts one after the other never has another one, and a
+    /// replica whose first read was slow by accident would never be asked again.
+    /// If it still is slow, another one is asked when it would have been done
+    /// twice; true where a segment was sent.
+    fn probe_alone(
+        &mut self,
+        usable: ReplicaSet,
+        loads: &ReplicaMap<estimate::Load>,
+        now: Instant,
+        out: &mut Vec<Dispatch<T>>,
+    ) -> bool {
+        let Some((id, want)) = self.queue.first_key_value() else { return false };
+        let recently = |at: Instant| now.saturating_duration_since(at) < BETWEEN_PROBES;
+        let is_alone = self.queue.len() == 1 && !want.ahead && !want.hedge;
+        if !is_alone || self.probed.is_some_and(recently) {
+            return false;
+        }
+        let completion = |replica: ReplicaId| {
+            let load = &loads[replica];
+            load.completion(Locality::Local, load.work, want.bytes)
+        };
+        let choice = want.choice(usable).and(want.holders.local);
+        let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
+        let Some(best) = choice.iter().min_by(sooner) else { return false };
+        let is_stale = |replica: &ReplicaId| {
+            let since = self.estimates[*replica].idle_since();
+            let idle = since.map(|since| now.saturating_duration_since(since));
+            *replica != best && idle.is_some_and(|idle| idle >= PROBE_AFTER)
+        };
+        let Some(replica) = choice.iter().find(is_stale) else { return false };
+        let expected = Duration::from_secs_f64(completion(replica));
+        let race_after = 2 * Duration::from_secs_f64(completion(best));
+        let (id, bytes) = (*id, want.bytes);
+        if !self.hedges.spend_spare(bytes) {
+            return false;
+        }
+        let Some(want) = self.queue.remove(&id) else { return false };
+        let dispatch = self.send(want, replica, expected, now);
+        if let Some(attempt) = self.attempts.get_mut(&dispatch.attempt) {
+            attempt.race_after = Some(race_after);
+        }
+        out.push(dispatch);
+        self.probed = Some(now);
+        true
+    }
+
     fn send(
         &mut self,
         want: Want<T>,
@@ -366,6 +419,7 @@ impl<T: Clone> Scheduler<T> {
             has_copies: holders.spare || !others.and(holders.local).is_empty(),
             hedged: false,
             is_hedge: hedge,
+            race_after: None,
         };
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
@@ -410,7 +464,9 @@ impl<T: Clone> Scheduler<T> {
         for attempt in self.attempts.values_mut() {
             let age = now.saturating_duration_since(attempt.sent.at);
             let expired = age >= self.policy.attempt_deadline;
-            if !expired && !hedge::is_late(age, attempt.expected) {
+            let late = expired || hedge::is_late(age, attempt.expected);
+            let raced = attempt.race_after.is_some_and(|after| age >= after);
+            if !late && !raced {
                 continue;
             }
             let delivered_since = |id: ReplicaId| {
@@ -421,7 +477,8 @@ impl<T: Clone> Scheduler<T> {
             // Where the replica's node does not hold the segment, the one that
             // does may be to blame. A deadline counts once; silence for as long
             // as it lasts.
-            if attempt.sent.locality == Locality::Local
+            if late
+                && attempt.sent.locality == Locality::Local
                 && (silent || expired && !attempt.hedged && !attempt.is_hedge)
             {
                 stalled = stalled.with(attempt.replica);
@@ -433,6 +490,7 @@ impl<T: Clone> Scheduler<T> {
             // would make it worse. But nobody waits for two that hang.
             let bytes = attempt.sent.bytes;
             let may = match (attempt.is_hedge, expired) {
+                _ if raced => true,
                 (false, true) => true,
                 (false, false) if silent => self.hedges.overdraw(bytes),
                 // A replica that is slow and at work would get the same read
@@ -470,7 +528,7 @@ impl<T: Clone> Scheduler<T> {
             Standing {
                 health: self.health[id].state(),
                 rate: load.rate,
-                steady: estimate.steady(),
+                is_measured: estimate.measured(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,

@@ -22,7 +22,11 @@ const PIECE: u64 = fanfs::placement::file::PIECE;
 enum Does {
     /// Says that all is on n2.
     Answers,
+    /// Says that all is on these.
+    Names(&'static [&'static str]),
     Fails,
+    /// Fails as a tool that names the file.
+    Complains,
     Hangs,
     Panics,
     /// Answers when it is let go.
@@ -62,15 +66,24 @@ impl Provider for Scripted {
             self.most_inside.fetch_max(self.inside.fetch_add(1, SeqCst) + 1, SeqCst);
             let _inside = Inside(self);
             let does = *self.does.lock();
+            let mut nodes: &[&str] = &["n2"];
             match does {
                 Does::Answers => {}
+                Does::Names(names) => nodes = names,
                 Does::Fails => return Err(PlacementError::NotFound),
+                Does::Complains => {
+                    return Err(PlacementError::Failed {
+                        program: "tool".to_owned(),
+                        status: "exit status: 3".to_owned(),
+                        said: "/secret/name is away".to_owned(),
+                    });
+                }
                 Does::Hangs => std::future::pending::<()>().await,
                 Does::Panics => panic!("as it was told to"),
                 Does::Waits => drop(self.gate.acquire().await),
             }
             let mut builder = Builder::new();
-            builder.chunk(query.range, ["n2"])?;
+            builder.chunk(query.range, nodes.iter().copied())?;
             Ok(builder.finish())
         })
     }
@@ -149,6 +162,39 @@ impl Rig {
     }
 }
 
+/// What the tests of this program log at `info` and above.
+#[derive(Clone, Default)]
+struct Log(Arc<parking_lot::Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// The one of this program.
+    fn get() -> &'static Self {
+        static LOG: std::sync::LazyLock<Log> = std::sync::LazyLock::new(|| {
+            let log = Log::default();
+            let writer = log.clone();
+            let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO);
+            lines.with_ansi(false).with_writer(move || writer.clone()).init();
+            log
+        });
+        &LOG
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().clone()).unwrap()
+    }
+}
+
 fn local(file: &FileAt, offset: u64, now: Instant) -> Option<ReplicaSet> {
     file.placement.holders(offset, now).map(|holders| holders.local)
 }
@@ -210,6 +256,51 @@ fn after_a_failure_it_is_left_alone_for_a_while() {
     assert!(took >= Duration::from_millis(290), "asked again after {took:?}");
     rig.eventually("it works again", |status| status.answers == 1 && status.failing.is_none());
     assert_eq!(local(&file, 0, Instant::now()), on_n2());
+}
+
+#[test]
+fn the_log_has_no_names_of_files_and_the_status_has_the_whole_error() {
+    let log = Log::get();
+    let rig = rig(Does::Complains, false, POLICY);
+    rig.prompt(&rig.file("f", MIB), 0);
+    rig.eventually("it has failed", |status| status.failures == 1 && status.asking == 0);
+    let failing = rig.locator.status().failing.unwrap();
+    assert_eq!(failing, "tool failed (exit status: 3): /secret/name is away");
+    let text = log.text();
+    assert!(text.contains("error=\"tool failed (exit status: 3)\""), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+}
+
+#[test]
+fn unmatched_names_are_those_of_the_last_answer_and_new_ones_are_warned_of() {
+    let log = Log::get();
+    let rig = rig(Does::Answers, false, POLICY);
+    let warnings = |of: &str| {
+        let is_one = |line: &&str| line.contains("no replica is on") && line.contains(of);
+        log.text().lines().filter(is_one).count()
+    };
+    let answered = std::cell::Cell::new(0);
+    let unmatched = |names: &'static [&'static str]| {
+        rig.do_now(Does::Names(names));
+        answered.set(answered.get() + 1);
+        rig.prompt(&rig.file(&format!("f{}", answered.get()), MIB), 0);
+        rig.eventually("it is answered", |status| status.answers == answered.get());
+        rig.locator.status().unmatched
+    };
+    assert_eq!(unmatched(&["n1", "odd-a"]), ["odd-a"]);
+    assert_eq!(unmatched(&["odd-a"]), ["odd-a"]);
+    assert_eq!(warnings("odd-a"), 1);
+    assert_eq!(unmatched(&["odd-b", "odd-a", "n2"]), ["odd-b", "odd-a"]);
+    assert_eq!(unmatched(&["odd-b"]), ["odd-b"]);
+    assert_eq!(warnings("odd-b"), 1, "{}", log.text());
+    // The table or an alias was corrected; nothing is known of another file.
+    assert_eq!(unmatched(&["n1", "n2"]), [""; 0]);
+    assert_eq!(unmatched(&["odd-c"]), ["odd-c"]);
+    assert_eq!(unmatched(&[]), ["odd-c"]);
+    for i in 0..25 {
+        unmatched(vec![&*format!("odd-{i}").leak()].leak());
+    }
+    assert_eq!(warnings("odd-"), 16, "{}", log.text());
 }
 
 #[test]

@@ -122,6 +122,18 @@ impl Sim {
         took
     }
 
+    /// Reads segments one after the other, each when the one before is there,
+    /// until `seconds`.
+    fn read_singly(&mut self, seconds: f64) {
+        while self.seconds() < seconds {
+            let segment = self.reader;
+            self.want(segment, false);
+            while self.reader == segment {
+                self.step();
+            }
+        }
+    }
+
     fn step(&mut self) {
         let mut dispatches = Vec::new();
         self.scheduler.next(self.now, &mut dispatches);
@@ -264,6 +276,38 @@ fn a_long_link_is_kept_full() {
     let mut sim = Sim::new(links, SEGMENTS);
     let part = SEGMENTS as f64 / sim.read(WINDOW) / 300.0;
     assert!(part > 0.95, "{part}");
+}
+
+/// Two replicas take turns in being a little quicker; the first one's first
+/// read is slow.
+#[test]
+fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
+    let swing = |t: f64| if ((t * 4.0) as u64).is_multiple_of(2) { 20.0 } else { -20.0 };
+    let early = move |t: f64| if t < 1.0 { 0.5 } else { 100.0 + swing(t) };
+    let mut sim = Sim::new(vec![link(early), link(move |t| 100.0 - swing(t))], 4096);
+    sim.read_singly(0.9);
+    assert_eq!(sim.links[0].delivered, 0);
+    sim.read_singly(5.0);
+    let (from, before) = (sim.reader, sim.links[0].delivered);
+    sim.read_singly(20.0);
+    let share = (sim.links[0].delivered - before) as f64 / (sim.reader - from) as f64;
+    assert!((0.25..0.9).contains(&share), "{share}");
+}
+
+#[test]
+fn a_replica_that_stays_slow_costs_single_reads_little() {
+    for slow in [0.0, 1.0] {
+        let mut sim = Sim::new(vec![link(|_| 100.0), link(move |_| slow)], 4096);
+        sim.read_singly(5.0);
+        let from = sim.reader;
+        sim.longest_wait = Duration::ZERO;
+        sim.read_singly(25.0);
+        let alone = 20.0 / (0.010 + 0.001);
+        let part = (sim.reader - from) as f64 / alone;
+        assert!(part > 0.93, "{slow} MiB/s: {part} of what one replica alone delivers");
+        let longest = sim.longest_wait;
+        assert!(longest < Duration::from_millis(80), "{slow} MiB/s: {longest:?}");
+    }
 }
 
 /// Rates that change at random, replicas that come, go and fail: every segment

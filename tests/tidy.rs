@@ -46,6 +46,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "daemon",
             "fuse",
             "control",
+            "explain",
             "simulate",
             "placement",
             "scheduler",
@@ -60,6 +61,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "fuse",
             "control",
+            "explain",
             "fs",
             "read",
             "placement",
@@ -70,11 +72,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("control", &["fs", "read", "placement", "scheduler", "config", "volume", "telemetry"]),
+    (
+        "control",
+        &["explain", "fs", "read", "placement", "scheduler", "config", "volume", "telemetry"],
+    ),
     ("fuse", &["fs", "backend", "config", "volume", "telemetry"]),
     ("fs", &["read", "placement", "scheduler", "backend", "config", "volume", "telemetry"]),
     ("read", &["placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"]),
     ("placement", &["config", "volume", "telemetry"]),
+    ("explain", &["simulate", "placement", "scheduler", "volume"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume"]),
     ("scheduler", &["config", "volume", "telemetry"]),
     ("buffer", &["telemetry"]),
@@ -130,7 +136,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         "std::env",
     ];
     let pure = |path: &str| {
-        matches!(room(path), "scheduler" | "simulate")
+        matches!(room(path), "scheduler" | "simulate" | "explain")
             || path == "read/plan.rs"
             || path == "read/readahead.rs"
     };

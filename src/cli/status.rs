@@ -57,6 +57,11 @@ fn size(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
+/// "1 file", "2 files".
+fn number(count: u64, of: &str) -> String {
+    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
+}
+
 fn micros(us: u64) -> String {
     match us {
         0..=9_999 => format!("{us} us"),
@@ -159,9 +164,10 @@ fn placement(text: &mut String, status: &Status) {
     let sum = |of: fn(&ReplicaStatus) -> u64| status.replicas.iter().map(of).sum::<u64>();
     let local = sum(|replica| replica.counters.bytes_local);
     let known = local + sum(|replica| replica.counters.bytes_remote);
-    let _ = write!(text, "  placement: {}, {} files", p.provider, p.files);
+    let _ = write!(text, "  placement: {}, {}", p.provider, number(p.files as u64, "file"));
     if p.provider != "learned" {
-        let _ = write!(text, ", {} answers, {} failures", p.answers, p.failures);
+        let (answers, failures) = (number(p.answers, "answer"), number(p.failures, "failure"));
+        let _ = write!(text, ", {answers}, {failures}");
     }
     if p.asking > 0 {
         let _ = write!(text, ", {} being asked", p.asking);
@@ -191,7 +197,7 @@ fn affinities(text: &mut String, status: &Status) {
             rule.times_us.get(index).copied().filter(|time| *time > 0)
         };
         let names = rule.replicas.join(", ");
-        let _ = write!(text, "  affinity {} -> {names}: {} calls", rule.path, rule.calls);
+        let _ = write!(text, "  affinity {} -> {names}: {}", rule.path, number(rule.calls, "call"));
         if let Some(time) = rule.replicas.iter().filter_map(time).min() {
             let _ = write!(text, ", {}", micros(time));
         }
@@ -200,5 +206,15 @@ fn affinities(text: &mut String, status: &Status) {
             let _ = write!(text, "; {name} is quicker ({})", micros(time));
         }
         line!(text, "");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!([0, 1, 2].map(|n| number(n, "file")), ["0 files", "1 file", "2 files"]);
     }
 }

@@ -56,6 +56,9 @@ pub(super) struct Spot {
 /// is known.
 struct Times {
     calls: AtomicU64,
+    since: Instant,
+    /// When each was last asked or answered, microseconds from `since`.
+    asked: ReplicaMap<AtomicU64>,
     smoothed: ReplicaMap<AtomicU64>,
 }
 
@@ -63,6 +66,8 @@ impl Times {
     fn new(replicas: usize) -> Self {
         Self {
             calls: AtomicU64::new(0),
+            since: Instant::now(),
+            asked: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
             smoothed: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
         }
     }
@@ -75,14 +80,23 @@ impl Times {
         self.smoothed.map(|_, time| time.load(Ordering::Relaxed))
     }
 
+    /// How long each was not asked.
+    fn idle(&self) -> ReplicaMap<Duration> {
+        let now = self.since.elapsed();
+        let at = |at: &AtomicU64| Duration::from_micros(at.load(Ordering::Relaxed));
+        self.asked.map(|_, asked| now.saturating_sub(at(asked)))
+    }
+
+    fn asks(&self, replica: ReplicaId) {
+        self.asked[replica].store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
     fn took(&self, replica: ReplicaId, time: Duration) {
-        let sample = (time.as_micros() as u64).max(1);
+        self.asks(replica);
         let smoothed = &self.smoothed[replica];
-        let known = smoothed.load(Ordering::Relaxed);
-        // Rounded up, or a mean near 1 would never come back up. A lost update
-        // is one sample less.
-        let mean = if known == 0 { sample } else { (known * 7 + sample).div_ceil(8) };
-        smoothed.store(mean, Ordering::Relaxed);
+        let mean = smoothed.load(Ordering::Relaxed);
+        // A lost update is one sample less.
+        smoothed.store(metadata::smooth(mean, time.as_micros() as u64), Ordering::Relaxed);
     }
 }
 
@@ -200,13 +214,19 @@ impl Caller {
             let ejected = self.replicas.all().minus(usable);
             return usable.iter().chain(ejected.iter()).collect();
         }
-        metadata::order(&Choice {
+        let order = metadata::order(&Choice {
             times: &times.all(),
+            idle: &times.idle(),
             usable,
             pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
             affinity: spot.affinity,
             turn,
-        })
+        });
+        if let Some(first) = order.first() {
+            // Before it answers, so that those who come meanwhile ask others.
+            times.asks(*first);
+        }
+        order
     }
 
     fn patience(&self, replica: Option<ReplicaId>) -> Duration {

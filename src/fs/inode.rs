@@ -50,14 +50,15 @@ struct Node {
     seen: Seen,
 }
 
-/// What the kernel may have cached of an inode.
+/// What the kernel was told of a file when it opened it.
+#[derive(Clone, Debug)]
 enum Seen {
-    /// Nothing: it was never opened.
-    Nothing,
-    /// This, and no other version that it was not told to drop.
+    /// It has not opened it since it knows it, so it has nothing cached.
+    Never,
+    /// It opened it at this version last.
     At(FileVersion, Cached),
-    /// Several versions.
-    Mixed,
+    /// It may have several versions cached.
+    MovedOn,
 }
 
 /// What the kernel has cached of a file since it was first opened at a version.
@@ -71,6 +72,11 @@ enum Seen {
 pub(super) struct Cached(Arc<AtomicBool>);
 
 impl Cached {
+    /// Nothing is cached of any version before.
+    fn good() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
     /// A read has come through a handle that was opened at the version.
     pub(super) fn read(&self) {
         if !self.is_good() {
@@ -96,7 +102,7 @@ impl Inodes {
             children: 0,
             domain: 0,
             kind: FileKind::Directory,
-            seen: Seen::Nothing,
+            seen: Seen::Never,
         };
         Self { mode, nodes: HashMap::from([(ROOT, root)]) }
     }
@@ -184,7 +190,7 @@ impl Inodes {
             children: 0,
             domain,
             kind: attr.kind,
-            seen: Seen::Nothing,
+            seen: Seen::Never,
         });
         node.lookups += 1;
         node.kind = attr.kind;
@@ -229,10 +235,8 @@ impl Inodes {
         let Some(node) = self.nodes.get_mut(&ino) else { return Cached::default() };
         let cached = match &node.seen {
             Seen::At(seen, cached) if *seen == version => return cached.clone(),
-            Seen::At(..) | Seen::Mixed => Cached::default(),
-            // There is nothing to drop. Many who open a file at once do not
-            // drop what the others have read.
-            Seen::Nothing => Cached(Arc::new(AtomicBool::new(true))),
+            Seen::Never => Cached::good(),
+            Seen::At(..) | Seen::MovedOn => Cached::default(),
         };
         node.seen = Seen::At(version, cached.clone());
         cached
@@ -242,7 +246,7 @@ impl Inodes {
     /// have both cached.
     pub(super) fn moved_on(&mut self, ino: Ino) {
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.seen = Seen::Mixed;
+            node.seen = Seen::MovedOn;
         }
     }
 
@@ -394,6 +398,7 @@ mod tests {
         let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
         let v1 = attr(11, FILE, 1).version();
         let v2 = FileVersion { size: 5, ..v1 };
+        t.opened(f, v1).read();
         assert!(t.opened(f, v1).is_good());
         t.opened(f, v2).read();
         assert!(t.opened(f, v2).is_good());

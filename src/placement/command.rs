@@ -74,13 +74,43 @@ impl Template {
         values: &Values<'_>,
         limit: Duration,
     ) -> Result<Vec<u8>, PlacementError> {
+        match self.run_to_end(values, limit).await? {
+            (_, Some(failure)) => Err(failure.error),
+            (out, None) => Ok(out),
+        }
+    }
+
+    /// As [`Template::run`], for a program that may answer and end with another
+    /// status than 0: returns what it wrote and how it failed, if it did.
+    ///
+    /// # Errors
+    /// As [`Template::run`], but where the program only failed.
+    pub async fn run_to_end(
+        &self,
+        values: &Values<'_>,
+        limit: Duration,
+    ) -> Result<(Vec<u8>, Option<Failure>), PlacementError> {
         let words: Vec<OsString> = self.0.iter().map(|word| fill(word, values)).collect();
-        tokio::time::timeout(limit, run(&words)).await.unwrap_or(Err(PlacementError::Late(limit)))
+        // As it was written: what is filled in may name a file.
+        let program = program_name(OsStr::new(&self.0[0]));
+        let answer = tokio::time::timeout(limit, run(program, &words)).await;
+        answer.unwrap_or(Err(PlacementError::Late(limit)))
     }
 }
 
-async fn run(words: &[OsString]) -> Result<Vec<u8>, PlacementError> {
-    let program = program_name(&words[0]);
+/// How a program failed.
+#[derive(Debug)]
+pub struct Failure {
+    /// Its exit status; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// [`PlacementError::Failed`].
+    pub error: PlacementError,
+}
+
+async fn run(
+    program: String,
+    words: &[OsString],
+) -> Result<(Vec<u8>, Option<Failure>), PlacementError> {
     let start = |error| PlacementError::Start { program: program.clone(), error };
     let mut child = Command::new(&words[0])
         .args(&words[1..])
@@ -97,11 +127,12 @@ async fn run(words: &[OsString]) -> Result<Vec<u8>, PlacementError> {
         return Err(PlacementError::TooLong(LONGEST_ANSWER));
     }
     let status = child.wait().await.map_err(start)?;
-    if !status.success() {
+    let failure = (!status.success()).then(|| {
         let said = one_line(&said.unwrap_or_default());
-        return Err(PlacementError::Failed { program, status: status.to_string(), said });
-    }
-    Ok(out)
+        let error = PlacementError::Failed { program, status: status.to_string(), said };
+        Failure { code: status.code(), error }
+    });
+    Ok((out, failure))
 }
 
 /// Reads to the end, or to one byte more than `most`.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::config::Flat;
 
-/// Why a provider has no answer. Each is one line without names of files:
-/// it goes to the log.
+/// Why a provider has no answer, on one line. What a tool or a service said may
+/// name files: the log has it at debug level, and above that
+/// [`PlacementError::without_names`].
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
     /// It took too long.
@@ -61,5 +62,44 @@ impl PlacementError {
     /// What is wrong with line `line`, from 1, of a tool's output.
     pub fn line(line: usize, what: impl Into<String>) -> Self {
         Self::Line { line, what: what.into() }
+    }
+    /// The same without anything that may name a file.
+    pub fn without_names(&self) -> String {
+        match self {
+            // Of the system, not of a tool.
+            Self::Late(_) | Self::Start { .. } | Self::TooLong(_) | Self::NotFound => {
+                self.to_string()
+            }
+            Self::Failed { program, status, .. } => format!("{program} failed ({status})"),
+            Self::Line { line, .. } => format!("line {line} of the answer is not understood"),
+            Self::Nonsense(_) => "the answer makes no sense".to_owned(),
+            Self::Service { at, .. } => format!("the service failed: {}", Flat(at)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_to_the_log_names_no_files() {
+        let name = || "/secret".to_owned();
+        let (program, status) = ("tool".to_owned(), "exit status: 3".to_owned());
+        let not_there = || io::Error::from_raw_os_error(2);
+        let said = |error: PlacementError| error.without_names();
+        assert_eq!(said(PlacementError::Late(Duration::from_secs(3))), "no answer within 3s");
+        let start = PlacementError::Start { program: program.clone(), error: not_there() };
+        assert_eq!(said(start), format!("tool cannot be run: {}", not_there()));
+        let failed = PlacementError::Failed { program, status, said: name() };
+        assert!(failed.to_string().contains("/secret"));
+        assert_eq!(said(failed), "tool failed (exit status: 3)");
+        assert_eq!(said(PlacementError::TooLong(7)), "the answer is longer than 7 bytes");
+        let line = PlacementError::line(12, name());
+        assert_eq!(said(line), "line 12 of the answer is not understood");
+        assert_eq!(said(PlacementError::Nonsense(name())), "the answer makes no sense");
+        let service = PlacementError::Service { at: "http://nn1:9870".to_owned(), what: name() };
+        assert_eq!(said(service), "the service failed: http://nn1:9870");
+        assert_eq!(said(PlacementError::NotFound), "the file is not known there");
     }
 }

@@ -5,9 +5,13 @@
 //! go to the cells in turn. Extra keys are refused, so that a misspelt one is
 //! noticed.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::command::{Template, Values, below};
 use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
@@ -52,9 +56,30 @@ impl Provider for Exec {
 #[serde(deny_unknown_fields)]
 struct Answer {
     #[serde(default)]
-    chunks: Vec<Chunk>,
+    chunks: Vec<Object<Chunk>>,
     #[serde(default)]
-    stripes: Vec<Stripe>,
+    stripes: Vec<Object<Stripe>>,
+}
+
+/// A `T` with its keys; serde alone would take an array of their values for it.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        struct Keys<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Keys<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> std::result::Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map))
+            }
+        }
+        from.deserialize_map(Keys(PhantomData)).map(Self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -85,11 +110,12 @@ pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
     }
     let answer: Answer = serde_json::from_slice(output)
         .map_err(|error| PlacementError::line(error.line(), error.to_string()))?;
-    let chunks = answer.chunks.into_iter().map(|chunk| {
+    let chunks = answer.chunks.into_iter().map(|Object(chunk)| {
         let end = chunk.end.unwrap_or(size);
         Stripe { start: chunk.start, end: Some(end), unit: u64::MAX, cells: vec![chunk.nodes] }
     });
-    let mut regions: Vec<Stripe> = chunks.chain(answer.stripes).collect();
+    let mut regions: Vec<Stripe> =
+        chunks.chain(answer.stripes.into_iter().map(|Object(stripe)| stripe)).collect();
     regions.sort_by_key(|region| region.start);
     let mut builder = Builder::new();
     for region in regions {
@@ -135,6 +161,9 @@ mod tests {
             "",
             "[]",
             "{\"chunk\": []}",
+            "{\"chunks\": [[0, 10, [\"n\"]]]}",
+            "{\"stripes\": [[0, 10, 5, [[\"n\"]]]]}",
+            "[[{\"start\": 0, \"nodes\": [\"n\"]}]]",
             "{\"chunks\": [{\"start\": -1, \"nodes\": []}]}",
             "{\"chunks\": [{\"start\": 0}]}",
             "{\"chunks\": [{\"start\": 0, \"nodes\": [\"a\\n\"]}]}",

@@ -12,6 +12,7 @@
 //! more wait; about one piece of one file there is one at a time; each ends
 //! within the provider's time limit.
 
+use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,6 +43,9 @@ const FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
 
 /// Names shown of those that match no replica.
 const SHOWN: usize = 12;
+
+/// Warnings of such names at most: after so many they tell nothing new.
+const WARNINGS: usize = 16;
 
 /// Who knows where chunks are.
 #[derive(Clone)]
@@ -85,7 +89,8 @@ pub struct PlacementStatus {
     pub failing: Option<String>,
     /// Chunks' replicas that behaved remotely and were not believed.
     pub disbelieved: u64,
-    /// Names of nodes that no replica has, as far as they are shown.
+    /// Names of nodes that no replica has, as far as they are shown, in the last
+    /// answer with any nodes in it.
     pub unmatched: Vec<String>,
 }
 
@@ -114,8 +119,16 @@ pub struct Locator {
     disbelieved: AtomicU64,
     is_failing: AtomicBool,
     failing: Mutex<Option<String>>,
-    has_warned: AtomicBool,
-    unmatched: Mutex<Vec<String>>,
+    unmatched: Mutex<Unmatched>,
+}
+
+/// Names of nodes that no replica has.
+#[derive(Default)]
+struct Unmatched {
+    shown: Vec<String>,
+    /// Those that were warned of.
+    known: HashSet<String>,
+    warnings: usize,
 }
 
 #[derive(Clone)]
@@ -152,7 +165,6 @@ impl Locator {
             disbelieved: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             failing: Mutex::new(None),
-            has_warned: AtomicBool::new(false),
             unmatched: Mutex::default(),
         }
     }
@@ -181,6 +193,14 @@ impl Locator {
         let file = Arc::new(file);
         files.put(path.to_owned(), Known { version, file: Arc::clone(&file) });
         Some(file)
+    }
+
+    /// A file is opened: asks at once where it costs nothing, so that its first
+    /// read knows already.
+    pub fn opened(self: &Arc<Self>, file: &Arc<FileAt>, now: Instant) {
+        if self.policy.smallest == 0 {
+            self.prompt(file, 0, now);
+        }
     }
 
     /// What `path` is pinned to.
@@ -284,34 +304,45 @@ impl Locator {
     fn map(&self, chunks: &ChunkMap) -> Mapped {
         let sets: Vec<ReplicaSet> =
             chunks.nodes().iter().map(|node| self.ground.names.find(node)).collect();
-        let unmatched = || {
+        // One without nodes, of a file that is not known, says nothing of them.
+        if !sets.is_empty() {
             let nodes = chunks.nodes().iter().zip(&sets);
-            nodes.filter(|(_, set)| set.is_empty()).map(|(node, _)| node.to_string())
-        };
-        if sets.iter().any(|set| set.is_empty()) && !self.has_warned.swap(true, Relaxed) {
-            let mut shown: Vec<String> = unmatched().take(SHOWN).collect();
-            let more = unmatched().count() - shown.len();
-            if more > 0 {
-                shown.push(format!("and {more} more"));
-            }
-            tracing::warn!(
-                provider = self.provider_name(),
-                nodes = shown.join(", "),
-                replicas = self.ground.names.shown().join(", "),
-                "the provider names nodes that no replica is on; `aliases` can tie them together"
-            );
-            *self.unmatched.lock() = shown;
+            let nameless = nodes.filter(|(_, set)| set.is_empty());
+            self.compare(nameless.map(|(node, _)| &**node).collect());
         }
         chunks.map(|node| sets[node])
     }
 
-    fn failed(&self, error: &str) {
+    /// Takes note of the nodes in an answer that no replica is on.
+    fn compare(&self, names: Vec<&str>) {
+        let mut unmatched = self.unmatched.lock();
+        unmatched.shown = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
+        if names.len() > SHOWN {
+            unmatched.shown.push(format!("and {} more", names.len() - SHOWN));
+        }
+        let is_new = names.iter().any(|name| !unmatched.known.contains(*name));
+        if !is_new || unmatched.warnings >= WARNINGS {
+            return;
+        }
+        unmatched.warnings += 1;
+        unmatched.known.extend(names.into_iter().map(str::to_owned));
+        tracing::warn!(
+            provider = self.provider_name(),
+            nodes = unmatched.shown.join(", "),
+            replicas = self.ground.names.shown().join(", "),
+            "the provider names nodes that no replica is on; `aliases` can tie them together"
+        );
+    }
+
+    /// `error` may name files, `kind` must not.
+    fn failed(&self, kind: &str, error: String) {
         self.failures.fetch_add(1, Relaxed);
-        *self.failing.lock() = Some(error.to_owned());
+        tracing::debug!(provider = self.provider_name(), error, "no placement");
+        *self.failing.lock() = Some(error);
         if !self.is_failing.swap(true, Relaxed) {
             tracing::warn!(
                 provider = self.provider_name(),
-                error,
+                error = kind,
                 "no placement; all replicas are candidates until it is answered"
             );
         }
@@ -327,7 +358,7 @@ impl Locator {
             failures: self.failures.load(Relaxed),
             failing: self.failing.lock().clone(),
             disbelieved: self.disbelieved.load(Relaxed),
-            unmatched: self.unmatched.lock().clone(),
+            unmatched: self.unmatched.lock().shown.clone(),
         }
     }
 }
@@ -355,7 +386,7 @@ impl Asked<'_> {
                     tracing::info!("placement is answered again");
                 }
             }
-            Err(error) => locator.failed(&error.to_string()),
+            Err(error) => locator.failed(&error.without_names(), error.to_string()),
         }
     }
 }
@@ -363,7 +394,8 @@ impl Asked<'_> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.ended && std::thread::panicking() {
-            self.locator.failed("the provider broke off; that is a bug in fanfs");
+            let bug = "the provider broke off; that is a bug in fanfs";
+            self.locator.failed(bug, bug.to_owned());
         }
         // Nothing where it has been answered: then a time is set.
         self.file.placement.settle(self.offset, Instant::now() + self.locator.policy.retry_after);

@@ -22,6 +22,9 @@
 //! The first glob that matches a path counts; a path that none matches is not
 //! known. The table is read again when its file has changed; while the new one
 //! is unusable nothing is answered, and what was answered before counts.
+//!
+//! The file is looked at on a thread that may block, one at a time: on a dead
+//! mount that is one thread lost, and those who ask are cut off by the locator.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -29,8 +32,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use globset::{GlobBuilder, GlobSet};
-use parking_lot::Mutex;
 use serde::Deserialize;
+use tokio::sync::Mutex;
 
 use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
 use crate::config::Flat;
@@ -41,14 +44,12 @@ use crate::volume::ByteRange;
 const LONGEST: u64 = 128 << 20;
 
 /// The provider.
-pub struct Table {
-    file: PathBuf,
-    read: Mutex<Read>,
-}
+pub struct Table(Arc<Mutex<Read>>);
 
-#[derive(Clone)]
+/// What was read, and where.
 struct Read {
-    stamp: Option<(SystemTime, u64)>,
+    file: PathBuf,
+    stamp: (SystemTime, u64),
     entries: Arc<Entries>,
 }
 
@@ -59,21 +60,21 @@ impl Table {
     /// Where the file cannot be read or is no table.
     pub fn open(file: &Path) -> Result<Self> {
         let (stamp, entries) = read(file)?;
-        let read = Read { stamp: Some(stamp), entries: Arc::new(entries) };
-        Ok(Self { file: file.to_owned(), read: Mutex::new(read) })
+        let read = Read { file: file.to_owned(), stamp, entries: Arc::new(entries) };
+        Ok(Self(Arc::new(Mutex::new(read))))
     }
+}
 
-    fn entries(&self) -> Result<Arc<Entries>> {
-        let known = self.read.lock().clone();
+impl Read {
+    fn entries(&mut self) -> Result<Arc<Entries>> {
         let stamp = stamp(&self.file).map_err(|e| unreadable(&self.file, &e))?;
-        if known.stamp == Some(stamp) {
-            return Ok(known.entries);
+        if self.stamp != stamp {
+            let (stamp, entries) = read(&self.file)?;
+            self.stamp = stamp;
+            self.entries = Arc::new(entries);
+            tracing::info!("the placement table was read again");
         }
-        let (stamp, entries) = read(&self.file)?;
-        let entries = Arc::new(entries);
-        *self.read.lock() = Read { stamp: Some(stamp), entries: Arc::clone(&entries) };
-        tracing::info!("the placement table was read again");
-        Ok(entries)
+        Ok(Arc::clone(&self.entries))
     }
 }
 
@@ -84,8 +85,19 @@ impl Provider for Table {
 
     fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
         Box::pin(async move {
-            // A file on a local disk, and most often not even that.
-            self.entries()?.map(&query.path, query.size)
+            let mut read = Arc::clone(&self.0).lock_owned().await;
+            let (path, size) = (query.path.clone(), query.size);
+            let looking = tokio::task::spawn_blocking(move || {
+                let entries = read.entries()?;
+                drop(read);
+                entries.map(&path, size)
+            });
+            match looking.await {
+                Ok(answer) => answer,
+                // A bug here, and the locator says so.
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                Err(_) => Err(PlacementError::Nonsense("fanfs is ending".to_owned())),
+            }
         })
     }
 }
@@ -344,8 +356,49 @@ cells = [[\"n2\"], [\"n3\"]]
         std::fs::write(&file, "path,start,end,nodes\n/a/**,0B,50B,n9\n").unwrap();
         assert_eq!(located(&table, "a/b", 100), [(0, 50, n(&["n9"]))]);
         std::fs::write(&file, "path,start,end,nodes\n/a/**,0,50B,n9 n10\n").unwrap();
-        let error = table.entries().unwrap_err().to_string();
+        let error = table.0.blocking_lock().entries().unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("no unit"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_hangs_stops_neither_the_clock_nor_more_than_one_thread() {
+        let room = tempfile::tempdir().unwrap();
+        let (file, pipe) = (room.path().join("t.csv"), room.path().join("pipe"));
+        std::fs::write(&file, CSV).unwrap();
+        let table = Arc::new(Table::open(&file).unwrap());
+        // Opening a pipe that nobody writes to takes for ever, as a dead mount does.
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        std::fs::rename(&pipe, &file).unwrap();
+        let (send, receive) = std::sync::mpsc::channel();
+        let asking = Arc::clone(&table);
+        std::thread::spawn(move || {
+            let builder = &mut tokio::runtime::Builder::new_current_thread();
+            let runtime = builder.enable_time().max_blocking_threads(2).build().unwrap();
+            let query = Query {
+                path: "a/b".into(),
+                size: 100,
+                range: ByteRange::new(0, 100),
+                replica: PathBuf::new(),
+                inode: 0,
+            };
+            let limit = std::time::Duration::from_millis(50);
+            runtime.block_on(async {
+                for _ in 0..3 {
+                    assert!(tokio::time::timeout(limit, asking.locate(&query)).await.is_err());
+                }
+                let other = tokio::task::spawn_blocking(|| 7);
+                assert_eq!(tokio::time::timeout(60 * limit, other).await.unwrap().unwrap(), 7);
+            });
+            runtime.shutdown_background();
+            send.send(()).unwrap();
+        });
+        receive.recv_timeout(std::time::Duration::from_secs(10)).expect("the runtime hangs");
+        // Whoever hangs is let go, and the next question is answered.
+        std::fs::write(&pipe, CSV).unwrap();
+        drop(std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap());
+        std::fs::rename(&pipe, &file).unwrap();
+        assert_eq!(located(&table, "a/b", 100).len(), 1);
     }
 
     #[test]

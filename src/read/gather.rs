@@ -97,7 +97,9 @@ impl Gather {
 
     /// Answers with the bytes; returns the segments that they came from, with
     /// the number of bytes taken of each. Nothing where it was answered before.
-    pub(super) fn answer(&self) -> Vec<(Arc<Fetch>, u64)> {
+    /// `before` is told of the bytes first: whoever has his answer may look at
+    /// the counters at once.
+    pub(super) fn answer(&self, before: impl FnOnce(u64)) -> Vec<(Arc<Fetch>, u64)> {
         let (parts, sink) = {
             let mut state = self.state.lock();
             let Some(sink) = state.sink.take() else { return Vec::new() };
@@ -112,6 +114,7 @@ impl Gather {
             data.parts.push((buffer, from..from + part.len() as usize));
             taken.push((fetch, part.len()));
         }
+        before(data.len() as u64);
         sink(Ok(data));
         taken
     }

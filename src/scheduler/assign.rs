@@ -247,12 +247,15 @@ impl<K: Copy> Assigner<K> {
                     self.own[id] + lent[id]
                 };
                 let load = &loads[id];
-                let pays = load.remote_is_measured && load.rate.remote >= worth_it;
-                if demand.ahead && !demand.holders.spare && !pays {
-                    continue;
-                }
+                // One segment shows whether it pays.
+                let may = match load.remote_is_measured {
+                    _ if !demand.ahead || demand.holders.spare => IN_HAND,
+                    true if load.rate.remote >= worth_it => IN_HAND,
+                    true => continue,
+                    false => 1.0,
+                };
                 let under_way = load.rate.remote * load.latency.remote;
-                if in_hand[id] as f64 >= IN_HAND * demand.bytes as f64 + under_way {
+                if in_hand[id] as f64 >= may * demand.bytes as f64 + under_way {
                     continue;
                 }
                 let completion = load.completion(Locality::Remote, backlog, demand.bytes);

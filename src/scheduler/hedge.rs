@@ -59,6 +59,11 @@ impl HedgeBudget {
         self.take(bytes, 0)
     }
 
+    /// The same for what is not urgent: leaves half for what is.
+    pub fn spend_spare(&mut self, bytes: u64) -> bool {
+        self.take(bytes, self.most / 2)
+    }
+
     /// The same, with the overdraft.
     pub fn overdraw(&mut self, bytes: u64) -> bool {
         self.take(bytes, self.least)
@@ -99,6 +104,13 @@ mod tests {
         assert_eq!((0..100).filter(|_| budget.overdraw(1000)).count(), 9);
         budget.earn(100_000);
         assert!(!budget.spend(1000) && budget.overdraw(1000));
+    }
+
+    #[test]
+    fn what_is_not_urgent_leaves_half_of_a_burst() {
+        let mut budget = HedgeBudget::new(1000, 3);
+        assert_eq!((0..100).filter(|_| budget.spend_spare(1000)).count(), 4);
+        assert_eq!((0..100).filter(|_| budget.spend(1000)).count(), 4);
     }
 
     #[test]

@@ -3,10 +3,12 @@
 //! Calls about one directory go to one replica, so that two looks at it see it
 //! through the same mount and its cache; directories are spread over the
 //! replicas. A replica that is [`MUCH_SLOWER`] than the quickest is asked only
-//! where the others fail, and once in [`REMEASURE`] calls, to see whether it
-//! still is. A subtree that is pinned is asked of the replicas it is pinned to,
+//! where the others fail, and once in [`REMEASURE`] calls, or where it was not
+//! asked for [`STALE`], to see whether it still is. A subtree that is pinned is asked of the replicas it is pinned to,
 //! however slow they are; the odd call that goes elsewhere tells whether the
 //! pinning is worth it.
+
+use std::time::Duration;
 
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -15,6 +17,17 @@ pub const MUCH_SLOWER: u64 = 2;
 
 /// One call in so many goes to whoever would not be asked.
 pub const REMEASURE: u64 = 64;
+
+/// After this time what is known of a slow replica is to be measured again.
+pub const STALE: Duration = Duration::from_secs(2);
+
+/// One call in so many at most is for that. Where calls are so few that
+/// everybody's times are old, most would go to slow replicas else.
+const SELDOM: u64 = 8;
+
+/// A call that takes less than one part in so many of the mean shows that times
+/// have changed, or that the mean came by an accident.
+const CHANGED: u64 = 2;
 
 /// Below this many microseconds nobody counts as slower than anybody else.
 const ALIKE_US: u64 = 500;
@@ -29,6 +42,8 @@ const WORTH_US: u64 = 50;
 pub struct Choice<'a> {
     /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
     pub times: &'a ReplicaMap<u64>,
+    /// How long each was not asked.
+    pub idle: &'a ReplicaMap<Duration>,
     /// Replicas that are well.
     pub usable: ReplicaSet,
     /// Those that the object is pinned to; empty where it is not.
@@ -37,6 +52,16 @@ pub struct Choice<'a> {
     pub affinity: u64,
     /// How many calls there were before.
     pub turn: u64,
+}
+
+/// The smoothed time after a call that took `sample` microseconds; 0 for unknown.
+pub fn smooth(mean: u64, sample: u64) -> u64 {
+    let sample = sample.max(1);
+    if mean == 0 || sample.saturating_mul(CHANGED) < mean {
+        return sample;
+    }
+    // Rounded up, or a mean near 1 would never come back up.
+    (mean * 7 + sample).div_ceil(8)
 }
 
 /// All replicas in the order in which they are to be asked.
@@ -61,6 +86,13 @@ pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
         quick.rotate_left(turn);
     }
     quick.extend(slow);
+    let is_stale = |id: &ReplicaId| times[*id] > bound && choice.idle[*id] >= STALE;
+    if choice.turn % SELDOM == SELDOM - 1
+        && !remeasure
+        && let Some(at) = quick.iter().position(is_stale)
+    {
+        quick[..=at].rotate_right(1);
+    }
     // Whoever is ejected comes last rather than never: the error is then the
     // replica's and not ours.
     quick.extend(usable.minus(first).iter());
@@ -97,9 +129,22 @@ mod tests {
     }
 
     fn first(times: &[u64], usable: &[usize], pinned: &[usize], affinity: u64, turn: u64) -> usize {
-        let times = times.iter().copied().collect();
+        first_after(Duration::ZERO, times, (usable, pinned), affinity, turn)
+    }
+
+    /// Where all were idle for so long.
+    fn first_after(
+        idle: Duration,
+        times: &[u64],
+        (usable, pinned): (&[usize], &[usize]),
+        affinity: u64,
+        turn: u64,
+    ) -> usize {
+        let idle = times.iter().map(|_| idle).collect();
+        let times: ReplicaMap<u64> = times.iter().copied().collect();
         let (usable, pinned) = (set(usable), set(pinned));
-        let order = order(&Choice { times: &times, usable, pinned, affinity, turn });
+        let choice = Choice { times: &times, idle: &idle, usable, pinned, affinity, turn };
+        let order = order(&choice);
         assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
         order[0].index()
     }
@@ -118,6 +163,30 @@ mod tests {
         let turns = 0..REMEASURE * 30;
         let slow = turns.filter(|turn| first(&[600, 900, 5000], &[0, 1, 2], &[], 7, *turn) == 2);
         assert_eq!(slow.count(), 10);
+    }
+
+    #[test]
+    fn a_slow_one_that_was_not_asked_for_two_seconds_is_remeasured_soon() {
+        let times = [600, 900, 5000];
+        let asked = |idle: Duration, usable: &[usize], pinned: &[usize]| {
+            let turns = 0..REMEASURE - 1;
+            turns.filter(|t| first_after(idle, &times, (usable, pinned), 7, *t) == 2).count()
+        };
+        assert_eq!(asked(STALE - Duration::from_millis(1), &[0, 1, 2], &[]), 0);
+        assert_eq!(asked(STALE, &[0, 1, 2], &[]), 7, "one call in eight, if all are as old");
+        assert_eq!(asked(STALE, &[0, 1], &[]), 0, "it is not well");
+        assert_eq!(asked(STALE, &[0, 1, 2], &[0, 1]), 0, "nor where it is pinned elsewhere");
+    }
+
+    #[test]
+    fn one_accident_is_forgotten_with_the_next_call() {
+        let accident = smooth(smooth(0, 1000), 5_000_000);
+        assert!(accident > 600_000);
+        assert_eq!(smooth(accident, 1100), 1100);
+        // What is about as usual moves the mean, and an accident does not replace it.
+        assert_eq!(smooth(1000, 501), 938);
+        assert_eq!(smooth(1000, 9000), 2000);
+        assert_eq!((smooth(0, 0), smooth(1, 1), smooth(1, 2)), (1, 1, 2));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! a block is there the reader takes it and asks for the next.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -17,7 +17,7 @@ use super::outcome::{Latency, Outcome, ReplicaOutcome};
 use super::policy::{Attempt, Chooser, Job, PolicyKind, Sent, Wanted};
 use super::reader::ReaderState;
 use super::server::{Due, Server, Time};
-use super::world::{Cluster, Knowledge, Reader, Reads, Workload, World};
+use super::world::{Cluster, Knowledge, Reader, Workload, World};
 use crate::placement::Mapped;
 use crate::placement::learned::Learned;
 use crate::read::plan::{self, Piece};

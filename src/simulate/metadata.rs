@@ -5,8 +5,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
-use crate::scheduler::metadata::{Choice, order};
+use crate::scheduler::metadata::{Choice, order, smooth};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// What is simulated.
@@ -41,6 +42,7 @@ pub struct Answered {
 pub fn run(calls: &Calls) -> Answered {
     let replicas = calls.times_us.len();
     let mut smoothed = ReplicaMap::from_fn(replicas, |_| 0u64);
+    let mut asked_at = ReplicaMap::from_fn(replicas, |_| 0u64);
     let mut busy = vec![0usize; replicas];
     let mut waiting: Vec<VecDeque<(usize, u64)>> = vec![VecDeque::new(); replicas];
     let mut answered = vec![0; replicas];
@@ -54,6 +56,7 @@ pub fn run(calls: &Calls) -> Answered {
             }
             let choice = Choice {
                 times: &smoothed,
+                idle: &asked_at.map(|_, at| Duration::from_micros(now - at)),
                 usable: smoothed.all(),
                 pinned: calls.pinned,
                 affinity: turn % calls.directories.max(1),
@@ -61,6 +64,7 @@ pub fn run(calls: &Calls) -> Answered {
             };
             turn += 1;
             let replica = order(&choice).first().map_or(0, |id| id.index());
+            asked_at[ReplicaId::new(replica)] = now;
             if busy[replica] < calls.threads {
                 busy[replica] += 1;
                 sequence += 1;
@@ -72,9 +76,9 @@ pub fn run(calls: &Calls) -> Answered {
         let Some(Reverse((end, _, replica, worker, asked))) = ends.pop() else { break };
         now = end;
         answered[replica] += 1;
-        let known = &mut smoothed[ReplicaId::new(replica)];
-        let took = (end - asked).max(1);
-        *known = if *known == 0 { took } else { (*known * 7 + took).div_ceil(8) };
+        let id = ReplicaId::new(replica);
+        asked_at[id] = now;
+        smoothed[id] = smooth(smoothed[id], end - asked);
         match waiting[replica].pop_front() {
             Some((next, asked)) => {
                 sequence += 1;

@@ -2,7 +2,7 @@
 //!
 //! `FANFS_LOG` takes the usual filter (`debug`, `fanfs::scheduler=trace`, ...);
 //! without it, `info` and above of fanfs and `warn` of everything else. File
-//! names are logged at `debug` only.
+//! names are logged at `debug` only, and so is what tools say, which may have some.
 
 use std::fs::File;
 

@@ -10,7 +10,7 @@ const COMMAND_LINES: &[(&str, i32, &str)] = &[
     (
         "mout v.toml mnt",
         2,
-        "fanfs: unrecognized subcommand 'mout'; some similar subcommands exist: 'umount', 'mount'; see `fanfs --help`",
+        "fanfs: unrecognized subcommand 'mout'; some similar subcommands exist: 'simulate', 'umount', 'mount'; see `fanfs --help`",
     ),
     (
         "mount",

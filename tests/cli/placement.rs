@@ -107,7 +107,7 @@ fn status_warns_of_a_provider_that_fails() {
     assert_eq!(fs::read(room.path("mnt/big")).unwrap().len(), 8 << 20);
     room.eventually("it has failed", || status(&room).1["placement"]["failures"] == 1);
     let (text, json) = status(&room);
-    assert!(text.contains("  placement: exec, 1 files, 0 answers, 1 failures\n"), "{text}");
+    assert!(text.contains("  placement: exec, 1 file, 0 answers, 1 failure\n"), "{text}");
     let failing = "sh failed (exit status: 4): it is away";
     assert!(text.contains(&format!("  warning: placement fails: {failing}\n")), "{text}");
     assert_eq!(json["placement"]["failing"], failing);

@@ -135,16 +135,16 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
     let one_by_one = gained(&rig.status(), &before);
     // Nobody is sooner than the one that has them, as long as it is free.
     assert!(one_by_one[2] >= 6.0, "{one_by_one:?}");
-    // Three reads at a time: 15 MiB/s of each of the others.
+    // Three reads at a time: about 45 MiB/s of each of the others.
     for script in &rig.scripts[..2] {
-        script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(100))));
+        script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(20))));
     }
     let before = rig.status();
     read_on(&File::open(rig.at("f")).unwrap(), &content, 0..32 * MIB);
     let status = rig.status();
     let at_once = gained(&status, &before);
     println!("one by one {one_by_one:?}, at once {at_once:?}");
-    assert!(at_once[2] >= 16.0, "{at_once:?}");
+    assert!(at_once[2] >= 8.0, "{at_once:?}");
     assert!(at_once[0] + at_once[1] > 1.0, "nobody helps: {at_once:?}");
     for i in [0, 1] {
         assert_eq!(status.replicas[i].counters.bytes_local, 0, "r{}", i + 1);

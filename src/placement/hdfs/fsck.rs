@@ -5,8 +5,8 @@
 //! the lengths before. Remarks on bad blocks stand between or before them.
 //!
 //! What cannot be had from it (seen with 3.4.1): it ends with 0 and writes nothing
-//! where the file or the NameNode is not there; it ends with 1, and is a program
-//! that failed, where a block of the file is bad; it does not find names with
+//! where the file or the NameNode is not there; it ends with 1 where a block of
+//! the file is bad, as it does where it fails; it does not find names with
 //! `&`, `<`, `>` or quotes in them, which its servlet takes for HTML; and Java
 //! garbles names beyond ASCII unless the locale is UTF-8.
 
@@ -16,12 +16,16 @@ use std::time::Duration;
 
 use super::{Block, chunk_map};
 use crate::placement::chunks::{MOST_CELLS, MOST_COPIES};
-use crate::placement::command::{Template, Values, below};
+use crate::placement::command::{Failure, Template, Values, below};
 use crate::placement::{Answering, ChunkMap, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// What is run where the configuration does not say.
 pub const COMMAND: &[&str] = &["hdfs", "fsck", "{path}", "-files", "-blocks", "-locations"];
+
+/// The exit status where a block is missing or corrupt; the rest of the file
+/// is described all the same.
+const BAD_BLOCK: i32 = 1;
 
 /// Asks `hdfs fsck`.
 #[derive(Clone, Debug)]
@@ -46,8 +50,15 @@ impl Fsck {
             size: query.size,
             ..Values::default()
         };
-        let out = self.template.run(&values, self.limit).await.map_err(without_names)?;
-        parse(&String::from_utf8_lossy(&out), query.size)
+        let (out, failure) = self.template.run_to_end(&values, self.limit).await?;
+        let answer = || parse(&String::from_utf8_lossy(&out), query.size);
+        match failure {
+            None => answer(),
+            Some(Failure { code: Some(BAD_BLOCK), error }) => {
+                answer().map_err(|_| without_names(error))
+            }
+            Some(Failure { error, .. }) => Err(without_names(error)),
+        }
     }
 }
 

@@ -1,0 +1,208 @@
+//! `fanfs explain`: where a file's chunks are, and what to expect of it.
+
+use std::fmt::Write;
+use std::io::{self, IsTerminal};
+use std::path::{Component, Path, PathBuf};
+use std::time::Instant;
+
+use bytesize::ByteSize;
+
+use super::{Failure, Outcome, absolute, say, to_json};
+use crate::backend::{Backend, Directory, FileKind};
+use crate::config;
+use crate::control;
+use crate::daemon::{check_placement, facts_unmounted};
+use crate::explain::{Explanation, Facts, ListedChunk, explain};
+use crate::volume::mounts::MountTable;
+
+/// Arguments of `fanfs explain`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A file on a mounted volume; with --volume its path in the volume
+    file: PathBuf,
+    /// Ask for a volume that is not mounted; rates are assumed then
+    #[arg(long, value_name = "FILE")]
+    volume: Option<PathBuf>,
+    /// Print JSON, with every chunk
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let facts = match &args.volume {
+        Some(volume) => unmounted(volume, &args.file)?,
+        None => mounted(&args.file)?,
+    };
+    let explanation = explain(&facts, Instant::now());
+    say(&if args.json { to_json(&explanation)? } else { text(&explanation) })
+}
+
+fn mounted(file: &Path) -> Result<Facts, Failure> {
+    let path = absolute(file);
+    let wrong = |error: String| Failure::failed(format!("{}: {error}", file.display()));
+    // The directory may be reached through links; the file itself is not
+    // followed, as a replica does not follow it either.
+    let name = path.file_name().ok_or_else(|| wrong("not a file".to_owned()))?;
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let parent = parent.canonicalize().map_err(|error| wrong(error.to_string()))?;
+    let path = parent.join(name);
+    let table = MountTable::read().map_err(Failure::failed)?;
+    let mount = table.containing(&parent).filter(|mount| mount.fs_type == "fuse.fanfs");
+    let Some(mount) = mount else {
+        let hint = "not on a volume of fanfs; give a file on one, or --volume";
+        return Err(Failure::usage(format!("{}: {hint}", file.display())));
+    };
+    let inside = path.strip_prefix(&mount.mount_point).unwrap_or(&path).to_owned();
+    control::ask_facts(&control::socket_path(&mount.mount_point), inside).map_err(|error| {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => wrong(
+                "the volume's daemon belongs to another user, or has no control socket".into(),
+            ),
+            _ => Failure::failed(error),
+        }
+    })
+}
+
+fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {
+    let config = config::load(volume).map_err(Failure::usage)?;
+    check_placement(&config).map_err(Failure::usage)?;
+    let inside: PathBuf = file.components().filter(|part| *part != Component::RootDir).collect();
+    if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
+        let what = "is not a path in the volume; write it from the volume's root, without ..";
+        return Err(Failure::usage(format!("{} {what}", file.display())));
+    }
+    let mut last = None;
+    for replica in &config.replicas {
+        let looked = Directory::open(&replica.path).and_then(|tree| tree.stat(&inside));
+        match looked {
+            Ok(attr) if attr.kind == FileKind::Regular => {
+                return facts_unmounted(&config, &inside, &attr).map_err(Failure::failed);
+            }
+            Ok(_) => {
+                return Err(Failure::failed(format!("{}: not a regular file", file.display())));
+            }
+            Err(error) => {
+                last = Some(format!("replica {}: {}: {error}", replica.name, file.display()))
+            }
+        }
+    }
+    Err(Failure::failed(last.unwrap_or_default()))
+}
+
+fn size(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+fn rate(rate: f64) -> String {
+    format!("{}/s", size(rate as u64))
+}
+
+/// Adds a line to a `String`, which cannot fail.
+macro_rules! line {
+    ($text:ident) => { $text.push('\n') };
+    ($text:ident, $($arg:tt)*) => {{
+        let _ = writeln!($text, $($arg)*);
+    }};
+}
+
+fn text(e: &Explanation) -> String {
+    let mut text = String::new();
+    line!(text, "{}: {} in {} chunks, placement by {}", e.path, size(e.size), e.chunks, e.provider);
+    line!(text);
+    if e.chunks > 0 {
+        strip(&mut text, e);
+        line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
+        for node in &e.nodes {
+            let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
+            line!(
+                text,
+                "  {:<28} {:>8} {:>8} {:>12}  {on}",
+                node.node,
+                node.chunks,
+                node.first,
+                size(node.bytes)
+            );
+        }
+        line!(text);
+        let most = e.copies.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
+        for (copies, count) in &e.copies {
+            let bar = "#".repeat((count * 40).div_ceil(most) as usize);
+            let noun = if *copies == 1 { "copy" } else { "copies" };
+            line!(text, "  {copies:>3} {noun:<6} {count:>8}  {bar}");
+        }
+        line!(text);
+    }
+    line!(text, "  {:<28} {:>8} {:>12} {:>12}", "replica", "planned", "holds", "rate");
+    for replica in &e.replicas {
+        let planned = format!("{:.0} %", replica.planned * 100.0);
+        line!(
+            text,
+            "  {:<28} {planned:>8} {:>12} {:>12}",
+            replica.name,
+            size(replica.bytes),
+            rate(replica.rate)
+        );
+    }
+    line!(text);
+    let basis = if e.is_measured { "as measured" } else { "partly assumed" };
+    line!(
+        text,
+        "One sequential reader may expect {} of {} ({basis}), {:.0} % of it read locally.",
+        rate(e.expected_rate),
+        rate(e.sum_of_rates),
+        e.expected_local * 100.0
+    );
+    for finding in &e.findings {
+        line!(text, "- {finding}");
+    }
+    if !e.improvements.is_empty() {
+        line!(text, "Faster would be:");
+    }
+    for improvement in &e.improvements {
+        line!(
+            text,
+            "- {}: {} ({:.1} times)",
+            improvement.what,
+            rate(improvement.rate),
+            improvement.gain
+        );
+    }
+    text
+}
+
+/// Cells of the picture of a file.
+const CELLS: usize = 64;
+
+/// Replicas that the picture has a line for.
+const LINES: usize = 16;
+
+/// Colours that can be told apart on light and dark ground.
+const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+
+/// A picture of the file, a line for each replica: full where its node holds
+/// all chunks of the cell, half where it holds some.
+fn strip(text: &mut String, e: &Explanation) {
+    let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let cells = e.chunk_map.len().min(CELLS);
+    for (i, replica) in e.replicas.iter().enumerate().take(LINES) {
+        let cell = |cell: usize| {
+            let part = |n: usize| n * e.chunk_map.len() / cells;
+            let chunks: &[ListedChunk] = &e.chunk_map[part(cell)..part(cell + 1)];
+            match chunks.iter().filter(|chunk| chunk.replicas.contains(&i)).count() {
+                0 => '.',
+                held if held == chunks.len() => '\u{2588}',
+                _ => '\u{2592}',
+            }
+        };
+        let row: String = (0..cells).map(cell).collect();
+        let name: String = replica.name.chars().take(20).collect();
+        match in_colour {
+            true => line!(text, "  {name:>20} \x1b[{}m{row}\x1b[0m", COLOURS[i % COLOURS.len()]),
+            false => line!(text, "  {name:>20} {row}"),
+        }
+    }
+    if e.replicas.len() > LINES {
+        line!(text, "  {:>20} and {} more replicas", "", e.replicas.len() - LINES);
+    }
+    line!(text);
+}

@@ -1,0 +1,63 @@
+//! The facts about one file, for `fanfs explain`.
+
+use std::path::Path;
+
+use crate::config::Config;
+use crate::explain::{Facts, ReplicaFacts};
+use crate::placement::Locator;
+use crate::scheduler::Standing;
+use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet};
+
+/// What a replica of weight 1 is taken for while nothing is measured.
+const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
+
+/// Asks the provider about the file at `path` and puts the answer together with
+/// what is known of the replicas. Without `standings` nothing was measured.
+pub(crate) async fn facts(
+    config: &Config,
+    locator: &Locator,
+    path: &Path,
+    version: FileVersion,
+    standings: Option<(ReplicaMap<Standing>, ReplicaSet)>,
+) -> Facts {
+    let whole = ByteRange::new(0, version.size);
+    let (chunks, failure) = match locator.ask_now(path, version, whole).await {
+        Ok(chunks) => (chunks.unwrap_or_default(), None),
+        Err(error) => (Default::default(), Some(error.to_string())),
+    };
+    let replica = |(i, replica): (usize, &crate::config::Replica)| {
+        let id = crate::volume::ReplicaId::new(i);
+        let standing = standings.as_ref().map(|(standings, _)| &standings[id]);
+        let assumed = ASSUMED * replica.weight;
+        ReplicaFacts {
+            name: replica.name.clone(),
+            node: replica.node.clone(),
+            rate: standing.map_or(assumed, |standing| standing.rate.local),
+            rate_remote: standing.map_or(assumed * 0.8, |standing| standing.rate.remote),
+            is_measured: standing.is_some_and(|standing| standing.is_measured),
+            is_usable: standings.as_ref().is_none_or(|(_, usable)| usable.contains(id)),
+        }
+    };
+    let mut facts = Facts {
+        path: Path::new("/").join(path).display().to_string(),
+        size: version.size,
+        provider: locator.provider_name().to_owned(),
+        failure,
+        nodes: Vec::new(),
+        regions: Vec::new(),
+        replicas_on: chunks
+            .nodes()
+            .iter()
+            .map(|node| locator.replicas_on(node).iter().map(|id| id.index()).collect())
+            .collect(),
+        replicas: config.replicas.iter().enumerate().map(replica).collect(),
+        pinned: locator
+            .pin(path)
+            .map_or(Vec::new(), |pin| pin.replicas.iter().map(|id| id.index()).collect()),
+        segment: config.read.segment_size,
+        readahead_max: config.read.readahead_max.min(config.memory.budget / 2),
+        budget: config.memory.budget,
+    };
+    facts.set_chunks(&chunks);
+    facts
+}
