@@ -234,10 +234,16 @@ impl Fs {
         open: Arc<OpenFile>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
+        let fs = Arc::clone(self);
         self.caller.call_by_replica(
             self.spot(ino, open.path()),
-            move |replica, backend| open.on(replica, backend)?.attr(),
-            move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| Entry { ino, attr })),
+            move |replica, backend| open.held_or_on(replica, backend)?.attr(),
+            move |answer| {
+                done(answer.map_err(Errno::from).map(|(_, attr)| {
+                    fs.learned(ino, &attr);
+                    Entry { ino, attr }
+                }));
+            },
         );
     }
 

@@ -226,6 +226,22 @@ impl OpenFile {
         Err(error)
     }
 
+    /// The file as replica `id` has it open, at whatever version it is now; opens
+    /// it where needed, as [`OpenFile::on`] does.
+    ///
+    /// # Errors
+    /// As [`OpenFile::on`].
+    pub fn held_or_on(
+        &self,
+        id: ReplicaId,
+        backend: &dyn Backend,
+    ) -> Result<Arc<dyn BackendFile>, BackendError> {
+        if let Held::Older(file) | Held::Open(file) = &*self.replicas[id].held.lock() {
+            return Ok(Arc::clone(file));
+        }
+        self.on(id, backend)
+    }
+
     /// A replica gave less than the version promises: it is not at this version.
     pub fn refuse(&self, id: ReplicaId) {
         let slot = &self.replicas[id];

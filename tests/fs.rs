@@ -1,0 +1,106 @@
+//! The file system without a kernel: answers in an order of the test's choosing.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use fanfs::backend::{Backend, Directory, PoolLimits, Replica};
+use fanfs::config;
+use fanfs::fs::{Answer, Fs, FsPolicy, Ino, Opened, ROOT};
+use fanfs::placement::affinity::Affinities;
+use fanfs::placement::{Ground, Locator, LocatorPolicy, Source, configured_names};
+use fanfs::read::{ReadPolicy, Reader};
+use fanfs::scheduler::ReplicaPolicy;
+use fanfs::telemetry::{ReplicaCounters, VolumeCounters};
+use fanfs::volume::{ByteRange, Mode, ReplicaId, ReplicaMap};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A volume with one replica.
+fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
+    let text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n[[replica]]\npath = \"/fs\"\n";
+    let config = config::parse(text, Path::new("fs")).unwrap();
+    let ground = Ground {
+        names: configured_names(&config.replicas),
+        directories: vec![tree.to_owned()],
+        affinities: Affinities::new(&[]),
+    };
+    let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
+    let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
+    let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
+    let pool = PoolLimits { threads: 2, queue: 16 };
+    let counters = Arc::new(ReplicaCounters::default());
+    let replica = Replica::new(ReplicaId::new(0), "fs".to_owned(), backend, pool, counters);
+    let replicas = ReplicaMap::from_iter([Arc::new(replica)]);
+    let limits = replicas.map(|_, _| ReplicaPolicy {
+        weight: config.replicas[0].weight,
+        max_in_flight: 1 << 20,
+        max_reads: 2,
+    });
+    let read = ReadPolicy {
+        segment: 1 << 16,
+        readahead_max: 0,
+        budget: 1 << 20,
+        deadline: LONG,
+        attempt_deadline: LONG,
+        keep: false,
+    };
+    let counters = Arc::new(VolumeCounters::default());
+    let reader =
+        Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), Arc::new(locator));
+    let policy = FsPolicy {
+        mode: Mode::Shared,
+        deadline: LONG,
+        attempt_deadline: LONG,
+        attribute_ttl: LONG,
+    };
+    Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
+}
+
+/// What `call` answers its callback with.
+fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>)) -> T {
+    let (send, receive) = sync_channel(1);
+    call(Box::new(move |answer| send.send(answer).unwrap()));
+    receive.recv().unwrap().unwrap()
+}
+
+fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
+    answer(|done| fs.open(ino, done))
+}
+
+fn read(fs: &Arc<Fs>, opened: Opened) -> Vec<u8> {
+    let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), done));
+    data.as_slice(&mut Vec::new()).to_vec()
+}
+
+/// The kernel may get the answer to the second open of a new version before the
+/// first one's, with the older version's pages still in its cache.
+#[test]
+fn the_kernel_keeps_its_cache_only_once_it_has_dropped_the_older_version() {
+    let tree = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    fs::write(tree.path().join("f"), "one").unwrap();
+    let fs = volume(tree.path(), &runtime);
+    let ino = answer(|done| fs.lookup(ROOT, "f".as_ref(), done)).ino;
+
+    let before = open(&fs, ino);
+    assert!(before.unchanged && open(&fs, ino).unchanged, "there is nothing to drop");
+    assert_eq!(read(&fs, before), b"one");
+
+    fs::write(tree.path().join("f"), "second").unwrap();
+    let first = open(&fs, ino);
+    assert!(!first.unchanged);
+    assert!(!open(&fs, ino).unchanged, "nobody knows that the kernel has dropped it");
+    assert_eq!(read(&fs, before), b"second");
+    assert!(!open(&fs, ino).unchanged, "the handle read was opened at the older version");
+    assert_eq!(read(&fs, first), b"second");
+    assert!(open(&fs, ino).unchanged);
+
+    // Attributes move the handles on: both versions may be in the cache.
+    fs::write(tree.path().join("f"), "a third").unwrap();
+    answer(|done| fs.attributes(ino, None, done));
+    assert_eq!(read(&fs, first), b"a third");
+    assert!(!open(&fs, ino).unchanged);
+}
