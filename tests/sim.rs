@@ -10,7 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use fanfs::scheduler::{AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want};
-use fanfs::volume::{Holders, ReplicaMap, ReplicaSet};
+use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
+use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 const STEP: Duration = Duration::from_micros(500);
@@ -45,6 +46,11 @@ struct Sim {
     links: Vec<Link>,
     scheduler: Scheduler<u64>,
     tried: Vec<ReplicaSet>,
+    /// Who holds each segment.
+    holders: Vec<Holders>,
+    /// How often each segment was put into the queue, and how often sent.
+    causes: Vec<u32>,
+    sent: Vec<u32>,
     here: BTreeSet<u64>,
     /// The first segment that the reader does not have.
     reader: u64,
@@ -70,6 +76,9 @@ impl Sim {
             steps: 0,
             scheduler: Scheduler::new(policy, replicas, now),
             tried: vec![ReplicaSet::EMPTY; segments as usize],
+            holders: vec![Holders::UNKNOWN; segments as usize],
+            causes: vec![0; segments as usize],
+            sent: vec![0; segments as usize],
             links,
             here: BTreeSet::new(),
             reader: 0,
@@ -93,12 +102,13 @@ impl Sim {
             bytes: MIB,
             ahead,
             candidates,
-            holders: Holders::UNKNOWN,
+            holders: self.holders[segment as usize],
             pinned: ReplicaSet::EMPTY,
             hedge: false,
             stream: 1,
             start: segment * MIB,
         };
+        self.causes[segment as usize] += 1;
         self.scheduler.want(want);
     }
 
@@ -138,6 +148,7 @@ impl Sim {
         let mut dispatches = Vec::new();
         self.scheduler.next(self.now, &mut dispatches);
         for Dispatch { attempt, item, replica, .. } in dispatches {
+            self.sent[item as usize] += 1;
             self.tried[item as usize] = self.tried[item as usize].with(replica);
             self.links[replica.index()].queue.push_back((attempt, item, MIB as f64));
         }
@@ -310,41 +321,57 @@ fn a_replica_that_stays_slow_costs_single_reads_little() {
     }
 }
 
-/// Rates that change at random, replicas that come, go and fail: every segment
-/// arrives, nothing stays in flight, and little is read twice.
-#[test]
-fn no_segment_is_lost_whatever_the_replicas_do() {
-    for seed in 1..=40u64 {
-        let mut random = seed;
-        let mut next = move || {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random
-        };
-        let n = 2 + next() % 6;
-        let links = (0..n)
-            .map(|i| {
-                let levels: Vec<f64> = (0..16)
-                    .map(|_| match next() % 6 {
-                        0 if i > 0 => 0.0,
-                        1 => 1.0,
-                        _ => 20.0 + (next() % 200) as f64,
-                    })
-                    .collect();
-                let mut link = link(move |t| levels[(t / 0.7) as usize % levels.len()]);
-                link.latency = Duration::from_millis(next() % 10);
-                link.fails_every = (next() % 4 == 0).then_some(5 + next() % 50);
-                link
-            })
-            .collect();
-        let mut sim = Sim::new(links, 1024);
+/// A replica as a property test has it: MiB/s in stretches of 0.7 s, latency in
+/// ms, and which of its reads fail.
+fn any_link() -> impl Strategy<Value = (Vec<f64>, u64, Option<u64>)> {
+    let level = prop_oneof![1 => Just(0.0), 1 => Just(1.0), 4 => 20.0..220.0f64];
+    (
+        proptest::collection::vec(level, 16),
+        0u64..10,
+        prop_oneof![3 => Just(None), 1 => (5u64..55).prop_map(Some)],
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Rates that change at random, replicas that come, go and fail, chunks
+    /// anywhere: every segment arrives, nothing stays in flight, none is sent
+    /// but for being wanted, failed or late, and little is read twice.
+    #[test]
+    fn no_segment_is_lost_or_fetched_without_cause(
+        links in proptest::collection::vec(any_link(), 2..8),
+        chunk in 1usize..200,
+        copies in 1usize..4,
+        turn in 0usize..8,
+        spare: bool,
+    ) {
+        let n = links.len();
+        let links = links.into_iter().enumerate().map(|(i, (mut levels, latency, fails_every))| {
+            if i == 0 {
+                // Somebody is there all the time.
+                levels.iter_mut().for_each(|level| *level = level.max(1.0));
+            }
+            let mut link = link(move |t| levels[(t / 0.7) as usize % levels.len()]);
+            link.latency = Duration::from_millis(latency);
+            link.fails_every = fails_every;
+            link
+        });
+        let mut sim = Sim::new(links.collect(), 1024);
+        for (i, holders) in sim.holders.iter_mut().enumerate() {
+            let first = i / chunk + turn;
+            let local = (0..copies).map(|copy| ReplicaId::new((first + copy) % n));
+            *holders = Holders { local: local.fold(ReplicaSet::EMPTY, ReplicaSet::with), spare };
+        }
         sim.read(WINDOW);
-        assert_eq!(sim.here.len(), 1024, "seed {seed}");
-        assert_eq!(sim.scheduler.depth(), (0, 0), "seed {seed}: something is left in flight");
+        prop_assert_eq!(sim.here.len(), 1024);
+        prop_assert_eq!(sim.scheduler.depth(), (0, 0), "something is left in flight");
+        for (segment, (sent, causes)) in sim.sent.iter().zip(&sim.causes).enumerate() {
+            prop_assert!((1..=*causes).contains(sent), "segment {}: {} for {}", segment, sent, causes);
+        }
         let read: u64 = sim.links.iter().map(|link| link.delivered).sum();
         let failed: u64 =
             sim.links.iter().map(|link| link.fails_every.map_or(0, |n| link.delivered / n)).sum();
-        assert!(read - failed < 1024 * 13 / 10, "seed {seed}: {read} read, {failed} failed");
+        prop_assert!(read - failed < 1024 * 13 / 10, "{} read, {} failed", read, failed);
     }
 }
