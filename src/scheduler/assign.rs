@@ -250,9 +250,8 @@ impl<K: Copy> Assigner<K> {
                 // One segment shows whether it pays.
                 let may = match load.remote_is_measured {
                     _ if !demand.ahead || demand.holders.spare => IN_HAND,
-                    true if load.rate.remote >= worth_it => IN_HAND,
-                    true => continue,
-                    false => 1.0,
+                    true if load.rate.remote < worth_it => continue,
+                    _ => 1.0,
                 };
                 let under_way = load.rate.remote * load.latency.remote;
                 if in_hand[id] as f64 >= may * demand.bytes as f64 + under_way {
