@@ -368,9 +368,10 @@ impl<T: Clone> Scheduler<T> {
         }
         let completion = |replica: ReplicaId| {
             let load = &loads[replica];
-            load.completion(Locality::Local, load.work, want.bytes)
+            load.completion(want.locality(replica), load.work, want.bytes)
         };
-        let choice = want.choice(usable).and(want.holders.local);
+        // The best may be remote: that is how the only holder is left alone.
+        let choice = want.choice(usable);
         let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
         let Some(best) = choice.iter().min_by(sooner) else { return false };
         let is_stale = |replica: &ReplicaId| {
@@ -378,7 +379,8 @@ impl<T: Clone> Scheduler<T> {
             let idle = since.map(|since| now.saturating_duration_since(since));
             *replica != best && idle.is_some_and(|idle| idle >= PROBE_AFTER)
         };
-        let Some(replica) = choice.iter().find(is_stale) else { return false };
+        let holders = choice.and(want.holders.local);
+        let Some(replica) = holders.iter().find(is_stale) else { return false };
         let expected = Duration::from_secs_f64(completion(replica));
         let race_after = 2 * Duration::from_secs_f64(completion(best));
         let (id, bytes) = (*id, want.bytes);
@@ -495,7 +497,10 @@ impl<T: Clone> Scheduler<T> {
                 (false, false) if silent => self.hedges.overdraw(bytes),
                 // A replica that is slow and at work would get the same read
                 // twice, were there no other copy.
-                (false, false) => attempt.has_copies && self.hedges.spend(bytes),
+                (false, false) => {
+                    (attempt.has_copies || !delivered_since(attempt.replica))
+                        && self.hedges.spend(bytes)
+                }
                 (true, true) => silent,
                 (true, false) => false,
             };

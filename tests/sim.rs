@@ -306,6 +306,23 @@ fn a_replica_whose_first_single_read_was_slow_gets_a_fair_share_again() {
 }
 
 #[test]
+fn the_only_holder_is_asked_again_after_one_slow_read() {
+    // Both have shown what they can do when the holder is slow for a second.
+    let slow_once = |t: f64| if (1.0..2.0).contains(&t) { 0.5 } else { 100.0 };
+    let mut sim = Sim::new(vec![link(slow_once), link(|_| 50.0)], 4096);
+    sim.read_singly(0.9);
+    let holder = ReplicaSet::EMPTY.with(ReplicaId::new(0));
+    sim.holders.fill(Holders { local: holder, spare: false });
+    sim.read_singly(2.5);
+    assert!(sim.links[1].delivered > 10, "the other did not help out");
+    sim.read_singly(6.0);
+    let (from, before) = (sim.reader, sim.links[0].delivered);
+    sim.read_singly(12.0);
+    let share = (sim.links[0].delivered - before) as f64 / (sim.reader - from) as f64;
+    assert!(share > 0.8, "{share}");
+}
+
+#[test]
 fn a_replica_that_stays_slow_costs_single_reads_little() {
     for slow in [0.0, 1.0] {
         let mut sim = Sim::new(vec![link(|_| 100.0), link(move |_| slow)], 4096);

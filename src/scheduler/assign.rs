@@ -35,7 +35,7 @@ const LOYALTY: f64 = 2.0;
 
 /// How much sooner a remote candidate must be done than a local one: the noise
 /// of the estimates, below which a chunk is better read where it is.
-const RELUCTANCE: f64 = 1.05;
+const RELUCTANCE: f64 = 1.25;
 
 /// Segments that a remote candidate is lent at a time, besides those that fill
 /// its latency. It may be that they all come from the one disk that the local
