@@ -317,8 +317,7 @@ impl<T: Clone> Scheduler<T> {
     /// asked for a while, because it was slow: its estimate is old. If it still
     /// is, nobody is to wait for it longer than for another one.
     fn probe(&mut self, usable: ReplicaSet, now: Instant, out: &mut Vec<Dispatch<T>>) {
-        let recently = |at: Instant| now.saturating_duration_since(at) < BETWEEN_PROBES;
-        if self.probed.is_some_and(recently) {
+        if self.has_just_probed(now) {
             return;
         }
         for replica in usable.iter() {
@@ -348,6 +347,10 @@ impl<T: Clone> Scheduler<T> {
         }
     }
 
+    fn has_just_probed(&self, now: Instant) -> bool {
+        self.probed.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_PROBES)
+    }
+
     /// The same where the only waiting segment is one that a reader waits for.
     /// Who reads single parts one after the other never has another one, and a
     /// replica whose first read was slow by accident would never be asked again.
@@ -361,9 +364,8 @@ impl<T: Clone> Scheduler<T> {
         out: &mut Vec<Dispatch<T>>,
     ) -> bool {
         let Some((id, want)) = self.queue.first_key_value() else { return false };
-        let recently = |at: Instant| now.saturating_duration_since(at) < BETWEEN_PROBES;
         let is_alone = self.queue.len() == 1 && !want.ahead && !want.hedge;
-        if !is_alone || self.probed.is_some_and(recently) {
+        if !is_alone || self.has_just_probed(now) {
             return false;
         }
         let completion = |replica: ReplicaId| {

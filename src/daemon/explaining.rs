@@ -6,10 +6,8 @@ use crate::config::Config;
 use crate::explain::{Facts, ReplicaFacts};
 use crate::placement::Locator;
 use crate::scheduler::Standing;
+use crate::scheduler::estimate::{ASSUMED, REMOTE_PRIOR};
 use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet};
-
-/// What a replica of weight 1 is taken for while nothing is measured.
-const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
 
 /// Asks the provider about the file at `path` and puts the answer together with
 /// what is known of the replicas. Without `standings` nothing was measured.
@@ -33,7 +31,7 @@ pub(crate) async fn facts(
             name: replica.name.clone(),
             node: replica.node.clone(),
             rate: standing.map_or(assumed, |standing| standing.rate.local),
-            rate_remote: standing.map_or(assumed * 0.8, |standing| standing.rate.remote),
+            rate_remote: standing.map_or(assumed * REMOTE_PRIOR, |standing| standing.rate.remote),
             is_measured: standing.is_some_and(|standing| standing.is_measured),
             is_usable: standings.as_ref().is_none_or(|(_, usable)| usable.contains(id)),
         }

@@ -84,6 +84,18 @@ impl ChunkMap {
         })
     }
 
+    /// The chunk that the byte at `offset` is in; `None` where that is not known.
+    pub fn at(&self, offset: u64) -> Option<Chunk<'_>> {
+        let next = self.regions.partition_point(|region| region.range.end <= offset);
+        let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
+        let unit = (offset - region.range.start) / region.unit;
+        let start = region.range.start + unit * region.unit;
+        Some(Chunk {
+            range: ByteRange::at(start, region.unit).intersect(region.range),
+            nodes: &region.cells[(unit % region.cells.len() as u64) as usize],
+        })
+    }
+
     /// The same with replicas for nodes: `local` says which replicas a node,
     /// given by its index, is local to.
     pub fn map(&self, local: impl Fn(usize) -> ReplicaSet) -> Mapped {
@@ -223,11 +235,6 @@ impl Mapped {
         let cell = region.cells[(unit % region.cells.len() as u64) as usize];
         Some((cell, ByteRange::at(start, region.unit).intersect(region.range)))
     }
-
-    /// Whether no byte has a local replica.
-    pub fn is_nowhere(&self) -> bool {
-        self.regions.iter().flat_map(|region| &region.cells).all(|cell| cell.local.is_empty())
-    }
 }
 
 #[cfg(test)]
@@ -296,6 +303,7 @@ mod tests {
                 let local = local(usize::from(chunk.nodes[0]));
                 (Holders { local, spare: false }, chunk.range)
             });
+            prop_assert_eq!(map.at(offset), holding);
             prop_assert_eq!(mapped.at(offset), expected);
         }
     }

@@ -34,13 +34,13 @@ const LATENCY_MEMORY: Duration = Duration::from_secs(10);
 
 /// The rate that a replica of weight 1 is assumed to have, bytes a second,
 /// until it has delivered something: about what one gigabit link carries.
-const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
+pub const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
 
 /// What a replica is assumed to deliver of another node's chunks, in parts of
 /// what it delivers of its own node's, until it has delivered some. Below 1,
 /// so that a chunk is read where it is as long as nothing is known; not by
 /// much, so that it is found out.
-const REMOTE_PRIOR: f64 = 0.8;
+pub const REMOTE_PRIOR: f64 = 0.8;
 
 /// Segments in flight at least. With two, a replica of 100 MiB/s falls idle
 /// whenever the daemon does not get a processor for 10 ms: with two busy loops

@@ -270,15 +270,9 @@ impl<'w> Engine<'w> {
     }
 
     fn holders(&self, file: usize, offset: u64) -> Vec<usize> {
-        let chunks = &self.world.files[file].chunks;
-        let regions = chunks.regions();
-        let region = regions.partition_point(|region| region.range.end <= offset);
-        let Some(region) = regions.get(region).filter(|r| r.range.start <= offset) else {
-            return Vec::new();
-        };
-        let unit = (offset - region.range.start) / region.unit;
-        let cell = &region.cells[(unit % region.cells.len() as u64) as usize];
-        cell.iter().filter_map(|node| self.nodes[file][usize::from(*node)]).collect()
+        let chunk = self.world.files[file].chunks.at(offset);
+        let nodes = chunk.map_or(&[][..], |chunk| chunk.nodes);
+        nodes.iter().filter_map(|node| self.nodes[file][usize::from(*node)]).collect()
     }
 
     fn arrived(&mut self, flight: usize) {
