@@ -11,7 +11,7 @@ use fanfs::backend::{
     Attr, Backend, BackendFile, DirEntry, FileKind, PoolLimits, Replica, Result, SeekTo, StatFs,
 };
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
-use fanfs::read::{ReadPolicy, Reader};
+use fanfs::read::{ReadPolicy, Reader, Thread};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
 
@@ -90,8 +90,9 @@ fn reader(replicas: usize) -> Arc<Reader> {
         deadline: Duration::from_secs(30),
         attempt_deadline: Duration::from_secs(5),
         keep: false,
+        guests: 0,
     };
-    let limits = PoolLimits { threads: 8, queue: 1024 };
+    let limits = PoolLimits { threads: 8, queue: 1024, guests: 0 };
     let map = ReplicaMap::from_fn(replicas, |id| {
         Arc::new(Replica::new(id, "memory".into(), Arc::new(Memory), limits, Arc::default()))
     });
@@ -130,7 +131,7 @@ fn gather(c: &mut Criterion) {
                 let range = ByteRange::at(at, len);
                 at = (at + stride) % (SIZE / 2);
                 let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
-                reader.read(&file, &handle, range, sink);
+                reader.read(&file, &handle, range, Thread::IsBusy, sink);
                 let data =
                     receive.recv().expect("the sink is called").expect("memory does not fail");
                 data.as_slice(&mut scratch).len()

@@ -9,14 +9,15 @@
 //! A [`Replica`] is a backend together with its own bounded [`Pool`] of
 //! threads.
 //!
-//! *Invariant:* a backend's methods are called on its replica's pool and
-//! nowhere else, so a replica that hangs takes its own threads with it and
-//! nothing more. Backends know nothing of scheduling: they neither retry nor
-//! choose.
+//! *Invariant:* a backend's methods are called on its replica's pool, or by a
+//! counted [`Guest`], and nowhere else. So a replica that hangs takes its own
+//! threads with it and a guest or two, and nothing more. Backends know nothing
+//! of scheduling: they neither retry nor choose.
 
 mod directory;
 mod error;
 mod fault;
+mod guest;
 mod pool;
 mod rate_limit;
 
@@ -30,6 +31,7 @@ use crate::volume::{FileId, FileVersion, ReplicaId};
 pub use directory::Directory;
 pub use error::BackendError;
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
+pub use guest::{Guest, Guests};
 pub use pool::{Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
 
@@ -197,6 +199,7 @@ pub struct Replica {
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
     pool: Pool,
+    guests: Guests,
 }
 
 impl Replica {
@@ -209,7 +212,7 @@ impl Replica {
         counters: Arc<ReplicaCounters>,
     ) -> Self {
         let pool = Pool::new(&name, limits);
-        Self { id, name, counters, backend, pool }
+        Self { id, name, counters, backend, pool, guests: Guests::new(limits.guests) }
     }
 
     /// Runs `job` on one of the replica's own threads, soon.
@@ -226,9 +229,19 @@ impl Replica {
         self.pool.submit(lane, Box::new(move || job(&*backend)))
     }
 
+    /// Leave for the calling thread to make one call on the replica itself.
+    pub fn invite(&self) -> Option<Guest<'_>> {
+        self.guests.enter()
+    }
+
+    /// Runs `job` on the calling thread, which has been invited.
+    pub fn visit(&self, _leave: &Guest<'_>, job: impl FnOnce(&dyn Backend)) {
+        pool::carry_out(|| job(&*self.backend));
+    }
+
     /// Threads that are inside a call on the replica right now.
     pub fn busy_threads(&self) -> usize {
-        self.pool.busy()
+        self.pool.busy() + self.guests.inside()
     }
 
     /// Takes no more jobs and lets idle threads end. Threads inside a call end

@@ -120,6 +120,10 @@ const MAX_BACKGROUND: u16 = 64;
 /// limit for one is: a request claims all that it needs at once.
 const REQUESTS_IN_BUDGET: u64 = 8;
 
+/// Session threads that never call a replica: one that takes requests, and one
+/// that takes them while the first answers.
+const LISTENERS: usize = 2;
+
 /// Jobs that may wait for one replica's threads.
 const POOL_QUEUE: usize = 4096;
 
@@ -313,7 +317,11 @@ impl Core {
         mount_point: PathBuf,
         runtime: tokio::runtime::Handle,
     ) -> Self {
-        let pool = PoolLimits { threads: config.read.threads_per_replica, queue: POOL_QUEUE };
+        // Of several replicas one alone must not get hold of all guests.
+        let guests = config.fuse.threads.saturating_sub(LISTENERS);
+        let own = if backends.len() > 1 { guests.div_ceil(2) } else { guests };
+        let threads = config.read.threads_per_replica;
+        let pool = PoolLimits { threads, queue: POOL_QUEUE, guests: own };
         let replicas = backends.map(|id, backend| {
             let name = config.replicas[id.index()].name.clone();
             let counters = Arc::new(ReplicaCounters::default());
@@ -338,6 +346,7 @@ impl Core {
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
             keep: config.read.cache == CachePolicy::Direct,
+            guests,
         };
         let locator = Arc::new(locator);
         let reader = Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), locator);

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::backend::{Attr, Backend, BackendError, FileKind, Replica, SeekTo, StatFs};
-use crate::read::{OpenFile, ReadData, Reader};
+use crate::read::{OpenFile, ReadData, Reader, Thread};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{ByteRange, Mode, ReplicaMap};
 use call::{Caller, Spot};
@@ -352,7 +352,9 @@ impl Fs {
         });
     }
 
-    /// Reads a range of an open file; fewer bytes come only at its end.
+    /// Reads a range of an open file; fewer bytes come only at its end. A small
+    /// read may be carried out on the calling thread, as far as others are left
+    /// to take requests.
     pub fn read(
         self: &Arc<Self>,
         handle: u64,
@@ -393,7 +395,9 @@ impl Fs {
             }
             Err(error) => done(Err(error.into())),
         });
-        self.reader.read(&current, &read_handle, range, sink);
+        // After a check it is some replica's thread that gets here.
+        let thread = if checked { Thread::IsBusy } else { Thread::MayVisit };
+        self.reader.read(&current, &read_handle, range, thread, sink);
     }
 
     /// The next data or hole of an open file.

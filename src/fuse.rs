@@ -72,7 +72,7 @@ impl Session {
         let device = attach::attach(mount_point, options)?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads);
-        config.clone_fd = true;
+        config.clone_fd = false;
         config.acl =
             if options.allow_other { fuser::SessionACL::All } else { fuser::SessionACL::Owner };
         let acl = config.acl;

@@ -31,13 +31,13 @@ pub mod readahead;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::backend::Replica;
+use crate::backend::{Guest, Guests, Replica};
 use crate::buffer::{Budget, BufferPool, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
@@ -53,11 +53,19 @@ use readahead::Readahead;
 
 pub use file::OpenFile;
 pub use gather::{ReadData, Sink};
-pub use policy::{ReadError, ReadPolicy};
+pub use policy::{ReadError, ReadPolicy, Thread};
 
 /// How often late segments and passed deadlines are looked for while anything
 /// is under way. A tenth of the earliest hedge is close enough.
 const TICK: Duration = Duration::from_millis(25);
+
+/// The clock stops when there was nothing to look after for so many ticks. To
+/// start it wakes a thread, which is not to happen for each of a row of reads.
+const IDLE_TICKS: u32 = 40;
+
+/// The largest read that the thread which asks for it may carry out itself:
+/// 128 KiB take a quick replica less than handing them over and back.
+const LARGEST_VISIT: u64 = 128 * 1024;
 
 /// Answered requests behind one that is not are swept out past this number.
 const ANSWERED_KEPT: usize = 1024;
@@ -76,8 +84,16 @@ pub struct Reader {
     windows: AtomicUsize,
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
+    guests: Guests,
     wake: Notify,
+    /// Whether the clock runs.
+    ticking: AtomicBool,
 }
+
+type Dispatches = Vec<Dispatch<Arc<Fetch>>>;
+
+/// What a guest carries out, and its leave to be one.
+type Visit<'a> = (Dispatch<Arc<Fetch>>, Guest<'a>);
 
 /// One open handle's place in the read path.
 pub struct ReadHandle {
@@ -123,7 +139,9 @@ impl Reader {
             cache: Cache::default(),
             requests: Mutex::default(),
             windows: AtomicUsize::new(0),
+            guests: Guests::new(policy.guests),
             wake: Notify::new(),
+            ticking: AtomicBool::new(false),
             policy,
             replicas,
             counters,
@@ -158,6 +176,7 @@ impl Reader {
         file: &Arc<OpenFile>,
         handle: &ReadHandle,
         range: ByteRange,
+        thread: Thread,
         sink: Sink,
     ) {
         let size = file.version().size;
@@ -171,33 +190,40 @@ impl Reader {
         }
         file.reconsider();
         let gather = Arc::new(Gather::new(range, Instant::now(), sink));
-        let served = self.serve(file, &gather, range, None) || {
+        let served = self.serve(file, &gather, range, None).or_else(|| {
             self.cache.evict(self.cost(range));
             self.serve(file, &gather, range, None)
-        };
-        if served {
-            return self.read_ahead(file, handle, range);
+        });
+        if let Some(sent) = served {
+            // Whoever visits a replica may be away for long.
+            let (first, own) = self.divide(sent, thread);
+            self.dispatch(first);
+            self.read_ahead(file, handle, range);
+            return self.visit(own);
         }
         count(&self.counters.budget_waits);
         self.watch(&gather);
         let (reader, file) = (Arc::clone(self), Arc::clone(file));
         self.buffers.budget().wait(self.cost(range), move |claim| {
-            if !gather.is_over() {
-                reader.serve(&file, &gather, range, Some(claim));
+            if !gather.is_over()
+                && let Some(sent) = reader.serve(&file, &gather, range, Some(claim))
+            {
+                reader.dispatch(sent);
             }
         });
         self.make_room();
     }
 
-    /// Collects and requests the pieces of `range`; false, with nothing done,
-    /// where memory for them is short. `claim` pays for all of them.
+    /// Collects and requests the pieces of `range`; returns what is to be sent
+    /// now, or `None`, with nothing done, where memory for them is short.
+    /// `claim` pays for all of them.
     fn serve(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         gather: &Arc<Gather>,
         range: ByteRange,
         claim: Option<Reservation>,
-    ) -> bool {
+    ) -> Option<Dispatches> {
         let mut fresh = Vec::new();
         let mut joined = Vec::new();
         let mut failure = None;
@@ -205,9 +231,7 @@ impl Reader {
             let mut segments = file.segments.lock();
             let pieces = plan::cover(range, OpenFile::known(&segments, range), self.policy.segment);
             let needed = pieces.iter().map(missing_cost).sum();
-            let Some(mut claim) = claim.or_else(|| self.buffers.budget().claim(needed)) else {
-                return false;
-            };
+            let mut claim = claim.or_else(|| self.buffers.budget().claim(needed))?;
             for piece in pieces {
                 let fetch = match piece {
                     Piece::Known(fetch, _) => fetch,
@@ -240,8 +264,7 @@ impl Reader {
         } else {
             self.watch(gather);
         }
-        self.request(fresh, joined);
-        true
+        Some(self.request(fresh, joined))
     }
 
     /// The most that a request for `range` can need.
@@ -252,15 +275,15 @@ impl Reader {
             .sum()
     }
 
-    /// Puts fetches into the queue, those in `joined` to its front, and sends
-    /// what can be sent.
-    fn request(self: &Arc<Self>, fresh: Vec<Arc<Fetch>>, joined: Vec<Arc<Fetch>>) {
+    /// Puts fetches into the queue, those in `joined` to its front, and decides
+    /// what to send.
+    fn request(&self, fresh: Vec<Arc<Fetch>>, joined: Vec<Arc<Fetch>>) -> Dispatches {
+        let mut dispatches = Vec::new();
         if fresh.is_empty() && joined.is_empty() {
-            return;
+            return dispatches;
         }
         let now = Instant::now();
         self.locate(&fresh, now);
-        let mut dispatches = Vec::new();
         {
             let mut scheduler = self.scheduler.lock();
             for fetch in joined {
@@ -278,7 +301,7 @@ impl Reader {
             }
             scheduler.next(now, &mut dispatches);
         }
-        self.dispatch(dispatches);
+        dispatches
     }
 
     /// Notes whose nodes hold the segments, as far as that is known, and sees to
@@ -295,12 +318,37 @@ impl Reader {
         }
     }
 
-    fn dispatch(self: &Arc<Self>, dispatches: Vec<Dispatch<Arc<Fetch>>>) {
+    /// Hands what was decided to the replicas' own threads.
+    fn dispatch(self: &Arc<Self>, dispatches: Dispatches) {
         if !dispatches.is_empty() {
-            self.wake.notify_one();
+            self.wake_clock();
         }
         for dispatch in dispatches {
             attempt::send(self, dispatch);
+        }
+    }
+
+    /// Of what a request asked for, takes out what the thread that asked may
+    /// carry out itself: a small read.
+    fn divide(&self, mut sent: Dispatches, thread: Thread) -> (Dispatches, Option<Visit<'_>>) {
+        let small = |sent: &Dispatch<_>| sent.bytes <= LARGEST_VISIT;
+        if thread == Thread::IsBusy || !sent.last().is_some_and(small) {
+            return (sent, None);
+        }
+        let Some(leave) = self.guests.enter() else { return (sent, None) };
+        let own = sent.pop().map(|own| (own, leave));
+        (sent, own)
+    }
+
+    fn visit(self: &Arc<Self>, own: Option<Visit<'_>>) {
+        let Some((own, _leave)) = own else { return };
+        self.wake_clock();
+        attempt::send_by_guest(self, own);
+    }
+
+    fn wake_clock(&self) {
+        if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
+            self.wake.notify_one();
         }
     }
 
@@ -351,7 +399,7 @@ impl Reader {
             self.cache.evict(advice.fetch.end - reached);
         }
         handle.readahead.lock().0.fetched(range, reached);
-        self.request(fresh, Vec::new());
+        self.dispatch(self.request(fresh, Vec::new()));
     }
 
     /// How long a window may be now: the readers share what the budget has for
@@ -393,7 +441,7 @@ impl Reader {
 
     fn watch(&self, gather: &Arc<Gather>) {
         self.requests.lock().push_back(Arc::clone(gather));
-        self.wake.notify_one();
+        self.wake_clock();
     }
 
     fn answer(&self, gather: &Gather) {
@@ -482,10 +530,18 @@ impl Reader {
     /// Runs the read path's clock; never returns. Spawn it once.
     pub async fn run_clock(self: Arc<Self>) {
         loop {
-            self.wake.notified().await;
-            while self.tick(Instant::now()) {
+            let mut idle = 0;
+            while idle < IDLE_TICKS {
+                idle = if self.tick(Instant::now()) { 0 } else { idle + 1 };
                 tokio::time::sleep(TICK).await;
             }
+            self.ticking.store(false, Ordering::SeqCst);
+            // Who came before that was stored has not woken anybody.
+            if self.tick(Instant::now()) {
+                self.ticking.store(true, Ordering::SeqCst);
+                continue;
+            }
+            self.wake.notified().await;
         }
     }
 

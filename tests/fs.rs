@@ -30,7 +30,7 @@ fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
     let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
     let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
-    let pool = PoolLimits { threads: 2, queue: 16 };
+    let pool = PoolLimits { threads: 2, queue: 16, guests: 0 };
     let counters = Arc::new(ReplicaCounters::default());
     let replica = Replica::new(ReplicaId::new(0), "fs".to_owned(), backend, pool, counters);
     let replicas = ReplicaMap::from_iter([Arc::new(replica)]);
@@ -46,6 +46,7 @@ fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         deadline: LONG,
         attempt_deadline: LONG,
         keep: false,
+        guests: 0,
     };
     let counters = Arc::new(VolumeCounters::default());
     let reader =

@@ -34,6 +34,8 @@ pub struct PoolLimits {
     pub threads: usize,
     /// Most jobs waiting in each lane; the next one is refused.
     pub queue: usize,
+    /// Most threads of others that may be inside a call at once.
+    pub guests: usize,
 }
 
 /// The threads of one replica.
@@ -165,7 +167,7 @@ fn run(shared: &Shared) {
 
 /// A job that panics has answered nobody, which those who wait notice; the
 /// thread and the pool's counts survive it.
-fn carry_out(job: Job) {
+pub(super) fn carry_out(job: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         tracing::error!("a job panicked; this is a bug in fanfs");
     }
@@ -180,7 +182,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(10);
 
     fn pool(threads: usize, queue: usize) -> Pool {
-        Pool::new("test", PoolLimits { threads, queue })
+        Pool::new("test", PoolLimits { threads, queue, guests: 0 })
     }
 
     #[test]

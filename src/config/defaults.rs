@@ -68,16 +68,16 @@ pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
 /// like a volume without files.
 pub(super) const REQUIRE_MOUNT: bool = true;
 
-/// Two, so that a reply being copied does not hold up a lookup; eight, because
-/// one thread alone delivers 3.5 GB/s and more (measured with direct reads).
-const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 2..=8;
+/// Two take requests at any time; the others may be inside a small read of a
+/// replica, and more of them than there are CPUs gain nothing.
+const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 4..=10;
 /// One for every replica there may be is more than any measurement asked for.
 pub(super) const FUSE_THREADS_RANGE: RangeInclusive<i64> = 1..=64;
 
-/// The number of CPUs that this process may use, clamped to 2 and 8.
+/// Two more than the CPUs that this process may use, clamped to 4 and 10.
 pub(super) fn fuse_threads() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    cpus.clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
+    (cpus + 2).clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
 }
 
 /// Other users stay out, as with every FUSE mount; `user_allow_other` in

@@ -25,6 +25,16 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
     }
 }
 
+/// Carries an attempt out on the calling thread, if its replica lets it in, and
+/// hands it to the replica's pool if not.
+pub(super) fn send_by_guest(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
+    let host = Arc::clone(&reader.replicas[dispatch.replica]);
+    let Some(leave) = host.invite() else { return send(reader, dispatch) };
+    let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
+    fetch.begin(replica);
+    host.visit(&leave, |backend| run(reader, &fetch, attempt, replica, backend));
+}
+
 type Attempted = Result<Buffer, (BackendError, Option<Reservation>)>;
 
 /// Runs on the replica's pool.

@@ -41,4 +41,15 @@ pub struct ReadPolicy {
     /// Keep segments that have been read for the file's other readers. Not
     /// where the kernel caches them anyway.
     pub keep: bool,
+    /// Most callers' threads that may be inside a call on some replica at once.
+    pub guests: usize,
+}
+
+/// What the thread that asks for a read may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thread {
+    /// It may be inside a call on a replica, as a guest, until the read ends.
+    MayVisit,
+    /// It has other things to do.
+    IsBusy,
 }
