@@ -90,6 +90,7 @@ fn reader(replicas: usize) -> Arc<Reader> {
         deadline: Duration::from_secs(30),
         attempt_deadline: Duration::from_secs(5),
         keep: false,
+        pipes: None,
         guests: 0,
     };
     let limits = PoolLimits { threads: 8, queue: 1024, guests: 0 };

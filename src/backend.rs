@@ -22,6 +22,7 @@ mod pool;
 mod rate_limit;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,6 +84,14 @@ pub trait BackendFile: Send + Sync {
     /// Reads into `buf` from `offset`; returns the number of bytes, 0 at the
     /// end of the file. Like pread(2), it may return fewer than asked for.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// Puts up to `len` bytes from `offset` into `pipe` as they lie in the page
+    /// cache; returns the number of bytes, 0 at the end of the file. `None` where
+    /// that cannot be done with this file. It does not wait for room in the pipe.
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let _ = (offset, pipe, len);
+        None
+    }
 
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;

@@ -6,6 +6,10 @@
 //! wherever the buffer ends up. [`BufferPool`] keeps what was given back, as far
 //! as the budget has room for it.
 //!
+//! Where splice(2) can be used, [`Data`] is not copied at all: it stays in the
+//! pages of the replica's page cache, which wait in a [`Pipe`]. Those pages are
+//! paid for as memory is.
+//!
 //! *Invariant:* buffers in use plus buffers kept for reuse never exceed the
 //! budget.
 //!
@@ -15,7 +19,11 @@
 //! for each other.
 
 mod budget;
+mod data;
+mod pipe;
 mod pool;
 
 pub use budget::{Budget, Reservation};
+pub use data::Data;
+pub use pipe::{Pipe, Pipes};
 pub use pool::{Buffer, BufferPool, size_class};

@@ -184,6 +184,8 @@ pub struct Fuse {
     pub allow_other: bool,
     /// Raise the kernel's readahead and queue limits for this mount.
     pub kernel_tuning: bool,
+    /// Hand pages of the replicas' page cache on instead of copying them.
+    pub splice: bool,
     /// The kernel's readahead for this mount where it may be set, bytes.
     pub kernel_readahead: u64,
     /// How long the kernel may trust names and attributes it was given.

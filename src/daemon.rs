@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
+use crate::buffer::Pipes;
 use crate::config::{Affinity, CachePolicy, Config};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
@@ -144,6 +145,7 @@ struct Core {
     reader: Arc<Reader>,
     fs: Arc<Fs>,
     counters: Arc<VolumeCounters>,
+    replies: Option<Pipes>,
     started: Instant,
 }
 
@@ -339,6 +341,7 @@ impl Core {
             }
         });
         let counters = Arc::new(VolumeCounters::default());
+        let pipes = page_pipes(&config);
         let read = ReadPolicy {
             segment: config.read.segment_size,
             readahead_max: config.read.readahead_max,
@@ -347,6 +350,7 @@ impl Core {
             attempt_deadline: config.read.attempt_deadline,
             keep: config.read.cache == CachePolicy::Direct,
             guests,
+            pipes: pipes.as_ref().map(|pipes| pipes.segments.clone()),
         };
         let locator = Arc::new(locator);
         let reader = Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), locator);
@@ -359,7 +363,9 @@ impl Core {
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
-        Self { config, mount_point, replicas, reader, fs, counters, started: Instant::now() }
+        let replies = pipes.map(|pipes| pipes.replies);
+        let started = Instant::now();
+        Self { config, mount_point, replicas, reader, fs, counters, replies, started }
     }
 
     fn ask_for_root(&self) -> Result<(), StartError> {
@@ -384,7 +390,8 @@ impl Core {
             threads: self.config.fuse.threads,
             cache: self.config.read.cache,
             max_background: MAX_BACKGROUND,
-            max_request: self.config.memory.budget / REQUESTS_IN_BUDGET,
+            max_request: max_request(&self.config),
+            pipes: self.replies.clone(),
         }
     }
 
@@ -475,6 +482,22 @@ impl Core {
         };
         rules.map(status).collect()
     }
+}
+
+fn max_request(config: &Config) -> u64 {
+    config.memory.budget / REQUESTS_IN_BUDGET
+}
+
+fn page_pipes(config: &Config) -> Option<tuning::PagePipes> {
+    if !config.fuse.splice {
+        return None;
+    }
+    let request = max_request(config).min(tuning::largest_request());
+    let pipes = tuning::pipes(config.read.segment_size, request, config.fuse.kernel_tuning);
+    if let Err(error) = &pipes {
+        tracing::info!(%error, "no pipes of the size needed; bytes are copied");
+    }
+    pipes.ok()
 }
 
 fn check_mount_point(path: &Path) -> Result<PathBuf, StartError> {

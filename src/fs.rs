@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::backend::{Attr, Backend, BackendError, FileKind, Replica, SeekTo, StatFs};
-use crate::read::{OpenFile, ReadData, Reader, Thread};
+use crate::read::{OpenFile, Reader, Thread};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{ByteRange, Mode, ReplicaMap};
 use call::{Caller, Spot};
@@ -39,6 +39,8 @@ pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
+
+pub use crate::read::ReadData;
 
 /// What an operation is answered with.
 pub type Answer<T> = Result<T, Errno>;

@@ -10,15 +10,18 @@
 
 mod adapter;
 mod attach;
+mod reply;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use crate::buffer::Pipes;
 use crate::config::CachePolicy;
 use crate::fs::Fs;
 use adapter::Adapter;
+use reply::Replies;
 
 pub use attach::{AttachError, detach};
 
@@ -43,6 +46,9 @@ pub struct MountOptions {
     pub max_background: u16,
     /// Most bytes that one request may ask for.
     pub max_request: u64,
+    /// Where replies whose data are pages are put together; `None` where there
+    /// are none.
+    pub pipes: Option<Pipes>,
 }
 
 /// What the kernel granted.
@@ -72,11 +78,19 @@ impl Session {
         let device = attach::attach(mount_point, options)?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads);
+        // Replies are given on one descriptor, whoever gives them.
         config.clone_fd = false;
         config.acl =
             if options.allow_other { fuser::SessionACL::All } else { fuser::SessionACL::Owner };
         let acl = config.acl;
-        let adapter = Adapter::new(fs, options);
+        let replies = match device.try_clone() {
+            Ok(device) => Replies { device, pipes: options.pipes.clone() },
+            Err(error) => {
+                let _ = detach(mount_point, true);
+                return Err(AttachError::Handshake(error));
+            }
+        };
+        let adapter = Adapter::new(fs, options, replies);
         let session = fuser::Session::from_fd(adapter, device, acl, config)
             .map_err(AttachError::Handshake)
             .and_then(|session| {

@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::backend::{Guest, Guests, Replica};
-use crate::buffer::{Budget, BufferPool, Reservation, size_class};
+use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
 use crate::telemetry::VolumeCounters;
@@ -66,6 +66,12 @@ const IDLE_TICKS: u32 = 40;
 /// The largest read that the thread which asks for it may carry out itself:
 /// 128 KiB take a quick replica less than handing them over and back.
 const LARGEST_VISIT: u64 = 128 * 1024;
+
+/// Segments from this size on are not copied where they need not be; below it
+/// one copy costs less than the system calls.
+const SMALLEST_PIPED: u64 = 64 * 1024;
+
+const PAGE: u64 = 4096;
 
 /// Answered requests behind one that is not are swept out past this number.
 const ANSWERED_KEPT: usize = 1024;
@@ -229,22 +235,23 @@ impl Reader {
         let mut failure = None;
         {
             let mut segments = file.segments.lock();
+            OpenFile::drop_gone(&mut segments, range);
             let pieces = plan::cover(range, OpenFile::known(&segments, range), self.policy.segment);
             let needed = pieces.iter().map(missing_cost).sum();
             let mut claim = claim.or_else(|| self.buffers.budget().claim(needed))?;
             for piece in pieces {
-                let fetch = match piece {
-                    Piece::Known(fetch, _) => fetch,
+                let (fetch, part) = match piece {
+                    Piece::Known(fetch, part) => (fetch, part),
                     Piece::Missing(part) => {
                         let cost = claim.split(size_class(part.len()));
                         let fetch = Arc::new(Fetch::new(Arc::clone(file), part, cost));
                         segments.insert(part.start, Arc::clone(&fetch));
                         fresh.push(Arc::clone(&fetch));
-                        fetch
+                        (fetch, part)
                     }
                 };
                 gather.expect(Arc::clone(&fetch));
-                match fetch.join(gather) {
+                match fetch.join(gather, part) {
                     Joined::Ready => {
                         gather.arrived();
                     }
@@ -439,6 +446,18 @@ impl Reader {
         self.buffers.budget().settle();
     }
 
+    /// A pipe for the segment's pages, where they may stay pages: where nobody
+    /// but one reader wants them, and they are many.
+    fn pipe_for(&self, fetch: &Fetch) -> Option<Pipe> {
+        let pipes = self.policy.pipes.as_ref()?;
+        let range = fetch.range;
+        let fits = (SMALLEST_PIPED..=pipes.bytes() as u64).contains(&range.len());
+        let is_alone = !self.policy.keep || fetch.file.readers() <= 1;
+        // Pages that are filled in part take as much room as full ones.
+        let is_even = range.start.is_multiple_of(PAGE);
+        if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
+    }
+
     fn watch(&self, gather: &Arc<Gather>) {
         self.requests.lock().push_back(Arc::clone(gather));
         self.wake_clock();
@@ -455,10 +474,14 @@ impl Reader {
                 state.consumed += bytes;
                 state.consumed >= fetch.range.len()
             };
-            if used_up && !(self.policy.keep && fetch.file.readers() > 1) {
-                fetch.file.forget(&fetch);
-            } else if used_up {
+            if !used_up {
+                continue;
+            }
+            let keep = self.policy.keep && fetch.file.readers() > 1;
+            if keep && fetch.data().is_some_and(|data| data.is_whole()) {
                 self.cache.used(&fetch);
+            } else {
+                fetch.file.forget(&fetch);
             }
         }
     }
@@ -474,7 +497,7 @@ impl Reader {
         count(&self.counters.read_errors);
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
-            if fetch.buffer().is_none() {
+            if fetch.data().is_none() {
                 fetch.file.forget(&fetch);
             }
         }

@@ -84,6 +84,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             threads: 1,
             allow_other: false,
             kernel_tuning: false,
+            splice: true,
             kernel_readahead: 0,
             attribute_ttl: Duration::from_secs(1),
         },

@@ -53,6 +53,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.fuse.threads, cpus.clamp(2, 8));
     assert!(!config.fuse.allow_other);
     assert!(config.fuse.kernel_tuning);
+    assert!(config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 1 << 20);
     assert_eq!(config.fuse.attribute_ttl, Duration::from_secs(1));
 }
@@ -94,6 +95,7 @@ fn every_key_is_taken_over() {
         threads = 64
         allow_other = true
         kernel_tuning = false
+        splice = false
         kernel_readahead = "0B"
         attribute_ttl = "0s"
         "#,
@@ -119,6 +121,7 @@ fn every_key_is_taken_over() {
     assert_eq!(config.fuse.threads, 64);
     assert!(config.fuse.allow_other);
     assert!(!config.fuse.kernel_tuning);
+    assert!(!config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 0);
     assert_eq!(config.fuse.attribute_ttl, Duration::ZERO);
 }

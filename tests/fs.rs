@@ -46,6 +46,7 @@ fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         deadline: LONG,
         attempt_deadline: LONG,
         keep: false,
+        pipes: None,
         guests: 0,
     };
     let counters = Arc::new(VolumeCounters::default());
@@ -73,7 +74,7 @@ fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
 
 fn read(fs: &Arc<Fs>, opened: Opened) -> Vec<u8> {
     let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), done));
-    data.as_slice(&mut Vec::new()).to_vec()
+    data.to_vec().unwrap()
 }
 
 /// The kernel may get the answer to the second open of a new version before the

@@ -19,6 +19,7 @@ use rustix::fs::{
     getxattr, listxattr, openat, openat2, readlinkat, statx,
 };
 use rustix::io::{Errno, pread};
+use rustix::pipe::{SpliceFlags, splice};
 
 use super::{Attr, Backend, BackendError, BackendFile, DirEntry, FileKind, Result, SeekTo, StatFs};
 use crate::volume::FileId;
@@ -196,6 +197,18 @@ impl BackendFile for DirectoryFile {
             match pread(&self.file, &mut *buf, offset) {
                 Err(Errno::INTR) => {}
                 result => return Ok(result?),
+            }
+        }
+    }
+
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let mut at = offset;
+        loop {
+            match splice(&self.file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
+                Err(Errno::INTR) => {}
+                // The file system has no such operation.
+                Err(Errno::INVAL) => return None,
+                result => return Some(result.map_err(BackendError::from)),
             }
         }
     }

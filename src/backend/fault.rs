@@ -4,6 +4,7 @@
 //! that hangs goes on as soon as the script is healed.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,6 +193,13 @@ impl BackendFile for FaultyFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let most = self.script.meet_at(Op::Read, Some(offset))?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
+    }
+
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        match self.script.meet_at(Op::Read, Some(offset)) {
+            Ok(most) => self.inner.splice_at(offset, pipe, most.min(len)),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {

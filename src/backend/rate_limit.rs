@@ -5,6 +5,7 @@
 //! max_rate`, `fanfs demo`, tests and benches.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -108,6 +109,14 @@ impl BackendFile for LimitedFile {
         let n = self.inner.read_at(offset, buf)?;
         self.link.pass(n);
         Ok(n)
+    }
+
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let spliced = self.inner.splice_at(offset, pipe, len)?;
+        if let Ok(n) = spliced {
+            self.link.pass(n);
+        }
+        Some(spliced)
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {

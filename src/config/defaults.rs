@@ -89,6 +89,10 @@ pub(super) const ALLOW_OTHER: bool = false;
 /// an error.
 pub(super) const KERNEL_TUNING: bool = true;
 
+/// Pages are handed on rather than copied wherever that can be done: it halves
+/// the processor time of a read (docs/PERFORMANCE.md).
+pub(super) const SPLICE: bool = true;
+
 /// One FUSE read, one default segment. fanfs reads ahead itself; with more of
 /// the kernel's on top, Linux 6.12 was slower than 6.1 by half (measured).
 pub(super) const KERNEL_READAHEAD: Size = Size(MIB);

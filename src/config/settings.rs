@@ -71,6 +71,7 @@ pub(super) struct Fuse {
     pub(super) threads: Option<i64>,
     pub(super) allow_other: Option<bool>,
     pub(super) kernel_tuning: Option<bool>,
+    pub(super) splice: Option<bool>,
     pub(super) kernel_readahead: Option<Size>,
     pub(super) attribute_ttl: Option<Time>,
 }

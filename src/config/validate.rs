@@ -234,6 +234,7 @@ fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigEr
         )?,
         allow_other: written.allow_other.unwrap_or(defaults::ALLOW_OTHER),
         kernel_tuning: written.kernel_tuning.unwrap_or(defaults::KERNEL_TUNING),
+        splice: written.splice.unwrap_or(defaults::SPLICE),
         kernel_readahead: kernel_readahead.0,
         attribute_ttl: attribute_ttl.0,
     })

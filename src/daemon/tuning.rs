@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::buffer::Pipes;
+
 /// Sets how far the kernel reads ahead on files of this mount.
 ///
 /// Without it the kernel reads 128 KiB at a time from a FUSE file, whatever the
@@ -22,3 +24,44 @@ pub(super) fn set_readahead(mount_point: &Path, bytes: u64) -> io::Result<()> {
 
 /// `AT_STATX_DONT_SYNC` of statx(2).
 const DONT_SYNC: u32 = 0x4000;
+
+/// Pipes in which segments and replies wait as pages.
+pub(super) struct PagePipes {
+    pub(super) segments: Pipes,
+    pub(super) replies: Pipes,
+}
+
+/// How large pipes may be that ordinary processes make, bytes.
+const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
+
+/// Pipes for segments of `segment` bytes and requests of at most `request`.
+/// Where `raise` and they cannot be had otherwise, the system's limit for pipes
+/// is raised.
+///
+/// # Errors
+/// Where there are no pipes of this size for this process.
+pub(super) fn pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> {
+    // A page more for the header, and one for a request that begins and ends
+    // inside a page.
+    let reply = (request + 2 * PAGE).next_power_of_two();
+    let make = || {
+        let replies = Pipes::new(reply as usize)?;
+        Ok(PagePipes { segments: Pipes::new(segment as usize)?, replies })
+    };
+    match make() {
+        Err(error) if raise && io::Error::kind(&error) == io::ErrorKind::PermissionDenied => {
+            std::fs::write(PIPE_MAX_SIZE, reply.max(segment).to_string())?;
+            tracing::info!(bytes = reply.max(segment), "raised {PIPE_MAX_SIZE}");
+            make()
+        }
+        made => made,
+    }
+}
+
+const PAGE: u64 = 4096;
+
+/// The largest request that the kernel makes, bytes, as far as it can be known.
+pub(super) fn largest_request() -> u64 {
+    let pages = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
+    pages.ok().and_then(|pages| pages.trim().parse::<u64>().ok()).unwrap_or(256) * PAGE
+}

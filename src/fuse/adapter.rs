@@ -1,6 +1,5 @@
 //! fuser's requests in, fuser's replies out.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -15,6 +14,7 @@ use fuser::{
 };
 
 use super::MountOptions;
+use super::reply::Replies;
 use crate::backend::{FileKind, SeekTo, Timestamp};
 use crate::config::CachePolicy;
 use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing};
@@ -27,11 +27,7 @@ pub(super) struct Adapter {
     max_background: u16,
     max_request: u64,
     ttl: Duration,
-}
-
-thread_local! {
-    /// Where replies that span segments are put together.
-    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    replies: Arc<Replies>,
 }
 
 /// A replica may give the number of a file that is gone to another one while the
@@ -40,7 +36,7 @@ thread_local! {
 const GENERATION: Generation = Generation(0);
 
 impl Adapter {
-    pub(super) fn new(fs: Arc<Fs>, options: &MountOptions) -> Self {
+    pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, replies: Replies) -> Self {
         let ttl = fs.attribute_ttl();
         Self {
             fs,
@@ -48,6 +44,7 @@ impl Adapter {
             max_background: options.max_background,
             max_request: options.max_request,
             ttl,
+            replies: Arc::new(replies),
         }
     }
 }
@@ -227,7 +224,7 @@ impl fuser::Filesystem for Adapter {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -237,8 +234,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let range = ByteRange::at(offset, size.into());
+        let (id, replies) = (req.unique(), Arc::clone(&self.replies));
         self.fs.read(handle.0, range, move |answer| match answer {
-            Ok(data) => SCRATCH.with_borrow_mut(|scratch| reply.data(data.as_slice(scratch))),
+            Ok(data) => replies.send(id, reply, &data),
             Err(error) => reply.error(errno(error)),
         });
     }

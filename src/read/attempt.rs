@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::fetch::{Fetch, Next};
 use super::{ReadError, Reader};
-use crate::backend::{Backend, BackendError, Lane};
-use crate::buffer::{Buffer, Reservation, size_class};
+use crate::backend::{Backend, BackendError, BackendFile, Lane};
+use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
 use crate::telemetry::counters::count;
-use crate::volume::{Holders, ReplicaId, ReplicaSet};
+use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
@@ -35,7 +37,7 @@ pub(super) fn send_by_guest(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>
     host.visit(&leave, |backend| run(reader, &fetch, attempt, replica, backend));
 }
 
-type Attempted = Result<Buffer, (BackendError, Option<Reservation>)>;
+type Attempted = Result<Data, (BackendError, Option<Reservation>)>;
 
 /// Runs on the replica's pool.
 fn run(
@@ -50,12 +52,28 @@ fn run(
 }
 
 fn read(reader: &Reader, fetch: &Fetch, replica: ReplicaId, backend: &dyn Backend) -> Attempted {
-    let claim = fetch.state.lock().claim.take();
+    let (claim, shared) = {
+        let mut state = fetch.state.lock();
+        (state.claim.take(), state.shared)
+    };
     let Some(claim) = claim else { return Err((BackendError::Busy, None)) };
     let file = match fetch.file.on(replica, backend) {
         Ok(file) => file,
         Err(error) => return Err((error, Some(claim))),
     };
+    let pipe = if shared { None } else { reader.pipe_for(fetch) };
+    if let Some(mut pipe) = pipe {
+        match splice(fetch.range, &*file, &mut pipe) {
+            Ok(true) => return Ok(Data::pages(pipe, claim, reader.buffers.clone())),
+            Ok(false) => {}
+            Err(error) => {
+                if error == BackendError::Short {
+                    fetch.file.refuse(replica);
+                }
+                return Err((error, Some(claim)));
+            }
+        }
+    }
     let mut buffer = reader.buffers.buffer(fetch.range.len() as usize, claim);
     let mut filled = 0;
     while filled < buffer.len() {
@@ -69,7 +87,25 @@ fn read(reader: &Reader, fetch: &Fetch, replica: ReplicaId, backend: &dyn Backen
             Err(error) => return Err((error, Some(buffer.into_claim()))),
         }
     }
-    Ok(buffer)
+    Ok(Data::memory(buffer))
+}
+
+/// Has the pages of `range` put into `pipe`; false where that is not possible.
+fn splice(range: ByteRange, file: &dyn BackendFile, pipe: &mut Pipe) -> Result<bool, BackendError> {
+    let len = range.len() as usize;
+    while pipe.holds() < len {
+        let at = range.start + pipe.holds() as u64;
+        match file.splice_at(at, pipe.write_end(), len - pipe.holds()) {
+            None => return Ok(false),
+            // The version says that there is more.
+            Some(Ok(0)) => return Err(BackendError::Short),
+            Some(Ok(n)) => pipe.filled(n),
+            // No room: some pages are not as full as they could be.
+            Some(Err(BackendError::Os(Errno::AGAIN))) => return Ok(false),
+            Some(Err(error)) => return Err(error),
+        }
+    }
+    Ok(true)
 }
 
 /// An attempt has ended: makes room for the next, then sees to those who wait.
@@ -82,7 +118,7 @@ fn ended(
 ) {
     let now = Instant::now();
     let outcome = match &result {
-        Ok(buffer) => Outcome::Delivered(buffer.len() as u64),
+        Ok(data) => Outcome::Delivered(data.len() as u64),
         Err((error, _)) if error.is_replica_fault() => Outcome::Failed,
         Err(_) => Outcome::Unused,
     };
@@ -96,8 +132,8 @@ fn ended(
     reader.dispatch(dispatches);
     let counters = &reader.replicas[replica].counters;
     match result {
-        Ok(buffer) => {
-            let bytes = buffer.len() as u64;
+        Ok(data) => {
+            let bytes = data.len() as u64;
             counters.read(bytes, ended.map_or(Duration::ZERO, |ended| ended.took), now);
             match fetch.state.lock().holders {
                 Some(holders) if holders.local.contains(replica) => counters.local(bytes),
@@ -116,7 +152,7 @@ fn ended(
                 };
                 reader.locator.came(at, came, now);
             }
-            delivered(reader, fetch, buffer);
+            delivered(reader, fetch, data);
         }
         Err((error, claim)) => {
             match error {
@@ -133,9 +169,9 @@ fn ended(
     reader.make_room();
 }
 
-fn delivered(reader: &Reader, fetch: &Arc<Fetch>, buffer: Buffer) {
-    let bytes = buffer.len() as u64;
-    match fetch.complete(buffer) {
+fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) {
+    let bytes = data.len() as u64;
+    match fetch.complete(data) {
         Ok(waiters) => {
             if waiters.is_empty() {
                 reader.cache.arrived(fetch);
@@ -147,7 +183,7 @@ fn delivered(reader: &Reader, fetch: &Arc<Fetch>, buffer: Buffer) {
             }
         }
         // Somebody else was first, or nobody wants it any more.
-        Err(_buffer) => {
+        Err(_data) => {
             let wasted = &reader.counters.bytes_wasted;
             wasted.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
         }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::file::OpenFile;
 use super::gather::Gather;
 use crate::backend::BackendError;
-use crate::buffer::{Buffer, Reservation};
+use crate::buffer::{Data, Reservation};
 use crate::scheduler::WantId;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
@@ -34,6 +34,11 @@ pub(super) struct State {
     pub(super) claim: Option<Reservation>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
+    /// How far its bytes have been promised to requests.
+    promised: u64,
+    /// Whether some byte was promised to two, or out of order: pages, which can
+    /// be taken once, will not do.
+    pub(super) shared: bool,
     /// The most telling error so far.
     error: Option<BackendError>,
 }
@@ -42,7 +47,7 @@ pub(super) enum Stage {
     /// Not here yet.
     Pending,
     /// Here.
-    Ready(Arc<Buffer>),
+    Ready(Arc<Data>),
     /// Nobody could deliver it, or nobody wants it any more.
     Over,
 }
@@ -78,14 +83,30 @@ impl Fetch {
             outstanding: 0,
             claim: Some(claim),
             consumed: 0,
+            promised: range.start,
+            shared: false,
             error: None,
         };
         Self { file, range, state: Mutex::new(state) }
     }
 
-    /// Joins `gather` to those who wait, if there is something to wait for.
-    pub(super) fn join(&self, gather: &Arc<Gather>) -> Joined {
+    /// Whether it has `part`, or will have it. What has been handed on as pages
+    /// is gone. Ask under the same lock of the file's segments as you join.
+    pub(super) fn has(&self, part: ByteRange) -> bool {
+        let state = self.state.lock();
+        match &state.stage {
+            Stage::Ready(data) if part.start >= state.promised || data.is_whole() => true,
+            Stage::Ready(data) => data.settle() as u64 <= part.start - self.range.start,
+            Stage::Pending | Stage::Over => true,
+        }
+    }
+
+    /// Joins `gather`, which wants `part`, to those who wait, if there is
+    /// something to wait for.
+    pub(super) fn join(&self, gather: &Arc<Gather>, part: ByteRange) -> Joined {
         let mut state = self.state.lock();
+        state.shared |= part.start < state.promised;
+        state.promised = state.promised.max(part.end);
         match state.stage {
             Stage::Ready(_) => Joined::Ready,
             Stage::Pending => {
@@ -110,9 +131,9 @@ impl Fetch {
     }
 
     /// The bytes, if they are here.
-    pub(super) fn buffer(&self) -> Option<Arc<Buffer>> {
+    pub(super) fn data(&self) -> Option<Arc<Data>> {
         match &self.state.lock().stage {
-            Stage::Ready(buffer) => Some(Arc::clone(buffer)),
+            Stage::Ready(data) => Some(Arc::clone(data)),
             Stage::Pending | Stage::Over => None,
         }
     }
@@ -126,15 +147,18 @@ impl Fetch {
         matches!(state.stage, Stage::Pending)
     }
 
-    /// An attempt delivered. Returns who waited, or the buffer where another
+    /// An attempt delivered. Returns who waited, or the data where another
     /// attempt was first.
-    pub(super) fn complete(&self, buffer: Buffer) -> Result<Vec<Arc<Gather>>, Buffer> {
+    pub(super) fn complete(&self, data: Data) -> Result<Vec<Arc<Gather>>, Data> {
         let mut state = self.state.lock();
         state.outstanding -= 1;
         if !matches!(state.stage, Stage::Pending) {
-            return Err(buffer);
+            return Err(data);
         }
-        state.stage = Stage::Ready(Arc::new(buffer));
+        if state.shared {
+            data.settle();
+        }
+        state.stage = Stage::Ready(Arc::new(data));
         // What was kept to pay for another attempt is not needed any more.
         state.claim = None;
         Ok(std::mem::take(&mut state.waiters))

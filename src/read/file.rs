@@ -302,6 +302,18 @@ impl OpenFile {
             .map(|(_, fetch)| (fetch.range, Arc::clone(fetch)))
     }
 
+    /// Forgets segments that have given away what `range` wants of them.
+    pub(super) fn drop_gone(segments: &mut BTreeMap<u64, Arc<Fetch>>, range: ByteRange) {
+        let gone = |(part, fetch): (ByteRange, Arc<Fetch>)| {
+            let wanted = part.intersect(range);
+            (!wanted.is_empty() && !fetch.has(wanted)).then_some(part.start)
+        };
+        let gone: Vec<u64> = Self::known(segments, range).filter_map(gone).collect();
+        for start in gone {
+            segments.remove(&start);
+        }
+    }
+
     /// Forgets a segment, if it is the one that is known there.
     pub(super) fn forget(&self, fetch: &Arc<Fetch>) {
         let mut segments = self.segments.lock();

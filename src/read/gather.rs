@@ -1,6 +1,8 @@
 //! One read request: the segments that it needs, and the reply that waits for
 //! them.
 
+use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -9,17 +11,17 @@ use parking_lot::Mutex;
 
 use super::ReadError;
 use super::fetch::Fetch;
-use crate::buffer::Buffer;
+use crate::buffer::{Data, Pipe};
 use crate::volume::ByteRange;
 
 /// Where the answer goes. Called once, on whatever thread brought the last
 /// byte or the error.
 pub type Sink = Box<dyn FnOnce(Result<ReadData, ReadError>) + Send>;
 
-/// The bytes of an answered read, in order, still in the buffers that they were
-/// read into.
+/// The bytes of an answered read, in order, still where they were read into.
+/// Some may be pages in a pipe: those can be taken once.
 pub struct ReadData {
-    parts: Vec<(Arc<Buffer>, std::ops::Range<usize>)>,
+    parts: Vec<(Arc<Data>, Range<usize>)>,
 }
 
 impl ReadData {
@@ -38,20 +40,34 @@ impl ReadData {
         self.len() == 0
     }
 
-    /// The bytes as one slice: in place where they lie in one segment, else
-    /// copied together into `scratch`.
-    pub fn as_slice<'a>(&'a self, scratch: &'a mut Vec<u8>) -> &'a [u8] {
-        match &self.parts[..] {
-            [] => &[],
-            [(buffer, range)] => &buffer[range.clone()],
-            parts => {
-                scratch.clear();
-                for (buffer, range) in parts {
-                    scratch.extend_from_slice(&buffer[range.clone()]);
-                }
-                scratch
-            }
+    /// The bytes where they lie in memory, one slice for each segment; `None`
+    /// where some do not.
+    pub fn slices(&self) -> Option<Vec<IoSlice<'_>>> {
+        let mut slices = Vec::with_capacity(self.parts.len());
+        for (data, range) in &self.parts {
+            slices.push(IoSlice::new(&data.as_memory()?[range.clone()]));
         }
+        Some(slices)
+    }
+
+    /// Gives the bytes to `pipe`, once.
+    ///
+    /// # Errors
+    /// Where they do not fit, or have been given before.
+    pub fn give(&self, pipe: &mut Pipe) -> io::Result<()> {
+        self.parts.iter().try_for_each(|(data, range)| data.give(range.clone(), pipe))
+    }
+
+    /// A copy of the bytes.
+    ///
+    /// # Errors
+    /// Where they have been given to a pipe.
+    pub fn to_vec(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(self.len());
+        for (data, range) in &self.parts {
+            data.append_to(range.clone(), &mut bytes)?;
+        }
+        Ok(bytes)
     }
 }
 
@@ -108,10 +124,10 @@ impl Gather {
         let mut data = ReadData { parts: Vec::with_capacity(parts.len()) };
         let mut taken = Vec::with_capacity(parts.len());
         for fetch in parts {
-            let buffer = fetch.buffer().expect("a part that arrived has its bytes");
+            let bytes = fetch.data().expect("a part that arrived has its bytes");
             let part = fetch.range.intersect(self.range);
             let from = (part.start - fetch.range.start) as usize;
-            data.parts.push((buffer, from..from + part.len() as usize));
+            data.parts.push((bytes, from..from + part.len() as usize));
             taken.push((fetch, part.len()));
         }
         before(data.len() as u64);

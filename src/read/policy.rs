@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::BackendError;
+use crate::buffer::Pipes;
 
 /// Why a read was not answered with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +42,8 @@ pub struct ReadPolicy {
     /// Keep segments that have been read for the file's other readers. Not
     /// where the kernel caches them anyway.
     pub keep: bool,
+    /// Where segments wait as pages, if they do.
+    pub pipes: Option<Pipes>,
     /// Most callers' threads that may be inside a call on some replica at once.
     pub guests: usize,
 }

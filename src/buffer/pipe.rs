@@ -1,0 +1,199 @@
+//! Pipes that hold pages of file data, kept for reuse.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
+
+/// Pipes of one size.
+#[derive(Clone, Debug)]
+pub struct Pipes {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    bytes: usize,
+    idle: Mutex<Vec<Ends>>,
+}
+
+#[derive(Debug)]
+struct Ends {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+/// A pipe, empty when it is handed out. It goes back to the others when it is
+/// dropped empty; what it still holds is given up with it otherwise.
+#[derive(Debug)]
+pub struct Pipe {
+    /// Some until dropped.
+    ends: Option<Ends>,
+    /// Bytes put in and not taken out.
+    holds: usize,
+    home: Arc<Inner>,
+}
+
+impl Pipes {
+    /// Pipes that take `bytes` in whole pages.
+    ///
+    /// # Errors
+    /// EPERM where that is beyond `/proc/sys/fs/pipe-max-size` and this process
+    /// may not exceed it; EMFILE without descriptors.
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        let bytes = bytes.next_power_of_two();
+        let first = Ends::new(bytes)?;
+        Ok(Self { inner: Arc::new(Inner { bytes, idle: Mutex::new(vec![first]) }) })
+    }
+
+    /// Bytes that each takes, in whole pages.
+    pub fn bytes(&self) -> usize {
+        self.inner.bytes
+    }
+
+    /// An empty pipe.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE and what else pipe2(2) fails with.
+    pub fn pipe(&self) -> io::Result<Pipe> {
+        let idle = self.inner.idle.lock().pop();
+        let ends = match idle {
+            Some(ends) => ends,
+            None => Ends::new(self.inner.bytes)?,
+        };
+        Ok(Pipe { ends: Some(ends), holds: 0, home: Arc::clone(&self.inner) })
+    }
+}
+
+impl Ends {
+    fn new(bytes: usize) -> io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        // Above the limit this fails; what it got is rounded up, never down.
+        fcntl_setpipe_size(&write, bytes)?;
+        Ok(Self { read, write })
+    }
+}
+
+impl Pipe {
+    fn ends(&self) -> &Ends {
+        self.ends.as_ref().expect("a pipe has its ends until it is dropped")
+    }
+
+    /// Where to put pages in. Whoever does says so with [`Pipe::filled`].
+    pub fn write_end(&self) -> BorrowedFd<'_> {
+        self.ends().write.as_fd()
+    }
+
+    /// `bytes` were put in.
+    pub fn filled(&mut self, bytes: usize) {
+        self.holds += bytes;
+    }
+
+    /// Bytes in it.
+    pub fn holds(&self) -> usize {
+        self.holds
+    }
+
+    /// Copies `bytes` in.
+    ///
+    /// # Errors
+    /// `WouldBlock` where they do not fit.
+    pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = rustix::io::write(&self.ends().write, bytes)?;
+        self.holds += written;
+        if written < bytes.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+
+    /// Moves the next `bytes` to another pipe.
+    ///
+    /// # Errors
+    /// `WouldBlock` where they do not fit there.
+    pub fn move_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
+        let mut left = bytes;
+        while left > 0 {
+            let (from, to) = (&self.ends().read, &other.ends().write);
+            let moved = splice(from, None, to, None, left, SpliceFlags::NONBLOCK)?;
+            if moved == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.holds -= moved;
+            other.holds += moved;
+            left -= moved;
+        }
+        Ok(())
+    }
+
+    /// Hands all that is in it to `device` in one go.
+    ///
+    /// # Errors
+    /// What the device refuses it with; the pipe is then of no use any more.
+    pub fn hand_over(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
+        let all = self.holds;
+        let taken = splice(&self.ends().read, None, device, None, all, SpliceFlags::MOVE)?;
+        self.holds -= taken;
+        if taken < all { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
+    }
+
+    /// Copies the next bytes out, as many as `bytes` is long.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where there are not so many.
+    pub fn copy_out(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() && self.holds > 0 {
+            match rustix::io::read(&self.ends().read, &mut *bytes) {
+                Ok(0) => break,
+                Ok(read) => {
+                    self.holds -= read;
+                    bytes = &mut bytes[read..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if bytes.is_empty() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        if self.holds == 0
+            && let Some(ends) = self.ends.take()
+        {
+            self.home.idle.lock().push(ends);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_as_they_went_in() {
+        let pipes = Pipes::new(8192).unwrap();
+        let (mut first, mut second) = (pipes.pipe().unwrap(), pipes.pipe().unwrap());
+        first.put(b"header").unwrap();
+        second.put(b"data and more").unwrap();
+        second.move_to(&mut first, 4).unwrap();
+        assert_eq!((first.holds(), second.holds()), (10, 9));
+        let mut bytes = [0; 10];
+        first.copy_out(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"headerdata");
+        assert!(first.copy_out(&mut bytes).is_err());
+    }
+
+    #[test]
+    fn only_an_empty_pipe_is_used_again() {
+        let pipes = Pipes::new(4096).unwrap();
+        let idle = |pipes: &Pipes| pipes.inner.idle.lock().len();
+        let mut pipe = pipes.pipe().unwrap();
+        pipe.put(b"left behind").unwrap();
+        drop(pipe);
+        assert_eq!(idle(&pipes), 0);
+        drop(pipes.pipe().unwrap());
+        assert_eq!(idle(&pipes), 1);
+    }
+}

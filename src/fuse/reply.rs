@@ -1,0 +1,74 @@
+//! Replies to READ.
+//!
+//! fuser's own takes one slice. What lies in several segments is written in one
+//! go from where it lies, and pages in pipes are moved into the reply, so that
+//! in user space nothing is copied for the reply's sake.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+
+use fuser::{ReplyData, RequestId};
+
+use crate::buffer::Pipes;
+use crate::fs::ReadData;
+
+/// Length of the header before a reply's data: `struct fuse_out_header` of the
+/// FUSE protocol.
+const HEADER: usize = 16;
+
+/// What is needed to answer READ without fuser.
+pub(super) struct Replies {
+    /// The session's descriptor. A request is answered where it was read from,
+    /// so all session threads must share it.
+    pub(super) device: OwnedFd,
+    /// Where replies that have pages are put together.
+    pub(super) pipes: Option<Pipes>,
+}
+
+impl Replies {
+    /// Answers the request `id`, which `reply` stands for.
+    pub(super) fn send(&self, id: RequestId, reply: ReplyData, data: &ReadData) {
+        let sent = match data.slices().as_deref() {
+            Some([]) => return reply.data(&[]),
+            Some([one]) => return reply.data(one),
+            Some(slices) => self.write(id, data.len(), slices),
+            None => self.splice(id, data),
+        };
+        match sent {
+            // The kernel has its answer; fuser would give it another one. What
+            // this leaks is a reference to the device, which a daemon has open
+            // as long as it runs.
+            Ok(()) => std::mem::forget(reply),
+            Err(error) => {
+                tracing::debug!(%error, "a reply was not taken");
+                reply.error(fuser::Errno::EIO);
+            }
+        }
+    }
+
+    fn write(&self, id: RequestId, len: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let header = header(id, len);
+        let mut all = Vec::with_capacity(slices.len() + 1);
+        all.push(IoSlice::new(&header));
+        all.extend_from_slice(slices);
+        rustix::io::writev(&self.device, &all)?;
+        Ok(())
+    }
+
+    fn splice(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
+        let pipes = self.pipes.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let mut pipe = pipes.pipe()?;
+        pipe.put(&header(id, data.len()))?;
+        data.give(&mut pipe)?;
+        pipe.hand_over(self.device.as_fd())
+    }
+}
+
+/// A `struct fuse_out_header`: length, errno, the request's number.
+fn header(id: RequestId, len: usize) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    // The kernel asks for no more than its own limit, far below 4 GiB.
+    header[..4].copy_from_slice(&((HEADER + len) as u32).to_ne_bytes());
+    header[8..].copy_from_slice(&id.0.to_ne_bytes());
+    header
+}
