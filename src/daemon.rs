@@ -337,7 +337,7 @@ impl Core {
                     .max_in_flight
                     .unwrap_or(u64::MAX)
                     .min(config.read.max_in_flight),
-                max_reads: pool.readers(),
+                max_reads: pool.readers() + pool.guests,
             }
         });
         let counters = Arc::new(VolumeCounters::default());

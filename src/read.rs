@@ -63,9 +63,9 @@ const TICK: Duration = Duration::from_millis(25);
 /// start it wakes a thread, which is not to happen for each of a row of reads.
 const IDLE_TICKS: u32 = 40;
 
-/// The largest read that the thread which asks for it may carry out itself:
-/// 128 KiB take a quick replica less than handing them over and back.
-const LARGEST_VISIT: u64 = 128 * 1024;
+/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
+/// take a quick replica less than handing them over to another thread.
+const SMALL: u64 = 128 * 1024;
 
 /// Segments from this size on are not copied where they need not be; below it
 /// one copy costs less than the system calls.
@@ -338,7 +338,7 @@ impl Reader {
     /// Of what a request asked for, takes out what the thread that asked may
     /// carry out itself: a small read.
     fn divide(&self, mut sent: Dispatches, thread: Thread) -> (Dispatches, Option<Visit<'_>>) {
-        let small = |sent: &Dispatch<_>| sent.bytes <= LARGEST_VISIT;
+        let small = |sent: &Dispatch<_>| sent.bytes <= SMALL;
         if thread == Thread::IsBusy || !sent.last().is_some_and(small) {
             return (sent, None);
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::fetch::{Fetch, Next};
-use super::{ReadError, Reader};
+use super::{ReadError, Reader, SMALL};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
@@ -23,7 +23,8 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
         move |backend: &dyn Backend| run(&reader, &fetch, attempt, replica, backend)
     };
     if let Err(error) = reader.replicas[replica].submit(Lane::Read, job) {
-        ended(reader, &fetch, attempt, replica, Err((error, None)));
+        let next = ended(reader, &fetch, attempt, replica, Err((error, None)));
+        reader.dispatch(next.into_iter().collect());
     }
 }
 
@@ -39,7 +40,8 @@ pub(super) fn send_by_guest(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>
 
 type Attempted = Result<Data, (BackendError, Option<Reservation>)>;
 
-/// Runs on the replica's pool.
+/// Runs on the replica's pool, or as its guest. Goes on with what is to be sent
+/// there next as long as that is small: another thread would have to be woken.
 fn run(
     reader: &Arc<Reader>,
     fetch: &Arc<Fetch>,
@@ -48,7 +50,12 @@ fn run(
     backend: &dyn Backend,
 ) {
     let result = read(reader, fetch, replica, backend);
-    ended(reader, fetch, attempt, replica, result);
+    let mut next = ended(reader, fetch, attempt, replica, result);
+    while let Some(Dispatch { attempt, item: fetch, .. }) = next {
+        fetch.begin(replica);
+        let result = read(reader, &fetch, replica, backend);
+        next = ended(reader, &fetch, attempt, replica, result);
+    }
 }
 
 fn read(reader: &Reader, fetch: &Fetch, replica: ReplicaId, backend: &dyn Backend) -> Attempted {
@@ -109,13 +116,14 @@ fn splice(range: ByteRange, file: &dyn BackendFile, pipe: &mut Pipe) -> Result<b
 }
 
 /// An attempt has ended: makes room for the next, then sees to those who wait.
+/// Returns what the calling thread is to read from the same replica now.
 fn ended(
     reader: &Arc<Reader>,
     fetch: &Arc<Fetch>,
     attempt: AttemptId,
     replica: ReplicaId,
     result: Attempted,
-) {
+) -> Option<Dispatch<Arc<Fetch>>> {
     let now = Instant::now();
     let outcome = match &result {
         Ok(data) => Outcome::Delivered(data.len() as u64),
@@ -129,6 +137,8 @@ fn ended(
         scheduler.next(now, &mut dispatches);
         (ended, scheduler.steady(replica))
     };
+    let own = |next: &Dispatch<_>| next.replica == replica && next.bytes <= SMALL;
+    let next = dispatches.iter().position(own).map(|own| dispatches.swap_remove(own));
     reader.dispatch(dispatches);
     let counters = &reader.replicas[replica].counters;
     match result {
@@ -167,6 +177,7 @@ fn ended(
         }
     }
     reader.make_room();
+    next
 }
 
 fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) {
