@@ -127,7 +127,7 @@ fn pass(file: &File, way: Way) -> Result<Pass, Errno> {
         readers.into_iter().try_for_each(|reader| reader.join().unwrap())
     })?;
     let (took, cpu) = (start.elapsed(), cpu_time() - cpu);
-    let mib = (segments * SEGMENT >> 20) as f64;
+    let mib = ((segments * SEGMENT) >> 20) as f64;
     Ok(Pass {
         rate: mib / took.as_secs_f64(),
         cpu_seconds_per_gib: cpu.as_secs_f64() * 1024.0 / mib,
