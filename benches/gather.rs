@@ -53,8 +53,8 @@ impl Backend for Memory {
     fn read_link(&self, _: &Path) -> Result<OsString> {
         Ok(OsString::new())
     }
-    fn open(&self, _: &Path) -> Result<Arc<dyn BackendFile>> {
-        Ok(Arc::new(Memory))
+    fn open(&self, _: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        Ok((Arc::new(Memory), Self::attr()))
     }
     fn stat_fs(&self) -> Result<StatFs> {
         Err(rustix::io::Errno::NOSYS.into())

@@ -57,8 +57,9 @@ pub trait Backend: Send + Sync {
     /// A symbolic link's target, verbatim.
     fn read_link(&self, path: &Path) -> Result<OsString>;
 
-    /// Opens a regular file for reading.
-    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>>;
+    /// Opens a regular file for reading. Its attributes come with it, so that
+    /// nobody has to ask for them a second time.
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)>;
 
     /// Size and use of the file system that the root is on.
     fn stat_fs(&self) -> Result<StatFs>;

@@ -192,6 +192,7 @@ pub(super) fn want(
         hedge: false,
         stream: fetch.file.stream(),
         start: fetch.range.start,
+        open: fetch.file.open_on(),
     }
 }
 

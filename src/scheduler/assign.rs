@@ -52,6 +52,10 @@ const IN_HAND: f64 = 2.0;
 /// too.
 const WORTH_IT: f64 = 0.45;
 
+/// Seconds that an open takes at least, whatever the latency of reads was
+/// measured to be: a path lookup and an open file more on either side.
+const OPEN_AT_LEAST: f64 = 50e-6;
+
 /// Segments looked at in one round. Beyond the deepest window of all but the
 /// most crowded volumes; what is not looked at is looked at next time.
 const HORIZON: usize = 512;
@@ -71,6 +75,10 @@ pub struct Demand {
     pub stream: u64,
     /// Its first byte there.
     pub start: u64,
+    /// Who has the file open. The others open it first, which takes them about
+    /// the latency of a read more: nothing to a file of many segments, half of
+    /// the work for a file of one small one.
+    pub open: ReplicaSet,
 }
 
 impl Demand {
@@ -290,7 +298,11 @@ fn first_to_complete(
 ) -> Option<(ReplicaId, f64)> {
     let mut best: Option<(ReplicaId, f64)> = None;
     for id in choice.iter() {
-        let completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
+        let locality = demand.locality(id);
+        let mut completion = loads[id].completion(locality, backlog[id], demand.bytes);
+        if !demand.open.contains(id) {
+            completion += loads[id].latency[locality] + OPEN_AT_LEAST;
+        }
         if best.is_none_or(|(_, least)| completion < least) {
             best = Some((id, completion));
         }
@@ -340,7 +352,15 @@ mod tests {
     fn demand(i: usize, replicas: usize) -> Demand {
         let all = ReplicaSet::first(replicas);
         let start = i as u64 * MIB;
-        Demand { bytes: MIB, candidates: all, holders: held(all), ahead: true, stream: 1, start }
+        Demand {
+            bytes: MIB,
+            candidates: all,
+            holders: held(all),
+            ahead: true,
+            stream: 1,
+            start,
+            open: all,
+        }
     }
 
     /// What is sent: the segment, to whom.
