@@ -395,6 +395,20 @@ mod tests {
     }
 
     #[test]
+    fn a_small_file_is_read_where_it_is_open() {
+        let small = |i: usize| Demand { bytes: 4096, open: only(1), ..demand(2 * i, 2) };
+        assert_eq!(send(&loads([110.0, 100.0]), [small(0)].into_iter()), [(0, 1)]);
+        // A file of many segments is opened by all that read it.
+        let large = (0..4).map(|i| Demand { open: only(1), ..demand(i, 2) });
+        let sent = send(&loads([100.0, 100.0]), large);
+        assert!(sent.iter().any(|(_, replica)| *replica == 0), "{sent:?}");
+        // And nobody waits for one that is much slower.
+        let mut loads = loads([100.0, 100.0]);
+        loads[r(1)].latency = ByLocality { local: 0.1, remote: 0.1 };
+        assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
+    }
+
+    #[test]
     fn nothing_is_sent_past_the_cap() {
         assert_eq!(send(&loads([100.0, 100.0]), apart(100, 2)).len(), 4);
     }
