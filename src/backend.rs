@@ -9,11 +9,12 @@
 //! A [`Replica`] is a backend together with its own bounded [`Pool`] of
 //! threads.
 //!
-//! *Invariant:* a backend's methods are called on its replica's pool and
-//! nowhere else, so a replica that hangs takes its own threads with it and
+//! *Invariant:* a backend's methods are called and its files closed on its
+//! replica's pool and nowhere else, so a replica that hangs takes its own threads with it and
 //! nothing more. Backends know nothing of scheduling: they neither retry nor
 //! choose.
 
+mod closing;
 mod directory;
 mod error;
 mod fault;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
+use closing::Closing;
 
 pub use directory::Directory;
 pub use error::BackendError;
@@ -197,7 +199,7 @@ pub struct Replica {
     /// What it did so far.
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
-    pool: Pool,
+    pool: Arc<Pool>,
 }
 
 impl Replica {
@@ -209,7 +211,8 @@ impl Replica {
         limits: PoolLimits,
         counters: Arc<ReplicaCounters>,
     ) -> Self {
-        let pool = Pool::new(&name, limits);
+        let pool = Arc::new(Pool::new(&name, limits));
+        let backend = Arc::new(Closing::new(backend, Arc::clone(&pool)));
         Self { id, name, counters, backend, pool }
     }
 

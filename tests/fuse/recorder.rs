@@ -24,6 +24,8 @@ pub(crate) enum Call {
     Attr,
     Read(ByteRange),
     Seek,
+    /// By the thread of this name.
+    Close(String),
 }
 
 /// What was asked for since it was begun.
@@ -104,6 +106,13 @@ impl<B: Backend> Backend for Recorded<B> {
 struct RecordedFile {
     inner: Arc<dyn BackendFile>,
     record: Arc<Record>,
+}
+
+impl Drop for RecordedFile {
+    fn drop(&mut self) {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.record.note(Call::Close(thread));
+    }
 }
 
 impl BackendFile for RecordedFile {
