@@ -82,7 +82,7 @@ pub struct Want<T> {
     pub stream: u64,
     /// Its first byte there.
     pub start: u64,
-    /// Replicas that have the file open.
+    /// Replicas that have the file open; all where that does not matter.
     pub open: ReplicaSet,
 }
 
