@@ -39,6 +39,7 @@ fn demand(i: u64, replicas: usize, copies: usize) -> Demand {
         ahead: i > 0,
         stream: 1,
         start: i * MIB,
+        open: ReplicaSet::first(replicas),
     }
 }
 
@@ -92,6 +93,7 @@ fn cycle(c: &mut Criterion) {
                     hedge: false,
                     stream: 1,
                     start: 0,
+                    open: ReplicaSet::ALL,
                 };
                 scheduler.want(want);
                 scheduler.next(now, &mut out);

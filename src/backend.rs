@@ -10,10 +10,12 @@
 //! threads.
 //!
 //! *Invariant:* a backend's methods are called on its replica's pool, or by a
-//! counted [`Guest`], and nowhere else. So a replica that hangs takes its own
-//! threads with it and a guest or two, and nothing more. Backends know nothing
-//! of scheduling: they neither retry nor choose.
+//! counted [`Guest`], and nowhere else; its files are closed on the pool. So a
+//! replica that hangs takes its own threads with it and a guest or two, and
+//! nothing more. Backends know nothing of scheduling: they neither retry nor
+//! choose.
 
+mod closing;
 mod directory;
 mod error;
 mod fault;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
+use closing::Closing;
 
 pub use directory::Directory;
 pub use error::BackendError;
@@ -60,8 +63,9 @@ pub trait Backend: Send + Sync {
     /// A symbolic link's target, verbatim.
     fn read_link(&self, path: &Path) -> Result<OsString>;
 
-    /// Opens a regular file for reading.
-    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>>;
+    /// Opens a regular file for reading. Its attributes come with it, so that
+    /// nobody has to ask for them a second time.
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)>;
 
     /// Size and use of the file system that the root is on.
     fn stat_fs(&self) -> Result<StatFs>;
@@ -207,7 +211,7 @@ pub struct Replica {
     /// What it did so far.
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
-    pool: Pool,
+    pool: Arc<Pool>,
     guests: Guests,
 }
 
@@ -220,7 +224,8 @@ impl Replica {
         limits: PoolLimits,
         counters: Arc<ReplicaCounters>,
     ) -> Self {
-        let pool = Pool::new(&name, limits);
+        let pool = Arc::new(Pool::new(&name, limits));
+        let backend = Arc::new(Closing::new(backend, Arc::clone(&pool)));
         Self { id, name, counters, backend, pool, guests: Guests::new(limits.guests) }
     }
 

@@ -105,7 +105,7 @@ impl Fs {
         counters: Arc<VolumeCounters>,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
-        let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, runtime);
+        let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
@@ -118,7 +118,7 @@ impl Fs {
     /// Finds out the root's identity. Ask it once, before anything else.
     pub fn start(self: &Arc<Self>, done: impl FnOnce(Answer<Entry>) + Send + 'static) {
         self.caller.call(
-            self.spot(ROOT, &PathBuf::new()),
+            self.spot(&PathBuf::new()),
             |backend| backend.stat(&PathBuf::new()),
             move |answer| {
                 done(answer.map_err(Errno::from).map(|(_, attr)| Entry { ino: ROOT, attr }));
@@ -130,10 +130,8 @@ impl Fs {
         self.inodes.lock().path(ino).ok_or(Errno::STALE)
     }
 
-    /// What a call about `path` is about; `directory` is the inode that decides
-    /// who is asked where nothing is pinned.
-    fn spot(&self, directory: Ino, path: &Path) -> Spot {
-        Spot { affinity: directory.0, pin: self.reader.locator().pin(path) }
+    fn spot(&self, path: &Path) -> Spot {
+        Spot::new(path, self.reader.locator().pin(path))
     }
 
     /// How the affinity rules do, in their order.
@@ -159,7 +157,7 @@ impl Fs {
         };
         let (fs, name) = (Arc::clone(self), name.to_owned());
         self.caller.call(
-            self.spot(parent, &path),
+            self.spot(&path),
             move |backend| backend.stat(&path),
             move |answer| {
                 done(answer.map_err(Errno::from).and_then(|(replica, attr)| {
@@ -178,7 +176,7 @@ impl Fs {
     /// Attributes of what is at `path`, which is made of plain names.
     pub fn look(&self, path: PathBuf, done: impl FnOnce(Answer<Attr>) + Send + 'static) {
         self.caller.call(
-            self.spot(ROOT, &path),
+            self.spot(&path),
             move |backend| backend.stat(&path),
             move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| attr)),
         );
@@ -206,9 +204,8 @@ impl Fs {
             (Err(errno), None) => return done(Err(errno)),
         };
         let fs = Arc::clone(self);
-        let affinity = self.inodes.lock().parent(ino).unwrap_or(ROOT);
         self.caller.call(
-            self.spot(affinity, &path),
+            self.spot(&path),
             move |backend| backend.stat(&path),
             move |answer| {
                 let same = |(replica, attr): &(_, Attr)| {
@@ -238,7 +235,7 @@ impl Fs {
     ) {
         let fs = Arc::clone(self);
         self.caller.call_by_replica(
-            self.spot(ino, open.path()),
+            self.spot(open.path()),
             move |replica, backend| open.held_or_on(replica, backend)?.attr(),
             move |answer| {
                 done(answer.map_err(Errno::from).map(|(_, attr)| {
@@ -306,7 +303,7 @@ impl Fs {
     ) {
         match self.path(ino) {
             Ok(path) => self.caller.call(
-                self.spot(ino, &path),
+                self.spot(&path),
                 move |backend| op(backend, &path),
                 move |answer| {
                     done(answer.map_err(Errno::from).map(|(_, value)| value));
@@ -323,35 +320,32 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let fs = Arc::clone(self);
-        let open = {
-            let path = path.clone();
-            move |backend: &dyn Backend| {
-                let file = backend.open(&path)?;
-                let attr = file.attr()?;
-                Ok((file, attr))
-            }
-        };
-        self.caller.call(self.spot(ino, &path), open, move |answer| {
-            done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
-                let (mode, version) = (fs.policy.mode, attr.version());
-                let make = || fs.reader.file(path.clone(), version, mode);
-                let (cached, (open, retired)) = {
-                    let mut inodes = fs.inodes.lock();
-                    if !inodes.is_same(ino, replica, &attr) {
-                        return Err(Errno::STALE);
+        let (spot, at) = (self.spot(&path), path.clone());
+        self.caller.call(
+            spot,
+            move |backend| backend.open(&at),
+            move |answer| {
+                done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
+                    let (mode, version) = (fs.policy.mode, attr.version());
+                    let make = || fs.reader.file(path.clone(), version, mode);
+                    let (cached, (open, retired)) = {
+                        let mut inodes = fs.inodes.lock();
+                        if !inodes.is_same(ino, replica, &attr) {
+                            return Err(Errno::STALE);
+                        }
+                        let opened = (replica, file);
+                        let cached = inodes.opened(ino, version);
+                        (cached, fs.handles.open_inode(ino, version, mode, opened, make))
+                    };
+                    if let Some(old) = retired {
+                        fs.reader.retire(&old);
                     }
-                    let opened = (replica, file);
-                    let cached = inodes.opened(ino, version);
-                    (cached, fs.handles.open_inode(ino, version, mode, opened, make))
-                };
-                if let Some(old) = retired {
-                    fs.reader.retire(&old);
-                }
-                let unchanged = cached.is_good();
-                let handle = fs.handles.insert_file(ino, open, cached, fs.reader.handle());
-                Ok(Opened { handle, unchanged })
-            }));
-        });
+                    let unchanged = cached.is_good();
+                    let handle = fs.handles.insert_file(ino, open, cached, fs.reader.handle());
+                    Ok(Opened { handle, unchanged })
+                }));
+            },
+        );
     }
 
     /// Reads a range of an open file; fewer bytes come only at its end. A small
@@ -413,7 +407,7 @@ impl Fs {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         let current = file.inode.current();
         self.caller.call_by_replica(
-            self.spot(file.ino, current.path()),
+            self.spot(current.path()),
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
         );

@@ -82,6 +82,8 @@ pub struct Want<T> {
     pub stream: u64,
     /// Its first byte there.
     pub start: u64,
+    /// Replicas that have the file open; all where that does not matter.
+    pub open: ReplicaSet,
 }
 
 impl<T> Want<T> {
@@ -300,6 +302,7 @@ impl<T: Clone> Scheduler<T> {
                 ahead: want.ahead,
                 stream: want.stream,
                 start: want.start,
+                open: want.open,
             };
             (*id, demand)
         });

@@ -19,5 +19,5 @@ mod version;
 
 pub use holders::Holders;
 pub use range::ByteRange;
-pub use replica::{MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
+pub use replica::{AtomicReplicaSet, MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
 pub use version::{FileId, FileVersion, Mode};

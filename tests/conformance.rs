@@ -96,8 +96,9 @@ fn attributes(backend: &dyn Backend) {
 }
 
 fn files(backend: &dyn Backend) {
-    let file = backend.open(Path::new("d/f")).unwrap();
-    assert_eq!(file.attr().unwrap().version(), backend.stat(Path::new("d/f")).unwrap().version());
+    let (file, attr) = backend.open(Path::new("d/f")).unwrap();
+    assert_eq!(attr, file.attr().unwrap());
+    assert_eq!(attr.version(), backend.stat(Path::new("d/f")).unwrap().version());
     let mut buf = vec![0; 2 * MIB];
     let mut filled = 0;
     loop {
@@ -110,7 +111,7 @@ fn files(backend: &dyn Backend) {
     assert!(buf[..filled].iter().all(|byte| *byte == 7));
     assert_eq!(file.read_at(MIB as u64 + 5, &mut buf).unwrap(), 0);
     assert_eq!(file.read_at(MIB as u64 + 4, &mut buf).unwrap(), 1);
-    let sparse = backend.open(Path::new("sparse")).unwrap();
+    let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
     assert_eq!(sparse.seek(0, SeekTo::Data).unwrap(), 5 * MIB as u64);
     assert!(sparse.seek(5 * MIB as u64, SeekTo::Hole).unwrap() > 5 * MIB as u64);
     assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
@@ -150,7 +151,7 @@ fn a_rate_limit_holds_for_all_threads_together() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let file = limited.open(Path::new("d/f")).unwrap();
+                let (file, _) = limited.open(Path::new("d/f")).unwrap();
                 file.read_at(0, &mut vec![0; MIB]).unwrap();
             });
         }

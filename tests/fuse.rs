@@ -13,5 +13,9 @@ mod faults;
 mod namespace;
 #[path = "fuse/placement.rs"]
 mod placement;
+#[path = "fuse/recorder.rs"]
+mod recorder;
 #[path = "fuse/rig.rs"]
 mod rig;
+#[path = "fuse/small.rs"]
+mod small;

@@ -107,6 +107,7 @@ impl Sim {
             hedge: false,
             stream: 1,
             start: segment * MIB,
+            open: candidates,
         };
         self.causes[segment as usize] += 1;
         self.scheduler.want(want);

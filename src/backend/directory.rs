@@ -132,17 +132,18 @@ impl Backend for Directory {
         Ok(OsString::from_vec(target.into_bytes()))
     }
 
-    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         // NONBLOCK: a named pipe that took the file's place must not block us.
         let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
         let file = DirectoryFile { file, device: self.device };
-        if file.attr()?.kind != FileKind::Regular {
+        let attr = file.attr()?;
+        if attr.kind != FileKind::Regular {
             return Err(BackendError::Os(Errno::STALE));
         }
         // fanfs reads ahead itself and hands neighbouring segments to other
         // replicas; what the kernel would read ahead here is mostly not wanted.
         let _ = fadvise(&file.file, 0, None, Advice::Random);
-        Ok(Arc::new(file))
+        Ok((Arc::new(file), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {

@@ -157,10 +157,10 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.read_link(path)
     }
 
-    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         self.script.meet(Op::Open)?;
-        let inner = self.inner.open(path)?;
-        Ok(Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) }))
+        let (inner, attr) = self.inner.open(path)?;
+        Ok((Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) }), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {

@@ -63,6 +63,14 @@ struct State {
 /// Threads that reads leave to metadata, of a pool that can spare them.
 const KEPT_FOR_METADATA: usize = 2;
 
+impl State {
+    /// All that waits, to be dropped when the pool is not locked any more: what a
+    /// job holds may want to put one into the queue when it is dropped.
+    fn take_jobs(&mut self) -> [VecDeque<Job>; 2] {
+        [std::mem::take(&mut self.metadata), std::mem::take(&mut self.reads)]
+    }
+}
+
 impl PoolLimits {
     /// Most threads that may be inside a read at once.
     pub fn readers(&self) -> usize {
@@ -105,8 +113,9 @@ impl Pool {
                 // With none at all the job could never run.
                 if state.threads == 0 {
                     tracing::error!(replica = %self.shared.name, %error, "cannot start a thread");
-                    state.metadata.clear();
-                    state.reads.clear();
+                    let jobs = state.take_jobs();
+                    drop(state);
+                    drop(jobs);
                     return Err(BackendError::Busy);
                 }
             }
@@ -125,9 +134,10 @@ impl Pool {
     pub fn stop(&self) {
         let mut state = self.shared.state.lock();
         state.stopped = true;
-        state.metadata.clear();
-        state.reads.clear();
+        let jobs = state.take_jobs();
         self.shared.wake.notify_all();
+        drop(state);
+        drop(jobs);
     }
 }
 

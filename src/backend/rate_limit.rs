@@ -77,9 +77,9 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.read_link(path)
     }
 
-    fn open(&self, path: &Path) -> Result<Arc<dyn BackendFile>> {
-        let inner = self.inner.open(path)?;
-        Ok(Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) }))
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        let (inner, attr) = self.inner.open(path)?;
+        Ok((Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) }), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {

@@ -7,13 +7,18 @@
 //! A replica that is late is not waited for: the next is asked as well, and the
 //! first answer counts. An error that says something about the object asked for
 //! (it is not there, it may not be read) is an answer.
+//!
+//! One task looks after all calls, every [`TICK`] while there are any: a task or
+//! a timer for each would cost more than most calls take.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
 use crate::backend::{Backend, BackendError, Lane, Replica, Result};
@@ -34,9 +39,15 @@ pub(super) struct Caller {
     pinned_times: Vec<Times>,
     reader: Arc<Reader>,
     counters: Arc<VolumeCounters>,
-    runtime: tokio::runtime::Handle,
     pending: AtomicUsize,
+    /// Where the clock gets the calls from. It holds no more than are unanswered
+    /// and than are made in a [`TICK`].
+    clock: UnboundedSender<Arc<dyn Watched>>,
 }
+
+/// How often late calls and passed deadlines are looked for while there are
+/// calls. A tenth of the least patience is close enough.
+const TICK: Duration = Duration::from_millis(25);
 
 /// Another replica is asked when the call takes this many times as long as it
 /// usually does, and not before [`SOONEST`].
@@ -46,10 +57,19 @@ const SOONEST: Duration = Duration::from_millis(250);
 /// What a call is about, as far as it matters who is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spot {
-    /// The same for all objects of one directory.
-    pub(super) affinity: u64,
+    /// The same for all calls about one path.
+    affinity: u64,
     /// The rule that pins it.
-    pub(super) pin: Option<Pin>,
+    pin: Option<Pin>,
+}
+
+impl Spot {
+    /// A call about `path`, which `pin` pins.
+    pub(super) fn new(path: &Path, pin: Option<Pin>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        path.as_os_str().hash(&mut hasher);
+        Self { affinity: hasher.finish(), pin }
+    }
 }
 
 /// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
@@ -127,7 +147,14 @@ struct State<T> {
     silent: Vec<ReplicaId>,
     error: Option<BackendError>,
     done: Option<Done<T>>,
-    clock: Option<AbortHandle>,
+    /// When another one is asked.
+    patient_until: Instant,
+}
+
+/// A call as the clock sees it.
+trait Watched: Send + Sync {
+    /// Does what is due; false once the call is over.
+    fn tick(self: Arc<Self>, now: Instant) -> bool;
 }
 
 impl Caller {
@@ -136,8 +163,10 @@ impl Caller {
         replicas: ReplicaMap<Arc<Replica>>,
         reader: Arc<Reader>,
         counters: Arc<VolumeCounters>,
-        runtime: tokio::runtime::Handle,
+        runtime: &tokio::runtime::Handle,
     ) -> Self {
+        let (clock, begun) = unbounded_channel();
+        runtime.spawn(run_clock(begun));
         Self {
             policy: policy.clone(),
             times: Times::new(replicas.len()),
@@ -147,8 +176,8 @@ impl Caller {
             replicas,
             reader,
             counters,
-            runtime,
             pending: AtomicUsize::new(0),
+            clock,
         }
     }
 
@@ -166,8 +195,8 @@ impl Caller {
         self.pinned_times.iter().map(reading).collect()
     }
 
-    /// Has `op` answered by some replica. Calls about the same directory go to
-    /// the same one while it is well.
+    /// Has `op` answered by some replica. Calls about the same path go to the
+    /// same one while it is well.
     pub(super) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         spot: Spot,
@@ -185,6 +214,7 @@ impl Caller {
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
         self.pending.fetch_add(1, Ordering::Relaxed);
+        let started = Instant::now();
         let mut left = self.order(spot);
         left.reverse();
         let state = State {
@@ -192,17 +222,18 @@ impl Caller {
             silent: Vec::new(),
             error: None,
             done: Some(Box::new(done)),
-            clock: None,
+            patient_until: started,
         };
         let call = Arc::new(Call {
             caller: Arc::clone(self),
             op: Box::new(op),
             spot,
-            started: Instant::now(),
+            started,
             state: Mutex::new(state),
         });
-        let first = call.ask_next();
-        call.start_clock(first);
+        call.ask_next();
+        // Without a clock the volume is going away.
+        let _ = self.clock.send(call);
     }
 
     /// Whom to ask, the first first.
@@ -229,26 +260,28 @@ impl Caller {
         order
     }
 
-    fn patience(&self, replica: Option<ReplicaId>) -> Duration {
-        let usual = replica.map_or(0, |id| self.times.of(id));
-        let patience = Duration::from_micros(usual) * PATIENCE;
+    fn patience(&self, replica: ReplicaId) -> Duration {
+        let patience = Duration::from_micros(self.times.of(replica)) * PATIENCE;
         patience.max(SOONEST).min(self.policy.attempt_deadline)
     }
 }
 
 impl<T: Send + 'static> Call<T> {
-    /// Asks the next replica; `None` where nobody is left.
-    fn ask_next(self: &Arc<Self>) -> Option<ReplicaId> {
+    /// Asks the next replica, if one is left.
+    fn ask_next(self: &Arc<Self>) {
         loop {
+            let asked = Instant::now();
             let replica = {
                 let mut state = self.state.lock();
-                state.done.as_ref()?;
-                let replica = state.left.pop()?;
+                if state.done.is_none() {
+                    return;
+                }
+                let Some(replica) = state.left.pop() else { return };
                 state.silent.push(replica);
+                state.patient_until = asked + self.caller.patience(replica);
                 replica
             };
             let call = Arc::clone(self);
-            let asked = Instant::now();
             let job = move |backend: &dyn Backend| {
                 let begun = Instant::now();
                 let answer = (call.op)(replica, backend);
@@ -260,10 +293,10 @@ impl<T: Send + 'static> Call<T> {
                 call.answered(replica, answer, asked.elapsed());
             };
             match self.caller.replicas[replica].submit(Lane::Metadata, job) {
-                Ok(()) => return Some(replica),
+                Ok(()) => return,
                 Err(error) => {
                     if !self.failed(replica, error) {
-                        return None;
+                        return;
                     }
                 }
             }
@@ -326,17 +359,14 @@ impl<T: Send + 'static> Call<T> {
     /// Ends the call, once. Those who were asked and stayed silent while
     /// `by` answered have failed.
     fn finish(&self, by: Option<ReplicaId>) -> Option<(Done<T>, bool)> {
-        let (done, clock, silent, failover) = {
+        let (done, silent, failover) = {
             let mut state = self.state.lock();
             let done = state.done.take()?;
             let silent = std::mem::take(&mut state.silent);
             let failover = state.error.is_some() || silent.len() > 1;
-            (done, state.clock.take(), silent, failover)
+            (done, silent, failover)
         };
         self.caller.pending.fetch_sub(1, Ordering::Relaxed);
-        if let Some(clock) = clock {
-            clock.abort();
-        }
         if by.is_some() {
             for replica in silent.into_iter().filter(|id| Some(*id) != by) {
                 self.caller.reader.heard(replica, false);
@@ -344,30 +374,40 @@ impl<T: Send + 'static> Call<T> {
         }
         Some((done, failover))
     }
+}
 
-    /// Lets time work: asks another replica when one is late, and ends the call
-    /// at its deadline.
-    fn start_clock(self: &Arc<Self>, first: Option<ReplicaId>) {
-        let call = Arc::clone(self);
-        let deadline = self.started + self.caller.policy.deadline;
-        let clock = self.caller.runtime.spawn(async move {
-            let mut asked = first;
-            while asked.is_some() {
-                let late = Instant::now() + call.caller.patience(asked);
-                tokio::time::sleep_until(late.min(deadline).into()).await;
-                if Instant::now() >= deadline {
-                    break;
-                }
-                asked = call.ask_next();
+impl<T: Send + 'static> Watched for Call<T> {
+    fn tick(self: Arc<Self>, now: Instant) -> bool {
+        let (over, late) = {
+            let state = self.state.lock();
+            (state.done.is_none(), now >= state.patient_until)
+        };
+        if over {
+            return false;
+        }
+        if now >= self.started + self.caller.policy.deadline {
+            self.give_up();
+            return false;
+        }
+        if late {
+            self.ask_next();
+        }
+        true
+    }
+}
+
+/// Looks after calls until there can be no more.
+async fn run_clock(mut begun: UnboundedReceiver<Arc<dyn Watched>>) {
+    let mut calls = Vec::new();
+    while let Some(call) = begun.recv().await {
+        calls.push(call);
+        while !calls.is_empty() {
+            tokio::time::sleep(TICK).await;
+            while let Ok(call) = begun.try_recv() {
+                calls.push(call);
             }
-            tokio::time::sleep_until(deadline.into()).await;
-            call.give_up();
-        });
-        let mut state = self.state.lock();
-        if state.done.is_some() {
-            state.clock = Some(clock.abort_handle());
-        } else {
-            clock.abort();
+            let now = Instant::now();
+            calls.retain(|call| Arc::clone(call).tick(now));
         }
     }
 }

@@ -85,7 +85,7 @@ impl Fs {
             Ok(path) => path,
             Err(errno) => return done(Err(errno)),
         };
-        let spot = self.spot(dir.ino, &path);
+        let spot = self.spot(&path);
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let copies = self.policy.mode == Mode::Copies;
         let list = move |backend: &dyn crate::backend::Backend| {
@@ -145,7 +145,7 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
-        let spot = self.spot(listing.ino, &path);
+        let spot = self.spot(&path);
         self.caller.call(
             spot,
             move |backend| backend.stat_entries(&path, &asked),

@@ -239,6 +239,7 @@ pub(super) fn want(
     ahead: bool,
     holders: Option<Holders>,
 ) -> Want<Arc<Fetch>> {
+    let is_all_there_is = fetch.range.len() == fetch.file.version().size;
     Want {
         item: Arc::clone(fetch),
         bytes: fetch.range.len(),
@@ -249,6 +250,7 @@ pub(super) fn want(
         hedge: false,
         stream: fetch.file.stream(),
         start: fetch.range.start,
+        open: if is_all_there_is { fetch.file.open_on() } else { ReplicaSet::ALL },
     }
 }
 

@@ -21,7 +21,9 @@ use parking_lot::Mutex;
 use super::fetch::Fetch;
 use crate::backend::{Attr, Backend, BackendError, BackendFile};
 use crate::placement::FileAt;
-use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{
+    AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
+};
 
 /// For how long a replica that showed another version is left alone. As long as
 /// an NFS client trusts the attributes of a file that has just changed
@@ -37,8 +39,10 @@ pub struct OpenFile {
     stream: u64,
     place: Place,
     replicas: ReplicaMap<Slot>,
-    /// Replicas that have shown another version, as a set.
-    refused: AtomicU64,
+    /// Replicas that have shown another version.
+    refused: AtomicReplicaSet,
+    /// Replicas whose open showed this version.
+    open: AtomicReplicaSet,
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
     readers: AtomicUsize,
@@ -99,7 +103,8 @@ impl OpenFile {
             stream: STREAMS.fetch_add(1, Ordering::Relaxed),
             place,
             replicas: slots,
-            refused: AtomicU64::new(0),
+            refused: AtomicReplicaSet::default(),
+            open: AtomicReplicaSet::default(),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
             timed_out: Mutex::new(None),
@@ -110,7 +115,8 @@ impl OpenFile {
     pub fn opened_by(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].held.lock();
         *held = Held::Open(file);
-        self.mark(id, false);
+        self.open.put(id, true);
+        self.refused.put(id, false);
     }
 
     /// Takes along what `older`, a version of the same file, has open.
@@ -155,11 +161,14 @@ impl OpenFile {
     /// Replicas that may read it: those that have not shown another version.
     /// All, where every one has, so that the error is theirs and not ours.
     pub fn candidates(&self) -> ReplicaSet {
-        let refused = self.refused.load(Ordering::Relaxed);
         let all = self.replicas.all();
-        let left = all.iter().filter(|id| refused & (1 << id.index()) == 0);
-        let left = left.fold(ReplicaSet::EMPTY, ReplicaSet::with);
+        let left = all.minus(self.refused.get());
         if left.is_empty() { all } else { left }
+    }
+
+    /// Replicas that need not open it before they read it.
+    pub(super) fn open_on(&self) -> ReplicaSet {
+        self.open.get()
     }
 
     /// The file as replica `id` has it open; opens it where needed. Blocks; call
@@ -193,13 +202,12 @@ impl OpenFile {
             self.opened_by(id, Arc::clone(&file));
             return Ok(file);
         }
-        let opened = backend.open(&self.path).and_then(|file| Ok((file.attr()?, file)));
-        let error = match opened {
-            Ok((attr, file)) if agrees(&attr) => {
+        let error = match backend.open(&self.path) {
+            Ok((file, attr)) if agrees(&attr) => {
                 self.opened_by(id, Arc::clone(&file));
                 return Ok(file);
             }
-            Ok((attr, _)) => {
+            Ok((_, attr)) => {
                 tracing::warn!(
                     replica = id.index(),
                     expected_size = self.version.size,
@@ -222,7 +230,7 @@ impl OpenFile {
             return Ok(Arc::clone(file));
         }
         *refused = Some(Instant::now() + REFUSED_FOR);
-        self.mark(id, true);
+        self.refused.put(id, true);
         Err(error)
     }
 
@@ -251,29 +259,21 @@ impl OpenFile {
             *held = Held::Older(Arc::clone(file));
         }
         *refused = Some(Instant::now() + REFUSED_FOR);
-        self.mark(id, true);
+        self.open.put(id, false);
+        self.refused.put(id, true);
     }
 
     /// Lets replicas whose refusal is over be tried again.
     pub fn reconsider(&self) {
-        if self.refused.load(Ordering::Relaxed) == 0 {
+        if self.refused.get().is_empty() {
             return;
         }
         for (id, slot) in self.replicas.iter() {
             // What is being opened will speak for itself.
             let Some(refused) = slot.opening.try_lock() else { continue };
             if refused.is_some_and(|until| Instant::now() >= until) {
-                self.mark(id, false);
+                self.refused.put(id, false);
             }
-        }
-    }
-
-    fn mark(&self, id: ReplicaId, refused: bool) {
-        let bit = 1 << id.index();
-        if refused {
-            self.refused.fetch_or(bit, Ordering::Relaxed);
-        } else {
-            self.refused.fetch_and(!bit, Ordering::Relaxed);
         }
     }
 

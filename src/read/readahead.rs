@@ -13,7 +13,9 @@
 //!
 //! A reader who skips (so much read, so much left out, again and again) is
 //! recognised by his last run: the window does not reach past the length of
-//! the run before, until the run itself has outgrown it.
+//! the run before, until the run itself has outgrown it. Then the window is as
+//! long as it has outgrown it by: the kernel's readahead makes the runs of one
+//! who skips now a little longer, now a little shorter.
 //!
 //! Several threads that read several places through one handle each have their
 //! run, up to [`RUNS`]. Requests that overtake each other on their way here
@@ -54,9 +56,10 @@ struct Run {
     /// How far has been fetched ahead.
     fetched: u64,
     reads: u32,
-    /// Length of the run before this one, while this one is not longer.
-    predicted: Option<u64>,
+    /// Length of the run before this one; 0 for the first.
+    predicted: u64,
     used: u64,
+    begun: u64,
 }
 
 const NOTHING: ByteRange = ByteRange { start: 0, end: 0 };
@@ -108,9 +111,9 @@ impl Readahead {
     fn begin(&mut self, read: ByteRange) -> ByteRange {
         let latest = self.runs.iter_mut().max_by_key(|run| run.used);
         let mut abandon = NOTHING;
-        let mut predicted = None;
+        let mut predicted = 0;
         if let Some(run) = latest {
-            predicted = Some(run.front - run.start);
+            predicted = run.front - run.start;
             abandon = ByteRange::new(run.front, run.fetched);
             run.fetched = run.front;
         }
@@ -121,6 +124,7 @@ impl Readahead {
             reads: 1,
             predicted,
             used: self.clock,
+            begun: self.clock,
         };
         if self.runs.len() < RUNS {
             self.runs.push(run);
@@ -141,6 +145,11 @@ impl Readahead {
         run.front = run.front.max(other.front);
         run.fetched = run.fetched.max(other.fetched);
         run.reads += other.reads;
+        // The one that was begun later was begun because requests overtook each
+        // other: what it was begun after is no run before it.
+        if other.begun < run.begun {
+            (run.begun, run.predicted) = (other.begun, other.predicted);
+        }
         self.runs.swap_remove(next);
         if index == self.runs.len() { next } else { index }
     }
@@ -149,13 +158,13 @@ impl Readahead {
 impl Run {
     fn window(&mut self, segment: u64, size: u64, max: u64) -> ByteRange {
         let length = self.front - self.start;
-        self.predicted = self.predicted.filter(|predicted| length <= *predicted);
         let factor = if self.start == 0 { FROM_START } else { 1 };
-        let window = length.saturating_mul(factor).min(max);
+        let likely = match length.checked_sub(self.predicted) {
+            None | Some(0) => self.predicted - length,
+            Some(outgrown) => outgrown.saturating_mul(factor),
+        };
+        let window = length.saturating_mul(factor).min(likely).min(max);
         let mut end = self.front.saturating_add(window);
-        if let Some(predicted) = self.predicted {
-            end = end.min(self.start.saturating_add(predicted));
-        }
         if window >= segment {
             // Whole segments, as soon as there are any.
             end -= end % segment;
@@ -245,6 +254,34 @@ mod tests {
             let (taken, fetched) = run(reads, 64 * MIB);
             assert!(fetched as f64 <= taken as f64 * 1.1, "{taken} {fetched}");
         }
+    }
+
+    #[test]
+    fn skipping_readers_whose_requests_overtake_each_other_are_not_read_past() {
+        // Runs of 1 MiB, of which the kernel makes now 1 MiB, now an eighth more,
+        // and every two requests swapped.
+        let reads = (0..200u64).flat_map(|i| {
+            let blocks = 8 + i % 2 * 2;
+            (0..blocks).map(move |b| ByteRange::at(i * 2 * MIB + (b ^ 1) * 128 * KIB, 128 * KIB))
+        });
+        let (taken, fetched) = run(reads, 64 * MIB);
+        assert!(fetched as f64 <= taken as f64 * 1.25, "{taken} {fetched}");
+    }
+
+    #[test]
+    fn who_goes_on_after_a_short_run_gets_the_whole_window_again() {
+        let mut readahead = Readahead::new(MIB);
+        let runs = [(0, 2 * MIB), (100 * MIB, 300 * MIB)];
+        let mut ahead = 0;
+        for (start, end) in runs {
+            for at in (start..end).step_by(128 * KIB as usize) {
+                let read = ByteRange::at(at, 128 * KIB);
+                let advice = readahead.observe(read, SIZE, 64 * MIB);
+                readahead.fetched(read, advice.fetch.end);
+                ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
+            }
+        }
+        assert!(ahead > 62 * MIB, "{ahead}");
     }
 
     #[test]

@@ -52,6 +52,15 @@ const IN_HAND: f64 = 2.0;
 /// too.
 const WORTH_IT: f64 = 0.45;
 
+/// Seconds that an open takes besides the latency of a round trip: a path lookup
+/// and an open file more on either side.
+const OPENING: f64 = 50e-6;
+
+/// A latency of fewer seconds is no reason to have a small file opened again
+/// elsewhere: the first read on a replica starts a thread there, and where all
+/// others then go elsewhere it remains the only one that is known.
+const ALIKE: f64 = 1e-3;
+
 /// Segments looked at in one round. Beyond the deepest window of all but the
 /// most crowded volumes; what is not looked at is looked at next time.
 const HORIZON: usize = 512;
@@ -71,6 +80,9 @@ pub struct Demand {
     pub stream: u64,
     /// Its first byte there.
     pub start: u64,
+    /// Who has the file open, where the others would open it for this one segment:
+    /// half of the work for a small file. All where that does not matter.
+    pub open: ReplicaSet,
 }
 
 impl Demand {
@@ -288,9 +300,18 @@ fn first_to_complete(
     loads: &ReplicaMap<Load>,
     backlog: &ReplicaMap<f64>,
 ) -> Option<(ReplicaId, f64)> {
+    let latency = |id: ReplicaId| loads[id].latency[demand.locality(id)];
+    let open = demand.open.and(choice);
+    // One that has no more room is no better than one that has to open it.
+    let ready = open.iter().filter(|id| loads[*id].has_room()).map(latency).reduce(f64::min);
     let mut best: Option<(ReplicaId, f64)> = None;
     for id in choice.iter() {
-        let completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
+        let mut completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
+        if let Some(ready) = ready
+            && !open.contains(id)
+        {
+            completion += ready.min(ALIKE) + latency(id) + OPENING;
+        }
         if best.is_none_or(|(_, least)| completion < least) {
             best = Some((id, completion));
         }
@@ -340,7 +361,15 @@ mod tests {
     fn demand(i: usize, replicas: usize) -> Demand {
         let all = ReplicaSet::first(replicas);
         let start = i as u64 * MIB;
-        Demand { bytes: MIB, candidates: all, holders: held(all), ahead: true, stream: 1, start }
+        Demand {
+            bytes: MIB,
+            candidates: all,
+            holders: held(all),
+            ahead: true,
+            stream: 1,
+            start,
+            open: all,
+        }
     }
 
     /// What is sent: the segment, to whom.
@@ -372,6 +401,24 @@ mod tests {
         let slow = sent.iter().find(|(_, replica)| *replica == 1).unwrap();
         assert!((9..=11).contains(&slow.0), "{sent:?}");
         assert_eq!(send(&loads, apart(8, 2)).iter().filter(|(_, r)| *r == 1).count(), 0);
+    }
+
+    #[test]
+    fn a_small_file_is_read_where_it_is_open() {
+        let small = |i: usize| Demand { bytes: 4096, open: only(1), ..demand(2 * i, 2) };
+        assert_eq!(send(&loads([110.0, 100.0]), [small(0)].into_iter()), [(0, 1)]);
+        let mut loads = loads([100.0, 100.0]);
+        let slower = |by: f64| ByLocality { local: by, remote: by };
+        // Nobody knows how slow the other one would be, or it is noise.
+        loads[r(1)].latency = slower(0.9e-3);
+        assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 1)]);
+        // But nobody waits for one that is much slower, or has no room.
+        loads[r(1)].latency = slower(0.1);
+        assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
+        loads[r(1)].latency = slower(10e-6);
+        loads[r(1)].reads = loads[r(1)].max_reads;
+        loads[r(1)].work = 1e-3;
+        assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Whom to ask for metadata, the first first.
 //!
-//! Calls about one directory go to one replica, so that two looks at it see it
-//! through the same mount and its cache; directories are spread over the
-//! replicas. A replica that is [`MUCH_SLOWER`] than the quickest is asked only
+//! Calls about one path go to one replica, so that two looks at it see it through
+//! the same mount and its cache, and an open finds there what the lookup before
+//! it brought; paths are spread over the replicas, also those of one directory.
+//! A replica that is [`MUCH_SLOWER`] than the quickest is asked only
 //! where the others fail, and once in [`REMEASURE`] calls, or where it was not
 //! asked for [`STALE`], to see whether it still is. A subtree that is pinned is asked of the replicas it is pinned to,
 //! however slow they are; the odd call that goes elsewhere tells whether the
@@ -48,7 +49,7 @@ pub struct Choice<'a> {
     pub usable: ReplicaSet,
     /// Those that the object is pinned to; empty where it is not.
     pub pinned: ReplicaSet,
-    /// The same for all objects of one directory.
+    /// The same for all calls about one path.
     pub affinity: u64,
     /// How many calls there were before.
     pub turn: u64,
@@ -80,7 +81,7 @@ pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
     let (mut quick, slow): (Vec<_>, Vec<_>) =
         first.iter().partition(|id| remeasure || times[*id] <= bound);
     if !quick.is_empty() {
-        // Who is remeasured takes turns; else it is the directory's own.
+        // Who is remeasured takes turns; else it is the path's own.
         let place = if remeasure { choice.turn / REMEASURE } else { spread(choice.affinity) };
         let turn = (place % quick.len() as u64) as usize;
         quick.rotate_left(turn);
@@ -114,8 +115,8 @@ pub fn quicker_elsewhere(
     quicker.then_some((id, theirs, ours))
 }
 
-/// Directories numbered one after the other should not go to replicas in turn
-/// by their numbers' last bits alone.
+/// Paths numbered one after the other should not go to replicas in turn by their
+/// numbers' last bits alone.
 fn spread(affinity: u64) -> u64 {
     affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
 }
@@ -150,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_spread_over_those_that_are_about_as_quick() {
+    fn paths_are_spread_over_those_that_are_about_as_quick() {
         let mut asked = [0; 3];
-        for directory in 0..300 {
-            asked[first(&[600, 900, 5000], &[0, 1, 2], &[], directory, 0)] += 1;
+        for path in 0..300 {
+            asked[first(&[600, 900, 5000], &[0, 1, 2], &[], path, 0)] += 1;
         }
         assert!(asked[0] > 100 && asked[1] > 100 && asked[2] == 0, "{asked:?}");
     }

@@ -112,6 +112,7 @@ impl Chooser {
                     hedge: wanted.hedge,
                     stream: wanted.stream,
                     start: wanted.start,
+                    open: wanted.candidates,
                 });
             }
             Self::Plain(plain) => plain.want(wanted),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most replicas one volume may have. [`ReplicaSet`] is one machine word
 /// wide so that a segment's candidates are copied, not allocated; the design
@@ -192,6 +193,28 @@ impl ReplicaSet {
 impl fmt::Debug for ReplicaSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(ReplicaId::index)).finish()
+    }
+}
+
+/// A [`ReplicaSet`] that threads change without a lock. What was written before
+/// is not ordered with it: it is a hint, and what it is about has its own lock.
+#[derive(Debug, Default)]
+pub struct AtomicReplicaSet(AtomicU64);
+
+impl AtomicReplicaSet {
+    /// Who is in it.
+    pub fn get(&self) -> ReplicaSet {
+        ReplicaSet(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Puts a replica in, or takes it out.
+    pub fn put(&self, id: ReplicaId, member: bool) {
+        let bit = 1 << id.index();
+        if member {
+            self.0.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 }
 

@@ -13,6 +13,8 @@ use fanfs::daemon::{Extra, Mount};
 use fanfs::volume::ReplicaMap;
 use tempfile::TempDir;
 
+use crate::recorder::{Call, Record, Recorded};
+
 /// How a rig is set up.
 pub(crate) struct Setup {
     pub(crate) replicas: usize,
@@ -45,6 +47,7 @@ impl Default for Setup {
 pub(crate) struct Rig {
     mount: Option<Mount>,
     pub(crate) scripts: Vec<Arc<FaultScript>>,
+    records: Vec<Arc<Record>>,
     room: TempDir,
     copies: bool,
     text: String,
@@ -69,7 +72,7 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
     let mode = if setup.copies { "copies" } else { "shared" };
     let mut text =
         format!("[volume]\nname = \"test\"\nmode = \"{mode}\"\nchunk_size = \"64MiB\"\n");
-    let mut scripts = Vec::new();
+    let (mut scripts, mut records) = (Vec::new(), Vec::new());
     let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
     for i in 0..setup.replicas {
         let dir =
@@ -83,14 +86,17 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
         let script = Arc::new(FaultScript::default());
         let rate = setup.rates.get(i).copied().unwrap_or_default() << 20;
         let link = RateLimited::new(Directory::open(&dir).unwrap(), rate);
-        backends.push(Arc::new(Faulty::new(link, Arc::clone(&script))));
+        let inner = Faulty::new(link, Arc::clone(&script));
+        let record = Arc::new(Record::default());
+        backends.push(Arc::new(Recorded { inner, record: Arc::clone(&record) }));
         scripts.push(script);
+        records.push(record);
     }
     text.push_str(&format!("[read]\n{}\n{}\n{}\n", setup.read, setup.rest, setup.more));
     let config = config::parse(&text, Path::new("test")).unwrap();
     let backends = ReplicaMap::from_iter(backends);
     let mount = start(config, backends.clone(), room.path());
-    Rig { mount: Some(mount), scripts, room, copies: setup.copies, text, backends }
+    Rig { mount: Some(mount), scripts, records, room, copies: setup.copies, text, backends }
 }
 
 fn start(config: config::Config, backends: ReplicaMap<Arc<dyn Backend>>, room: &Path) -> Mount {
@@ -140,6 +146,16 @@ impl Rig {
 
     pub(crate) fn status(&self) -> Status {
         self.mount.as_ref().unwrap().status()
+    }
+
+    /// Writes down what the replicas are asked for from now on.
+    pub(crate) fn record(&self) {
+        self.records.iter().for_each(|record| record.begin());
+    }
+
+    /// What each replica was asked for since [`Rig::record`].
+    pub(crate) fn recorded(&self) -> Vec<Vec<Call>> {
+        self.records.iter().map(|record| record.calls()).collect()
     }
 
     /// Bytes that the replicas delivered.

@@ -1,0 +1,195 @@
+//! Many small files over replicas that take a known time for each call: how many
+//! are opened, read and closed in a second through one replica and through three.
+//!
+//! `cargo bench --bench many -- [DELAY] [WORKERS]...` ("500us", 8 and 32); needs
+//! root, or fusermount3. In the first table a replica serves as many calls at once
+//! as it is asked, so that only what is asked one after the other counts; in the
+//! second it serves one at a time, as a server at its limit does, and three have
+//! three times as much to give.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Attr, Backend, BackendFile, DirEntry, Directory, Result, SeekTo, StatFs};
+use fanfs::config;
+use fanfs::daemon::{Extra, Mount};
+use fanfs::volume::ReplicaMap;
+use parking_lot::Mutex;
+
+const FILES: usize = 2000;
+const DIRECTORIES: usize = 20;
+
+/// A row takes so long.
+const LONG: Duration = Duration::from_secs(2);
+
+/// Takes a while for each call; for one after the other, where `line` is there.
+struct Server {
+    inner: Directory,
+    cost: Arc<Cost>,
+}
+
+struct Cost {
+    delay: Duration,
+    line: Option<Mutex<()>>,
+}
+
+impl Cost {
+    fn pay(&self) {
+        let _place = self.line.as_ref().map(|line| line.lock());
+        std::thread::sleep(self.delay);
+    }
+}
+
+struct ServedFile {
+    inner: Arc<dyn BackendFile>,
+    cost: Arc<Cost>,
+}
+
+impl Backend for Server {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.cost.pay();
+        self.inner.stat(path)
+    }
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.cost.pay();
+        self.inner.stat_entries(dir, names)
+    }
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.cost.pay();
+        self.inner.list(dir)
+    }
+    fn read_link(&self, path: &Path) -> Result<OsString> {
+        self.inner.read_link(path)
+    }
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        self.cost.pay();
+        let (inner, attr) = self.inner.open(path)?;
+        Ok((Arc::new(ServedFile { inner, cost: Arc::clone(&self.cost) }), attr))
+    }
+    fn stat_fs(&self) -> Result<StatFs> {
+        self.inner.stat_fs()
+    }
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.inner.get_xattr(path, name)
+    }
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+        self.inner.list_xattr(path)
+    }
+}
+
+impl BackendFile for ServedFile {
+    fn attr(&self) -> Result<Attr> {
+        self.cost.pay();
+        self.inner.attr()
+    }
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.cost.pay();
+        self.inner.read_at(offset, buf)
+    }
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        self.inner.seek(offset, to)
+    }
+}
+
+fn main() {
+    // `cargo bench` passes `--bench`.
+    let words: Vec<String> = std::env::args().skip(1).filter(|w| !w.starts_with("--")).collect();
+    let delay = words.first().map_or(Duration::from_micros(500), |word| {
+        humantime::parse_duration(word).expect("a time")
+    });
+    let mut workers: Vec<usize> =
+        words.iter().skip(1).map(|word| word.parse().expect("a number of workers")).collect();
+    if workers.is_empty() {
+        workers = vec![8, 32];
+    }
+    let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir().unwrap();
+    let (one, many) = trees(room.path());
+    for one_at_a_time in [false, true] {
+        let how = if one_at_a_time { "one call at a time" } else { "any number of calls at once" };
+        println!("\n{} for a call, {how}\n", humantime::format_duration(delay));
+        println!(
+            "| workers | files in | mode | files/s, 1 replica | 3 replicas | ratio | shares |"
+        );
+        println!("|---:|---|---|---:|---:|---:|---|");
+        for &workers in &workers {
+            for (what, files) in [("1 directory", &one), ("20 directories", &many)] {
+                for mode in ["shared", "copies"] {
+                    let (single, _) =
+                        row(room.path(), files, (1, mode), delay, one_at_a_time, workers);
+                    let (triple, shares) =
+                        row(room.path(), files, (3, mode), delay, one_at_a_time, workers);
+                    let ratio = triple / single;
+                    println!(
+                        "| {workers} | {what} | {mode} | {single:.0} | {triple:.0} | {ratio:.2} | {shares} |"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The files of one directory, and as many in several, below the mount.
+fn trees(room: &Path) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let make = |name: String| {
+        let path = room.join("tree").join(&name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, [7; 4096]).unwrap();
+        room.join("mnt").join(name)
+    };
+    fs::create_dir(room.join("mnt")).unwrap();
+    let one = (0..FILES).map(|i| make(format!("one/f{i}"))).collect();
+    let many = (0..FILES).map(|i| make(format!("many/d{}/f{i}", i % DIRECTORIES))).collect();
+    (one, many)
+}
+
+/// Files a second, and what part of the reads and of the metadata calls each
+/// replica served, in per cent.
+fn row(
+    room: &Path,
+    files: &[PathBuf],
+    (replicas, mode): (usize, &str),
+    delay: Duration,
+    one_at_a_time: bool,
+    workers: usize,
+) -> (f64, String) {
+    let mut text = format!("[volume]\nname = \"bench\"\nmode = \"{mode}\"\n");
+    (0..replicas).for_each(|i| text.push_str(&format!("[[replica]]\npath = \"/bench/r{i}\"\n")));
+    text.push_str("[read]\ncache = \"direct\"\n");
+    let config = config::parse(&text, Path::new("bench")).unwrap();
+    let backends = (0..replicas).map(|_| {
+        let line = one_at_a_time.then(|| Mutex::new(()));
+        let inner = Directory::open(&room.join("tree")).unwrap();
+        Arc::new(Server { inner, cost: Arc::new(Cost { delay, line }) }) as Arc<dyn Backend>
+    });
+    let extra = Extra { no_control: true, ..Extra::default() };
+    let backends = ReplicaMap::from_iter(backends);
+    let mount = Mount::start(config, backends, &room.join("mnt"), &extra).unwrap();
+    let next = AtomicU64::new(0);
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while started.elapsed() < LONG {
+                    let at = next.fetch_add(1, Ordering::Relaxed) as usize;
+                    assert_eq!(fs::read(&files[at % files.len()]).unwrap().len(), 4096);
+                }
+            });
+        }
+    });
+    let rate = next.into_inner() as f64 / started.elapsed().as_secs_f64();
+    let status = mount.status();
+    mount.stop().unwrap();
+    let percent = |of: &dyn Fn(usize) -> u64| {
+        let all: u64 = (0..replicas).map(of).sum();
+        let parts: Vec<_> =
+            (0..replicas).map(|i| format!("{}", 100 * of(i) / all.max(1))).collect();
+        parts.join("/")
+    };
+    let reads = percent(&|i| status.replicas[i].counters.reads);
+    let metadata = percent(&|i| status.replicas[i].counters.metadata);
+    (rate, format!("reads {reads}, metadata {metadata}"))
+}

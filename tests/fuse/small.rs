@@ -1,0 +1,235 @@
+//! Small files and small reads: the replicas are asked for what the application
+//! wants, and for nothing twice.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use fanfs::volume::ByteRange;
+use parking_lot::Mutex;
+
+use crate::recorder::Call;
+use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const O_DIRECT: i32 = 0o40_000;
+
+/// Names and attributes stay known for as long as a test runs.
+const LONG_TTL: &str = "[fuse]\nattribute_ttl = \"60s\"";
+
+const CACHES: [&str; 2] = ["cache = \"kernel\"", "cache = \"direct\""];
+
+fn small_files(count: usize, setup: &Setup) -> (Rig, Vec<PathBuf>) {
+    let room = tree();
+    fs::create_dir(root(&room).join("d")).unwrap();
+    let names: Vec<_> = (0..count).map(|i| PathBuf::from(format!("d/f{i}"))).collect();
+    for (i, name) in names.iter().enumerate() {
+        fs::write(root(&room).join(name), bytes(4096, i as u64)).unwrap();
+    }
+    (mount(room, setup), names)
+}
+
+/// One replica is asked for `expected` and the others for nothing, in nearly all
+/// tries: the odd probe, or a replica that is late on a busy machine, is no defect.
+fn mostly(times: usize, mut act: impl FnMut(usize) -> Vec<Vec<Call>>, expected: &[Call]) {
+    let others: Vec<_> = (0..times).map(&mut act).filter(|calls| *calls != [expected]).collect();
+    assert!(others.len() <= times / 10, "{expected:?} was expected, there were {others:?}");
+}
+
+/// What `act` has the replicas asked for: by replica, those that were asked.
+fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
+    rig.record();
+    act();
+    let mut calls = rig.recorded();
+    // Nobody waits for a file to be closed, so it may be the one before.
+    calls.iter_mut().for_each(|calls| calls.retain(|call| !matches!(call, Call::Close(_))));
+    calls.retain(|calls| !calls.is_empty());
+    calls
+}
+
+/// A direct open, read and close of a file whose name is not known is a lookup,
+/// an open and a read; of one whose name is known, an open and a read.
+#[test]
+fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
+    let whole = Call::Read(ByteRange::at(0, 4096));
+    for copies in [false, true] {
+        for read in CACHES {
+            let setup = Setup { copies, read, rest: LONG_TTL, ..Setup::default() };
+            let (rig, names) = small_files(60, &setup);
+            fs::metadata(rig.at("d")).unwrap();
+            let get = |i: usize| {
+                asked(&rig, || {
+                    let content = fs::read(rig.at(&names[i])).unwrap();
+                    assert!(content == bytes(4096, i as u64));
+                })
+            };
+            mostly(30, get, &[Call::Stat, Call::Open, whole.clone()]);
+            // From here on the names are known, as after a listing.
+            names.iter().for_each(|name| drop(fs::metadata(rig.at(name)).unwrap()));
+            mostly(30, |i| get(30 + i), &[Call::Open, whole.clone()]);
+            let again: &[Call] = match read {
+                "cache = \"kernel\"" => &[Call::Open],
+                _ => &[Call::Open, whole.clone()],
+            };
+            mostly(60, get, again);
+        }
+    }
+}
+
+/// Eight readers of one directory: its files are looked up, opened and read
+/// through all replicas, each file through one.
+#[test]
+fn the_files_of_one_directory_are_spread_over_the_replicas() {
+    let setup = Setup { rest: LONG_TTL, ..Setup::default() };
+    let (rig, names) = small_files(240, &setup);
+    fs::metadata(rig.at("d")).unwrap();
+    rig.record();
+    std::thread::scope(|scope| {
+        for part in names.chunks(30) {
+            let rig = &rig;
+            scope.spawn(move || part.iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap())));
+        }
+    });
+    for calls in rig.recorded() {
+        let count = |kind: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| kind(call)).count();
+        let counts = [
+            count(&|call| *call == Call::Stat),
+            count(&|call| *call == Call::Open),
+            count(&|call| matches!(call, Call::Read(_))),
+        ];
+        // A third of 240, give or take what chance does to it.
+        assert!(counts.iter().all(|n| (40..=130).contains(n)), "stats, opens, reads: {counts:?}");
+    }
+}
+
+/// A close waits for the server on NFSv4, and a FUSE thread must not.
+#[test]
+fn files_are_closed_by_their_replicas_own_threads() {
+    for read in CACHES {
+        let (rig, names) = small_files(40, &Setup { read, ..Setup::default() });
+        rig.record();
+        names.iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap()));
+        rig.expect_quiet();
+        rig.eventually("all files are closed", |_| {
+            let calls = rig.recorded().into_iter().flatten();
+            let (opened, closed) = calls.fold((0, 0), |(opened, closed), call| match call {
+                Call::Open => (opened + 1, closed),
+                Call::Close(_) => (opened, closed + 1),
+                _ => (opened, closed),
+            });
+            opened >= 40 && closed == opened
+        });
+        for (i, calls) in rig.recorded().into_iter().enumerate() {
+            for call in calls {
+                if let Call::Close(thread) = call {
+                    assert_eq!(thread, format!("r:r{}", i + 1));
+                }
+            }
+        }
+    }
+}
+
+/// A file of zeros, which costs no room.
+fn sparse(size: u64, read: &'static str, rest: &'static str) -> Rig {
+    let room = tree();
+    File::create(root(&room).join("data")).unwrap().set_len(size).unwrap();
+    mount(room, &Setup { read, rest, ..Setup::default() })
+}
+
+/// Reads `take` bytes of every `stride`, in blocks. Returns what the kernel asked
+/// for and what the replicas delivered, in parts of what the whole file has.
+fn skip(rig: &Rig, size: u64, (take, stride, block): (u64, u64, u64)) -> (f64, f64) {
+    let file = File::open(rig.at("data")).unwrap();
+    let mut buf = vec![0; block as usize];
+    for start in (0..size).step_by(stride as usize) {
+        for at in (start..start + take).step_by(block as usize) {
+            file.read_exact_at(&mut buf, at).unwrap();
+        }
+    }
+    // What is read ahead may be on its way still.
+    let status = rig.eventually("nothing is in flight", |status| {
+        status.gauges.segments_in_flight + status.gauges.segments_waiting == 0
+    });
+    let part = |bytes: u64| bytes as f64 / size as f64;
+    (part(status.counters.bytes_delivered), part(rig.delivered()))
+}
+
+/// So much read, so much left out, and in what blocks it is read.
+const SKIPS: [(u64, u64, u64); 6] = [
+    (MIB, 2 * MIB, MIB),
+    (MIB, 2 * MIB, 128 * KIB),
+    (MIB, 2 * MIB, 4 * KIB),
+    (64 * KIB, 128 * KIB, 64 * KIB),
+    (64 * KIB, 128 * KIB, 16 * KIB),
+    (64 * KIB, 128 * KIB, 4 * KIB),
+];
+
+const SKIPPED: u64 = 256 * MIB;
+
+#[test]
+fn who_skips_half_of_a_file_has_half_of_it_read() {
+    let kernel = "cache = \"kernel\"";
+    let exact = "[fuse]\nkernel_readahead = \"0B\"";
+    let whole_parts = SKIPS.iter().filter(|(take, _, block)| take == block);
+    let cases = (SKIPS.iter().map(|skip| ("cache = \"direct\"", "", skip)))
+        // What is read in one go the kernel does not enlarge.
+        .chain(whole_parts.map(|skip| (kernel, "", skip)))
+        // Without its readahead it enlarges nothing.
+        .chain(SKIPS.iter().map(|skip| (kernel, exact, skip)));
+    for (read, rest, &pattern) in cases {
+        let rig = sparse(SKIPPED, read, rest);
+        let (asked, got) = skip(&rig, SKIPPED, pattern);
+        assert!(got <= 0.55, "{got} of the file, asked for {asked}; {pattern:?} {read} {rest}");
+    }
+}
+
+/// The kernel's own readahead asks for more than is read; fanfs's adds little.
+#[test]
+fn readahead_of_the_kernel_is_not_read_ahead_of() {
+    for pattern in SKIPS {
+        let rig = sparse(SKIPPED, "cache = \"kernel\"", "");
+        let (asked, got) = skip(&rig, SKIPPED, pattern);
+        assert!(got <= asked * 1.12, "asked for {asked}, read {got}: {pattern:?}");
+    }
+}
+
+#[test]
+fn random_reads_ask_each_replica_for_exactly_what_is_read() {
+    for read in CACHES {
+        for flags in [0, O_DIRECT] {
+            let size = 4096 * MIB;
+            let rig = sparse(size, read, "");
+            let path = rig.at("data");
+            let wanted = Mutex::new(Vec::new());
+            rig.record();
+            std::thread::scope(|scope| {
+                for thread in 0..8 {
+                    let (path, wanted) = (&path, &wanted);
+                    scope.spawn(move || {
+                        let file =
+                            OpenOptions::new().read(true).custom_flags(flags).open(path).unwrap();
+                        let mut random = Random(thread + 1);
+                        let mut buf = vec![0; 8192];
+                        let start = buf.as_ptr().align_offset(4096);
+                        for _ in 0..250 {
+                            let at = random.below(size / 4096) * 4096;
+                            file.read_exact_at(&mut buf[start..start + 4096], at).unwrap();
+                            wanted.lock().push(ByteRange::at(at, 4096));
+                        }
+                    });
+                }
+            });
+            let asked = rig.recorded().into_iter().flatten().filter_map(|call| match call {
+                Call::Read(range) => Some(range),
+                _ => None,
+            });
+            let wanted = wanted.into_inner();
+            let (exact, others): (Vec<_>, Vec<_>) = asked.partition(|r| wanted.contains(r));
+            assert!(exact.len() <= 2000 * 105 / 100, "{} reads for 2000", exact.len());
+            assert!(others.len() <= 20, "{read} {flags}: {others:?}");
+            let delivered = rig.delivered();
+            assert!(delivered <= 2000 * 4096 * 105 / 100, "{delivered} bytes, {read} {flags}");
+        }
+    }
+}
