@@ -71,7 +71,7 @@ enum Cache {
 }
 
 /// fanfs's configuration where nothing is configured.
-fn defaults() -> Config {
+pub(super) fn defaults() -> Config {
     let text = "[volume]\nname = \"null\"\nmode = \"copies\"\n[[replica]]\npath = \"/\"\n";
     config::parse(text, Path::new("null")).expect("a volume without options")
 }
@@ -144,11 +144,9 @@ fn attach(mount_point: &Path) -> Result<OwnedFd, Failure> {
         rustix::process::getgid().as_raw()
     );
     let data = CString::new(data).expect("numbers");
-    let flags =
-        MountFlags::RDONLY | MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV;
-    rustix::mount::mount("null", mount_point, "fuse.null", flags, Some(data.as_c_str())).map_err(
-        |errno| Failure(format!("cannot mount on {}: {errno}", mount_point.display())),
-    )?;
+    let flags = MountFlags::RDONLY | MountFlags::NOATIME | MountFlags::NOSUID | MountFlags::NODEV;
+    rustix::mount::mount("null", mount_point, "fuse.null", flags, Some(data.as_c_str()))
+        .map_err(|errno| Failure(format!("cannot mount on {}: {errno}", mount_point.display())))?;
     Ok(device)
 }
 
