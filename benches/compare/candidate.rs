@@ -132,13 +132,9 @@ impl Candidate {
                     .map_err(|failure| failure.0)?;
                 let output = Command::new(program).arg("check").arg(volume).output();
                 let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-                let said = String::from_utf8_lossy(&output.stderr);
                 match output.status.code() {
                     Some(0 | 1) => Ok(()),
-                    _ => Err(format!(
-                        "this build refuses it: {}",
-                        said.lines().next().unwrap_or("without a reason")
-                    )),
+                    _ => Err(format!("this build refuses it: {}", refusal(&output.stderr))),
                 }
             }
         }
@@ -200,6 +196,15 @@ fn installed(program: &str) -> Result<String, String> {
         + &String::from_utf8_lossy(&output.stderr))
 }
 
+/// What is wrong with a volume's file, without where it is and what else there
+/// could be.
+fn refusal(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().next().unwrap_or("without a reason");
+    let reason = line.split_once(": key ").map_or(line, |(_, reason)| reason);
+    reason.split(';').next().unwrap_or(reason).to_owned()
+}
+
 fn volume_file(
     room: &Room,
     name: &str,
@@ -209,7 +214,12 @@ fn volume_file(
 ) -> Result<PathBuf, Failure> {
     let mut text = "[volume]\nname = \"compare\"\nmode = \"copies\"\n".to_owned();
     for dir in replicas {
-        let _ = write!(text, "[[replica]]\npath = {}\n{replica_keys}", quoted(dir));
+        // The tmpfs is mounted above them.
+        let _ = write!(
+            text,
+            "[[replica]]\npath = {}\nrequire_mount = false\n{replica_keys}",
+            quoted(dir)
+        );
     }
     let _ = writeln!(text, "[read]\n{read}");
     let path = room.path().join(format!("{name}.toml"));
