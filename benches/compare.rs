@@ -113,6 +113,9 @@ fn compare(options: &Options) -> Result<(), Failure> {
         candidates.iter().for_each(|candidate| println!("{}", candidate.name));
         return Ok(());
     }
+    if let Some(word) = options.only.iter().find(|word| !candidates.iter().any(|c| c.is(word))) {
+        return Err(Failure(format!("no candidate is called {word}; --list shows their names")));
+    }
     if let Some(lacking) = lacking() {
         println!("compare: {lacking}; nothing is measured");
         return Ok(());

@@ -94,6 +94,12 @@ pub(super) fn all(options: &Options) -> Vec<Candidate> {
 }
 
 impl Candidate {
+    /// Whether `word` is its name, or what stands before a dash in it.
+    pub(super) fn is(&self, word: &str) -> bool {
+        let rest = self.name.strip_prefix(word);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+
     pub(super) fn is_fanfs(&self) -> bool {
         matches!(self.server, Server::Fanfs { .. })
     }

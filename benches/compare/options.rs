@@ -70,11 +70,7 @@ impl Options {
 
     /// Whether `--only` lets a candidate in.
     pub(super) fn wants(&self, candidate: &Candidate) -> bool {
-        let name = &candidate.name;
-        let is = |word: &String| {
-            name.strip_prefix(&**word).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-        };
-        self.only.is_empty() || self.only.iter().any(is)
+        self.only.is_empty() || self.only.iter().any(|word| candidate.is(word))
     }
 }
 

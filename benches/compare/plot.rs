@@ -13,7 +13,7 @@ use super::scaling::Line;
 const WIDTH: u32 = 1100;
 const BAR: u32 = 24;
 /// A panel's title, axis and margin.
-const AROUND: u32 = 100;
+const AROUND: u32 = 110;
 const NAMES: u32 = 130;
 const FONT: &str = "sans-serif";
 
@@ -81,6 +81,7 @@ fn panel(
     let longest = rows.iter().flat_map(|(_, bars)| bars).map(|(v, _)| *v).fold(1e-9, f64::max);
     let mut chart = ChartBuilder::on(area)
         .margin_right(20)
+        .margin_bottom(12)
         .x_label_area_size(44)
         .y_label_area_size(NAMES)
         .build_cartesian_2d(0.0..longest * 1.15, (0..rows.len() - 1).into_segmented())
