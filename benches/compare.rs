@@ -126,7 +126,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
         let probe = room::Room::new(0, 0)?;
         candidates.retain(|candidate| {
             let fits = options.wants(candidate);
-            let usable = fits.then(|| candidate.check(&probe)).unwrap_or(Ok(()));
+            let usable = if fits { candidate.check(&probe) } else { Ok(()) };
             if let Err(reason) = &usable {
                 notes.push(format!("{} is left out: {reason}.", candidate.name));
             }
@@ -137,12 +137,17 @@ fn compare(options: &Options) -> Result<(), Failure> {
     if candidates.is_empty() {
         return Err(Failure("no candidate is left; --list shows their names".to_owned()));
     }
-    let mut passes = Vec::new();
-    for count in &options.replicas {
-        run::over(*count, &candidates, options, &mut passes)?;
+    let (mut passes, mut lines) = (Vec::new(), Vec::new());
+    let measured = options
+        .replicas
+        .iter()
+        .try_for_each(|count| run::over(*count, &candidates, options, &mut passes, &mut notes))
+        .and_then(|()| scaling::run(&candidates, options, &mut lines));
+    // What there was time for is shown also where it has been interrupted.
+    if measured.is_ok() || !passes.is_empty() || !lines.is_empty() {
+        write_all(options, &candidates, &passes, &lines, &notes)?;
     }
-    let lines = scaling::run(&candidates, options)?;
-    write_all(options, &candidates, &passes, &lines, &notes)
+    measured
 }
 
 /// What is shown, in every form that it is shown in.

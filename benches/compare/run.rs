@@ -6,9 +6,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 
 use super::candidate::{Candidate, Mounted};
 use super::load::{Load, Pass};
+use super::null::FILE;
 use super::options::Options;
 use super::room::Room;
 use super::{Failure, interrupted};
@@ -19,6 +21,7 @@ pub(super) fn over(
     candidates: &[Candidate],
     options: &Options,
     passes: &mut Vec<Pass>,
+    notes: &mut Vec<String>,
 ) -> Result<(), Failure> {
     let loads: Vec<Load> =
         options.loads.iter().copied().filter(|load| *load != Load::Scaling).collect();
@@ -32,17 +35,35 @@ pub(super) fn over(
     let replicas = room.fill(count, options.size)?;
     let mut mounted: Vec<Mounted> = Vec::new();
     for candidate in candidates.iter().filter(fits) {
-        let one = candidate.start(&room, &replicas, "", options.size)?;
-        if one.daemon.is_some() && !candidate.is_null() {
-            same_content(&one, &replicas[0].join(super::null::FILE), options.size)?;
+        match start(candidate, &room, &replicas, options.size) {
+            Ok(one) => mounted.push(one),
+            Err(failure) => {
+                let note = format!("{} is left out: {failure}.", candidate.name);
+                eprintln!("{note}");
+                notes.push(note);
+            }
         }
-        mounted.push(one);
         interrupted()?;
     }
     for load in loads {
         alternate(load, count, &mounted, options, passes)?;
     }
     Ok(())
+}
+
+/// Mounts a candidate, and looks whether it shows what it should: one that does
+/// not is not worth a figure.
+fn start(
+    candidate: &Candidate,
+    room: &Room,
+    replicas: &[PathBuf],
+    size: u64,
+) -> Result<Mounted, Failure> {
+    let one = candidate.start(room, replicas, "", size)?;
+    if one.daemon.is_some() && !candidate.is_null() {
+        same_content(&one.files[0], &replicas[0].join(FILE), size)?;
+    }
+    Ok(one)
 }
 
 fn alternate(
@@ -87,16 +108,16 @@ pub(super) fn say(pass: &Pass, rounds: usize) {
     );
 }
 
-/// A candidate that shows something else than the replica is not worth a figure.
-fn same_content(one: &Mounted, replica: &std::path::Path, size: u64) -> Result<(), Failure> {
+fn same_content(shown: &Path, replica: &Path, size: u64) -> Result<(), Failure> {
     let mut blocks = [vec![0; 1 << 20], vec![0; 1 << 20]];
     let at = (size / 2).saturating_sub(1 << 20);
     let len = size.min(1 << 20) as usize;
-    for (path, block) in [&*one.files[0], replica].into_iter().zip(&mut blocks) {
+    for (path, block) in [shown, replica].into_iter().zip(&mut blocks) {
         File::open(path)?.read_exact_at(&mut block[..len], at)?;
     }
-    if blocks[0] != blocks[1] {
-        return Err(Failure(format!("{} shows other content", one.candidate.name)));
+    if blocks[0] == blocks[1] {
+        Ok(())
+    } else {
+        Err(Failure("it shows other content than the replica".to_owned()))
     }
-    Ok(())
 }

@@ -23,13 +23,16 @@ const SECONDS: u64 = 3;
 pub(super) type Line = (String, Vec<(usize, f64)>);
 
 /// Measures each number of replicas, alternating between fanfs's candidates.
-pub(super) fn run(candidates: &[Candidate], options: &Options) -> Result<Vec<Pass>, Failure> {
-    let mut passes = Vec::new();
+pub(super) fn run(
+    candidates: &[Candidate],
+    options: &Options,
+    passes: &mut Vec<Pass>,
+) -> Result<(), Failure> {
     let fitting: Vec<&Candidate> =
         candidates.iter().filter(|c| Load::Scaling.fits(c) && !c.reads_one_replica()).collect();
     let most = options.scaling.iter().copied().max().unwrap_or(0);
     if fitting.is_empty() || most == 0 || !options.loads.contains(&Load::Scaling) {
-        return Ok(passes);
+        return Ok(());
     }
     let size = |count: usize| count as u64 * RATE * SECONDS;
     let room = Room::new(1, size(most))?;
@@ -48,7 +51,7 @@ pub(super) fn run(candidates: &[Candidate], options: &Options) -> Result<Vec<Pas
             mounted.rotate_left(1);
         }
     }
-    Ok(passes)
+    Ok(())
 }
 
 fn of_the_sum(pass: &Pass) -> f64 {
