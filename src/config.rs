@@ -136,8 +136,21 @@ pub struct Replica {
     pub max_in_flight: Option<u64>,
     /// Most bytes a second to ask of it.
     pub max_rate: Option<u64>,
+    /// Whether its files are read through its own page cache.
+    pub page_cache: PageCache,
     /// Refuse to start where the path is not (in) a mounted file system.
     pub require_mount: bool,
+}
+
+/// How a replica's own page cache is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCache {
+    /// Past it on NFS, through it elsewhere.
+    Auto,
+    /// Through it.
+    Use,
+    /// Past it, where the file system can do that.
+    Bypass,
 }
 
 /// How reads are cut, sent and bounded.

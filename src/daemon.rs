@@ -23,7 +23,7 @@ use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
 use crate::buffer::Pipes;
-use crate::config::{Affinity, CachePolicy, Config};
+use crate::config::{Affinity, CachePolicy, Config, PageCache};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
 use crate::fs::{Fs, FsPolicy, PinnedTimes};
@@ -160,6 +160,11 @@ pub fn backends(config: &Config) -> Result<ReplicaMap<Arc<dyn Backend>>, StartEr
             path: replica.path.clone(),
             error,
         })?;
+        let directory = match replica.page_cache {
+            PageCache::Auto => directory,
+            PageCache::Use => directory.past_page_cache(false),
+            PageCache::Bypass => directory.past_page_cache(true),
+        };
         Ok(match replica.max_rate {
             Some(rate) => Arc::new(RateLimited::new(directory, rate)) as Arc<dyn Backend>,
             None => Arc::new(directory),

@@ -64,6 +64,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
         weight: 1.0,
         max_in_flight: None,
         max_rate: None,
+        page_cache: fanfs::config::PageCache::Auto,
         require_mount: true,
     });
     Config {

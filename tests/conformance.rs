@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fanfs::backend::{
     Backend, BackendError, Directory, FaultScript, Faulty, FileKind, RateLimited, Result, SeekTo,
 };
+use fanfs::buffer::Pipes;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -124,6 +125,49 @@ fn directory(room: &TempDir) -> Directory {
 #[test]
 fn a_directory() {
     suite(&directory(&tree()));
+}
+
+#[test]
+fn a_directory_read_past_its_page_cache() {
+    let room = tree();
+    suite(&directory(&room).past_page_cache(true));
+    // Whole blocks in a buffer that begins at one: what O_DIRECT takes.
+    let (file, _) = directory(&room).past_page_cache(true).open(Path::new("d/f")).unwrap();
+    let mut memory = vec![0; MIB + 4096];
+    let start = memory.as_ptr().align_offset(4096);
+    let block = &mut memory[start..start + MIB];
+    let mut filled = 0;
+    while filled < MIB {
+        filled += file.read_at(filled as u64, &mut block[filled..]).unwrap();
+    }
+    assert_eq!(block, &std::fs::read(room.path().join("root/d/f")).unwrap()[..MIB]);
+}
+
+#[test]
+fn what_is_spliced_is_what_is_read() {
+    let room = tree();
+    let (file, attr) = directory(&room).past_page_cache(false).open(Path::new("d/f")).unwrap();
+    let mut pipe = Pipes::new(MIB).unwrap().pipe().unwrap();
+    let len = 300_000;
+    while pipe.holds() < len {
+        let (at, left) = (4096 + pipe.holds() as u64, len - pipe.holds());
+        let spliced = file.splice_at(at, pipe.write_end(), left).unwrap().unwrap();
+        assert!(spliced > 0);
+        pipe.filled(spliced);
+    }
+    let mut bytes = vec![0; len];
+    pipe.copy_out(&mut bytes).unwrap();
+    let all = std::fs::read(room.path().join("root/d/f")).unwrap();
+    assert_eq!(bytes, all[4096..4096 + len]);
+    assert_eq!(file.splice_at(attr.size, pipe.write_end(), 1), Some(Ok(0)));
+    // It does not wait for room in a pipe that nobody empties.
+    let full = loop {
+        match file.splice_at(0, pipe.write_end(), MIB).unwrap() {
+            Ok(spliced) => pipe.filled(spliced),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full, BackendError::Os(Errno::AGAIN));
 }
 
 #[test]

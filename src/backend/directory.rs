@@ -32,18 +32,30 @@ const LONGEST_PATH: usize = 4095;
 /// names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 64 * 1024;
 
+/// `NFS_SUPER_MAGIC` of statfs(2).
+const NFS_MAGIC: u64 = 0x6969;
+
 /// A mounted directory.
 pub struct Directory {
     root: OwnedFd,
     device: Device,
+    /// Whether its files are read with O_DIRECT.
+    direct: bool,
+    /// Whether such reads may begin and end anywhere.
+    any_range: bool,
 }
+
+/// What O_DIRECT wants where it does not take everything: offsets, lengths and
+/// memory in multiples of the device's block, which is no larger than a page.
+const BLOCK: u64 = 4096;
 
 /// The device that the root lies on.
 #[derive(Clone, Copy)]
 struct Device(u32, u32);
 
 impl Directory {
-    /// Opens the replica's root.
+    /// Opens the replica's root. Its files are read past its page cache on NFS,
+    /// and through it elsewhere.
     ///
     /// # Errors
     /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
@@ -52,9 +64,37 @@ impl Directory {
         let root = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
         let s = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
         let device = Device(s.stx_dev_major, s.stx_dev_minor);
-        let replica = Self { root, device };
+        // NFS has no blocks; its O_DIRECT takes any range.
+        let is_nfs = rustix::fs::fstatfs(&root).is_ok_and(|fs| fs.f_type as u64 == NFS_MAGIC);
+        let replica = Self { root, device, direct: is_nfs, any_range: is_nfs };
         replica.resolve(Path::new("."), OFlags::PATH)?;
         Ok(replica)
+    }
+
+    /// Has files read past the page cache, or through it, whatever file system
+    /// it is. Who has no O_DIRECT is read through it all the same.
+    #[must_use]
+    pub fn past_page_cache(self, direct: bool) -> Self {
+        Self { direct, ..self }
+    }
+
+    /// Opens a file the ways it is to be read.
+    fn open_file(&self, path: &Path) -> Result<DirectoryFile> {
+        // NONBLOCK: a named pipe that took the file's place must not block us.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let device = self.device;
+        if self.direct && self.any_range {
+            match self.resolve(path, flags | OFlags::DIRECT) {
+                Err(BackendError::Os(Errno::INVAL)) => {}
+                opened => return Ok(DirectoryFile { direct: Some(opened?), cached: None, device }),
+            }
+        }
+        let cached = self.resolve(path, flags)?;
+        // Not by its name: that may stand for another file by now.
+        let again = flags | OFlags::DIRECT | OFlags::CLOEXEC;
+        let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
+        let direct = if self.direct { reopen() } else { None };
+        Ok(DirectoryFile { direct, cached: Some(cached), device })
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
@@ -133,16 +173,17 @@ impl Backend for Directory {
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
-        // NONBLOCK: a named pipe that took the file's place must not block us.
-        let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let file = DirectoryFile { file, device: self.device };
+        let file = self.open_file(path)?;
         let attr = file.attr()?;
         if attr.kind != FileKind::Regular {
             return Err(BackendError::Os(Errno::STALE));
         }
-        // fanfs reads ahead itself and hands neighbouring segments to other
-        // replicas; what the kernel would read ahead here is mostly not wanted.
-        let _ = fadvise(&file.file, 0, None, Advice::Random);
+        if let Some(cached) = &file.cached {
+            // fanfs reads ahead itself and hands neighbouring segments to other
+            // replicas; what the kernel would read ahead here is mostly not
+            // wanted.
+            let _ = fadvise(cached, 0, None, Advice::Random);
+        }
         Ok((Arc::new(file), attr))
     }
 
@@ -183,19 +224,42 @@ fn proc_path(fd: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
+/// Open past the page cache, through it, or both ways.
 struct DirectoryFile {
-    file: OwnedFd,
+    direct: Option<OwnedFd>,
+    /// There whenever `direct` does not take every range.
+    cached: Option<OwnedFd>,
     device: Device,
+}
+
+impl DirectoryFile {
+    fn any(&self) -> BorrowedFd<'_> {
+        let any = self.cached.as_ref().or(self.direct.as_ref());
+        any.expect("a file is open in some way").as_fd()
+    }
+
+    /// How to read `buf.len()` bytes from `offset`.
+    fn for_range(&self, offset: u64, buf: &[u8]) -> BorrowedFd<'_> {
+        let in_blocks = [offset, buf.len() as u64, buf.as_ptr() as u64]
+            .iter()
+            .all(|number| number.is_multiple_of(BLOCK));
+        match (&self.direct, &self.cached) {
+            (Some(direct), None) => direct.as_fd(),
+            (Some(direct), Some(_)) if in_blocks => direct.as_fd(),
+            _ => self.any(),
+        }
+    }
 }
 
 impl BackendFile for DirectoryFile {
     fn attr(&self) -> Result<Attr> {
-        self.device.attr(self.file.as_fd())
+        self.device.attr(self.any())
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let file = self.for_range(offset, buf);
         loop {
-            match pread(&self.file, &mut *buf, offset) {
+            match pread(file, &mut *buf, offset) {
                 Err(Errno::INTR) => {}
                 result => return Ok(result?),
             }
@@ -203,9 +267,10 @@ impl BackendFile for DirectoryFile {
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let (Some(file), None) = (&self.cached, &self.direct) else { return None };
         let mut at = offset;
         loop {
-            match splice(&self.file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
+            match splice(file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
                 Err(Errno::INTR) => {}
                 // The file system has no such operation.
                 Err(Errno::INVAL) => return None,
@@ -219,7 +284,7 @@ impl BackendFile for DirectoryFile {
             SeekTo::Data => SeekFrom::Data(offset),
             SeekTo::Hole => SeekFrom::Hole(offset),
         };
-        Ok(rustix::fs::seek(&self.file, to)?)
+        Ok(rustix::fs::seek(self.any(), to)?)
     }
 }
 

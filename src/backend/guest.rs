@@ -31,7 +31,7 @@ impl Guests {
     pub fn enter(&self) -> Option<Guest<'_>> {
         let one_more = |inside| (inside < self.most).then_some(inside + 1);
         let entered = self.inside.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more);
-        entered.is_ok().then_some(Guest(self))
+        entered.ok().map(|_| Guest(self))
     }
 
     /// Guests inside now.

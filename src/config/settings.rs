@@ -44,6 +44,7 @@ pub(super) struct Replica {
     pub(super) weight: Option<f64>,
     pub(super) max_in_flight: Option<Size>,
     pub(super) max_rate: Option<Rate>,
+    pub(super) page_cache: Option<String>,
     pub(super) require_mount: Option<bool>,
 }
 

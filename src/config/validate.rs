@@ -10,7 +10,7 @@ use super::error::ConfigError;
 use super::outline::{Outline, nearest};
 use super::placement;
 use super::units::{Size, Time};
-use super::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
+use super::{Access, CachePolicy, Config, Fuse, Memory, PageCache, Read, Replica, Volume};
 use super::{defaults, settings};
 use crate::volume::{MAX_REPLICAS, Mode};
 
@@ -19,6 +19,9 @@ const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Cop
 /// `read.cache` as written.
 const CACHES: [(&str, CachePolicy); 2] =
     [("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+/// `replica.page_cache` as written.
+const PAGE_CACHES: [(&str, PageCache); 3] =
+    [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
 /// `volume.access` as written; "rw" has its own message.
 const ACCESSES: [(&str, Access); 1] = [("ro", Access::ReadOnly)];
 
@@ -146,6 +149,10 @@ fn replica(
         weight,
         max_in_flight: written.max_in_flight.map(|size| size.0),
         max_rate: written.max_rate.map(|rate| rate.0),
+        page_cache: match written.page_cache.as_deref() {
+            None => PageCache::Auto,
+            Some(way) => choice(outline, &key("page_cache"), way, &PAGE_CACHES)?,
+        },
         require_mount: written.require_mount.unwrap_or(defaults::REQUIRE_MOUNT),
     })
 }

@@ -166,7 +166,7 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "reed.x = 1\n",
-            "v.toml:6: key `replica[1].reed` is not known; [[replica]] knows `path`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `require_mount`",
+            "v.toml:6: key `replica[1].reed` is not known; [[replica]] knows `path`, `name`, `node`, `aliases`, `weight`, `max_in_flight`, `max_rate`, `page_cache`, `require_mount`",
         ),
         (
             "[read]\nsegmnt_size = '1MiB'\n",

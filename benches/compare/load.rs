@@ -1,0 +1,224 @@
+//! The loads, each one run of fio, and what a pass of one showed.
+//!
+//! fio gives the kernel no advice and drops no pages: what is cold is made cold
+//! here, and readers that know nothing of advice are what most users have.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Failure;
+use super::candidate::{Candidate, Mode, Mounted};
+
+/// What a reader does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Load {
+    /// The whole file in reads of 1 MiB, cold
+    Seq,
+    /// The whole file again, in reads of 1 MiB, where somebody may have cached it
+    Warm,
+    /// Reads of 4 KiB at random, one at a time, cold
+    Rand1,
+    /// Reads of 4 KiB at random, 32 at a time, cold
+    Rand32,
+    /// One reader over 2, 4, 8, 16 replicas of 100 MiB/s each
+    Scaling,
+}
+
+/// Reads under way in `rand32`.
+const DEPTH: u64 = 32;
+
+/// One measured pass.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Pass {
+    pub(super) load: Load,
+    pub(super) replicas: usize,
+    pub(super) round: usize,
+    pub(super) candidate: String,
+    pub(super) bytes: u64,
+    pub(super) bytes_per_second: f64,
+    pub(super) reads_per_second: f64,
+    /// Processor seconds of the daemon; none without one.
+    pub(super) daemon_cpu: Option<f64>,
+    /// Processor seconds of the reader.
+    pub(super) reader_cpu: f64,
+    /// 50th, 99th and 99.9th percentile of one read, microseconds.
+    pub(super) latency_us: [f64; 3],
+    /// The most memory that the daemon had resident, bytes.
+    pub(super) peak: Option<u64>,
+}
+
+impl Pass {
+    /// What the load is about: bytes, or reads where they are small.
+    pub(super) fn rate(&self) -> f64 {
+        if self.load.is_random() { self.reads_per_second } else { self.bytes_per_second }
+    }
+
+    pub(super) fn daemon_cpu_per_gib(&self) -> Option<f64> {
+        self.daemon_cpu.map(|seconds| seconds / self.gib())
+    }
+
+    pub(super) fn cpu_per_gib(&self) -> f64 {
+        (self.daemon_cpu.unwrap_or(0.0) + self.reader_cpu) / self.gib()
+    }
+
+    fn gib(&self) -> f64 {
+        self.bytes as f64 / f64::from(1 << 30)
+    }
+}
+
+impl Load {
+    pub(super) fn is_random(self) -> bool {
+        matches!(self, Self::Rand1 | Self::Rand32)
+    }
+
+    /// What it is, for a table's heading.
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Self::Seq => "sequential reads of 1 MiB, cold",
+            Self::Warm => "sequential reads of 1 MiB, read before",
+            Self::Rand1 => "random reads of 4 KiB, one at a time, cold",
+            Self::Rand32 => {
+                "random reads of 4 KiB, 32 at a time, cold (direct: libaio with O_DIRECT; raw and \
+                 cached: 32 processes that pread)"
+            }
+            Self::Scaling => "one reader over replicas of 100 MiB/s",
+        }
+    }
+
+    /// Whether it says anything about this candidate.
+    pub(super) fn fits(self, candidate: &Candidate) -> bool {
+        match self {
+            Self::Warm => candidate.mode != Mode::Direct && !candidate.needs_several(),
+            Self::Rand1 | Self::Rand32 => !candidate.needs_several(),
+            Self::Seq => true,
+            Self::Scaling => candidate.is_fanfs(),
+        }
+    }
+
+    fn arguments(self, mode: Mode, size: u64, seconds: u64) -> Vec<String> {
+        let words = match (self, mode) {
+            (Self::Seq | Self::Warm | Self::Scaling, _) => {
+                format!("--ioengine=psync --rw=read --bs=1M --size={size}")
+            }
+            (Self::Rand1, _) => {
+                format!("--ioengine=psync --rw=randread --bs=4k --size={size} --runtime={seconds}s")
+            }
+            (Self::Rand32, Mode::Direct) => format!(
+                "--ioengine=libaio --direct=1 --iodepth={DEPTH} --rw=randread --bs=4k \
+                 --size={size} --runtime={seconds}s"
+            ),
+            // Reads through the page cache are not asynchronous: 32 readers are.
+            // Each has a part of its own, so that no page is read twice.
+            (Self::Rand32, Mode::Raw | Mode::Cached) => format!(
+                "--ioengine=psync --numjobs={DEPTH} --rw=randread --bs=4k --size={part} \
+                 --offset_increment={part} --runtime={seconds}s",
+                part = size / DEPTH / 4096 * 4096
+            ),
+        };
+        words.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// One pass over what is mounted. `size` bytes of the file are looked at.
+    pub(super) fn measure(
+        self,
+        mounted: &Mounted,
+        (replicas, round): (usize, usize),
+        size: u64,
+        seconds: u64,
+    ) -> Result<Pass, Failure> {
+        let candidate = &mounted.candidate;
+        if self == Self::Warm {
+            read_through(&mounted.files[0], size)?;
+        } else if candidate.mode == Mode::Cached {
+            forget(&mounted.files[0])?;
+        }
+        let daemon = mounted.daemon.as_ref();
+        let before = daemon.map(|d| d.reset_peak().and_then(|()| d.cpu_seconds())).transpose()?;
+        let report = fio(&mounted.files, &self.arguments(candidate.mode, size, seconds))?;
+        let after = daemon.map(|d| d.cpu_seconds()).transpose()?;
+        let pass = Pass {
+            load: self,
+            replicas,
+            round,
+            candidate: candidate.name.clone(),
+            bytes: 0,
+            bytes_per_second: 0.0,
+            reads_per_second: 0.0,
+            daemon_cpu: after.zip(before).map(|(after, before)| after - before),
+            reader_cpu: 0.0,
+            latency_us: [0.0; 3],
+            peak: daemon.map(|d| d.peak()).transpose()?,
+        };
+        if self == Self::Warm && candidate.mode == Mode::Cached {
+            // Memory for the next one.
+            forget(&mounted.files[0])?;
+        }
+        with_report(pass, &report)
+    }
+}
+
+/// Runs fio with one job a file and returns its only group's report.
+fn fio(files: &[std::path::PathBuf], arguments: &[String]) -> Result<Value, Failure> {
+    let mut command = Command::new("fio");
+    // The jobs that are named after these inherit them.
+    command.args(["--output-format=json", "--eta=never"]);
+    for (i, file) in files.iter().enumerate() {
+        command.arg(format!("--name=r{i}")).arg(format!("--filename={}", file.display()));
+        command.args(["--readonly", "--invalidate=0", "--fadvise_hint=0", "--group_reporting"]);
+        command.arg("--percentile_list=50:99:99.9").args(arguments);
+    }
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let said = said.lines().next().unwrap_or("failed without a reason");
+        return Err(Failure(format!("fio: {said}")));
+    }
+    // Notes may stand before the report.
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: Value = serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or(""))
+        .map_err(|error| Failure(format!("fio's report: {error}")))?;
+    match report["jobs"].as_array().map(Vec::as_slice) {
+        Some([job]) if job["error"] == 0 => Ok(job.clone()),
+        _ => Err(Failure(format!("fio: {}", report["jobs"][0]["error"]))),
+    }
+}
+
+fn with_report(mut pass: Pass, job: &Value) -> Result<Pass, Failure> {
+    let read = &job["read"];
+    let number = |value: &Value| {
+        value.as_f64().ok_or_else(|| Failure("fio's report lacks what is needed".to_owned()))
+    };
+    pass.bytes = number(&read["io_bytes"])? as u64;
+    pass.bytes_per_second = number(&read["bw_bytes"])?;
+    pass.reads_per_second = number(&read["iops"])?;
+    // Percentages of the time that all jobs took together, which is in ms.
+    let share = (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0;
+    pass.reader_cpu = share * number(&job["job_runtime"])? / 1000.0;
+    for (slot, name) in pass.latency_us.iter_mut().zip(["50.000000", "99.000000", "99.900000"]) {
+        *slot = number(&read["clat_ns"]["percentile"][name])? / 1000.0;
+    }
+    if pass.bytes == 0 {
+        return Err(Failure("fio has read nothing".to_owned()));
+    }
+    Ok(pass)
+}
+
+/// Makes the kernel drop what it has cached of a FUSE file.
+fn forget(file: &Path) -> Result<(), Failure> {
+    let file = File::open(file)?;
+    Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
+}
+
+fn read_through(file: &Path, size: u64) -> Result<(), Failure> {
+    let mut file = File::open(file)?.take(size);
+    let mut block = vec![0; 1 << 20];
+    while file.read(&mut block)? > 0 {}
+    Ok(())
+}
