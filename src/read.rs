@@ -49,7 +49,7 @@ use fetch::{Fetch, Joined};
 use file::Place;
 use gather::Gather;
 use plan::Piece;
-use readahead::Readahead;
+use readahead::{Advice, Readahead};
 
 pub use file::OpenFile;
 pub use gather::{ReadData, Sink};
@@ -195,6 +195,9 @@ impl Reader {
             return sink(Err(ReadError::Deadline));
         }
         file.reconsider();
+        // Before the answer: the next request comes right after it, perhaps to
+        // another thread, and is to be seen after this one.
+        let advice = self.observe(file, handle, range);
         let gather = Arc::new(Gather::new(range, Instant::now(), sink));
         let served = self.serve(file, &gather, range, None).or_else(|| {
             self.cache.evict(self.cost(range));
@@ -204,7 +207,7 @@ impl Reader {
             // Whoever visits a replica may be away for long.
             let (first, own) = self.divide(sent, thread);
             self.dispatch(first);
-            self.read_ahead(file, handle, range);
+            self.read_ahead(file, handle, range, advice);
             return self.visit(own);
         }
         count(&self.counters.budget_waits);
@@ -359,22 +362,30 @@ impl Reader {
         }
     }
 
-    /// Fetches ahead what the handle's reading so far suggests.
-    fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, handle: &ReadHandle, range: ByteRange) {
+    /// What the handle's reading so far suggests to fetch ahead.
+    fn observe(&self, file: &OpenFile, handle: &ReadHandle, range: ByteRange) -> Advice {
         let max = self.window();
         if max == 0 {
-            return;
+            return Advice::NONE;
         }
-        let advice = {
-            let mut readahead = handle.readahead.lock();
-            let advice = readahead.0.observe(range, file.version().size, max);
-            let sequential = readahead.0.is_sequential();
-            if sequential && !readahead.1 {
-                readahead.1 = true;
-                self.windows.fetch_add(1, Ordering::Relaxed);
-            }
-            advice
-        };
+        let mut readahead = handle.readahead.lock();
+        let advice = readahead.0.observe(range, file.version().size, max);
+        let sequential = readahead.0.is_sequential();
+        if sequential && !readahead.1 {
+            readahead.1 = true;
+            self.windows.fetch_add(1, Ordering::Relaxed);
+        }
+        advice
+    }
+
+    /// Fetches ahead as advised.
+    fn read_ahead(
+        self: &Arc<Self>,
+        file: &Arc<OpenFile>,
+        handle: &ReadHandle,
+        range: ByteRange,
+        advice: Advice,
+    ) {
         if !advice.abandon.is_empty() {
             self.abandon(file, advice.abandon);
         }

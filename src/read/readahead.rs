@@ -40,6 +40,11 @@ pub struct Advice {
     pub abandon: ByteRange,
 }
 
+impl Advice {
+    /// Nothing to do.
+    pub const NONE: Self = Self { fetch: NOTHING, abandon: NOTHING };
+}
+
 /// One handle's runs.
 #[derive(Clone, Debug)]
 pub struct Readahead {
@@ -91,7 +96,7 @@ impl Readahead {
         let run = &mut self.runs[index];
         run.used = self.clock;
         if read.end <= run.front {
-            return Advice { fetch: NOTHING, abandon: NOTHING };
+            return Advice::NONE;
         }
         run.front = read.end;
         run.reads += 1;
