@@ -22,16 +22,18 @@
 
 mod attempt;
 mod cache;
+mod crowd;
 mod fetch;
 mod file;
 mod gather;
+mod memory;
 pub mod plan;
 mod policy;
 pub mod readahead;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -40,11 +42,13 @@ use tokio::sync::Notify;
 use crate::backend::Replica;
 use crate::buffer::{Budget, BufferPool, Reservation, size_class};
 use crate::placement::Locator;
+use crate::scheduler::turns::Turns;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use cache::Cache;
+use crowd::{Crowd, Seen};
 use fetch::{Fetch, Joined};
 use file::Place;
 use gather::Gather;
@@ -72,8 +76,10 @@ pub struct Reader {
     /// Unanswered requests, the oldest first; answered ones stay until they
     /// get to the front.
     requests: Mutex<std::collections::VecDeque<Arc<Gather>>>,
+    /// In which order files get memory, where they have to wait for it.
+    line: Mutex<Turns>,
     /// Handles that have a readahead window; they share the budget.
-    windows: AtomicUsize,
+    crowd: Crowd,
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
     wake: Notify,
@@ -81,7 +87,7 @@ pub struct Reader {
 
 /// One open handle's place in the read path.
 pub struct ReadHandle {
-    readahead: Mutex<(Readahead, bool)>,
+    readahead: Mutex<(Readahead, Seen)>,
 }
 
 /// Memory and queues as they stand.
@@ -117,12 +123,14 @@ impl Reader {
             attempt_deadline: policy.attempt_deadline,
             names: replicas.map(|_, replica| replica.name.clone()),
         };
+        let now = Instant::now();
         Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
-            scheduler: Mutex::new(Scheduler::new(scheduling, limits, Instant::now())),
+            scheduler: Mutex::new(Scheduler::new(scheduling, limits, now)),
             cache: Cache::default(),
             requests: Mutex::default(),
-            windows: AtomicUsize::new(0),
+            line: Mutex::default(),
+            crowd: Crowd::new(now),
             wake: Notify::new(),
             policy,
             replicas,
@@ -149,7 +157,8 @@ impl Reader {
 
     /// A new handle's state.
     pub fn handle(&self) -> ReadHandle {
-        ReadHandle { readahead: Mutex::new((Readahead::new(self.policy.segment), false)) }
+        let readahead = Readahead::new(self.policy.segment);
+        ReadHandle { readahead: Mutex::new((readahead, Seen::default())) }
     }
 
     /// Answers `sink` with the bytes of `range` that the file has.
@@ -172,7 +181,7 @@ impl Reader {
         file.reconsider();
         let gather = Arc::new(Gather::new(range, Instant::now(), sink));
         let served = self.serve(file, &gather, range, None) || {
-            self.cache.evict(self.cost(range));
+            self.free(self.cost(range));
             self.serve(file, &gather, range, None)
         };
         if served {
@@ -181,7 +190,9 @@ impl Reader {
         count(&self.counters.budget_waits);
         self.watch(&gather);
         let (reader, file) = (Arc::clone(self), Arc::clone(file));
-        self.buffers.budget().wait(self.cost(range), move |claim| {
+        let turn = self.line.lock().take(file.stream(), range.len());
+        self.buffers.budget().wait(turn, self.cost(range), move |claim| {
+            reader.line.lock().sent(turn);
             if !gather.is_over() {
                 reader.serve(&file, &gather, range, Some(claim));
             }
@@ -204,7 +215,7 @@ impl Reader {
         {
             let mut segments = file.segments.lock();
             let pieces = plan::cover(range, OpenFile::known(&segments, range), self.policy.segment);
-            let needed = pieces.iter().map(missing_cost).sum();
+            let needed = pieces.iter().map(memory::missing_cost).sum();
             let Some(mut claim) = claim.or_else(|| self.buffers.budget().claim(needed)) else {
                 return false;
             };
@@ -242,14 +253,6 @@ impl Reader {
         }
         self.request(fresh, joined);
         true
-    }
-
-    /// The most that a request for `range` can need.
-    fn cost(&self, range: ByteRange) -> u64 {
-        plan::cover(range, std::iter::empty::<(ByteRange, ())>(), self.policy.segment)
-            .iter()
-            .map(missing_cost)
-            .sum()
     }
 
     /// Puts fetches into the queue, those in `joined` to its front, and sends
@@ -306,17 +309,16 @@ impl Reader {
 
     /// Fetches ahead what the handle's reading so far suggests.
     fn read_ahead(self: &Arc<Self>, file: &Arc<OpenFile>, handle: &ReadHandle, range: ByteRange) {
-        let max = self.window();
-        if max == 0 {
+        let max = self.window(range.len());
+        let now = Instant::now();
+        if self.policy.readahead_max == 0 {
             return;
         }
         let advice = {
-            let mut readahead = handle.readahead.lock();
-            let advice = readahead.0.observe(range, file.version().size, max);
-            let sequential = readahead.0.is_sequential();
-            if sequential && !readahead.1 {
-                readahead.1 = true;
-                self.windows.fetch_add(1, Ordering::Relaxed);
+            let (readahead, seen) = &mut *handle.readahead.lock();
+            let advice = readahead.observe(range, file.version().size, max);
+            if readahead.is_sequential() || !advice.fetch.is_empty() {
+                self.crowd.reads(seen, now);
             }
             advice
         };
@@ -348,17 +350,10 @@ impl Reader {
             }
         }
         if reached < advice.fetch.end {
-            self.cache.evict(advice.fetch.end - reached);
+            self.cache.evict_stale(advice.fetch.end - reached, now);
         }
         handle.readahead.lock().0.fetched(range, reached);
         self.request(fresh, Vec::new());
-    }
-
-    /// How long a window may be now: the readers share what the budget has for
-    /// readahead.
-    fn window(&self) -> u64 {
-        let readers = self.windows.load(Ordering::Relaxed).max(1) as u64;
-        self.policy.readahead_max.min(self.policy.budget / 2 / readers)
     }
 
     /// Drops what was to be fetched ahead in `range` and has not been sent.
@@ -367,20 +362,13 @@ impl Reader {
         let known: Vec<_> = OpenFile::known(&segments, range).map(|(_, fetch)| fetch).collect();
         let mut scheduler = self.scheduler.lock();
         for fetch in known {
-            if fetch.abandon() {
-                if let Some(want) = fetch.state.lock().want.take() {
-                    scheduler.cancel(want);
-                }
-                segments.remove(&fetch.range.start);
-            }
+            memory::abandon(&fetch, &mut segments, &mut scheduler);
         }
     }
 
     /// A handle is closed.
     pub fn close(&self, handle: &ReadHandle) {
-        if handle.readahead.lock().1 {
-            self.windows.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.crowd.leaves(handle.readahead.lock().1);
     }
 
     /// Forgets all segments of a file version that nobody will read again.
@@ -411,6 +399,8 @@ impl Reader {
                 fetch.file.forget(&fetch);
             } else if used_up {
                 self.cache.used(&fetch);
+            } else {
+                self.cache.arrived(&fetch);
             }
         }
     }
@@ -428,18 +418,9 @@ impl Reader {
         for fetch in parts {
             if fetch.buffer().is_none() {
                 fetch.file.forget(&fetch);
+            } else {
+                self.cache.arrived(&fetch);
             }
-        }
-    }
-
-    /// Gives memory to those who wait in line for it, evicting as needed.
-    fn make_room(&self) {
-        let budget = self.buffers.budget();
-        budget.settle();
-        let shortage = budget.shortage();
-        if shortage > 0 {
-            self.cache.evict(shortage);
-            budget.settle();
         }
     }
 
@@ -525,12 +506,5 @@ impl Reader {
     /// A metadata call went well or failed by the replica's fault.
     pub fn heard(&self, replica: ReplicaId, well: bool) {
         self.scheduler.lock().heard(replica, well, Instant::now());
-    }
-}
-
-fn missing_cost<K>(piece: &Piece<K>) -> u64 {
-    match piece {
-        Piece::Missing(part) => size_class(part.len()),
-        Piece::Known(..) => 0,
     }
 }

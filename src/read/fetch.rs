@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::cache::Listed;
 use super::file::OpenFile;
 use super::gather::Gather;
 use crate::backend::BackendError;
@@ -34,6 +35,8 @@ pub(super) struct State {
     pub(super) claim: Option<Reservation>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
+    /// Where it waits to be given up when memory is short.
+    pub(super) listed: Listed,
     /// The most telling error so far.
     error: Option<BackendError>,
 }
@@ -78,6 +81,7 @@ impl Fetch {
             outstanding: 0,
             claim: Some(claim),
             consumed: 0,
+            listed: Listed::Nowhere,
             error: None,
         };
         Self { file, range, state: Mutex::new(state) }
