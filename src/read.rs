@@ -332,6 +332,10 @@ impl Reader {
         let mut reached = advice.fetch.start;
         {
             let mut segments = file.segments.lock();
+            // The answer may be there before we are here, and the file closed.
+            if file.is_retired() {
+                return;
+            }
             let known = OpenFile::known(&segments, advice.fetch);
             for piece in plan::cover(advice.fetch, known, self.policy.segment) {
                 match piece {
@@ -373,6 +377,7 @@ impl Reader {
 
     /// Forgets all segments of a file version that nobody will read again.
     pub fn retire(&self, file: &OpenFile) {
+        file.retire();
         self.abandon(file, ByteRange::new(0, u64::MAX));
         let segments = std::mem::take(&mut *file.segments.lock());
         drop(segments);
@@ -395,7 +400,8 @@ impl Reader {
                 state.consumed += bytes;
                 state.consumed >= fetch.range.len()
             };
-            if used_up && !(self.policy.keep && fetch.file.readers() > 1) {
+            let kept = self.policy.keep && fetch.file.readers() > 1;
+            if used_up && !kept || fetch.file.is_retired() {
                 fetch.file.forget(&fetch);
             } else if used_up {
                 self.cache.used(&fetch);
@@ -416,7 +422,7 @@ impl Reader {
         count(&self.counters.read_errors);
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
-            if fetch.buffer().is_none() {
+            if fetch.buffer().is_none() || fetch.file.is_retired() {
                 fetch.file.forget(&fetch);
             } else {
                 self.cache.arrived(&fetch);
