@@ -20,61 +20,53 @@
 //! - Locks are taken in the order: a file's segments, the scheduler, a fetch's
 //!   state; none is held while a sink is called.
 
+mod ahead;
 mod attempt;
 mod cache;
+mod clock;
+mod crowd;
 mod fetch;
 mod file;
 mod gather;
+mod memory;
 pub mod plan;
 mod policy;
 pub mod readahead;
+mod visit;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::backend::{Guest, Guests, Replica};
+use crate::backend::{Guests, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
+use crate::scheduler::turns::Turns;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use cache::Cache;
+use crowd::{Crowd, Seen};
 use fetch::{Fetch, Joined};
 use file::Place;
 use gather::Gather;
 use plan::Piece;
-use readahead::{Advice, Readahead};
+use readahead::Readahead;
 
 pub use file::OpenFile;
 pub use gather::{ReadData, Sink};
 pub use policy::{ReadError, ReadPolicy, Thread};
-
-/// How often late segments and passed deadlines are looked for while anything
-/// is under way. A tenth of the earliest hedge is close enough.
-const TICK: Duration = Duration::from_millis(25);
-
-/// The clock stops when there was nothing to look after for so many ticks. To
-/// start it wakes a thread, which is not to happen for each of a row of reads.
-const IDLE_TICKS: u32 = 40;
-
-/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
-/// take a quick replica less than handing them over to another thread.
-const SMALL: u64 = 128 * 1024;
 
 /// Segments from this size on are not copied where they need not be; below it
 /// one copy costs less than the system calls.
 const SMALLEST_PIPED: u64 = 64 * 1024;
 
 const PAGE: u64 = 4096;
-
-/// Answered requests behind one that is not are swept out past this number.
-const ANSWERED_KEPT: usize = 1024;
 
 /// The read path of one volume.
 pub struct Reader {
@@ -86,8 +78,10 @@ pub struct Reader {
     /// Unanswered requests, the oldest first; answered ones stay until they
     /// get to the front.
     requests: Mutex<std::collections::VecDeque<Arc<Gather>>>,
+    /// In which order files get memory, where they have to wait for it.
+    line: Mutex<Turns>,
     /// Handles that have a readahead window; they share the budget.
-    windows: AtomicUsize,
+    crowd: Crowd,
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
     guests: Guests,
@@ -98,12 +92,9 @@ pub struct Reader {
 
 type Dispatches = Vec<Dispatch<Arc<Fetch>>>;
 
-/// What a guest carries out, and its leave to be one.
-type Visit<'a> = (Dispatch<Arc<Fetch>>, Guest<'a>);
-
 /// One open handle's place in the read path.
 pub struct ReadHandle {
-    readahead: Mutex<(Readahead, bool)>,
+    readahead: Mutex<(Readahead, Seen)>,
 }
 
 /// Memory and queues as they stand.
@@ -139,12 +130,14 @@ impl Reader {
             attempt_deadline: policy.attempt_deadline,
             names: replicas.map(|_, replica| replica.name.clone()),
         };
+        let now = Instant::now();
         Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
-            scheduler: Mutex::new(Scheduler::new(scheduling, limits, Instant::now())),
+            scheduler: Mutex::new(Scheduler::new(scheduling, limits, now)),
             cache: Cache::default(),
             requests: Mutex::default(),
-            windows: AtomicUsize::new(0),
+            line: Mutex::default(),
+            crowd: Crowd::new(now),
             guests: Guests::new(policy.guests),
             wake: Notify::new(),
             ticking: AtomicBool::new(false),
@@ -173,7 +166,8 @@ impl Reader {
 
     /// A new handle's state.
     pub fn handle(&self) -> ReadHandle {
-        ReadHandle { readahead: Mutex::new((Readahead::new(self.policy.segment), false)) }
+        let readahead = Readahead::new(self.policy.segment);
+        ReadHandle { readahead: Mutex::new((readahead, Seen::default())) }
     }
 
     /// Answers `sink` with the bytes of `range` that the file has.
@@ -197,10 +191,11 @@ impl Reader {
         file.reconsider();
         // Before the answer: the next request comes right after it, perhaps to
         // another thread, and is to be seen after this one.
-        let advice = self.observe(file, handle, range);
-        let gather = Arc::new(Gather::new(range, Instant::now(), sink));
+        let now = Instant::now();
+        let advice = self.observe(file, handle, range, now);
+        let gather = Arc::new(Gather::new(range, now, sink));
         let served = self.serve(file, &gather, range, None).or_else(|| {
-            self.cache.evict(self.cost(range));
+            self.free(self.cost(range));
             self.serve(file, &gather, range, None)
         });
         if let Some(sent) = served {
@@ -213,7 +208,9 @@ impl Reader {
         count(&self.counters.budget_waits);
         self.watch(&gather);
         let (reader, file) = (Arc::clone(self), Arc::clone(file));
-        self.buffers.budget().wait(self.cost(range), move |claim| {
+        let turn = self.line.lock().take(file.stream(), range.len());
+        self.buffers.budget().wait(turn, self.cost(range), move |claim| {
+            reader.line.lock().sent(turn);
             if !gather.is_over()
                 && let Some(sent) = reader.serve(&file, &gather, range, Some(claim))
             {
@@ -240,7 +237,7 @@ impl Reader {
             let mut segments = file.segments.lock();
             OpenFile::drop_gone(&mut segments, range);
             let pieces = plan::cover(range, OpenFile::known(&segments, range), self.policy.segment);
-            let needed = pieces.iter().map(missing_cost).sum();
+            let needed = pieces.iter().map(memory::missing_cost).sum();
             let mut claim = claim.or_else(|| self.buffers.budget().claim(needed))?;
             for piece in pieces {
                 let (fetch, part) = match piece {
@@ -275,14 +272,6 @@ impl Reader {
             self.watch(gather);
         }
         Some(self.request(fresh, joined))
-    }
-
-    /// The most that a request for `range` can need.
-    fn cost(&self, range: ByteRange) -> u64 {
-        plan::cover(range, std::iter::empty::<(ByteRange, ())>(), self.policy.segment)
-            .iter()
-            .map(missing_cost)
-            .sum()
     }
 
     /// Puts fetches into the queue, those in `joined` to its front, and decides
@@ -338,119 +327,14 @@ impl Reader {
         }
     }
 
-    /// Of what a request asked for, takes out what the thread that asked may
-    /// carry out itself: a small read.
-    fn divide(&self, mut sent: Dispatches, thread: Thread) -> (Dispatches, Option<Visit<'_>>) {
-        let small = |sent: &Dispatch<_>| sent.bytes <= SMALL;
-        if thread == Thread::IsBusy || !sent.last().is_some_and(small) {
-            return (sent, None);
-        }
-        let Some(leave) = self.guests.enter() else { return (sent, None) };
-        let own = sent.pop().map(|own| (own, leave));
-        (sent, own)
-    }
-
-    fn visit(self: &Arc<Self>, own: Option<Visit<'_>>) {
-        let Some((own, _leave)) = own else { return };
-        self.wake_clock();
-        attempt::send_by_guest(self, own);
-    }
-
-    fn wake_clock(&self) {
-        if !self.ticking.load(Ordering::SeqCst) && !self.ticking.swap(true, Ordering::SeqCst) {
-            self.wake.notify_one();
-        }
-    }
-
-    /// What the handle's reading so far suggests to fetch ahead.
-    fn observe(&self, file: &OpenFile, handle: &ReadHandle, range: ByteRange) -> Advice {
-        let max = self.window();
-        if max == 0 {
-            return Advice::NONE;
-        }
-        let mut readahead = handle.readahead.lock();
-        let advice = readahead.0.observe(range, file.version().size, max);
-        let sequential = readahead.0.is_sequential();
-        if sequential && !readahead.1 {
-            readahead.1 = true;
-            self.windows.fetch_add(1, Ordering::Relaxed);
-        }
-        advice
-    }
-
-    /// Fetches ahead as advised.
-    fn read_ahead(
-        self: &Arc<Self>,
-        file: &Arc<OpenFile>,
-        handle: &ReadHandle,
-        range: ByteRange,
-        advice: Advice,
-    ) {
-        if !advice.abandon.is_empty() {
-            self.abandon(file, advice.abandon);
-        }
-        if advice.fetch.is_empty() {
-            return;
-        }
-        let mut fresh = Vec::new();
-        let mut reached = advice.fetch.start;
-        {
-            let mut segments = file.segments.lock();
-            let known = OpenFile::known(&segments, advice.fetch);
-            for piece in plan::cover(advice.fetch, known, self.policy.segment) {
-                match piece {
-                    Piece::Known(_, part) => reached = part.end,
-                    Piece::Missing(part) => {
-                        let Some(claim) = self.buffers.budget().claim_spare(size_class(part.len()))
-                        else {
-                            break;
-                        };
-                        let fetch = Arc::new(Fetch::new(Arc::clone(file), part, claim));
-                        segments.insert(part.start, Arc::clone(&fetch));
-                        fresh.push(fetch);
-                        reached = part.end;
-                    }
-                }
-            }
-        }
-        if reached < advice.fetch.end {
-            self.cache.evict(advice.fetch.end - reached);
-        }
-        handle.readahead.lock().0.fetched(range, reached);
-        self.dispatch(self.request(fresh, Vec::new()));
-    }
-
-    /// How long a window may be now: the readers share what the budget has for
-    /// readahead.
-    fn window(&self) -> u64 {
-        let readers = self.windows.load(Ordering::Relaxed).max(1) as u64;
-        self.policy.readahead_max.min(self.policy.budget / 2 / readers)
-    }
-
-    /// Drops what was to be fetched ahead in `range` and has not been sent.
-    fn abandon(&self, file: &OpenFile, range: ByteRange) {
-        let mut segments = file.segments.lock();
-        let known: Vec<_> = OpenFile::known(&segments, range).map(|(_, fetch)| fetch).collect();
-        let mut scheduler = self.scheduler.lock();
-        for fetch in known {
-            if fetch.abandon() {
-                if let Some(want) = fetch.state.lock().want.take() {
-                    scheduler.cancel(want);
-                }
-                segments.remove(&fetch.range.start);
-            }
-        }
-    }
-
     /// A handle is closed.
     pub fn close(&self, handle: &ReadHandle) {
-        if handle.readahead.lock().1 {
-            self.windows.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.crowd.leaves(handle.readahead.lock().1);
     }
 
     /// Forgets all segments of a file version that nobody will read again.
     pub fn retire(&self, file: &OpenFile) {
+        file.retire();
         self.abandon(file, ByteRange::new(0, u64::MAX));
         let segments = std::mem::take(&mut *file.segments.lock());
         drop(segments);
@@ -485,14 +369,14 @@ impl Reader {
                 state.consumed += bytes;
                 state.consumed >= fetch.range.len()
             };
-            if !used_up {
-                continue;
-            }
             let keep = self.policy.keep && fetch.file.readers() > 1;
-            if keep && fetch.data().is_some_and(|data| data.is_whole()) {
+            let kept = keep && fetch.data().is_some_and(|data| data.is_whole());
+            if used_up && !kept || fetch.file.is_retired() {
+                fetch.file.forget(&fetch);
+            } else if used_up {
                 self.cache.used(&fetch);
             } else {
-                fetch.file.forget(&fetch);
+                self.cache.arrived(&fetch);
             }
         }
     }
@@ -508,74 +392,11 @@ impl Reader {
         count(&self.counters.read_errors);
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
-            if fetch.data().is_none() {
+            if fetch.data().is_none() || fetch.file.is_retired() {
                 fetch.file.forget(&fetch);
+            } else {
+                self.cache.arrived(&fetch);
             }
-        }
-    }
-
-    /// Gives memory to those who wait in line for it, evicting as needed.
-    fn make_room(&self) {
-        let budget = self.buffers.budget();
-        budget.settle();
-        let shortage = budget.shortage();
-        if shortage > 0 {
-            self.cache.evict(shortage);
-            budget.settle();
-        }
-    }
-
-    /// Looks after what takes too long; true while there is anything to look
-    /// after.
-    fn tick(self: &Arc<Self>, now: Instant) -> bool {
-        let mut late = Vec::new();
-        let mut dispatches = Vec::new();
-        {
-            let mut scheduler = self.scheduler.lock();
-            scheduler.late(now, &mut late);
-            for late in late {
-                attempt::hedge(self, &mut scheduler, late);
-            }
-            scheduler.next(now, &mut dispatches);
-        }
-        self.dispatch(dispatches);
-        let overdue: Vec<_> = {
-            let mut requests = self.requests.lock();
-            let mut overdue = Vec::new();
-            while let Some(first) = requests.front() {
-                let late = now.saturating_duration_since(first.since) >= self.policy.deadline;
-                if !late && !first.is_over() {
-                    break;
-                }
-                overdue.extend(requests.pop_front());
-            }
-            if requests.len() > ANSWERED_KEPT {
-                requests.retain(|gather| !gather.is_over());
-            }
-            overdue
-        };
-        for gather in overdue {
-            self.fail(&gather, ReadError::Deadline);
-        }
-        self.make_room();
-        !self.requests.lock().is_empty() || !self.scheduler.lock().is_idle()
-    }
-
-    /// Runs the read path's clock; never returns. Spawn it once.
-    pub async fn run_clock(self: Arc<Self>) {
-        loop {
-            let mut idle = 0;
-            while idle < IDLE_TICKS {
-                idle = if self.tick(Instant::now()) { 0 } else { idle + 1 };
-                tokio::time::sleep(TICK).await;
-            }
-            self.ticking.store(false, Ordering::SeqCst);
-            // Who came before that was stored has not woken anybody.
-            if self.tick(Instant::now()) {
-                self.ticking.store(true, Ordering::SeqCst);
-                continue;
-            }
-            self.wake.notified().await;
         }
     }
 
@@ -615,12 +436,5 @@ impl Reader {
     /// A metadata call went well or failed by the replica's fault.
     pub fn heard(&self, replica: ReplicaId, well: bool) {
         self.scheduler.lock().heard(replica, well, Instant::now());
-    }
-}
-
-fn missing_cost<K>(piece: &Piece<K>) -> u64 {
-    match piece {
-        Piece::Missing(part) => size_class(part.len()),
-        Piece::Known(..) => 0,
     }
 }

@@ -17,6 +17,7 @@
 //!   is measurably sooner.
 //! - [`health`]: who may be asked at all; [`hedge`]: what is late, and whether a
 //!   second replica may be asked for it.
+//! - [`turns`]: in which order files are served.
 //! - [`metadata`]: whom to ask for what is no file data.
 //!
 //! A segment is bound to a replica as late as possible: what exceeds a
@@ -34,6 +35,7 @@ pub mod health;
 pub mod hedge;
 pub mod metadata;
 pub mod pace;
+pub mod turns;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -44,19 +46,22 @@ use estimate::{Estimate, Limits, Sent};
 use health::{Health, HealthState};
 use hedge::HedgeBudget;
 use pace::{ByLocality, Locality};
+use turns::Turns;
 
 /// Names one attempt to read one segment from one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(u64);
 
 /// Names a segment that waits in the queue, and orders it: those that a reader
-/// waits for come first, then the others as they came. (Ordered by the distance
-/// from the reader when they came, a window that is refilled in one go overtakes
-/// what had been wanted before it, and the reader waits for that.)
+/// waits for come first, then the others; files in [`turns`], the segments of
+/// one as they came. (Ordered by the distance from the reader when they came, a
+/// window that is refilled in one go overtakes what had been wanted before it,
+/// and the reader waits for that.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WantId {
     /// `false` sorts first.
     ahead: bool,
+    turn: u64,
     sequence: u64,
 }
 
@@ -227,6 +232,7 @@ pub struct Scheduler<T> {
     health: ReplicaMap<Health>,
     hedges: HedgeBudget,
     queue: BTreeMap<WantId, Want<T>>,
+    turns: Turns,
     /// In order, so that what is decided about them is the same in each run.
     attempts: BTreeMap<AttemptId, Attempt<T>>,
     assigner: Assigner<WantId>,
@@ -254,6 +260,7 @@ impl<T: Clone> Scheduler<T> {
             assigner: Assigner::new(estimates.len()),
             estimates,
             queue: BTreeMap::new(),
+            turns: Turns::default(),
             attempts: BTreeMap::new(),
             decided: Vec::new(),
             sequence: 0,
@@ -264,7 +271,12 @@ impl<T: Clone> Scheduler<T> {
     /// Puts a segment into the queue.
     pub fn want(&mut self, want: Want<T>) -> WantId {
         self.sequence += 1;
-        let id = WantId { ahead: want.ahead, sequence: self.sequence };
+        // A second read of what is late was paid for with the first.
+        let turn = match want.hedge {
+            true => self.turns.at_once(),
+            false => self.turns.take(want.stream, want.bytes),
+        };
+        let id = WantId { ahead: want.ahead, turn, sequence: self.sequence };
         self.queue.insert(id, want);
         id
     }
@@ -281,7 +293,16 @@ impl<T: Clone> Scheduler<T> {
 
     /// Takes a segment out of the queue; `None` where it has been sent already.
     pub fn cancel(&mut self, id: WantId) -> Option<Want<T>> {
-        self.queue.remove(&id)
+        let want = self.queue.remove(&id)?;
+        if !want.hedge {
+            self.turns.give_back(want.stream, want.bytes);
+        }
+        Some(want)
+    }
+
+    /// What is fetched ahead and waits, the least urgent first.
+    pub fn ahead(&self) -> impl Iterator<Item = &Want<T>> {
+        self.queue.values().rev().take_while(|want| want.ahead)
     }
 
     /// Decides what to send now, appending to `out`.
@@ -310,6 +331,7 @@ impl<T: Clone> Scheduler<T> {
         self.assigner.assign(demands, &loads, &mut decided);
         for Assignment { key, replica, expected, .. } in decided.drain(..) {
             let want = self.queue.remove(&key).expect("assigned segments come from the queue");
+            self.turns.sent(key.turn);
             out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
         }
         self.decided = decided;

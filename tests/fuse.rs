@@ -7,6 +7,8 @@
 mod changes;
 #[path = "fuse/content.rs"]
 mod content;
+#[path = "fuse/crowds.rs"]
+mod crowds;
 #[path = "fuse/faults.rs"]
 mod faults;
 #[path = "fuse/namespace.rs"]

@@ -6,10 +6,12 @@
 //! fast as it comes, with a readahead window. Time moves in steps of half a
 //! millisecond, so every figure is exact and the same in each run.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use fanfs::scheduler::{AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want};
+use fanfs::scheduler::{
+    AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want, WantId,
+};
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use proptest::prelude::*;
 
@@ -337,6 +339,86 @@ fn a_replica_that_stays_slow_costs_single_reads_little() {
         let longest = sim.longest_wait;
         assert!(longest < Duration::from_millis(80), "{slow} MiB/s: {longest:?}");
     }
+}
+
+/// A reader among others: reads segment after segment of a file of its own.
+struct Reader {
+    /// Segments that it has in the queue or in flight beyond the next one.
+    window: u64,
+    /// The segment that it needs next, and the first that it has not asked for.
+    next: u64,
+    asked: u64,
+    here: BTreeSet<u64>,
+    wants: BTreeMap<u64, WantId>,
+}
+
+/// How many segments each of the readers with these windows has after `rounds`
+/// deliveries of one replica.
+fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
+    let mut now = Instant::now();
+    let policy = Policy {
+        segment: MIB,
+        attempt_deadline: Duration::from_secs(5),
+        names: ReplicaMap::from_fn(1, |_| String::new()),
+    };
+    let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+    let mut scheduler = Scheduler::new(policy, ReplicaMap::from_fn(1, |_| replica.clone()), now);
+    let mut readers: Vec<_> = windows
+        .iter()
+        .map(|window| Reader {
+            window: *window,
+            next: 0,
+            asked: 0,
+            here: BTreeSet::new(),
+            wants: BTreeMap::new(),
+        })
+        .collect();
+    let mut flying = VecDeque::new();
+    for _ in 0..rounds {
+        for (i, reader) in readers.iter_mut().enumerate() {
+            while reader.here.remove(&reader.next) {
+                reader.next += 1;
+            }
+            if let Some(want) = reader.wants.get_mut(&reader.next)
+                && let Some(hurried) = scheduler.hurry(*want)
+            {
+                *want = hurried;
+            }
+            while reader.asked <= reader.next + reader.window {
+                let want = Want {
+                    item: (i, reader.asked),
+                    bytes: MIB,
+                    ahead: reader.asked > reader.next,
+                    candidates: ReplicaSet::first(1),
+                    holders: Holders::UNKNOWN,
+                    pinned: ReplicaSet::EMPTY,
+                    hedge: false,
+                    stream: i as u64,
+                    open: Default::default(),
+                    start: reader.asked * MIB,
+                };
+                reader.wants.insert(reader.asked, scheduler.want(want));
+                reader.asked += 1;
+            }
+        }
+        let mut out = Vec::new();
+        scheduler.next(now, &mut out);
+        flying.extend(out);
+        now += Duration::from_millis(10);
+        let Dispatch { attempt, item: (i, segment), .. } = flying.pop_front().expect("work");
+        scheduler.finished(attempt, Outcome::Delivered(MIB), now);
+        readers[i].wants.remove(&segment);
+        readers[i].here.insert(segment);
+    }
+    readers.iter().map(|reader| reader.next).collect()
+}
+
+#[test]
+fn readers_with_longer_windows_get_no_more_than_others() {
+    let windows: Vec<u64> = (0..32).map(|i| [0, 1, 2, 16][i % 4]).collect();
+    let got = shares(&windows, 3200);
+    let (least, most) = (got.iter().min().unwrap(), got.iter().max().unwrap());
+    assert!(*most as f64 <= 1.2 * *least as f64, "{got:?}");
 }
 
 /// A replica as a property test has it: MiB/s in stretches of 0.7 s, latency in

@@ -1,6 +1,6 @@
 //! The budget and the line of those who wait for it.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,7 +25,9 @@ struct Inner {
 #[derive(Default)]
 struct State {
     used: u64,
-    waiters: VecDeque<(u64, Grant)>,
+    /// By turn, and as they came.
+    waiters: BTreeMap<(u64, u64), (u64, Grant)>,
+    came: u64,
 }
 
 /// A claim of some bytes; given back when dropped.
@@ -75,11 +77,15 @@ impl Budget {
     }
 
     /// Stands in line for `bytes`; [`Budget::settle`] calls `grant` with them.
-    /// A claim larger than the whole budget is cut to it.
-    pub fn wait(&self, bytes: u64, grant: impl FnOnce(Reservation) + Send + 'static) {
+    /// Who has the smaller `turn` stands before others; turns must grow in time,
+    /// so that everybody's comes. A claim larger than the whole budget is cut to
+    /// it.
+    pub fn wait(&self, turn: u64, bytes: u64, grant: impl FnOnce(Reservation) + Send + 'static) {
         let bytes = bytes.min(self.inner.limit);
         let mut state = self.inner.state.lock();
-        state.waiters.push_back((bytes, Box::new(grant)));
+        state.came += 1;
+        let place = (turn, state.came);
+        state.waiters.insert(place, (bytes, Box::new(grant)));
         self.inner.waiting.store(true, Ordering::Release);
     }
 
@@ -88,7 +94,7 @@ impl Budget {
         self.inner.waiting.load(Ordering::Acquire)
     }
 
-    /// Serves the line as far as the budget goes, first come, first served.
+    /// Serves the line, in order, as far as the budget goes.
     ///
     /// Giving back does not do this by itself: a buffer may be dropped under
     /// any lock, and a grant takes locks. Call it where none is held.
@@ -96,7 +102,7 @@ impl Budget {
         while self.is_waited_for() {
             let (bytes, grant) = {
                 let mut state = self.inner.state.lock();
-                let Some(&(bytes, _)) = state.waiters.front() else {
+                let Some((&place, &(bytes, _))) = state.waiters.first_key_value() else {
                     self.inner.waiting.store(false, Ordering::Release);
                     return;
                 };
@@ -104,8 +110,7 @@ impl Budget {
                     return;
                 }
                 state.used += bytes;
-                let (_, grant) = state.waiters.pop_front().expect("the line has a front");
-                (bytes, grant)
+                state.waiters.remove(&place).expect("the line has a front")
             };
             grant(Reservation { inner: Arc::clone(&self.inner), bytes });
         }
@@ -114,7 +119,7 @@ impl Budget {
     /// How many bytes the first in line is short of; 0 where nobody waits.
     pub fn shortage(&self) -> u64 {
         let state = self.inner.state.lock();
-        let wanted = state.waiters.front().map_or(0, |(bytes, _)| *bytes);
+        let wanted = state.waiters.values().next().map_or(0, |(bytes, _)| *bytes);
         (state.used + wanted).saturating_sub(self.inner.limit)
     }
 }
@@ -171,9 +176,9 @@ mod tests {
         let budget = Budget::new(10);
         let all = budget.claim(10).unwrap();
         let served = Arc::new(Mutex::new(Vec::new()));
-        for (name, bytes) in [("large", 8), ("small", 2), ("later", 5)] {
+        for (name, turn, bytes) in [("large", 0, 8), ("later", 7, 5), ("small", 0, 2)] {
             let served = Arc::clone(&served);
-            budget.wait(bytes, move |claim| served.lock().push((name, claim)));
+            budget.wait(turn, bytes, move |claim| served.lock().push((name, claim)));
         }
         budget.settle();
         assert!(served.lock().is_empty());

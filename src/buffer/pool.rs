@@ -42,7 +42,15 @@ struct Idle {
 struct Block {
     memory: NonNull<u8>,
     layout: Layout,
+    /// Whether it is a mapping of its own.
+    mapped: bool,
 }
+
+/// Blocks from this size are mapped, so that one that is freed is gone. The
+/// allocator would keep it: with 256 readers, whose windows' blocks came and went
+/// in several sizes, it held 100 MiB beyond a budget of 256. Not the small ones:
+/// the kernel allows 65530 mappings.
+const MAPPED_FROM: usize = 128 * 1024;
 
 // SAFETY: a block is the only owner of its allocation, which no thread is tied to.
 unsafe impl Send for Block {}
@@ -52,17 +60,39 @@ unsafe impl Sync for Block {}
 impl Block {
     fn new(bytes: usize) -> Self {
         let layout = Layout::from_size_align(bytes, PAGE).expect("a buffer size fits a layout");
+        if let Some(memory) = map(bytes) {
+            return Self { memory, layout, mapped: true };
+        }
         // SAFETY: the size is a power of two of at least a page, so not zero.
         let memory = unsafe { alloc_zeroed(layout) };
         let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { memory, layout }
+        Self { memory, layout, mapped: false }
     }
+}
+
+/// A mapping of its own for a large block, if there is room for it.
+fn map(bytes: usize) -> Option<NonNull<u8>> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    if bytes < MAPPED_FROM {
+        return None;
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new private mapping, at no address in particular, zeroed.
+    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+    NonNull::new(memory.ok()?.cast())
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout and freed only here.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) }
+        let memory = self.memory.as_ptr();
+        if self.mapped {
+            // SAFETY: mapped in `new` with this size and unmapped only here.
+            let unmapped = unsafe { rustix::mm::munmap(memory.cast(), self.layout.size()) };
+            debug_assert!(unmapped.is_ok(), "{unmapped:?}");
+        } else {
+            // SAFETY: allocated in `new` with this layout and freed only here.
+            unsafe { dealloc(memory, self.layout) }
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::fetch::{Fetch, Next};
-use super::{ReadError, Reader, SMALL};
+use super::visit::SMALL;
+use super::{ReadError, Reader};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;

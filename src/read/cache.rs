@@ -2,58 +2,113 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::fetch::{Fetch, Stage};
 use crate::buffer::size_class;
 
-/// What may be forgotten when memory is short: first what has been read, the
-/// longest ago first, then what was fetched ahead, the oldest first.
+/// What may be forgotten when memory is short: what has been read, and what was
+/// fetched ahead or is read in part; of each what came first.
 #[derive(Default)]
 pub(super) struct Cache {
-    used: Mutex<VecDeque<Weak<Fetch>>>,
-    ahead: Mutex<VecDeque<Weak<Fetch>>>,
+    used: Queue,
+    ahead: Queue,
+}
+
+#[derive(Default)]
+struct Queue(Mutex<VecDeque<(Instant, Weak<Fetch>)>>);
+
+/// Where a segment is listed. What has been read may still be in both queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Listed {
+    #[default]
+    Nowhere,
+    Ahead,
+    Used,
 }
 
 /// Dead entries are swept out when a queue has grown to this length, and to
 /// twice what was alive then.
 const SWEEP_AT: usize = 1024;
 
+/// What lies there unread for so long is given up for other readahead as well:
+/// longer than a reader in good use of his window takes to get to its end.
+const STALE: Duration = Duration::from_secs(5);
+
 impl Cache {
     /// A segment has been read to its end and is kept for others.
     pub(super) fn used(&self, fetch: &Arc<Fetch>) {
-        push(&self.used, fetch);
+        self.used.push(fetch, Listed::Used);
     }
 
-    /// A segment has arrived ahead of its reader.
+    /// A segment has arrived ahead of its reader, or he has read a part of it.
     pub(super) fn arrived(&self, fetch: &Arc<Fetch>) {
-        push(&self.ahead, fetch);
+        self.ahead.push(fetch, Listed::Ahead);
     }
 
-    /// Forgets segments worth `bytes`, if there are so many.
-    pub(super) fn evict(&self, bytes: u64) {
-        let mut freed = 0;
-        for queue in [&self.used, &self.ahead] {
-            while freed < bytes {
-                let Some(oldest) = queue.lock().pop_front() else { break };
-                let Some(fetch) = oldest.upgrade() else { continue };
-                // A request that waits for other parts keeps its own reference;
-                // such a segment's memory would not come back.
-                let evictable = matches!(fetch.state.lock().stage, Stage::Ready(_));
-                if evictable && Arc::strong_count(&fetch) <= 2 {
-                    freed += size_class(fetch.range.len());
-                    fetch.file.forget(&fetch);
-                }
-            }
-        }
+    /// Forgets segments worth `bytes` that have been read, if there are so many;
+    /// returns how many bytes that was.
+    pub(super) fn evict_used(&self, bytes: u64) -> u64 {
+        self.used.evict(bytes, |_| true)
+    }
+
+    /// The same with those that have arrived ahead.
+    pub(super) fn evict_ahead(&self, bytes: u64) -> u64 {
+        self.ahead.evict(bytes, |_| true)
+    }
+
+    /// The same with those that have been read, and then those that nobody has
+    /// come for in a long time.
+    pub(super) fn evict_stale(&self, bytes: u64, now: Instant) {
+        let freed = self.evict_used(bytes);
+        let stale = |since| now.saturating_duration_since(since) >= STALE;
+        self.ahead.evict(bytes.saturating_sub(freed), stale);
     }
 }
 
-fn push(queue: &Mutex<VecDeque<Weak<Fetch>>>, fetch: &Arc<Fetch>) {
-    let mut queue = queue.lock();
-    if queue.len() >= SWEEP_AT && queue.len() == queue.capacity() {
-        queue.retain(|entry| entry.strong_count() > 0);
+impl Queue {
+    fn push(&self, fetch: &Arc<Fetch>, listed: Listed) {
+        {
+            let mut state = fetch.state.lock();
+            let here = matches!(state.stage, Stage::Ready(_));
+            if !here || state.listed >= listed {
+                return;
+            }
+            state.listed = listed;
+        }
+        let mut queue = self.0.lock();
+        if queue.len() >= SWEEP_AT && queue.len() == queue.capacity() {
+            queue.retain(|(_, entry)| entry.strong_count() > 0);
+        }
+        queue.push_back((Instant::now(), Arc::downgrade(fetch)));
     }
-    queue.push_back(Arc::downgrade(fetch));
+
+    fn evict(&self, bytes: u64, may: impl Fn(Instant) -> bool) -> u64 {
+        let mut freed = 0;
+        let mut left = self.0.lock().len();
+        while freed < bytes && left > 0 {
+            left -= 1;
+            let oldest = {
+                let mut queue = self.0.lock();
+                match queue.front() {
+                    Some((since, entry)) if may(*since) || entry.strong_count() == 0 => {}
+                    _ => break,
+                }
+                queue.pop_front()
+            };
+            let Some((since, entry)) = oldest else { break };
+            let Some(fetch) = entry.upgrade() else { continue };
+            // A request that waits for other parts keeps its own reference; such
+            // a segment's memory would not come back now, but will later.
+            if Arc::strong_count(&fetch) <= 2 {
+                freed += size_class(fetch.range.len());
+                fetch.file.forget(&fetch);
+            } else {
+                self.0.lock().push_back((since, entry));
+            }
+        }
+        freed
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::cache::Listed;
 use super::file::OpenFile;
 use super::gather::Gather;
 use crate::backend::BackendError;
@@ -39,6 +40,8 @@ pub(super) struct State {
     /// Whether some byte was promised to two, or out of order: pages, which can
     /// be taken once, will not do.
     pub(super) shared: bool,
+    /// Where it waits to be given up when memory is short.
+    pub(super) listed: Listed,
     /// The most telling error so far.
     error: Option<BackendError>,
 }
@@ -85,6 +88,7 @@ impl Fetch {
             consumed: 0,
             promised: range.start,
             shared: false,
+            listed: Listed::Nowhere,
             error: None,
         };
         Self { file, range, state: Mutex::new(state) }

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -46,6 +46,9 @@ pub struct OpenFile {
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
     readers: AtomicUsize,
+    /// Whether nobody will read it again: its segments are not kept, as they
+    /// and the file would keep each other.
+    retired: AtomicBool,
     /// When a read of it last passed its deadline.
     timed_out: Mutex<Option<Instant>>,
 }
@@ -107,6 +110,7 @@ impl OpenFile {
             open: AtomicReplicaSet::default(),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
+            retired: AtomicBool::new(false),
             timed_out: Mutex::new(None),
         }
     }
@@ -275,6 +279,16 @@ impl OpenFile {
                 self.refused.put(id, false);
             }
         }
+    }
+
+    /// Nobody will read it again. Call it before its segments are forgotten.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether nobody will read it again.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// So many handles read it.

@@ -121,6 +121,9 @@ pub struct Assigner<K> {
     backlog: ReplicaMap<f64>,
     planned_runs: ReplicaMap<Run>,
     own: ReplicaMap<f64>,
+    taken: ReplicaMap<f64>,
+    lent: ReplicaMap<f64>,
+    in_hand: ReplicaMap<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +146,9 @@ impl<K: Copy> Assigner<K> {
             backlog: ReplicaMap::default(),
             planned_runs: ReplicaMap::default(),
             own: ReplicaMap::default(),
+            taken: ReplicaMap::default(),
+            lent: ReplicaMap::default(),
+            in_hand: ReplicaMap::default(),
         }
     }
 
@@ -238,11 +244,12 @@ impl<K: Copy> Assigner<K> {
     fn lend(&mut self, loads: &ReplicaMap<Load>) {
         // What each has of its own up to the segment at hand, and what was
         // taken from it before that.
-        self.own.refill(loads, |load| load.work);
-        let mut taken: ReplicaMap<f64> = loads.map(|_, _| 0.0);
-        let mut lent: ReplicaMap<f64> = loads.map(|_, _| 0.0);
-        let mut in_hand: ReplicaMap<u64> = loads.map(|_, load| load.remote_in_flight);
-        for planned in &mut self.plan {
+        let Self { plan, backlog, own, taken, lent, in_hand, .. } = self;
+        own.refill(loads, |load| load.work);
+        taken.refill(loads, |_| 0.0);
+        lent.refill(loads, |_| 0.0);
+        in_hand.refill(loads, |load| load.remote_in_flight);
+        for planned in plan {
             let Planned { demand, replica, .. } = *planned;
             let home = &loads[replica];
             let kept = planned.before - taken[replica];
@@ -254,9 +261,9 @@ impl<K: Copy> Assigner<K> {
                 demand.candidates.minus(demand.holders.local).iter().filter(|id| *id != replica)
             {
                 let backlog = if demand.ahead {
-                    self.backlog[id] - taken[id] + lent[id]
+                    backlog[id] - taken[id] + lent[id]
                 } else {
-                    self.own[id] + lent[id]
+                    own[id] + lent[id]
                 };
                 let load = &loads[id];
                 // One segment shows whether it pays.
@@ -281,7 +288,7 @@ impl<K: Copy> Assigner<K> {
                     in_hand[id] += demand.bytes;
                     planned.replica = id;
                 }
-                None => self.own[replica] += planned.work,
+                None => own[replica] += planned.work,
             }
         }
     }

@@ -151,35 +151,6 @@ fn sixty_four_readers_of_one_file_fetch_it_about_once() {
 }
 
 #[test]
-fn many_files_at_once_never_exceed_the_budget() {
-    let room = tree();
-    for i in 0..64 {
-        fs::write(root(&room).join(format!("f{i}")), bytes(MIB + i, i as u64)).unwrap();
-    }
-    let setup = Setup {
-        read: "cache = \"direct\"\nsegment_size = \"256KiB\"",
-        rest: "[memory]\nbudget = \"4MiB\"",
-        ..Setup::default()
-    };
-    let rig = Arc::new(mount(room, &setup));
-    let readers: Vec<_> = (0..64)
-        .map(|i| {
-            let rig = Arc::clone(&rig);
-            std::thread::spawn(move || {
-                let got = fs::read(rig.at(format!("f{i}"))).unwrap();
-                assert!(got == bytes(MIB + i, i as u64), "file {i}");
-                let g = rig.status().gauges;
-                assert!(g.buffer_used.max(g.buffer_memory) <= g.buffer_budget, "{g:?}");
-            })
-        })
-        .collect();
-    for reader in readers {
-        reader.join().unwrap();
-    }
-    rig.expect_quiet();
-}
-
-#[test]
 fn random_readers_cost_what_they_ask_for() {
     let setup = Setup { read: "cache = \"direct\"", ..Setup::default() };
     let (rig, content) = one_file(32 * MIB, &setup);

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Backend, Directory, FaultScript, Faulty, RateLimited};
@@ -161,6 +162,28 @@ impl Rig {
     /// Bytes that the replicas delivered.
     pub(crate) fn delivered(&self) -> u64 {
         self.status().replicas.iter().map(|replica| replica.counters.bytes).sum()
+    }
+
+    /// Does `work`, and looks all the while whether the memory for data is within
+    /// the budget.
+    pub(crate) fn within_budget<T>(&self, work: impl FnOnce() -> T) -> T {
+        let over = AtomicBool::new(false);
+        let (over, most) = (&over, AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let g = self.status().gauges;
+                    let used = g.buffer_used.max(g.buffer_memory);
+                    most.fetch_max(used, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            });
+            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            over.store(true, Ordering::Relaxed);
+            let (most, budget) = (most.load(Ordering::Relaxed), self.status().gauges.buffer_budget);
+            assert!((1..=budget).contains(&most), "{most} bytes of a budget of {budget}");
+            ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Nothing is left open, waiting, in flight or in memory. The kernel sends

@@ -1,0 +1,109 @@
+//! Who gives up memory when it is short, and how much of it readahead may have.
+//!
+//! In this order: what has been read and is kept for others; what was to be
+//! fetched ahead and has not been sent, the least urgent first, because that
+//! costs nothing but its place in the queue; what has arrived ahead of its
+//! reader, the oldest first. So who waits for data does not wait for memory that
+//! others hold for data that nobody waits for, however the readers came to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Reader;
+use super::fetch::Fetch;
+use super::plan::{self, Piece};
+use crate::buffer::size_class;
+use crate::scheduler::Scheduler;
+use crate::volume::ByteRange;
+
+impl Reader {
+    /// The most that a request for `range` can need.
+    pub(super) fn cost(&self, range: ByteRange) -> u64 {
+        plan::cover(range, std::iter::empty::<(ByteRange, ())>(), self.policy.segment)
+            .iter()
+            .map(missing_cost)
+            .sum()
+    }
+
+    /// How long a window may be now: the readers share what the budget has for
+    /// readahead. None where it would be shorter than what the reader asks for at
+    /// once (`request` bytes): so many readers keep the replicas busy without,
+    /// and who is lucky to get one would be served before the others.
+    pub(super) fn window(&self, request: u64) -> u64 {
+        let readers = self.crowd.size() as u64;
+        let share = self.policy.budget / 2 / readers;
+        if share < request { 0 } else { self.policy.readahead_max.min(share) }
+    }
+
+    /// Gives memory to those who wait in line for it.
+    pub(super) fn make_room(&self) {
+        let budget = self.buffers.budget();
+        budget.settle();
+        let shortage = budget.shortage();
+        if shortage > 0 {
+            self.free(shortage);
+            budget.settle();
+        }
+    }
+
+    /// Frees `bytes`, if there are so many that nobody waits for.
+    pub(super) fn free(&self, bytes: u64) {
+        let mut freed = self.cache.evict_used(bytes);
+        if freed < bytes {
+            freed += self.give_up(bytes - freed);
+        }
+        if freed < bytes {
+            self.cache.evict_ahead(bytes - freed);
+        }
+    }
+
+    /// Gives up what was to be fetched ahead and has not been sent; returns how
+    /// many bytes that was.
+    fn give_up(&self, bytes: u64) -> u64 {
+        let mut freed = 0;
+        let unsent: Vec<Arc<Fetch>> = {
+            let scheduler = self.scheduler.lock();
+            let mut found = 0;
+            let enough = |fetch: &Arc<Fetch>| {
+                let more = found < bytes;
+                found += size_class(fetch.range.len());
+                more
+            };
+            scheduler.ahead().map(|want| &want.item).cloned().take_while(enough).collect()
+        };
+        for fetch in unsent {
+            // The file's segments first, so that nobody joins it meanwhile.
+            let mut segments = fetch.file.segments.lock();
+            if abandon(&fetch, &mut segments, &mut self.scheduler.lock()) {
+                freed += size_class(fetch.range.len());
+            }
+        }
+        freed
+    }
+}
+
+/// Ends a segment that has not been sent and that nobody waits for, if it is
+/// one. Takes its file's segments, locked.
+pub(super) fn abandon(
+    fetch: &Arc<Fetch>,
+    segments: &mut BTreeMap<u64, Arc<Fetch>>,
+    scheduler: &mut Scheduler<Arc<Fetch>>,
+) -> bool {
+    let abandoned = fetch.abandon();
+    if abandoned {
+        if let Some(want) = fetch.state.lock().want.take() {
+            scheduler.cancel(want);
+        }
+        if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
+            segments.remove(&fetch.range.start);
+        }
+    }
+    abandoned
+}
+
+pub(super) fn missing_cost<K>(piece: &Piece<K>) -> u64 {
+    match piece {
+        Piece::Missing(part) => size_class(part.len()),
+        Piece::Known(..) => 0,
+    }
+}
