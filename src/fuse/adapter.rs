@@ -162,7 +162,6 @@ impl fuser::Filesystem for Adapter {
             let _ = config.add_capabilities(capability);
         }
         let _ = config.set_max_background(self.max_background);
-        let _ = config.set_congestion_threshold(self.max_background);
         // This library derives the largest read from the largest write; above
         // its own limit it says what that is.
         let most = u32::try_from(self.max_request).unwrap_or(u32::MAX);
