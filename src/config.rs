@@ -166,6 +166,8 @@ pub enum CachePolicy {
     Kernel,
     /// Nobody: every read reaches fanfs.
     Direct,
+    /// One or the other, decided for each open.
+    Auto,
 }
 
 /// The buffer budget.

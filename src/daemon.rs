@@ -9,6 +9,7 @@
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
 mod explaining;
+mod memory;
 mod placing;
 mod tuning;
 
@@ -22,10 +23,10 @@ use parking_lot::Mutex;
 use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
-use crate::config::{Affinity, CachePolicy, Config};
+use crate::config::{Affinity, Config};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
-use crate::fs::{Fs, FsPolicy, PinnedTimes};
+use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
@@ -337,7 +338,6 @@ impl Core {
             budget: config.memory.budget,
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
-            keep: config.read.cache == CachePolicy::Direct,
         };
         let locator = Arc::new(locator);
         let reader = Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), locator);
@@ -347,6 +347,10 @@ impl Core {
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
             attribute_ttl: config.fuse.attribute_ttl,
+            caching: CachingPolicy {
+                cache: config.read.cache,
+                memory: memory::available(),
+            },
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
@@ -373,7 +377,6 @@ impl Core {
             dev: extra.dev,
             exec: !extra.noexec,
             threads: self.config.fuse.threads,
-            cache: self.config.read.cache,
             max_background: MAX_BACKGROUND,
             max_request: self.config.memory.budget / REQUESTS_IN_BUDGET,
         }

@@ -14,6 +14,7 @@
 //! - Paths sent to replicas are made of names that the kernel looked up, with no
 //!   `.` or `..` among them.
 
+mod caching;
 mod call;
 mod directory;
 mod error;
@@ -23,6 +24,7 @@ mod inode;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -35,6 +37,7 @@ use call::{Caller, Spot};
 use handle::{FileHandle, Handles};
 use inode::Inodes;
 
+pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
@@ -57,7 +60,10 @@ pub struct Entry {
 pub struct Opened {
     /// Names the handle in later calls.
     pub handle: u64,
-    /// Whether what the kernel has cached of the file is still good.
+    /// Who caches what is read through it.
+    pub caching: Caching,
+    /// Whether what the kernel has cached of the file is still good; whoever
+    /// caches, or pages of another version would stay.
     pub unchanged: bool,
 }
 
@@ -72,6 +78,8 @@ pub struct FsPolicy {
     pub attempt_deadline: Duration,
     /// How long the kernel may trust attributes.
     pub attribute_ttl: Duration,
+    /// Who caches file data.
+    pub caching: CachingPolicy,
 }
 
 /// One volume as a file system.
@@ -81,6 +89,8 @@ pub struct Fs {
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
+    /// Whether the kernel maps files that are open direct.
+    maps_direct: AtomicBool,
 }
 
 /// What is open and known, as `fanfs status` shows it.
@@ -107,6 +117,7 @@ impl Fs {
         Arc::new(Self {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
+            maps_direct: AtomicBool::new(false),
             caller: Arc::new(caller),
             reader,
             policy,
@@ -137,6 +148,11 @@ impl Fs {
     /// How the affinity rules do, in their order.
     pub fn pinned(&self) -> Vec<PinnedTimes> {
         self.caller.pinned()
+    }
+
+    /// The kernel maps files that are open direct, or it does not.
+    pub fn maps_direct(&self, it_does: bool) {
+        self.maps_direct.store(it_does, Ordering::Relaxed);
     }
 
     /// How long the kernel may trust what it is told.
@@ -333,21 +349,26 @@ impl Fs {
             done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
                 let (mode, version) = (fs.policy.mode, attr.version());
                 let make = || fs.reader.file(path.clone(), version, mode);
-                let (cached, (open, retired)) = {
+                let can_map = fs.maps_direct.load(Ordering::Relaxed);
+                let (cached, caching, (open, retired)) = {
                     let mut inodes = fs.inodes.lock();
                     if !inodes.is_same(ino, replica, &attr) {
                         return Err(Errno::STALE);
                     }
                     let opened = (replica, file);
                     let cached = inodes.opened(ino, version);
-                    (cached, fs.handles.open_inode(ino, version, mode, opened, make))
+                    let small = inodes.is_read_in_small_blocks(ino);
+                    let caching = fs.policy.caching.choose(version.size, small, can_map);
+                    let open = fs.handles.open_inode(ino, version, mode, opened, caching, make);
+                    (cached, caching, open)
                 };
                 if let Some(old) = retired {
                     fs.reader.retire(&old);
                 }
                 let unchanged = cached.is_good();
-                let handle = fs.handles.insert_file(ino, open, cached, fs.reader.handle());
-                Ok(Opened { handle, unchanged })
+                let read = fs.reader.handle();
+                let handle = fs.handles.insert_file(ino, open, cached, caching, read);
+                Ok(Opened { handle, caching, unchanged })
             }));
         });
     }
@@ -361,6 +382,7 @@ impl Fs {
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.cached.read();
+        file.blocks.read(range.len());
         let current = file.inode.current();
         let at_end = range.start >= current.version().size;
         if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
@@ -416,6 +438,9 @@ impl Fs {
     /// Closes a file or directory.
     pub fn release(&self, handle: u64) {
         let closed = self.handles.remove(handle);
+        if let Some((ino, small)) = closed.small_blocks {
+            self.inodes.lock().read_in_small_blocks(ino, small);
+        }
         if let Some(read) = closed.read {
             self.reader.close(&read);
         }

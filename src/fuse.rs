@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crate::config::CachePolicy;
 use crate::fs::Fs;
 use adapter::Adapter;
 
@@ -37,8 +36,6 @@ pub struct MountOptions {
     pub exec: bool,
     /// Session threads.
     pub threads: usize,
-    /// Who caches file data.
-    pub cache: CachePolicy,
     /// Requests that the kernel may have under way in the background.
     pub max_background: u16,
     /// Most bytes that one request may ask for.

@@ -407,7 +407,7 @@ impl Reader {
                 state.consumed += bytes;
                 state.consumed >= fetch.range.len()
             };
-            if used_up && !(self.policy.keep && fetch.file.readers() > 1) {
+            if used_up && !(fetch.file.keeps() && fetch.file.readers() > 1) {
                 fetch.file.forget(&fetch);
             } else if used_up {
                 self.cache.used(&fetch);

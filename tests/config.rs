@@ -47,7 +47,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.max_in_flight, 32 << 20);
     assert_eq!(config.read.deadline, Duration::from_secs(30));
     assert_eq!(config.read.attempt_deadline, Duration::from_secs(5));
-    assert_eq!(config.read.cache, CachePolicy::Kernel);
+    assert_eq!(config.read.cache, CachePolicy::Auto);
     assert_eq!(config.memory.budget, 256 << 20);
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.fuse.threads, cpus.clamp(2, 8));

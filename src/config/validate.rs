@@ -17,8 +17,11 @@ use crate::volume::{MAX_REPLICAS, Mode};
 /// `volume.mode` as written.
 const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
 /// `read.cache` as written.
-const CACHES: [(&str, CachePolicy); 2] =
-    [("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+const CACHES: [(&str, CachePolicy); 3] = [
+    ("auto", CachePolicy::Auto),
+    ("kernel", CachePolicy::Kernel),
+    ("direct", CachePolicy::Direct),
+];
 /// `volume.access` as written; "rw" has its own message.
 const ACCESSES: [(&str, Access); 1] = [("ro", Access::ReadOnly)];
 
@@ -212,7 +215,7 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         deadline: deadline.0,
         attempt_deadline: attempt_deadline.0,
         cache: match written.cache.as_deref() {
-            None => CachePolicy::Kernel,
+            None => defaults::CACHE,
             Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,
         },
     })

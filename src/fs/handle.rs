@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::caching::Blocks;
 use super::inode::Cached;
-use super::{Ino, Listing};
+use super::{Caching, Ino, Listing};
 use crate::backend::BackendFile;
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
@@ -24,6 +25,8 @@ pub(super) struct Handles {
 struct Counted {
     inode: Arc<OpenInode>,
     handles: usize,
+    /// Those of them that are direct.
+    direct: usize,
 }
 
 /// A regular file that is open: all its handles read the same version.
@@ -49,6 +52,8 @@ pub(super) struct FileHandle {
     pub(super) ino: Ino,
     pub(super) inode: Arc<OpenInode>,
     pub(super) cached: Cached,
+    caching: Caching,
+    pub(super) blocks: Arc<Blocks>,
     pub(super) read: Arc<ReadHandle>,
 }
 
@@ -65,6 +70,9 @@ pub(super) struct Closed {
     pub(super) read: Option<Arc<ReadHandle>>,
     /// The file's version, where this was its last handle.
     pub(super) last: Option<Arc<OpenFile>>,
+    /// Whether its reader took small blocks, where it was a direct one and that
+    /// can be said.
+    pub(super) small_blocks: Option<(Ino, bool)>,
 }
 
 #[derive(Default)]
@@ -72,6 +80,20 @@ struct Kept {
     listing: Option<Arc<Listing>>,
     /// Whether it has been read from the start.
     begun: bool,
+}
+
+impl Counted {
+    fn count(&mut self, caching: Caching, by: isize) {
+        self.handles = self.handles.saturating_add_signed(by);
+        if caching == Caching::Direct {
+            self.direct = self.direct.saturating_add_signed(by);
+        }
+        let file = self.inode.current();
+        file.set_readers(self.handles);
+        // Where the kernel caches for all of them, keeping it here as well would
+        // be in vain.
+        file.set_keep(self.direct > 0);
+    }
 }
 
 impl OpenInode {
@@ -130,20 +152,22 @@ impl Handles {
         version: FileVersion,
         mode: Mode,
         opened: (ReplicaId, Arc<dyn BackendFile>),
+        caching: Caching,
         make: impl Fn() -> OpenFile,
     ) -> (Arc<OpenInode>, Option<Arc<OpenFile>>) {
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
-            counted.handles += 1;
             let retired = counted.inode.adopt_opened(version, mode, Some(opened), make);
-            counted.inode.current().set_readers(counted.handles);
+            counted.count(caching, 1);
             return (Arc::clone(&counted.inode), retired);
         }
         let file = make();
         file.opened_by(opened.0, opened.1);
         let current = Current { file: Arc::new(file), checked: Instant::now() };
         let inode = Arc::new(OpenInode { state: Mutex::new(current) });
-        inodes.insert(ino, Counted { inode: Arc::clone(&inode), handles: 1 });
+        let mut counted = Counted { inode: Arc::clone(&inode), handles: 0, direct: 0 };
+        counted.count(caching, 1);
+        inodes.insert(ino, counted);
         (inode, None)
     }
 
@@ -152,9 +176,11 @@ impl Handles {
         ino: Ino,
         inode: Arc<OpenInode>,
         cached: Cached,
+        caching: Caching,
         read: ReadHandle,
     ) -> u64 {
-        self.insert(Handle::File(FileHandle { ino, inode, cached, read: Arc::new(read) }))
+        let (read, blocks) = (Arc::new(read), Arc::default());
+        self.insert(Handle::File(FileHandle { ino, inode, cached, caching, blocks, read }))
     }
 
     pub(super) fn insert_directory(&self, ino: Ino) -> u64 {
@@ -175,13 +201,17 @@ impl Handles {
         let mut inodes = self.inodes.lock();
         let mut last = None;
         if let Some(counted) = inodes.get_mut(&file.ino) {
-            counted.handles -= 1;
-            counted.inode.current().set_readers(counted.handles);
+            counted.count(file.caching, -1);
             if counted.handles == 0 {
                 last = inodes.remove(&file.ino).map(|counted| counted.inode.current());
             }
         }
-        Closed { read: Some(file.read), last }
+        let small = file.blocks.are_small().filter(|_| file.caching == Caching::Direct);
+        Closed {
+            read: Some(file.read),
+            last,
+            small_blocks: small.map(|small| (file.ino, small)),
+        }
     }
 
     /// An open file.

@@ -16,14 +16,12 @@ use fuser::{
 
 use super::MountOptions;
 use crate::backend::{FileKind, SeekTo, Timestamp};
-use crate::config::CachePolicy;
-use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing};
+use crate::fs::{Answer, Caching, Entry, Errno, Fs, Ino, Listing};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
 pub(super) struct Adapter {
     fs: Arc<Fs>,
-    cache: CachePolicy,
     max_background: u16,
     max_request: u64,
     ttl: Duration,
@@ -44,7 +42,6 @@ impl Adapter {
         let ttl = fs.attribute_ttl();
         Self {
             fs,
-            cache: options.cache,
             max_background: options.max_background,
             max_request: options.max_request,
             ttl,
@@ -160,10 +157,11 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             let _ = config.add_capabilities(capability);
         }
+        let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        self.fs.maps_direct(maps_direct.is_ok());
         let _ = config.set_max_background(self.max_background);
         // This library derives the largest read from the largest write; above
         // its own limit it says what that is.
@@ -208,17 +206,11 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let cache = self.cache;
         self.fs.open(ino(number), move |answer| match answer {
             Ok(opened) => {
                 let mut flags = FopenFlags::FOPEN_NOFLUSH;
-                match cache {
-                    CachePolicy::Direct => flags |= FopenFlags::FOPEN_DIRECT_IO,
-                    CachePolicy::Kernel if opened.unchanged => {
-                        flags |= FopenFlags::FOPEN_KEEP_CACHE
-                    }
-                    CachePolicy::Kernel => {}
-                }
+                flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
+                flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
                 reply.opened(FileHandle(opened.handle), flags);
             }
             Err(error) => reply.error(errno(error)),

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -42,6 +42,8 @@ pub struct OpenFile {
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
     readers: AtomicUsize,
+    /// Whether segments that have been read are kept for its other readers.
+    keep: AtomicBool,
     /// When a read of it last passed its deadline.
     timed_out: Mutex<Option<Instant>>,
 }
@@ -102,6 +104,7 @@ impl OpenFile {
             refused: AtomicU64::new(0),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
+            keep: AtomicBool::new(false),
             timed_out: Mutex::new(None),
         }
     }
@@ -115,6 +118,7 @@ impl OpenFile {
 
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
+        self.set_keep(older.keeps());
         for (id, slot) in self.replicas.iter() {
             if let Held::Older(file) | Held::Open(file) = &*older.replicas[id].held.lock() {
                 *slot.held.lock() = Held::Older(Arc::clone(file));
@@ -285,6 +289,17 @@ impl OpenFile {
     /// How many handles read it.
     pub fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
+    }
+
+    /// Keep segments that have been read for its other readers, or do not. Not
+    /// worth it where the kernel caches them.
+    pub fn set_keep(&self, keep: bool) {
+        self.keep.store(keep, Ordering::Relaxed);
+    }
+
+    /// Whether segments that have been read are kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.keep.load(Ordering::Relaxed)
     }
 
     /// The known segments that meet `range`, in order.

@@ -38,7 +38,4 @@ pub struct ReadPolicy {
     pub deadline: Duration,
     /// How long one replica may take before another is asked.
     pub attempt_deadline: Duration,
-    /// Keep segments that have been read for the file's other readers. Not
-    /// where the kernel caches them anyway.
-    pub keep: bool,
 }

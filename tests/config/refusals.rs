@@ -347,7 +347,7 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\ncache = 'none'\n",
-            "v.toml:7: key `read.cache`: \"none\" is not known; use \"kernel\" or \"direct\"",
+            "v.toml:7: key `read.cache`: \"none\" is not known; use \"auto\" or \"kernel\" or \"direct\"",
         ),
         (
             "[read.cache]\nx = 1\n",
