@@ -21,6 +21,7 @@ mod pool;
 mod rate_limit;
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -81,6 +82,12 @@ pub trait BackendFile: Send + Sync {
     /// Reads into `buf` from `offset`; returns the number of bytes, 0 at the
     /// end of the file. Like pread(2), it may return fewer than asked for.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+
+    /// The file as the kernel can read it by itself; `None` where reading it
+    /// takes more than a descriptor.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;

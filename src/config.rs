@@ -157,6 +157,17 @@ pub struct Read {
     pub attempt_deadline: Duration,
     /// Who caches file data.
     pub cache: CachePolicy,
+    /// Which files the kernel reads from one replica by itself.
+    pub passthrough: Passthrough,
+}
+
+/// Which files the kernel reads from one replica by itself, past the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passthrough {
+    /// None.
+    Off,
+    /// All, each as a whole from one replica.
+    WholeFile,
 }
 
 /// Who caches file data between reads.

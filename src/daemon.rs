@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
-use crate::config::{Affinity, Config};
+use crate::config::{Affinity, Config, Passthrough};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
 use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes};
@@ -347,10 +347,8 @@ impl Core {
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
             attribute_ttl: config.fuse.attribute_ttl,
-            caching: CachingPolicy {
-                cache: config.read.cache,
-                memory: memory::available(),
-            },
+            caching: CachingPolicy { cache: config.read.cache, memory: memory::available() },
+            passthrough: config.read.passthrough == Passthrough::WholeFile,
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
@@ -418,6 +416,7 @@ impl Core {
             placement: self.reader.locator().status(),
             affinities: self.affinities(),
             counters: self.counters.reading(),
+            passthrough: self.fs.passthrough().into(),
             gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
         }
     }

@@ -20,6 +20,8 @@ mod directory;
 mod error;
 mod handle;
 mod inode;
+mod open;
+mod passthrough;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -36,12 +38,15 @@ use crate::volume::{ByteRange, Mode, ReplicaMap};
 use call::{Caller, Spot};
 use handle::{FileHandle, Handles};
 use inode::Inodes;
+use passthrough::Passthrough;
 
 pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
+pub use open::{OpenReply, Opened};
+pub use passthrough::{Backing, Lent, PassthroughStatus};
 
 /// What an operation is answered with.
 pub type Answer<T> = Result<T, Errno>;
@@ -53,18 +58,6 @@ pub struct Entry {
     pub ino: Ino,
     /// Its attributes; the inode number in them is the replica's.
     pub attr: Attr,
-}
-
-/// A file just opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Opened {
-    /// Names the handle in later calls.
-    pub handle: u64,
-    /// Who caches what is read through it.
-    pub caching: Caching,
-    /// Whether what the kernel has cached of the file is still good; whoever
-    /// caches, or pages of another version would stay.
-    pub unchanged: bool,
 }
 
 /// How the file system behaves.
@@ -80,6 +73,8 @@ pub struct FsPolicy {
     pub attribute_ttl: Duration,
     /// Who caches file data.
     pub caching: CachingPolicy,
+    /// Whether the kernel is to read files from one replica by itself.
+    pub passthrough: bool,
 }
 
 /// One volume as a file system.
@@ -91,6 +86,7 @@ pub struct Fs {
     handles: Handles,
     /// Whether the kernel maps files that are open direct.
     maps_direct: AtomicBool,
+    passthrough: Passthrough,
 }
 
 /// What is open and known, as `fanfs status` shows it.
@@ -113,11 +109,13 @@ impl Fs {
         counters: Arc<VolumeCounters>,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
+        let passthrough = Passthrough::new(policy.passthrough, replicas.len());
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, runtime);
         Arc::new(Self {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
             maps_direct: AtomicBool::new(false),
+            passthrough,
             caller: Arc::new(caller),
             reader,
             policy,
@@ -153,6 +151,21 @@ impl Fs {
     /// The kernel maps files that are open direct, or it does not.
     pub fn maps_direct(&self, it_does: bool) {
         self.maps_direct.store(it_does, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel is to read files from one replica by itself.
+    pub fn wants_passthrough(&self) -> bool {
+        self.passthrough.is_wanted()
+    }
+
+    /// The kernel cannot.
+    pub fn has_no_passthrough(&self, why: String) {
+        self.passthrough.is_impossible(why);
+    }
+
+    /// How that stands.
+    pub fn passthrough(&self) -> PassthroughStatus {
+        self.passthrough.status()
     }
 
     /// How long the kernel may trust what it is told.
@@ -213,7 +226,11 @@ impl Fs {
     ) {
         // The kernel names no handle for an fstat(2); any open one will do.
         let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
-        let open = named.or_else(|| self.handles.inode(ino)).map(|inode| inode.current());
+        let inode = named.or_else(|| self.handles.inode(ino));
+        // What the kernel reads by itself is what its attributes are to be of.
+        let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
+        let first = lent.as_ref().map(|backing| backing.replica);
+        let open = inode.map(|inode| inode.current());
         let path = match (self.path(ino), &open) {
             (Ok(path), _) => path,
             (Err(_), Some(open)) => open.path().to_owned(),
@@ -221,9 +238,13 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let affinity = self.inodes.lock().parent(ino).unwrap_or(ROOT);
-        self.caller.call(
+        self.caller.call_first(
+            first,
             self.spot(affinity, &path),
-            move |backend| backend.stat(&path),
+            move |replica, backend| match &lent {
+                Some(backing) if backing.replica == replica => backing.attr(),
+                _ => backend.stat(&path),
+            },
             move |answer| {
                 let same = |(replica, attr): &(_, Attr)| {
                     ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
@@ -330,49 +351,6 @@ impl Fs {
         }
     }
 
-    /// Opens a regular file for reading.
-    pub fn open(self: &Arc<Self>, ino: Ino, done: impl FnOnce(Answer<Opened>) + Send + 'static) {
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
-        };
-        let fs = Arc::clone(self);
-        let open = {
-            let path = path.clone();
-            move |backend: &dyn Backend| {
-                let file = backend.open(&path)?;
-                let attr = file.attr()?;
-                Ok((file, attr))
-            }
-        };
-        self.caller.call(self.spot(ino, &path), open, move |answer| {
-            done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
-                let (mode, version) = (fs.policy.mode, attr.version());
-                let make = || fs.reader.file(path.clone(), version, mode);
-                let can_map = fs.maps_direct.load(Ordering::Relaxed);
-                let (cached, caching, (open, retired)) = {
-                    let mut inodes = fs.inodes.lock();
-                    if !inodes.is_same(ino, replica, &attr) {
-                        return Err(Errno::STALE);
-                    }
-                    let opened = (replica, file);
-                    let cached = inodes.opened(ino, version);
-                    let small = inodes.is_read_in_small_blocks(ino);
-                    let caching = fs.policy.caching.choose(version.size, small, can_map);
-                    let open = fs.handles.open_inode(ino, version, mode, opened, caching, make);
-                    (cached, caching, open)
-                };
-                if let Some(old) = retired {
-                    fs.reader.retire(&old);
-                }
-                let unchanged = cached.is_good();
-                let read = fs.reader.handle();
-                let handle = fs.handles.insert_file(ino, open, cached, caching, read);
-                Ok(Opened { handle, caching, unchanged })
-            }));
-        });
-    }
-
     /// Reads a range of an open file; fewer bytes come only at its end.
     pub fn read(
         self: &Arc<Self>,
@@ -433,20 +411,6 @@ impl Fs {
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
         );
-    }
-
-    /// Closes a file or directory.
-    pub fn release(&self, handle: u64) {
-        let closed = self.handles.remove(handle);
-        if let Some((ino, small)) = closed.small_blocks {
-            self.inodes.lock().read_in_small_blocks(ino, small);
-        }
-        if let Some(read) = closed.read {
-            self.reader.close(&read);
-        }
-        if let Some(file) = closed.last {
-            self.reader.retire(&file);
-        }
     }
 
     /// What is open and known.

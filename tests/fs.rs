@@ -55,6 +55,7 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
         attempt_deadline: LONG,
         attribute_ttl: LONG,
         caching: CachingPolicy { cache, memory: 4096 },
+        passthrough: false,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
@@ -70,7 +71,7 @@ fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
     answer(|done| fs.open(ino, done))
 }
 
-fn read(fs: &Arc<Fs>, opened: Opened) -> Vec<u8> {
+fn read(fs: &Arc<Fs>, opened: &Opened) -> Vec<u8> {
     let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), done));
     data.as_slice(&mut Vec::new()).to_vec()
 }
@@ -93,21 +94,21 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
 
     let before = open(&fs, ino);
     assert!(before.unchanged && open(&fs, ino).unchanged, "there is nothing to drop");
-    assert_eq!(read(&fs, before), b"one");
+    assert_eq!(read(&fs, &before), b"one");
 
     fs::write(tree.path().join("f"), "second").unwrap();
     let first = open(&fs, ino);
     assert!(!first.unchanged);
     assert!(!open(&fs, ino).unchanged, "nobody knows that the kernel has dropped it");
-    assert_eq!(read(&fs, before), b"second");
+    assert_eq!(read(&fs, &before), b"second");
     assert!(!open(&fs, ino).unchanged, "the handle read was opened at the older version");
-    assert_eq!(read(&fs, first), b"second");
+    assert_eq!(read(&fs, &first), b"second");
     assert!(open(&fs, ino).unchanged);
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
     answer(|done| fs.attributes(ino, None, done));
-    assert_eq!(read(&fs, first), b"a third");
+    assert_eq!(read(&fs, &first), b"a third");
     assert!(!open(&fs, ino).unchanged);
 }
 
@@ -127,7 +128,7 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     assert_eq!(open(&fs, small).caching, Caching::Kernel);
     let handle = open(&fs, large);
     assert_eq!(handle.caching, Caching::Direct);
-    (0..64).for_each(|_| drop(read(&fs, handle)));
+    (0..64).for_each(|_| drop(read(&fs, &handle)));
     fs.release(handle.handle);
     assert_eq!(open(&fs, large).caching, Caching::Kernel);
 

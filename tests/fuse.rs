@@ -11,6 +11,8 @@ mod content;
 mod faults;
 #[path = "fuse/namespace.rs"]
 mod namespace;
+#[path = "fuse/passthrough.rs"]
+mod passthrough;
 #[path = "fuse/placement.rs"]
 mod placement;
 #[path = "fuse/rig.rs"]

@@ -187,6 +187,10 @@ struct DirectoryFile {
 }
 
 impl BackendFile for DirectoryFile {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.file.as_fd())
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.device.attr(self.file.as_fd())
     }

@@ -10,18 +10,18 @@ use super::error::ConfigError;
 use super::outline::{Outline, nearest};
 use super::placement;
 use super::units::{Size, Time};
-use super::{Access, CachePolicy, Config, Fuse, Memory, Read, Replica, Volume};
+use super::{Access, CachePolicy, Config, Fuse, Memory, Passthrough, Read, Replica, Volume};
 use super::{defaults, settings};
 use crate::volume::{MAX_REPLICAS, Mode};
 
 /// `volume.mode` as written.
 const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
 /// `read.cache` as written.
-const CACHES: [(&str, CachePolicy); 3] = [
-    ("auto", CachePolicy::Auto),
-    ("kernel", CachePolicy::Kernel),
-    ("direct", CachePolicy::Direct),
-];
+const CACHES: [(&str, CachePolicy); 3] =
+    [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+/// `read.passthrough` as written.
+const PASSTHROUGHS: [(&str, Passthrough); 2] =
+    [("off", Passthrough::Off), ("whole-file", Passthrough::WholeFile)];
 /// `volume.access` as written; "rw" has its own message.
 const ACCESSES: [(&str, Access); 1] = [("ro", Access::ReadOnly)];
 
@@ -217,6 +217,10 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         cache: match written.cache.as_deref() {
             None => defaults::CACHE,
             Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,
+        },
+        passthrough: match written.passthrough.as_deref() {
+            None => defaults::PASSTHROUGH,
+            Some(which) => choice(outline, "read.passthrough", which, &PASSTHROUGHS)?,
         },
     })
 }

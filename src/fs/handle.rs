@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::caching::Blocks;
 use super::inode::Cached;
-use super::{Caching, Ino, Listing};
+use super::{Backing, Caching, Ino, Listing};
 use crate::backend::BackendFile;
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
@@ -32,6 +32,24 @@ struct Counted {
 /// A regular file that is open: all its handles read the same version.
 pub(super) struct OpenInode {
     state: Mutex<Current>,
+    /// What the kernel reads by itself, for as long as any handle is open.
+    backing: Option<Arc<Backing>>,
+}
+
+/// What is done at a file's open, some of it only if it was not open before.
+pub(super) struct FirstOpen<L, M> {
+    /// Who caches, unless the kernel reads by itself.
+    pub(super) caching: Caching,
+    /// Lends the kernel what it is to read by itself.
+    pub(super) lend: L,
+    /// A version that is not open yet.
+    pub(super) make: M,
+}
+
+/// What an open came to.
+pub(super) struct Answered {
+    pub(super) inode: Arc<OpenInode>,
+    pub(super) caching: Caching,
 }
 
 struct Current {
@@ -73,6 +91,8 @@ pub(super) struct Closed {
     /// Whether its reader took small blocks, where it was a direct one and that
     /// can be said.
     pub(super) small_blocks: Option<(Ino, bool)>,
+    /// What the kernel read by itself, where this was its last handle.
+    pub(super) backing: Option<Arc<Backing>>,
 }
 
 #[derive(Default)]
@@ -100,6 +120,11 @@ impl OpenInode {
     /// The version to read now.
     pub(super) fn current(&self) -> Arc<OpenFile> {
         Arc::clone(&self.state.lock().file)
+    }
+
+    /// What the kernel reads by itself.
+    pub(super) fn backing(&self) -> Option<&Arc<Backing>> {
+        self.backing.as_ref()
     }
 
     /// Whether its version has not been checked for `ttl`.
@@ -145,30 +170,36 @@ impl OpenInode {
 
 impl Handles {
     /// The open file `ino` at `version`, which `opened` showed, one handle more;
-    /// and the version that its handles left for it, if they did.
+    /// and the version that its handles left for it, if they did. `first.lend` is
+    /// called under the table's lock, so that all agree on how it is read.
     pub(super) fn open_inode(
         &self,
         ino: Ino,
         version: FileVersion,
         mode: Mode,
         opened: (ReplicaId, Arc<dyn BackendFile>),
-        caching: Caching,
-        make: impl Fn() -> OpenFile,
-    ) -> (Arc<OpenInode>, Option<Arc<OpenFile>>) {
+        first: FirstOpen<impl FnOnce() -> Option<Arc<Backing>>, impl Fn() -> OpenFile>,
+    ) -> (Answered, Option<Arc<OpenFile>>) {
+        let FirstOpen { caching, lend, make } = first;
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
             let retired = counted.inode.adopt_opened(version, mode, Some(opened), make);
+            let inode = Arc::clone(&counted.inode);
+            let caching = inode.backing().map_or(caching, |_| Caching::Kernel);
             counted.count(caching, 1);
-            return (Arc::clone(&counted.inode), retired);
+            return (Answered { inode, caching }, retired);
         }
         let file = make();
         file.opened_by(opened.0, opened.1);
         let current = Current { file: Arc::new(file), checked: Instant::now() };
-        let inode = Arc::new(OpenInode { state: Mutex::new(current) });
+        let backing = lend();
+        // Counts as cached: nothing is kept here for its readers.
+        let caching = backing.as_ref().map_or(caching, |_| Caching::Kernel);
+        let inode = Arc::new(OpenInode { state: Mutex::new(current), backing });
         let mut counted = Counted { inode: Arc::clone(&inode), handles: 0, direct: 0 };
         counted.count(caching, 1);
         inodes.insert(ino, counted);
-        (inode, None)
+        (Answered { inode, caching }, None)
     }
 
     pub(super) fn insert_file(
@@ -199,11 +230,13 @@ impl Handles {
             return Closed::default();
         };
         let mut inodes = self.inodes.lock();
-        let mut last = None;
+        let (mut last, mut backing) = (None, None);
         if let Some(counted) = inodes.get_mut(&file.ino) {
             counted.count(file.caching, -1);
             if counted.handles == 0 {
-                last = inodes.remove(&file.ino).map(|counted| counted.inode.current());
+                last = Some(counted.inode.current());
+                backing = counted.inode.backing().cloned();
+                inodes.remove(&file.ino);
             }
         }
         let small = file.blocks.are_small().filter(|_| file.caching == Caching::Direct);
@@ -211,6 +244,7 @@ impl Handles {
             read: Some(file.read),
             last,
             small_blocks: small.map(|small| (file.ino, small)),
+            backing,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use fuser::{
 
 use super::MountOptions;
 use crate::backend::{FileKind, SeekTo, Timestamp};
-use crate::fs::{Answer, Caching, Entry, Errno, Fs, Ino, Listing};
+use crate::fs::{Answer, Caching, Entry, Errno, Fs, Ino, Lent, Listing, OpenReply, Opened};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -40,12 +41,7 @@ const GENERATION: Generation = Generation(0);
 impl Adapter {
     pub(super) fn new(fs: Arc<Fs>, options: &MountOptions) -> Self {
         let ttl = fs.attribute_ttl();
-        Self {
-            fs,
-            max_background: options.max_background,
-            max_request: options.max_request,
-            ttl,
-        }
+        Self { fs, max_background: options.max_background, max_request: options.max_request, ttl }
     }
 }
 
@@ -148,6 +144,34 @@ fn fill(fs: &Fs, listing: &Listing, offset: u64, mut reply: ReplyDirectory) {
     reply.ok();
 }
 
+/// The reply to an open.
+struct Opening(ReplyOpen);
+
+impl OpenReply for Opening {
+    fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
+        Ok(Box::new(self.0.open_backing(file)?))
+    }
+
+    fn answer(self, answer: Answer<Opened>) {
+        let opened = match answer {
+            Ok(opened) => opened,
+            Err(error) => return self.0.error(errno(error)),
+        };
+        let mut flags = FopenFlags::FOPEN_NOFLUSH;
+        flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
+        let handle = FileHandle(opened.handle);
+        let id = opened
+            .backing
+            .as_ref()
+            .and_then(|backing| backing.lent().downcast_ref::<fuser::BackingId>());
+        if let Some(id) = id {
+            return self.0.opened_passthrough(handle, flags, id);
+        }
+        flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
+        self.0.opened(handle, flags);
+    }
+}
+
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Each is used where the kernel has it and done without where not.
@@ -162,6 +186,16 @@ impl fuser::Filesystem for Adapter {
         }
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         self.fs.maps_direct(maps_direct.is_ok());
+        if self.fs.wants_passthrough() {
+            match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
+                // One: a replica may not be stacked itself, and one more file
+                // system may be stacked on this mount.
+                Ok(()) => {
+                    let _ = config.set_max_stack_depth(1);
+                }
+                Err(_) => self.fs.has_no_passthrough("the kernel is older than 6.9".to_owned()),
+            }
+        }
         let _ = config.set_max_background(self.max_background);
         // This library derives the largest read from the largest write; above
         // its own limit it says what that is.
@@ -206,15 +240,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs.open(ino(number), move |answer| match answer {
-            Ok(opened) => {
-                let mut flags = FopenFlags::FOPEN_NOFLUSH;
-                flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
-                flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
-                reply.opened(FileHandle(opened.handle), flags);
-            }
-            Err(error) => reply.error(errno(error)),
-        });
+        self.fs.open(ino(number), Opening(reply));
     }
 
     fn read(
