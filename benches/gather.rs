@@ -89,7 +89,6 @@ fn reader(replicas: usize) -> Arc<Reader> {
         budget: 256 * MIB,
         deadline: Duration::from_secs(30),
         attempt_deadline: Duration::from_secs(5),
-        keep: false,
         pipes: None,
         guests: 0,
     };

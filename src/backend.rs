@@ -97,6 +97,12 @@ pub trait BackendFile: Send + Sync {
         None
     }
 
+    /// The file as the kernel can read it by itself; `None` where reading it
+    /// takes more than a descriptor.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
 }

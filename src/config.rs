@@ -170,6 +170,17 @@ pub struct Read {
     pub attempt_deadline: Duration,
     /// Who caches file data.
     pub cache: CachePolicy,
+    /// Which files the kernel reads from one replica by itself.
+    pub passthrough: Passthrough,
+}
+
+/// Which files the kernel reads from one replica by itself, past the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passthrough {
+    /// None.
+    Off,
+    /// All, each as a whole from one replica.
+    WholeFile,
 }
 
 /// Who caches file data between reads.
@@ -179,6 +190,8 @@ pub enum CachePolicy {
     Kernel,
     /// Nobody: every read reaches fanfs.
     Direct,
+    /// One or the other, decided for each open.
+    Auto,
 }
 
 /// The buffer budget.

@@ -19,7 +19,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
 use crate::explain::Facts;
-use crate::fs::FsGauges;
+use crate::fs::{self, FsGauges};
 use crate::placement::PlacementStatus;
 use crate::scheduler::health::HealthState;
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
@@ -61,6 +61,8 @@ pub struct Status {
     pub placement: PlacementStatus,
     /// What is pinned to replicas.
     pub affinities: Vec<AffinityStatus>,
+    /// Files that the kernel reads from one replica by itself.
+    pub passthrough: PassthroughStatus,
     /// Sums since it was mounted.
     pub counters: VolumeReading,
     /// What is the case now.
@@ -108,6 +110,26 @@ pub struct AffinityStatus {
     pub times_us: Vec<u64>,
     /// A replica that answers them clearly sooner than those it names.
     pub quicker: Option<String>,
+}
+
+/// Files that the kernel reads from one replica by itself.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PassthroughStatus {
+    /// Whether it is configured.
+    pub wanted: bool,
+    /// Opens that were answered with it.
+    pub opens: u64,
+    /// Files that are open so.
+    pub files: usize,
+    /// What stood in the way of it, as far as it was seen.
+    pub obstacles: Vec<String>,
+}
+
+impl From<fs::PassthroughStatus> for PassthroughStatus {
+    fn from(from: fs::PassthroughStatus) -> Self {
+        let fs::PassthroughStatus { wanted, opens, files, obstacles } = from;
+        Self { wanted, opens, files, obstacles }
+    }
 }
 
 /// What is the case now.

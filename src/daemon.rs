@@ -9,6 +9,7 @@
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
 mod explaining;
+mod memory;
 mod placing;
 mod tuning;
 
@@ -23,10 +24,10 @@ use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
 use crate::buffer::Pipes;
-use crate::config::{Affinity, CachePolicy, Config, PageCache};
+use crate::config::{Affinity, Config, PageCache, Passthrough};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
-use crate::fs::{Fs, FsPolicy, PinnedTimes};
+use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
@@ -353,7 +354,6 @@ impl Core {
             budget: config.memory.budget,
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
-            keep: config.read.cache == CachePolicy::Direct,
             guests,
             pipes: pipes.as_ref().map(|pipes| pipes.segments.clone()),
         };
@@ -365,6 +365,8 @@ impl Core {
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
             attribute_ttl: config.fuse.attribute_ttl,
+            caching: CachingPolicy { cache: config.read.cache, memory: memory::available() },
+            passthrough: config.read.passthrough == Passthrough::WholeFile,
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
@@ -393,7 +395,6 @@ impl Core {
             dev: extra.dev,
             exec: !extra.noexec,
             threads: self.config.fuse.threads,
-            cache: self.config.read.cache,
             max_background: MAX_BACKGROUND,
             max_request: max_request(&self.config),
             pipes: self.replies.clone(),
@@ -436,6 +437,7 @@ impl Core {
             placement: self.reader.locator().status(),
             affinities: self.affinities(),
             counters: self.counters.reading(),
+            passthrough: self.fs.passthrough().into(),
             gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
         }
     }

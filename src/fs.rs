@@ -14,15 +14,19 @@
 //! - Paths sent to replicas are made of names that the kernel looked up, with no
 //!   `.` or `..` among them.
 
+mod caching;
 mod call;
 mod directory;
 mod error;
 mod handle;
 mod inode;
+mod open;
+mod passthrough;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -34,11 +38,15 @@ use crate::volume::{ByteRange, Mode, ReplicaMap};
 use call::{Caller, Spot};
 use handle::{FileHandle, Handles};
 use inode::Inodes;
+use passthrough::Passthrough;
 
+pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
+pub use open::{OpenReply, Opened};
+pub use passthrough::{Backing, Lent, PassthroughStatus};
 
 pub use crate::read::ReadData;
 
@@ -54,15 +62,6 @@ pub struct Entry {
     pub attr: Attr,
 }
 
-/// A file just opened.
-#[derive(Clone, Copy, Debug)]
-pub struct Opened {
-    /// Names the handle in later calls.
-    pub handle: u64,
-    /// Whether what the kernel has cached of the file is still good.
-    pub unchanged: bool,
-}
-
 /// How the file system behaves.
 #[derive(Clone, Debug)]
 pub struct FsPolicy {
@@ -74,6 +73,10 @@ pub struct FsPolicy {
     pub attempt_deadline: Duration,
     /// How long the kernel may trust attributes.
     pub attribute_ttl: Duration,
+    /// Who caches file data.
+    pub caching: CachingPolicy,
+    /// Whether the kernel is to read files from one replica by itself.
+    pub passthrough: bool,
 }
 
 /// One volume as a file system.
@@ -83,6 +86,9 @@ pub struct Fs {
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
+    /// Whether the kernel maps files that are open direct.
+    maps_direct: AtomicBool,
+    passthrough: Passthrough,
 }
 
 /// What is open and known, as `fanfs status` shows it.
@@ -105,10 +111,13 @@ impl Fs {
         counters: Arc<VolumeCounters>,
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
+        let passthrough = Passthrough::new(policy.passthrough, replicas.len());
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
+            maps_direct: AtomicBool::new(false),
+            passthrough,
             caller: Arc::new(caller),
             reader,
             policy,
@@ -137,6 +146,26 @@ impl Fs {
     /// How the affinity rules do, in their order.
     pub fn pinned(&self) -> Vec<PinnedTimes> {
         self.caller.pinned()
+    }
+
+    /// The kernel maps files that are open direct, or it does not.
+    pub fn maps_direct(&self, it_does: bool) {
+        self.maps_direct.store(it_does, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel is to read files from one replica by itself.
+    pub fn wants_passthrough(&self) -> bool {
+        self.passthrough.is_wanted()
+    }
+
+    /// The kernel cannot.
+    pub fn has_no_passthrough(&self, why: String) {
+        self.passthrough.is_impossible(why);
+    }
+
+    /// How that stands.
+    pub fn passthrough(&self) -> PassthroughStatus {
+        self.passthrough.status()
     }
 
     /// How long the kernel may trust what it is told.
@@ -197,16 +226,24 @@ impl Fs {
     ) {
         // The kernel names no handle for an fstat(2); any open one will do.
         let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
-        let open = named.or_else(|| self.handles.inode(ino)).map(|inode| inode.current());
+        let inode = named.or_else(|| self.handles.inode(ino));
+        // What the kernel reads by itself is what its attributes are to be of.
+        let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
+        let first = lent.as_ref().map(|backing| backing.replica);
+        let open = inode.map(|inode| inode.current());
         let path = match (self.path(ino), &open) {
             (Ok(path), _) => path,
             (Err(_), Some(open)) => open.path().to_owned(),
             (Err(errno), None) => return done(Err(errno)),
         };
         let fs = Arc::clone(self);
-        self.caller.call(
+        self.caller.call_first(
+            first,
             self.spot(&path),
-            move |backend| backend.stat(&path),
+            move |replica, backend| match &lent {
+                Some(backing) if backing.replica == replica => backing.attr(),
+                _ => backend.stat(&path),
+            },
             move |answer| {
                 let same = |(replica, attr): &(_, Attr)| {
                     ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
@@ -313,41 +350,6 @@ impl Fs {
         }
     }
 
-    /// Opens a regular file for reading.
-    pub fn open(self: &Arc<Self>, ino: Ino, done: impl FnOnce(Answer<Opened>) + Send + 'static) {
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
-        };
-        let fs = Arc::clone(self);
-        let (spot, at) = (self.spot(&path), path.clone());
-        self.caller.call(
-            spot,
-            move |backend| backend.open(&at),
-            move |answer| {
-                done(answer.map_err(Errno::from).and_then(|(replica, (file, attr))| {
-                    let (mode, version) = (fs.policy.mode, attr.version());
-                    let make = || fs.reader.file(path.clone(), version, mode);
-                    let (cached, (open, retired)) = {
-                        let mut inodes = fs.inodes.lock();
-                        if !inodes.is_same(ino, replica, &attr) {
-                            return Err(Errno::STALE);
-                        }
-                        let opened = (replica, file);
-                        let cached = inodes.opened(ino, version);
-                        (cached, fs.handles.open_inode(ino, version, mode, opened, make))
-                    };
-                    if let Some(old) = retired {
-                        fs.reader.retire(&old);
-                    }
-                    let unchanged = cached.is_good();
-                    let handle = fs.handles.insert_file(ino, open, cached, fs.reader.handle());
-                    Ok(Opened { handle, unchanged })
-                }));
-            },
-        );
-    }
-
     /// Reads a range of an open file; fewer bytes come only at its end. A small
     /// read may be carried out on the calling thread, as far as others are left
     /// to take requests.
@@ -359,6 +361,7 @@ impl Fs {
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.cached.read();
+        file.blocks.read(range.len());
         let current = file.inode.current();
         let at_end = range.start >= current.version().size;
         if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
@@ -411,17 +414,6 @@ impl Fs {
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
         );
-    }
-
-    /// Closes a file or directory.
-    pub fn release(&self, handle: u64) {
-        let closed = self.handles.remove(handle);
-        if let Some(read) = closed.read {
-            self.reader.close(&read);
-        }
-        if let Some(file) = closed.last {
-            self.reader.retire(&file);
-        }
     }
 
     /// What is open and known.

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use crate::buffer::Pipes;
-use crate::config::CachePolicy;
 use crate::fs::Fs;
 use adapter::Adapter;
 use reply::Replies;
@@ -40,8 +39,6 @@ pub struct MountOptions {
     pub exec: bool,
     /// Session threads.
     pub threads: usize,
-    /// Who caches file data.
-    pub cache: CachePolicy,
     /// Requests that the kernel may have under way in the background.
     pub max_background: u16,
     /// Most bytes that one request may ask for.

@@ -347,7 +347,7 @@ impl Reader {
         let pipes = self.policy.pipes.as_ref()?;
         let range = fetch.range;
         let fits = (SMALLEST_PIPED..=pipes.bytes() as u64).contains(&range.len());
-        let is_alone = !self.policy.keep || fetch.file.readers() <= 1;
+        let is_alone = !fetch.file.keeps() || fetch.file.readers() <= 1;
         // Pages that are filled in part take as much room as full ones.
         let is_even = range.start.is_multiple_of(PAGE);
         if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
@@ -369,7 +369,7 @@ impl Reader {
                 state.consumed += bytes;
                 state.consumed >= fetch.range.len()
             };
-            let keep = self.policy.keep && fetch.file.readers() > 1;
+            let keep = fetch.file.keeps() && fetch.file.readers() > 1;
             let kept = keep && fetch.data().is_some_and(|data| data.is_whole());
             if used_up && !kept || fetch.file.is_retired() {
                 fetch.file.forget(&fetch);

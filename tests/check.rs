@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use fanfs::cli::check::{Report, question};
 use fanfs::config::placement::Provider;
-use fanfs::config::{Access, CachePolicy, Config, Fuse, Memory, Placement, Read, Replica, Volume};
+use fanfs::config::{
+    Access, CachePolicy, Config, Fuse, Memory, Passthrough, Placement, Read, Replica, Volume,
+};
 use fanfs::volume::Mode;
 use fanfs::volume::survey::{Severity, survey};
 use rustix::mount::{MountFlags, mount, mount_bind};
@@ -79,6 +81,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             deadline: Duration::from_secs(30),
             attempt_deadline: Duration::from_secs(10),
             cache: CachePolicy::Kernel,
+            passthrough: Passthrough::Off,
         },
         memory: Memory { budget: 1 << 30 },
         fuse: Fuse {
@@ -110,6 +113,22 @@ fn check(mode: Mode, paths: &[&Path], limit: Duration) -> Report {
 fn errors(report: &Report) -> Vec<&str> {
     let errors = report.findings.iter().filter(|remark| remark.severity == Severity::Error);
     errors.map(|remark| remark.text.as_str()).collect()
+}
+
+#[test]
+fn passthrough_that_cannot_be_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = config(Mode::Shared, &[dir.path()]);
+    let found = |config: &Config| {
+        let report = Report::new(config, &survey(question(config, None), LIMIT));
+        report.findings.iter().any(|remark| remark.text.contains("has a max_rate"))
+    };
+    config.replicas[0].max_rate = Some(1 << 20);
+    assert!(!found(&config), "it is not configured");
+    config.read.passthrough = Passthrough::WholeFile;
+    assert!(found(&config));
+    config.replicas[0].max_rate = None;
+    assert!(!found(&config));
 }
 
 #[test]

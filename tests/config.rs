@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use fanfs::config::{self, Access, CachePolicy, Config};
+use fanfs::config::{self, Access, CachePolicy, Config, Passthrough};
 use fanfs::volume::Mode;
 use proptest::prelude::*;
 
@@ -47,7 +47,8 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.max_in_flight, 32 << 20);
     assert_eq!(config.read.deadline, Duration::from_secs(30));
     assert_eq!(config.read.attempt_deadline, Duration::from_secs(5));
-    assert_eq!(config.read.cache, CachePolicy::Kernel);
+    assert_eq!(config.read.cache, CachePolicy::Auto);
+    assert_eq!(config.read.passthrough, Passthrough::Off);
     assert_eq!(config.memory.budget, 256 << 20);
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.fuse.threads, (cpus + 2).clamp(4, 10));
@@ -89,6 +90,7 @@ fn every_key_is_taken_over() {
         deadline = "1min"
         attempt_deadline = "50ms"
         cache = "direct"
+        passthrough = "whole-file"
         [memory]
         budget = "32MiB"
         [fuse]
@@ -117,6 +119,7 @@ fn every_key_is_taken_over() {
     assert_eq!(config.read.deadline, Duration::from_secs(60));
     assert_eq!(config.read.attempt_deadline, Duration::from_millis(50));
     assert_eq!(config.read.cache, CachePolicy::Direct);
+    assert_eq!(config.read.passthrough, Passthrough::WholeFile);
     assert_eq!(config.memory.budget, 32 << 20);
     assert_eq!(config.fuse.threads, 64);
     assert!(config.fuse.allow_other);

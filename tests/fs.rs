@@ -7,8 +7,8 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use fanfs::backend::{Backend, Directory, PoolLimits, Replica};
-use fanfs::config;
-use fanfs::fs::{Answer, Fs, FsPolicy, Ino, Opened, ROOT};
+use fanfs::config::{self, CachePolicy};
+use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT};
 use fanfs::placement::affinity::Affinities;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source, configured_names};
 use fanfs::read::{ReadPolicy, Reader};
@@ -19,7 +19,7 @@ use fanfs::volume::{ByteRange, Mode, ReplicaId, ReplicaMap};
 const LONG: Duration = Duration::from_secs(60);
 
 /// A volume with one replica.
-fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
+fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
     let text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n[[replica]]\npath = \"/fs\"\n";
     let config = config::parse(text, Path::new("fs")).unwrap();
     let ground = Ground {
@@ -45,7 +45,6 @@ fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         budget: 1 << 20,
         deadline: LONG,
         attempt_deadline: LONG,
-        keep: false,
         pipes: None,
         guests: 0,
     };
@@ -57,6 +56,8 @@ fn volume(tree: &Path, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
         deadline: LONG,
         attempt_deadline: LONG,
         attribute_ttl: LONG,
+        caching: CachingPolicy { cache, memory: 4096 },
+        passthrough: false,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
@@ -72,7 +73,7 @@ fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
     answer(|done| fs.open(ino, done))
 }
 
-fn read(fs: &Arc<Fs>, opened: Opened) -> Vec<u8> {
+fn read(fs: &Arc<Fs>, opened: &Opened) -> Vec<u8> {
     let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), done));
     data.to_vec().unwrap()
 }
@@ -81,28 +82,61 @@ fn read(fs: &Arc<Fs>, opened: Opened) -> Vec<u8> {
 /// first one's, with the older version's pages still in its cache.
 #[test]
 fn the_kernel_keeps_its_cache_only_once_it_has_dropped_the_older_version() {
+    // Pages get in through direct handles as well, where they are mapped.
+    keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Kernel);
+    keeps_its_cache_only_once_it_has_dropped_the_older_version(CachePolicy::Direct);
+}
+
+fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy) {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
-    let fs = volume(tree.path(), &runtime);
+    let fs = volume(tree.path(), cache, &runtime);
     let ino = answer(|done| fs.lookup(ROOT, "f".as_ref(), done)).ino;
 
     let before = open(&fs, ino);
     assert!(before.unchanged && open(&fs, ino).unchanged, "there is nothing to drop");
-    assert_eq!(read(&fs, before), b"one");
+    assert_eq!(read(&fs, &before), b"one");
 
     fs::write(tree.path().join("f"), "second").unwrap();
     let first = open(&fs, ino);
     assert!(!first.unchanged);
     assert!(!open(&fs, ino).unchanged, "nobody knows that the kernel has dropped it");
-    assert_eq!(read(&fs, before), b"second");
+    assert_eq!(read(&fs, &before), b"second");
     assert!(!open(&fs, ino).unchanged, "the handle read was opened at the older version");
-    assert_eq!(read(&fs, first), b"second");
+    assert_eq!(read(&fs, &first), b"second");
     assert!(open(&fs, ino).unchanged);
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
     answer(|done| fs.attributes(ino, None, done));
-    assert_eq!(read(&fs, first), b"a third");
+    assert_eq!(read(&fs, &first), b"a third");
     assert!(!open(&fs, ino).unchanged);
+}
+
+/// In a volume whose memory is 4 KiB, so that 2 KiB are a large file.
+#[test]
+fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
+    let tree = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    fs::write(tree.path().join("small"), [0; 1024]).unwrap();
+    fs::write(tree.path().join("large"), [0; 2048]).unwrap();
+    let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
+    let ino = |name: &str| answer(|done| fs.lookup(ROOT, name.as_ref(), done)).ino;
+    let (small, large) = (ino("small"), ino("large"));
+    assert_eq!(open(&fs, large).caching, Caching::Kernel, "it could not be mapped");
+
+    fs.maps_direct(true);
+    assert_eq!(open(&fs, small).caching, Caching::Kernel);
+    let handle = open(&fs, large);
+    assert_eq!(handle.caching, Caching::Direct);
+    (0..64).for_each(|_| drop(read(&fs, &handle)));
+    fs.release(handle.handle);
+    assert_eq!(open(&fs, large).caching, Caching::Kernel);
+
+    // The kernel forgets the file, and so does fanfs.
+    let other = ino("large");
+    assert_eq!(open(&fs, other).caching, Caching::Kernel);
+    fs.forget(large, 2);
+    assert_eq!(open(&fs, ino("large")).caching, Caching::Direct);
 }

@@ -13,6 +13,8 @@ mod crowds;
 mod faults;
 #[path = "fuse/namespace.rs"]
 mod namespace;
+#[path = "fuse/passthrough.rs"]
+mod passthrough;
 #[path = "fuse/placement.rs"]
 mod placement;
 #[path = "fuse/recorder.rs"]

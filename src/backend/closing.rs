@@ -114,6 +114,10 @@ impl BackendFile for ClosingFile {
         self.inner().read_at(offset, buf)
     }
 
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.inner().descriptor()
+    }
+
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
         self.inner().splice_at(offset, pipe, len)
     }

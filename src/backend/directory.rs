@@ -252,6 +252,10 @@ impl DirectoryFile {
 }
 
 impl BackendFile for DirectoryFile {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.any())
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.device.attr(self.any())
     }

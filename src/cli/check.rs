@@ -8,14 +8,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use super::{Outcome, say, to_json};
-use crate::config::Config;
-use crate::volume::Mode;
+use crate::config::{Config, Passthrough};
 use crate::volume::survey::{
     Answer, DEFAULT_LIMIT, Finding, Question, Severity, Sight, Subject, Survey, survey,
 };
+use crate::volume::{Mode, ReplicaId};
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
 /// that are not UTF-8 are replaced in both.
@@ -97,6 +98,43 @@ pub fn question(config: &Config, mount_point: Option<&Path>) -> Question {
     }
 }
 
+/// What keeps the kernel from reading files by itself, where that is configured.
+pub fn passthrough(config: &Config, survey: &Survey) -> Vec<Finding> {
+    if config.read.passthrough == Passthrough::Off {
+        return Vec::new();
+    }
+    let warning = |replicas: Vec<ReplicaId>, why: &str| Finding {
+        severity: Severity::Warning,
+        replicas,
+        text: format!("[read] passthrough is not possible: {why}; files are read as without it"),
+    };
+    let mut found = Vec::new();
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if older_than(&release, (6, 9)) {
+        found.push(warning(Vec::new(), "Linux 6.9 is needed"));
+    }
+    let ours = rustix::thread::capabilities(None);
+    if ours.is_ok_and(|sets| !sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
+        found.push(warning(Vec::new(), "CAP_SYS_ADMIN is needed, mount as root"));
+    }
+    for (id, sight) in survey.replicas.iter() {
+        let name = &sight.subject.name;
+        if config.replicas[id.index()].max_rate.is_some() {
+            found.push(warning(vec![id], &format!("{name} has a max_rate")));
+        }
+        if sight.mount.as_ref().is_some_and(|mount| mount.fs_type == "overlay") {
+            found.push(warning(vec![id], &format!("{name} is an overlayfs")));
+        }
+    }
+    found
+}
+
+/// Whether a kernel's release is older than a version; not where it says nothing.
+fn older_than(release: &str, version: (u32, u32)) -> bool {
+    let mut parts = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
+    parts.next().zip(parts.next()).is_some_and(|release| release < version)
+}
+
 impl Report {
     /// The report on a survey of `config`'s replicas.
     pub fn new(config: &Config, survey: &Survey) -> Report {
@@ -114,7 +152,12 @@ impl Report {
             volume: config.volume.name.clone(),
             mode: config.volume.mode,
             replicas: rows.map(|(replica, (_, sight))| Row::new(&replica.node, sight)).collect(),
-            findings: survey.findings().into_iter().map(remark).collect(),
+            findings: survey
+                .findings()
+                .into_iter()
+                .chain(passthrough(config, survey))
+                .map(remark)
+                .collect(),
         }
     }
 

@@ -125,7 +125,8 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
     check_placement(&config).map_err(Failure::usage)?;
     let question = check::question(&config, Some(&absolute(&args.mount_point)));
-    for finding in survey(question, DEFAULT_LIMIT).findings() {
+    let survey = survey(question, DEFAULT_LIMIT);
+    for finding in survey.findings().into_iter().chain(check::passthrough(&config, &survey)) {
         match finding.severity {
             Severity::Error => return Err(Failure::failed(finding.text)),
             Severity::Warning => tracing::warn!("{}", finding.text),

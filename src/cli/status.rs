@@ -150,9 +150,22 @@ fn table(status: &Status) -> String {
         g.inodes,
         g.requests
     );
+    passthrough(&mut text, status);
     placement(&mut text, status);
     affinities(&mut text, status);
     text
+}
+
+/// What the kernel reads by itself, and what keeps it from it.
+fn passthrough(text: &mut String, status: &Status) {
+    let p = &status.passthrough;
+    if p.wanted {
+        let (opens, files) = (number(p.opens, "open"), number(p.files as u64, "file"));
+        line!(text, "  passthrough: {opens}, {files} open now");
+        for why in &p.obstacles {
+            line!(text, "  warning: no passthrough: {why}");
+        }
+    }
 }
 
 /// Where chunks are, as far as somebody was to say so.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytesize::{KIB, MIB};
 
 use super::units::{Rate, Size, Time};
+use super::{CachePolicy, Passthrough};
 
 /// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
 /// object (4 MiB), so that a wrong guess costs locality and nothing else.
@@ -49,6 +50,13 @@ pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
 pub(super) const ATTEMPT_DEADLINE: Time = Time(Duration::from_secs(5));
 /// Shorter is what hedging is for, which learns its delay instead.
 pub(super) const ATTEMPT_DEADLINE_MIN: Time = Time(Duration::from_millis(50));
+
+/// Files that fit stay in memory, files that do not push nothing out of it; which
+/// is which is decided for each open (`fs::caching`).
+pub(super) const CACHE: CachePolicy = CachePolicy::Auto;
+
+/// One replica's rate, and no other one when it fails: whoever wants that says so.
+pub(super) const PASSTHROUGH: Passthrough = Passthrough::Off;
 
 /// Four readers' full readahead, or the in-flight limit of eight replicas.
 pub(super) const BUDGET: Size = Size(256 * MIB);

@@ -58,6 +58,7 @@ pub(super) struct Read {
     pub(super) deadline: Option<Time>,
     pub(super) attempt_deadline: Option<Time>,
     pub(super) cache: Option<String>,
+    pub(super) passthrough: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -10,15 +10,20 @@ use super::error::ConfigError;
 use super::outline::{Outline, nearest};
 use super::placement;
 use super::units::{Size, Time};
-use super::{Access, CachePolicy, Config, Fuse, Memory, PageCache, Read, Replica, Volume};
+use super::{
+    Access, CachePolicy, Config, Fuse, Memory, PageCache, Passthrough, Read, Replica, Volume,
+};
 use super::{defaults, settings};
 use crate::volume::{MAX_REPLICAS, Mode};
 
 /// `volume.mode` as written.
 const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
 /// `read.cache` as written.
-const CACHES: [(&str, CachePolicy); 2] =
-    [("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+const CACHES: [(&str, CachePolicy); 3] =
+    [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
+/// `read.passthrough` as written.
+const PASSTHROUGHS: [(&str, Passthrough); 2] =
+    [("off", Passthrough::Off), ("whole-file", Passthrough::WholeFile)];
 /// `replica.page_cache` as written.
 const PAGE_CACHES: [(&str, PageCache); 3] =
     [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
@@ -219,8 +224,12 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         deadline: deadline.0,
         attempt_deadline: attempt_deadline.0,
         cache: match written.cache.as_deref() {
-            None => CachePolicy::Kernel,
+            None => defaults::CACHE,
             Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,
+        },
+        passthrough: match written.passthrough.as_deref() {
+            None => defaults::PASSTHROUGH,
+            Some(which) => choice(outline, "read.passthrough", which, &PASSTHROUGHS)?,
         },
     })
 }

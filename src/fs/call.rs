@@ -186,6 +186,16 @@ impl Caller {
         self.pending.load(Ordering::Relaxed)
     }
 
+    /// A replica's name.
+    pub(super) fn name(&self, replica: ReplicaId) -> &str {
+        &self.replicas[replica].name
+    }
+
+    /// A replica.
+    pub(super) fn replica(&self, replica: ReplicaId) -> &Arc<Replica> {
+        &self.replicas[replica]
+    }
+
     /// How the affinity rules do, in their order.
     pub(super) fn pinned(&self) -> Vec<PinnedTimes> {
         let reading = |times: &Times| PinnedTimes {
@@ -213,9 +223,37 @@ impl Caller {
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
+        self.call_in_order(self.order(spot), spot, op, done);
+    }
+
+    /// As [`Caller::call_by_replica`], but `first`, where there is one, is asked
+    /// before all others.
+    pub(super) fn call_first<T: Send + 'static>(
+        self: &Arc<Self>,
+        first: Option<ReplicaId>,
+        spot: Spot,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        let mut order = self.order(spot);
+        if let Some(first) = first {
+            order.retain(|id| *id != first);
+            order.insert(0, first);
+        }
+        self.call_in_order(order, spot, op, done);
+    }
+
+    /// As [`Caller::call_by_replica`], with the replicas of `order` and no others.
+    pub(super) fn call_in_order<T: Send + 'static>(
+        self: &Arc<Self>,
+        order: Vec<ReplicaId>,
+        spot: Spot,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
         self.pending.fetch_add(1, Ordering::Relaxed);
         let started = Instant::now();
-        let mut left = self.order(spot);
+        let mut left = order;
         left.reverse();
         let state = State {
             left,

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::caching::Blocks;
 use super::inode::Cached;
-use super::{Ino, Listing};
+use super::{Backing, Caching, Ino, Listing};
 use crate::backend::BackendFile;
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
@@ -24,11 +25,31 @@ pub(super) struct Handles {
 struct Counted {
     inode: Arc<OpenInode>,
     handles: usize,
+    /// Those of them that are direct.
+    direct: usize,
 }
 
 /// A regular file that is open: all its handles read the same version.
 pub(super) struct OpenInode {
     state: Mutex<Current>,
+    /// What the kernel reads by itself, for as long as any handle is open.
+    backing: Option<Arc<Backing>>,
+}
+
+/// What is done at a file's open, some of it only if it was not open before.
+pub(super) struct FirstOpen<L, M> {
+    /// Who caches, unless the kernel reads by itself.
+    pub(super) caching: Caching,
+    /// Lends the kernel what it is to read by itself.
+    pub(super) lend: L,
+    /// A version that is not open yet.
+    pub(super) make: M,
+}
+
+/// What an open came to.
+pub(super) struct Answered {
+    pub(super) inode: Arc<OpenInode>,
+    pub(super) caching: Caching,
 }
 
 struct Current {
@@ -49,6 +70,8 @@ pub(super) struct FileHandle {
     pub(super) ino: Ino,
     pub(super) inode: Arc<OpenInode>,
     pub(super) cached: Cached,
+    caching: Caching,
+    pub(super) blocks: Arc<Blocks>,
     pub(super) read: Arc<ReadHandle>,
 }
 
@@ -65,6 +88,11 @@ pub(super) struct Closed {
     pub(super) read: Option<Arc<ReadHandle>>,
     /// The file's version, where this was its last handle.
     pub(super) last: Option<Arc<OpenFile>>,
+    /// Whether its reader took small blocks, where it was a direct one and that
+    /// can be said.
+    pub(super) small_blocks: Option<(Ino, bool)>,
+    /// What the kernel read by itself, where this was its last handle.
+    pub(super) backing: Option<Arc<Backing>>,
 }
 
 #[derive(Default)]
@@ -74,10 +102,29 @@ struct Kept {
     begun: bool,
 }
 
+impl Counted {
+    fn count(&mut self, caching: Caching, by: isize) {
+        self.handles = self.handles.saturating_add_signed(by);
+        if caching == Caching::Direct {
+            self.direct = self.direct.saturating_add_signed(by);
+        }
+        let file = self.inode.current();
+        file.set_readers(self.handles);
+        // Where the kernel caches for all of them, keeping it here as well would
+        // be in vain.
+        file.set_keep(self.direct > 0);
+    }
+}
+
 impl OpenInode {
     /// The version to read now.
     pub(super) fn current(&self) -> Arc<OpenFile> {
         Arc::clone(&self.state.lock().file)
+    }
+
+    /// What the kernel reads by itself.
+    pub(super) fn backing(&self) -> Option<&Arc<Backing>> {
+        self.backing.as_ref()
     }
 
     /// Whether its version has not been checked for `ttl`.
@@ -123,28 +170,36 @@ impl OpenInode {
 
 impl Handles {
     /// The open file `ino` at `version`, which `opened` showed, one handle more;
-    /// and the version that its handles left for it, if they did.
+    /// and the version that its handles left for it, if they did. `first.lend` is
+    /// called under the table's lock, so that all agree on how it is read.
     pub(super) fn open_inode(
         &self,
         ino: Ino,
         version: FileVersion,
         mode: Mode,
         opened: (ReplicaId, Arc<dyn BackendFile>),
-        make: impl Fn() -> OpenFile,
-    ) -> (Arc<OpenInode>, Option<Arc<OpenFile>>) {
+        first: FirstOpen<impl FnOnce() -> Option<Arc<Backing>>, impl Fn() -> OpenFile>,
+    ) -> (Answered, Option<Arc<OpenFile>>) {
+        let FirstOpen { caching, lend, make } = first;
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
-            counted.handles += 1;
             let retired = counted.inode.adopt_opened(version, mode, Some(opened), make);
-            counted.inode.current().set_readers(counted.handles);
-            return (Arc::clone(&counted.inode), retired);
+            let inode = Arc::clone(&counted.inode);
+            let caching = inode.backing().map_or(caching, |_| Caching::Kernel);
+            counted.count(caching, 1);
+            return (Answered { inode, caching }, retired);
         }
         let file = make();
         file.opened_by(opened.0, opened.1);
         let current = Current { file: Arc::new(file), checked: Instant::now() };
-        let inode = Arc::new(OpenInode { state: Mutex::new(current) });
-        inodes.insert(ino, Counted { inode: Arc::clone(&inode), handles: 1 });
-        (inode, None)
+        let backing = lend();
+        // Counts as cached: nothing is kept here for its readers.
+        let caching = backing.as_ref().map_or(caching, |_| Caching::Kernel);
+        let inode = Arc::new(OpenInode { state: Mutex::new(current), backing });
+        let mut counted = Counted { inode: Arc::clone(&inode), handles: 0, direct: 0 };
+        counted.count(caching, 1);
+        inodes.insert(ino, counted);
+        (Answered { inode, caching }, None)
     }
 
     pub(super) fn insert_file(
@@ -152,9 +207,11 @@ impl Handles {
         ino: Ino,
         inode: Arc<OpenInode>,
         cached: Cached,
+        caching: Caching,
         read: ReadHandle,
     ) -> u64 {
-        self.insert(Handle::File(FileHandle { ino, inode, cached, read: Arc::new(read) }))
+        let (read, blocks) = (Arc::new(read), Arc::default());
+        self.insert(Handle::File(FileHandle { ino, inode, cached, caching, blocks, read }))
     }
 
     pub(super) fn insert_directory(&self, ino: Ino) -> u64 {
@@ -173,15 +230,22 @@ impl Handles {
             return Closed::default();
         };
         let mut inodes = self.inodes.lock();
-        let mut last = None;
+        let (mut last, mut backing) = (None, None);
         if let Some(counted) = inodes.get_mut(&file.ino) {
-            counted.handles -= 1;
-            counted.inode.current().set_readers(counted.handles);
+            counted.count(file.caching, -1);
             if counted.handles == 0 {
-                last = inodes.remove(&file.ino).map(|counted| counted.inode.current());
+                last = Some(counted.inode.current());
+                backing = counted.inode.backing().cloned();
+                inodes.remove(&file.ino);
             }
         }
-        Closed { read: Some(file.read), last }
+        let small = file.blocks.are_small().filter(|_| file.caching == Caching::Direct);
+        Closed {
+            read: Some(file.read),
+            last,
+            small_blocks: small.map(|small| (file.ino, small)),
+            backing,
+        }
     }
 
     /// An open file.

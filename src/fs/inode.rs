@@ -48,6 +48,8 @@ struct Node {
     domain: u64,
     kind: FileKind,
     seen: Seen,
+    /// Who read it directly last took small blocks.
+    small_blocks: bool,
 }
 
 /// What the kernel was told of a file when it opened it.
@@ -62,6 +64,10 @@ enum Seen {
 }
 
 /// What the kernel has cached of a file since it was first opened at a version.
+///
+/// Direct opens are opens as all others here: pages get in through them too,
+/// where the file is mapped, and an answer to one that does not say "keep what
+/// you have" drops what other handles had cached.
 ///
 /// The kernel carries out "drop what you have" after the answer to that open,
 /// and may get the answer to a later one first. Told "keep what you have" there,
@@ -103,6 +109,7 @@ impl Inodes {
             domain: 0,
             kind: FileKind::Directory,
             seen: Seen::Never,
+            small_blocks: false,
         };
         Self { mode, nodes: HashMap::from([(ROOT, root)]) }
     }
@@ -191,6 +198,7 @@ impl Inodes {
             domain,
             kind: attr.kind,
             seen: Seen::Never,
+            small_blocks: false,
         });
         node.lookups += 1;
         node.kind = attr.kind;
@@ -248,6 +256,18 @@ impl Inodes {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.seen = Seen::MovedOn;
         }
+    }
+
+    /// Who read it directly took small blocks, or did not.
+    pub(super) fn read_in_small_blocks(&mut self, ino: Ino, small: bool) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.small_blocks = small;
+        }
+    }
+
+    /// Whether the last who read it directly took small blocks.
+    pub(super) fn is_read_in_small_blocks(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.small_blocks)
     }
 
     /// The kernel forgets `count` lookups.

@@ -1,6 +1,7 @@
 //! fuser's requests in, fuser's replies out.
 
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,14 +17,12 @@ use fuser::{
 use super::MountOptions;
 use super::reply::Replies;
 use crate::backend::{FileKind, SeekTo, Timestamp};
-use crate::config::CachePolicy;
-use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing};
+use crate::fs::{Answer, Caching, Entry, Errno, Fs, Ino, Lent, Listing, OpenReply, Opened};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
 pub(super) struct Adapter {
     fs: Arc<Fs>,
-    cache: CachePolicy,
     max_background: u16,
     max_request: u64,
     ttl: Duration,
@@ -38,14 +37,8 @@ const GENERATION: Generation = Generation(0);
 impl Adapter {
     pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, replies: Replies) -> Self {
         let ttl = fs.attribute_ttl();
-        Self {
-            fs,
-            cache: options.cache,
-            max_background: options.max_background,
-            max_request: options.max_request,
-            ttl,
-            replies: Arc::new(replies),
-        }
+        let (max_background, max_request) = (options.max_background, options.max_request);
+        Self { fs, max_background, max_request, ttl, replies: Arc::new(replies) }
     }
 }
 
@@ -148,6 +141,34 @@ fn fill(fs: &Fs, listing: &Listing, offset: u64, mut reply: ReplyDirectory) {
     reply.ok();
 }
 
+/// The reply to an open.
+struct Opening(ReplyOpen);
+
+impl OpenReply for Opening {
+    fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
+        Ok(Box::new(self.0.open_backing(file)?))
+    }
+
+    fn answer(self, answer: Answer<Opened>) {
+        let opened = match answer {
+            Ok(opened) => opened,
+            Err(error) => return self.0.error(errno(error)),
+        };
+        let mut flags = FopenFlags::FOPEN_NOFLUSH;
+        flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
+        let handle = FileHandle(opened.handle);
+        let id = opened
+            .backing
+            .as_ref()
+            .and_then(|backing| backing.lent().downcast_ref::<fuser::BackingId>());
+        if let Some(id) = id {
+            return self.0.opened_passthrough(handle, flags, id);
+        }
+        flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
+        self.0.opened(handle, flags);
+    }
+}
+
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         // Each is used where the kernel has it and done without where not.
@@ -157,9 +178,20 @@ impl fuser::Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
             let _ = config.add_capabilities(capability);
+        }
+        let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+        self.fs.maps_direct(maps_direct.is_ok());
+        if self.fs.wants_passthrough() {
+            match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
+                // One: a replica may not be stacked itself, and one more file
+                // system may be stacked on this mount.
+                Ok(()) => {
+                    let _ = config.set_max_stack_depth(1);
+                }
+                Err(_) => self.fs.has_no_passthrough("the kernel is older than 6.9".to_owned()),
+            }
         }
         let _ = config.set_max_background(self.max_background);
         // This library derives the largest read from the largest write; above
@@ -205,21 +237,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let cache = self.cache;
-        self.fs.open(ino(number), move |answer| match answer {
-            Ok(opened) => {
-                let mut flags = FopenFlags::FOPEN_NOFLUSH;
-                match cache {
-                    CachePolicy::Direct => flags |= FopenFlags::FOPEN_DIRECT_IO,
-                    CachePolicy::Kernel if opened.unchanged => {
-                        flags |= FopenFlags::FOPEN_KEEP_CACHE
-                    }
-                    CachePolicy::Kernel => {}
-                }
-                reply.opened(FileHandle(opened.handle), flags);
-            }
-            Err(error) => reply.error(errno(error)),
-        });
+        self.fs.open(ino(number), Opening(reply));
     }
 
     fn read(

@@ -49,6 +49,8 @@ pub struct OpenFile {
     /// Whether nobody will read it again: its segments are not kept, as they
     /// and the file would keep each other.
     retired: AtomicBool,
+    /// Whether segments that have been read are kept for its other readers.
+    keep: AtomicBool,
     /// When a read of it last passed its deadline.
     timed_out: Mutex<Option<Instant>>,
 }
@@ -111,6 +113,7 @@ impl OpenFile {
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
             retired: AtomicBool::new(false),
+            keep: AtomicBool::new(false),
             timed_out: Mutex::new(None),
         }
     }
@@ -125,6 +128,7 @@ impl OpenFile {
 
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
+        self.set_keep(older.keeps());
         for (id, slot) in self.replicas.iter() {
             if let Held::Older(file) | Held::Open(file) = &*older.replicas[id].held.lock() {
                 *slot.held.lock() = Held::Older(Arc::clone(file));
@@ -299,6 +303,17 @@ impl OpenFile {
     /// How many handles read it.
     pub fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
+    }
+
+    /// Keep segments that have been read for its other readers, or do not. Not
+    /// worth it where the kernel caches them.
+    pub fn set_keep(&self, keep: bool) {
+        self.keep.store(keep, Ordering::Relaxed);
+    }
+
+    /// Whether segments that have been read are kept.
+    pub(super) fn keeps(&self) -> bool {
+        self.keep.load(Ordering::Relaxed)
     }
 
     /// The known segments that meet `range`, in order.

@@ -39,9 +39,6 @@ pub struct ReadPolicy {
     pub deadline: Duration,
     /// How long one replica may take before another is asked.
     pub attempt_deadline: Duration,
-    /// Keep segments that have been read for the file's other readers. Not
-    /// where the kernel caches them anyway.
-    pub keep: bool,
     /// Where segments wait as pages, if they do.
     pub pipes: Option<Pipes>,
     /// Most callers' threads that may be inside a call on some replica at once.

@@ -178,12 +178,12 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[read]\ncolour = 'red'\n",
-            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`",
+            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`, `passthrough`",
         ),
         ("wieght = 2\n", "v.toml:6: key `replica[1].wieght` is not known; did you mean `weight`?"),
         (
             "[read]\n\"se\\ngment\" = 1\n",
-            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`",
+            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `cache`, `passthrough`",
         ),
     ]);
 }
@@ -347,7 +347,11 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\ncache = 'none'\n",
-            "v.toml:7: key `read.cache`: \"none\" is not known; use \"kernel\" or \"direct\"",
+            "v.toml:7: key `read.cache`: \"none\" is not known; use \"auto\" or \"kernel\" or \"direct\"",
+        ),
+        (
+            "[read]\npassthrough = 'on'\n",
+            "v.toml:7: key `read.passthrough`: \"on\" is not known; did you mean \"off\"?",
         ),
         (
             "[read.cache]\nx = 1\n",

@@ -6,6 +6,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::Arc;
 
+use rustix::mm::MapFlags;
+
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -102,25 +104,27 @@ fn by_mmap() {
         let (rig, _) = one_file(6 * MIB + 9, &setup);
         let file = File::open(rig.at("data")).unwrap();
         let len = file.metadata().unwrap().len() as usize;
-        // SAFETY: a fresh private mapping of an open file, not written by anybody
-        // while it is looked at, unmapped below.
-        let mapped = unsafe {
-            rustix::mm::mmap(
-                std::ptr::null_mut(),
-                len,
-                rustix::mm::ProtFlags::READ,
-                rustix::mm::MapFlags::PRIVATE,
-                &file,
-                0,
-            )
+        for kind in [MapFlags::PRIVATE, MapFlags::SHARED] {
+            // SAFETY: a fresh mapping of an open file, not written by anybody
+            // while it is looked at, unmapped below.
+            let mapped = unsafe {
+                rustix::mm::mmap(
+                    std::ptr::null_mut(),
+                    len,
+                    rustix::mm::ProtFlags::READ,
+                    kind,
+                    &file,
+                    0,
+                )
+            }
+            .unwrap();
+            // SAFETY: `len` bytes have just been mapped there.
+            let same = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) }
+                == fs::read(rig.source(0, "data")).unwrap();
+            // SAFETY: mapped above, and the slice is gone.
+            unsafe { rustix::mm::munmap(mapped, len) }.unwrap();
+            assert!(same, "{kind:?}, {}", setup.read);
         }
-        .unwrap();
-        // SAFETY: `len` bytes have just been mapped there.
-        let same = unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), len) }
-            == fs::read(rig.source(0, "data")).unwrap();
-        // SAFETY: mapped above, and the slice is gone.
-        unsafe { rustix::mm::munmap(mapped, len) }.unwrap();
-        assert!(same, "{}", setup.read);
     }
 }
 

@@ -126,6 +126,12 @@ impl BackendFile for RecordedFile {
         self.inner.read_at(offset, buf)
     }
 
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let spliced = self.inner.splice_at(offset, pipe, len)?;
+        self.record.note(Call::Read(ByteRange::at(offset, len as u64)));
+        Some(spliced)
+    }
+
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.record.note(Call::Seek);
         self.inner.seek(offset, to)

@@ -28,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) keys: &'static [&'static str],
     /// Most MiB a second that each replica delivers; 0 for no limit.
     pub(crate) rates: [u64; 3],
+    /// Directories as they are, without faults and limits.
+    pub(crate) plain: bool,
 }
 
 impl Default for Setup {
@@ -40,6 +42,7 @@ impl Default for Setup {
             more: String::new(),
             keys: &[],
             rates: [0; 3],
+            plain: false,
         }
     }
 }
@@ -86,6 +89,10 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
         text.push_str(&format!("[[replica]]\npath = \"/test/r{i}\"\n{keys}\n"));
         let script = Arc::new(FaultScript::default());
         let rate = setup.rates.get(i).copied().unwrap_or_default() << 20;
+        if setup.plain {
+            backends.push(Arc::new(Directory::open(&dir).unwrap()));
+            continue;
+        }
         let link = RateLimited::new(Directory::open(&dir).unwrap(), rate);
         let inner = Faulty::new(link, Arc::clone(&script));
         let record = Arc::new(Record::default());

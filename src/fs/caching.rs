@@ -1,0 +1,141 @@
+//! Who caches a file's data, decided when it is opened.
+//!
+//! The kernel's page cache makes a second reading cost what a local file's does,
+//! and its readahead turns small read(2)s into large requests. It costs a second
+//! copy of each byte, and the pages of a file that does not fit push out those of
+//! everybody else before anybody reads them again. Read directly, a file costs
+//! one copy and no pages, but every read(2) is a request of its own.
+//!
+//! So the rule of `auto`: a file that is larger than [`SHARE`] of the memory is
+//! opened direct; all others, and a large one whose reader was seen to take
+//! small blocks, go through the page cache. docs/PERFORMANCE.md has the figures.
+//!
+//! *Invariant:* whether the kernel may keep the pages that it has is not decided
+//! here, and is the same for direct opens as for others: one that is not told to
+//! keep them drops them, in either mode, and pages get in through a direct
+//! handle as well (by mmap). So every open counts in [`super::inode`]'s reasoning
+//! about versions, and none is an exception to it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::config::CachePolicy;
+
+/// Who caches what is read through one handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caching {
+    /// The kernel's page cache.
+    Kernel,
+    /// Nobody, as long as the file is not mapped.
+    Direct,
+}
+
+/// What decides.
+#[derive(Clone, Copy, Debug)]
+pub struct CachingPolicy {
+    /// As configured.
+    pub cache: CachePolicy,
+    /// Memory that may fill with cached pages, bytes.
+    pub memory: u64,
+}
+
+/// A file larger than one part in so many of the memory is not cached. The page
+/// cache keeps what is used twice apart from what is used once, and grants each
+/// about half of what programs leave; a file of a quarter still fits beside
+/// another one.
+const SHARE: u64 = 4;
+
+/// A direct handle whose reads are smaller than this on average, bytes, would be
+/// served better by the page cache and its readahead. From 64 KiB on direct reads
+/// were as quick in every measurement, below it up to seven times slower.
+const SMALL: u64 = 64 << 10;
+
+/// So many reads say what a reader's blocks are; fewer may be somebody who looks
+/// at a header.
+const ENOUGH: u64 = 32;
+
+impl CachingPolicy {
+    /// Who is to cache a file of `size` bytes. `small_blocks`: the last to read it
+    /// directly took small ones. `can_map`: the kernel maps files that are open
+    /// direct (Linux 6.6); where not, applications that map them would fail.
+    pub fn choose(&self, size: u64, small_blocks: bool, can_map: bool) -> Caching {
+        match self.cache {
+            CachePolicy::Kernel => Caching::Kernel,
+            CachePolicy::Direct => Caching::Direct,
+            CachePolicy::Auto if size <= self.memory / SHARE => Caching::Kernel,
+            CachePolicy::Auto if small_blocks || !can_map => Caching::Kernel,
+            CachePolicy::Auto => Caching::Direct,
+        }
+    }
+}
+
+/// What a handle was read in.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    reads: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Blocks {
+    /// A read of `bytes` came.
+    pub(super) fn read(&self, bytes: u64) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether they were small ones; `None` where there were too few to say.
+    pub(super) fn are_small(&self) -> Option<bool> {
+        let reads = self.reads.load(Ordering::Relaxed);
+        let small = self.bytes.load(Ordering::Relaxed) < reads.saturating_mul(SMALL);
+        (reads >= ENOUGH).then_some(small)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: u64 = 16 << 30;
+
+    fn auto(size: u64, small_blocks: bool, can_map: bool) -> Caching {
+        let policy = CachingPolicy { cache: CachePolicy::Auto, memory: MEMORY };
+        policy.choose(size, small_blocks, can_map)
+    }
+
+    #[test]
+    fn a_file_that_fits_is_cached_and_a_large_one_is_not() {
+        assert_eq!(auto(0, false, true), Caching::Kernel);
+        assert_eq!(auto(MEMORY / SHARE, false, true), Caching::Kernel);
+        assert_eq!(auto(MEMORY / SHARE + 1, false, true), Caching::Direct);
+        assert_eq!(auto(u64::MAX, false, true), Caching::Direct);
+    }
+
+    #[test]
+    fn a_large_file_is_cached_for_who_reads_small_blocks_and_where_it_could_not_be_mapped() {
+        assert_eq!(auto(u64::MAX, true, true), Caching::Kernel);
+        assert_eq!(auto(u64::MAX, false, false), Caching::Kernel);
+    }
+
+    #[test]
+    fn what_is_configured_is_not_argued_with() {
+        for size in [0, u64::MAX] {
+            for (cache, expected) in
+                [(CachePolicy::Kernel, Caching::Kernel), (CachePolicy::Direct, Caching::Direct)]
+            {
+                let policy = CachingPolicy { cache, memory: MEMORY };
+                assert_eq!(policy.choose(size, true, false), expected);
+                assert_eq!(policy.choose(size, false, true), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn blocks_are_small_by_their_mean_and_not_by_a_few() {
+        let blocks = Blocks::default();
+        (1..ENOUGH).for_each(|_| blocks.read(4096));
+        assert_eq!(blocks.are_small(), None);
+        blocks.read(4096);
+        assert_eq!(blocks.are_small(), Some(true));
+        (0..ENOUGH).for_each(|_| blocks.read(1 << 20));
+        assert_eq!(blocks.are_small(), Some(false));
+    }
+}

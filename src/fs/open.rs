@@ -1,0 +1,223 @@
+//! Opening and closing a file.
+//!
+//! One replica opens it and shows its version. Where the kernel is to read the
+//! file from a replica by itself ([`super::passthrough`]), that replica opens it
+//! too, unless it was the one; and as long as the kernel does, it is that
+//! replica whose opens count, so that its mount looks whether the file changed.
+
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::handle::{Answered, FirstOpen};
+use super::passthrough::{Backing, Lent};
+use super::{Answer, Caching, Errno, Fs, Ino};
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Lane};
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// A file just opened.
+#[derive(Clone)]
+pub struct Opened {
+    /// Names the handle in later calls.
+    pub handle: u64,
+    /// Who caches what is read through it.
+    pub caching: Caching,
+    /// Whether what the kernel has cached of the file is still good; whoever
+    /// caches, or pages of another version would stay.
+    pub unchanged: bool,
+    /// What the kernel is to read by itself.
+    pub backing: Option<Arc<Backing>>,
+}
+
+/// Where the answer to an open goes.
+pub trait OpenReply: Send + 'static {
+    /// Lends the kernel a descriptor to read through.
+    ///
+    /// # Errors
+    /// The errno that the kernel refuses it with.
+    fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent>;
+
+    /// The answer.
+    fn answer(self, answer: Answer<Opened>);
+}
+
+/// What a replica's open showed.
+struct Found {
+    replica: ReplicaId,
+    file: Arc<dyn BackendFile>,
+    attr: Attr,
+    /// Whether it is the file that the kernel reads by itself; `None` where that
+    /// was not looked at.
+    is_lent: Option<bool>,
+}
+
+/// Looks for a file's chunks in at most so many places, to tell who is local to
+/// all of them.
+const LOOKS: u64 = 1024;
+
+/// No cluster's chunks are smaller.
+const SMALLEST_CHUNK: u64 = 1 << 20;
+
+impl Fs {
+    /// Opens a regular file for reading.
+    pub fn open(self: &Arc<Self>, ino: Ino, reply: impl OpenReply) {
+        let path = match self.path(ino) {
+            Ok(path) => path,
+            Err(errno) => return reply.answer(Err(errno)),
+        };
+        let fs = Arc::clone(self);
+        let lent = self.handles.inode(ino).and_then(|inode| inode.backing().cloned());
+        let first = lent.as_ref().map(|backing| backing.replica);
+        let open = {
+            let path = path.clone();
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                let (file, attr) = backend.open(&path)?;
+                let lent = lent.as_ref().filter(|backing| backing.replica == replica);
+                let is_same =
+                    |backing: &Arc<Backing>| backing.attr().is_ok_and(|lent| lent.id == attr.id);
+                Ok(Found { replica, file, attr, is_lent: lent.map(is_same) })
+            }
+        };
+        self.caller.call_first(first, self.spot(&path), open, move |answer| match answer {
+            Ok((_, found)) => fs.found(ino, path, found, reply),
+            Err(error) => reply.answer(Err(error.into())),
+        });
+    }
+
+    /// Has the file opened by the replica that the kernel is to read it from, if
+    /// that is another one, and ends the open.
+    fn found(self: &Arc<Self>, ino: Ino, path: PathBuf, found: Found, reply: impl OpenReply) {
+        let target = match self.handles.inode(ino) {
+            Some(_) => None,
+            None => self.target(&path, &found),
+        };
+        let target = match target {
+            Some(target) if target != found.replica => target,
+            target => {
+                let file = target.map(|target| (target, Arc::clone(&found.file)));
+                return reply_with(self.opened(ino, path, found, file, &reply), reply);
+            }
+        };
+        let (fs, spot) = (Arc::clone(self), self.spot(&path));
+        let (version, mode, opener) = (found.attr.version(), self.policy.mode, found.replica);
+        let open = {
+            let path = path.clone();
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                // Where the other one fails or is late, the first will do.
+                if replica == opener {
+                    return Ok(None);
+                }
+                let (file, attr) = backend.open(&path)?;
+                match version.agrees(&attr.version(), mode) {
+                    true => Ok(Some(file)),
+                    false => Err(BackendError::Version),
+                }
+            }
+        };
+        self.caller.call_in_order(vec![target, opener], spot, open, move |answer| {
+            let file = match answer {
+                Ok((replica, Some(file))) => (replica, file),
+                _ => (found.replica, Arc::clone(&found.file)),
+            };
+            reply_with(fs.opened(ino, path, found, Some(file), &reply), reply);
+        });
+    }
+
+    /// The replica that the kernel is to read the file from, if it is to.
+    fn target(&self, path: &std::path::Path, found: &Found) -> Option<ReplicaId> {
+        let version = found.attr.version();
+        // There is nothing to read in an empty file.
+        if !self.passthrough.is_wanted() || version.size == 0 {
+            return None;
+        }
+        let pinned = self.reader.locator().pin(path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
+        let mut local = ReplicaSet::EMPTY;
+        if let Some(at) = self.reader.locator().file(path, version) {
+            let (now, all) = (Instant::now(), ReplicaSet::ALL);
+            let step = (version.size / LOOKS).max(SMALLEST_CHUNK);
+            local = (0..version.size).step_by(step as usize).fold(all, |local, offset| {
+                local.and(at.placement.holders(offset, now).map_or(all, |holders| holders.local))
+            });
+        }
+        let (standings, usable) = (self.reader.standings(), self.reader.usable());
+        self.passthrough.target(&standings, usable, [pinned, local], version.size)
+    }
+
+    /// Enters the open file into the tables; `lend` is what the kernel may read
+    /// by itself, if this is the file's first open.
+    fn opened(
+        &self,
+        ino: Ino,
+        path: PathBuf,
+        found: Found,
+        lend: Option<(ReplicaId, Arc<dyn BackendFile>)>,
+        reply: &impl OpenReply,
+    ) -> Answer<Opened> {
+        let Found { replica, file, attr, is_lent } = found;
+        let (mode, version) = (self.policy.mode, attr.version());
+        let can_map = self.maps_direct.load(Ordering::Relaxed);
+        let lend = move || {
+            let (replica, file) = lend?;
+            let name = self.caller.name(replica);
+            self.passthrough.lend((replica, name), file, version.size, reply)
+        };
+        let (cached, answered, retired) = {
+            let mut inodes = self.inodes.lock();
+            if !inodes.is_same(ino, replica, &attr) {
+                return Err(Errno::STALE);
+            }
+            if let Some(open) = self.handles.inode(ino)
+                && open.backing().is_some()
+                && !is_lent.unwrap_or_else(|| open.current().version().agrees(&version, mode))
+            {
+                // The kernel would read another file than the one just opened.
+                return Err(Errno::STALE);
+            }
+            let cached = inodes.opened(ino, version);
+            let small = inodes.is_read_in_small_blocks(ino);
+            let caching = self.policy.caching.choose(version.size, small, can_map);
+            let make = || self.reader.file(path.clone(), version, mode);
+            let first = FirstOpen { caching, lend, make };
+            let (answered, retired) =
+                self.handles.open_inode(ino, version, mode, (replica, file), first);
+            (cached, answered, retired)
+        };
+        if let Some(old) = retired {
+            self.reader.retire(&old);
+        }
+        let Answered { inode, caching } = answered;
+        let (unchanged, backing) = (cached.is_good(), inode.backing().cloned());
+        if backing.is_some() {
+            self.passthrough.opened();
+        }
+        let read = self.reader.handle();
+        let handle = self.handles.insert_file(ino, inode, cached, caching, read);
+        Ok(Opened { handle, caching, unchanged, backing })
+    }
+
+    /// Closes a file or directory.
+    pub fn release(&self, handle: u64) {
+        let closed = self.handles.remove(handle);
+        if let Some((ino, small)) = closed.small_blocks {
+            self.inodes.lock().read_in_small_blocks(ino, small);
+        }
+        if let Some(read) = closed.read {
+            self.reader.close(&read);
+        }
+        if let Some(backing) = closed.backing {
+            self.passthrough.given_back(&backing);
+            // Closing may ask the replica, so nobody else's thread does it.
+            let replica = self.caller.replica(backing.replica);
+            let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
+        }
+        if let Some(file) = closed.last {
+            self.reader.retire(&file);
+        }
+    }
+}
+
+fn reply_with(answer: Answer<Opened>, reply: impl OpenReply) {
+    reply.answer(answer);
+}

@@ -1,0 +1,268 @@
+//! Files that the kernel reads from one replica by itself.
+//!
+//! Where it is configured, the first open of a file picks a replica and lends the
+//! kernel the file as that replica has it open; reads then never reach fanfs,
+//! and cost what they cost there. Neither are they seen by the scheduler, nor
+//! does another replica step in. [`super::open`] carries out what is decided
+//! here: which replica, and where it cannot be done and why.
+//!
+//! *Invariants:*
+//! - How the kernel reads an inode is settled by its first open and stays so
+//!   until its last handle is closed: the kernel refuses (EIO) an open that
+//!   disagrees with the others, or that brings another descriptor.
+//! - A replica's lent descriptor is given up with the inode's last handle.
+//! - What cannot be done is said once, and is no error: the file is then read
+//!   as all others.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{Advice, fadvise};
+use rustix::io::Errno;
+
+use super::{Answer, OpenReply};
+use crate::backend::{Attr, BackendFile};
+use crate::scheduler::Standing;
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// What names a lent descriptor to the kernel; it is given up when dropped.
+pub type Lent = Box<dyn Any + Send + Sync>;
+
+/// A file of one replica that the kernel reads by itself.
+pub struct Backing {
+    /// Whose it is.
+    pub(super) replica: ReplicaId,
+    file: Arc<dyn BackendFile>,
+    lent: Lent,
+    size: u64,
+}
+
+/// All of a volume's, and what stands in the way of more.
+pub(super) struct Passthrough {
+    wanted: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Whether the kernel and our privileges allow it at all.
+    possible: bool,
+    /// Replicas whose files cannot be lent.
+    barred: ReplicaSet,
+    obstacles: BTreeSet<String>,
+    /// Bytes of the files lent on each.
+    lent: ReplicaMap<u64>,
+    files: usize,
+    opens: u64,
+}
+
+/// How the first opens stand, as `fanfs status` shows it.
+#[derive(Clone, Debug, Default)]
+pub struct PassthroughStatus {
+    /// Whether it is configured.
+    pub wanted: bool,
+    /// Opens that were answered with it.
+    pub opens: u64,
+    /// Files that are open so.
+    pub files: usize,
+    /// What stands in the way of it, as far as it was seen.
+    pub obstacles: Vec<String>,
+}
+
+/// Replicas whose expected completion differs by less than this part take turns.
+const ALIKE: f64 = 1.2;
+
+impl Backing {
+    /// The attributes of what the kernel reads. Blocks.
+    pub(super) fn attr(&self) -> crate::backend::Result<Attr> {
+        self.file.attr()
+    }
+
+    /// What names it to the kernel.
+    pub fn lent(&self) -> &(dyn Any + Send + Sync) {
+        &*self.lent
+    }
+}
+
+impl Passthrough {
+    pub(super) fn new(wanted: bool, replicas: usize) -> Self {
+        let state = State {
+            possible: true,
+            barred: ReplicaSet::EMPTY,
+            obstacles: BTreeSet::new(),
+            lent: ReplicaMap::from_fn(replicas, |_| 0),
+            files: 0,
+            opens: 0,
+        };
+        Self { wanted, state: Mutex::new(state) }
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted
+    }
+
+    pub(super) fn status(&self) -> PassthroughStatus {
+        let state = self.state.lock();
+        PassthroughStatus {
+            wanted: self.wanted,
+            opens: state.opens,
+            files: state.files,
+            obstacles: state.obstacles.iter().cloned().collect(),
+        }
+    }
+
+    /// It cannot be done in this volume.
+    pub(super) fn is_impossible(&self, why: String) {
+        self.state.lock().possible = false;
+        self.note(why);
+    }
+
+    fn bar(&self, replica: ReplicaId, why: String) {
+        {
+            let mut state = self.state.lock();
+            state.barred = state.barred.with(replica);
+        }
+        self.note(why);
+    }
+
+    fn note(&self, why: String) {
+        if self.state.lock().obstacles.insert(why.clone()) {
+            tracing::info!(%why, "no passthrough");
+        }
+    }
+
+    /// The replica to lend a file of `size` bytes from, of those in each of
+    /// `preferred` in turn where any of them can; `None` where nobody can.
+    pub(super) fn target(
+        &self,
+        standings: &ReplicaMap<Standing>,
+        usable: ReplicaSet,
+        preferred: [ReplicaSet; 2],
+        size: u64,
+    ) -> Option<ReplicaId> {
+        let state = self.state.lock();
+        if !self.wanted || !state.possible {
+            return None;
+        }
+        let mut set = usable.minus(state.barred);
+        for wish in preferred {
+            let granted = set.and(wish);
+            set = if granted.is_empty() { set } else { granted };
+        }
+        choose(&expected(standings, &state.lent, size), set, state.opens)
+    }
+
+    /// Lends the kernel `file`, as `replica` has it open, if that can be done.
+    pub(super) fn lend(
+        &self,
+        (replica, name): (ReplicaId, &str),
+        file: Arc<dyn BackendFile>,
+        size: u64,
+        reply: &impl OpenReply,
+    ) -> Option<Arc<Backing>> {
+        let Some(descriptor) = file.descriptor() else {
+            self.bar(replica, format!("{name}: max_rate, or no plain files"));
+            return None;
+        };
+        match reply.lend(descriptor) {
+            Ok(lent) => {
+                // The kernel reads through it as an application would.
+                let _ = fadvise(descriptor, 0, None, Advice::Normal);
+                let mut state = self.state.lock();
+                state.files += 1;
+                state.lent[replica] += size;
+                Some(Arc::new(Backing { replica, file, lent, size }))
+            }
+            Err(error) => {
+                self.failed(replica, name, &error);
+                None
+            }
+        }
+    }
+
+    fn failed(&self, replica: ReplicaId, name: &str, error: &std::io::Error) {
+        let errno = Errno::from_io_error(error);
+        match errno {
+            Some(Errno::PERM) => {
+                self.is_impossible("the daemon lacks CAP_SYS_ADMIN".to_owned());
+            }
+            None | Some(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                self.is_impossible(format!("the kernel refuses: {error}"));
+            }
+            // Of these there may be more in a moment.
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC) => {
+                self.note(format!("{name}: {error}"));
+            }
+            Some(Errno::LOOP) => {
+                self.bar(replica, format!("{name}: its file system is stacked on another"));
+            }
+            Some(_) => self.bar(replica, format!("{name}: {error}")),
+        }
+    }
+
+    /// An open was answered with a lent file.
+    pub(super) fn opened(&self) {
+        self.state.lock().opens += 1;
+    }
+
+    /// The last handle of a lent file is closed.
+    pub(super) fn given_back(&self, backing: &Backing) {
+        let mut state = self.state.lock();
+        state.files -= 1;
+        state.lent[backing.replica] -= backing.size;
+    }
+}
+
+/// When each replica would be through with a file of `size` bytes, seconds: what
+/// is in flight and what was lent before comes first.
+fn expected(
+    standings: &ReplicaMap<Standing>,
+    lent: &ReplicaMap<u64>,
+    size: u64,
+) -> ReplicaMap<f64> {
+    standings.map(|id, standing| {
+        let bytes = standing.in_flight.saturating_add(lent[id]).saturating_add(size);
+        standing.latency.as_secs_f64() + bytes as f64 / standing.rate.local.max(1.0)
+    })
+}
+
+/// The one of `set` that is expected to be through first; those that are nearly
+/// as quick take turns.
+fn choose(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Option<ReplicaId> {
+    let least = set.iter().map(|id| expected[id]).min_by(f64::total_cmp)?;
+    let alike: Vec<_> = set.iter().filter(|id| expected[*id] <= least * ALIKE).collect();
+    alike.get((turn % alike.len().max(1) as u64) as usize).copied()
+}
+
+/// For who wants no file lent: tests, and callers without a kernel.
+impl<F: FnOnce(Answer<super::Opened>) + Send + 'static> OpenReply for F {
+    fn lend(&self, _: BorrowedFd<'_>) -> std::io::Result<Lent> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    fn answer(self, answer: Answer<super::Opened>) {
+        self(answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn r(i: usize) -> ReplicaId {
+        ReplicaId::new(i)
+    }
+
+    #[test]
+    fn the_soonest_is_chosen_and_equals_take_turns() {
+        let times = ReplicaMap::from_iter([1.0, 3.0, 1.1]);
+        let all = times.all();
+        let chosen: Vec<_> = (0..4).map(|turn| choose(&times, all, turn)).collect();
+        assert_eq!(chosen, [Some(r(0)), Some(r(2)), Some(r(0)), Some(r(2))]);
+        let slow = ReplicaSet::EMPTY.with(r(1));
+        assert_eq!(choose(&times, slow, 7), Some(r(1)));
+        assert_eq!(choose(&times, ReplicaSet::EMPTY, 0), None);
+    }
+}

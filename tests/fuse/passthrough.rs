@@ -1,0 +1,236 @@
+//! Files that the kernel reads from one replica by itself.
+//!
+//! Needs Linux 6.9 and root; elsewhere each test says that it was not run, and
+//! what is done instead is tested all the same.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+fn setup(replicas: usize, copies: bool) -> Setup {
+    Setup {
+        replicas,
+        copies,
+        read: "passthrough = \"whole-file\"",
+        rest: "[fuse]\nattribute_ttl = \"100ms\"",
+        plain: true,
+        ..Setup::default()
+    }
+}
+
+/// A volume with one file; `None`, and a line that says so, where this machine
+/// cannot do it.
+fn rig(setup: &Setup) -> Option<(Rig, Vec<u8>)> {
+    let room = tree();
+    let content = bytes(3 * MIB + 77, 3);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    fs::write(root(&room).join("probe"), "probe").unwrap();
+    let rig = mount(room, setup);
+    drop(File::open(rig.at("probe")).unwrap());
+    let status = rig.eventually("the probe is closed", |status| status.gauges.handles == 0);
+    if status.passthrough.opens == 0 {
+        eprintln!("NOT RUN: no passthrough here: {:?}", status.passthrough.obstacles);
+        let works = rustix::process::getuid().is_root() && kernel_has_it();
+        assert!(!works, "root on Linux 6.9 or later should have passthrough");
+        return None;
+    }
+    Some((rig, content))
+}
+
+fn kernel_has_it() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut parts = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+    (parts.next(), parts.next()) >= (Some(6), Some(9))
+}
+
+/// Descriptors of this process on `path`.
+fn descriptors(path: &Path) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    links.filter(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == path)).count()
+}
+
+#[test]
+fn reads_bypass_the_daemon_and_bring_the_right_bytes() {
+    for copies in [false, true] {
+        let Some((rig, content)) = rig(&setup(3, copies)) else { return };
+        let before = rig.status();
+        assert!(fs::read(rig.at("f")).unwrap() == content);
+        let file = File::open(rig.at("f")).unwrap();
+        let mut part = vec![0; 100_000];
+        file.read_exact_at(&mut part, 1_234_567).unwrap();
+        assert!(part == content[1_234_567..][..100_000]);
+        let status = rig.status();
+        assert_eq!(status.passthrough.opens, before.passthrough.opens + 2);
+        assert_eq!(status.passthrough.files, 1);
+        assert_eq!((rig.delivered(), status.counters.reads), (0, 0));
+        drop(file);
+        rig.expect_quiet();
+        rig.eventually("it is given back", |status| status.passthrough.files == 0);
+    }
+}
+
+#[test]
+fn mapped_it_is_the_same_file() {
+    let Some((rig, content)) = rig(&setup(2, false)) else { return };
+    let file = File::open(rig.at("f")).unwrap();
+    for kind in [rustix::mm::MapFlags::PRIVATE, rustix::mm::MapFlags::SHARED] {
+        let (none, read) = (std::ptr::null_mut(), rustix::mm::ProtFlags::READ);
+        // SAFETY: a fresh mapping of an open file, not written by anybody while it
+        // is looked at, unmapped below.
+        let mapped =
+            unsafe { rustix::mm::mmap(none, content.len(), read, kind, &file, 0) }.unwrap();
+        // SAFETY: as many bytes have just been mapped there.
+        let same =
+            unsafe { std::slice::from_raw_parts(mapped.cast::<u8>(), content.len()) } == content;
+        // SAFETY: mapped above, and the slice is gone.
+        unsafe { rustix::mm::munmap(mapped, content.len()) }.unwrap();
+        assert!(same, "{kind:?}");
+    }
+    assert_eq!(rig.delivered(), 0);
+}
+
+#[test]
+fn all_opens_of_a_file_agree_and_none_fails() {
+    let Some((rig, content)) = rig(&setup(3, false)) else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (rig, content) = (&rig, &content);
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let file = File::open(rig.at("f")).unwrap();
+                    let other = File::open(rig.at("f")).unwrap();
+                    let at = (thread * 397 + round * 31) * 100;
+                    let mut part = [0; 1000];
+                    file.read_exact_at(&mut part, at as u64).unwrap();
+                    drop(file);
+                    assert!(part == content[at..][..1000]);
+                    other.read_exact_at(&mut part, 0).unwrap();
+                    assert!(part == content[..1000]);
+                }
+            });
+        }
+    });
+    rig.expect_quiet();
+    assert_eq!(rig.delivered(), 0);
+}
+
+/// An inode that is open otherwise stays so until its last handle is closed.
+#[test]
+fn a_file_that_is_open_through_the_daemon_stays_so() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "").unwrap();
+    let rig = mount(room, &setup(2, false));
+    // Nothing is lent of an empty file.
+    let empty = File::open(rig.at("f")).unwrap();
+    fs::write(rig.source(0, "f"), "not empty").unwrap();
+    let opens = rig.status().passthrough.opens;
+    assert_eq!(fs::read(rig.at("f")).unwrap(), b"not empty");
+    assert_eq!(rig.status().passthrough.opens, opens);
+    drop(empty);
+    rig.expect_quiet();
+    assert_eq!(fs::read(rig.at("f")).unwrap(), b"not empty");
+}
+
+#[test]
+fn a_closed_file_leaves_no_descriptor_on_its_replica() {
+    let Some((rig, _)) = rig(&setup(2, true)) else { return };
+    let files: Vec<_> = (0..4).map(|_| File::open(rig.at("f")).unwrap()).collect();
+    let open = || descriptors(&rig.source(0, "f")) + descriptors(&rig.source(1, "f"));
+    assert!(open() > 0);
+    drop(files);
+    rig.eventually("its descriptors are closed", |_| open() == 0);
+}
+
+#[test]
+fn it_goes_on_when_the_mount_is_detached() {
+    let Some((rig, content)) = rig(&setup(2, false)) else { return };
+    let file = File::open(rig.at("f")).unwrap();
+    assert!(rig.end() < Duration::from_secs(10));
+    let mut got = vec![0; content.len()];
+    file.read_exact_at(&mut got, 0).unwrap();
+    assert!(got == content);
+}
+
+#[test]
+fn a_file_that_is_rewritten_in_place_is_followed() {
+    for copies in [false, true] {
+        // One replica: in copies the others would be rewritten later.
+        let Some((rig, _)) = rig(&setup(1, copies)) else { return };
+        let file = File::open(rig.at("f")).unwrap();
+        let source = File::options().append(true).open(rig.source(0, "f")).unwrap();
+        (&source).write_all(b"the end").unwrap();
+        let len = source.metadata().unwrap().len();
+        rig.eventually("the size is known", |_| file.metadata().unwrap().len() == len);
+        let mut end = [0; 7];
+        file.read_exact_at(&mut end, len - 7).unwrap();
+        assert_eq!(&end, b"the end");
+        assert_eq!(fs::read(rig.at("f")).unwrap().len() as u64, len);
+        assert_eq!(rig.delivered(), 0);
+    }
+}
+
+#[test]
+fn a_file_that_is_replaced_is_never_read_for_the_other() {
+    for copies in [false, true] {
+        let Some((rig, content)) = rig(&setup(1, copies)) else { return };
+        let old = File::open(rig.at("f")).unwrap();
+        fs::write(rig.source(0, "new"), "newer").unwrap();
+        fs::rename(rig.source(0, "new"), rig.source(0, "f")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let opened = fs::read(rig.at("f"));
+        if copies {
+            let stale = rustix::io::Errno::STALE.raw_os_error();
+            assert_eq!(opened.unwrap_err().raw_os_error(), Some(stale));
+        } else {
+            assert_eq!(opened.unwrap(), b"newer");
+        }
+        let mut got = vec![0; content.len()];
+        old.read_exact_at(&mut got, 0).unwrap();
+        assert!(got == content);
+        drop(old);
+        rig.expect_quiet();
+        assert_eq!(fs::read(rig.at("f")).unwrap(), b"newer");
+    }
+}
+
+#[test]
+fn what_cannot_be_lent_is_read_as_all_else() {
+    // The rig's own replicas are behind decorators, which have no descriptor.
+    let room = tree();
+    let content = bytes(2 * MIB, 1);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let rig = mount(room, &Setup { plain: false, ..setup(2, false) });
+    for _ in 0..3 {
+        assert!(fs::read(rig.at("f")).unwrap() == content);
+    }
+    let status = rig.status();
+    assert_eq!(status.passthrough.opens, 0);
+    assert!(rig.delivered() >= content.len() as u64);
+    let obstacles = &status.passthrough.obstacles;
+    assert!(!obstacles.is_empty() && obstacles.len() <= 2, "said once each: {obstacles:?}");
+}
+
+/// A pinned file is lent from where it is pinned, and files from all replicas.
+#[test]
+fn the_replica_is_where_it_is_pinned() {
+    let more = "[[affinity]]\npath = \"/f\"\nreplica = \"r2\"\n".to_owned();
+    let Some((rig, content)) = rig(&Setup { more, ..setup(3, true) }) else { return };
+    let file = File::open(rig.at("f")).unwrap();
+    assert_eq!(rig.status().passthrough.files, 1);
+    // Only that copy's bytes change, not its size or time.
+    let source = rig.source(1, "f");
+    let times = fs::metadata(&source).unwrap().modified().unwrap();
+    let pinned = File::options().write(true).open(source).unwrap();
+    pinned.write_all_at(b"here", 0).unwrap();
+    pinned.set_modified(times).unwrap();
+    let mut got = [0; 4];
+    file.read_exact_at(&mut got, 0).unwrap();
+    assert_eq!(&got, b"here");
+    assert!(content[..4] != got);
+}
