@@ -10,6 +10,7 @@
 
 mod adapter;
 mod attach;
+mod opening;
 
 use std::io;
 use std::path::{Path, PathBuf};
