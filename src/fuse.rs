@@ -10,6 +10,7 @@
 
 mod adapter;
 mod attach;
+mod opening;
 mod reply;
 
 use std::io;

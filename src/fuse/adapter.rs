@@ -1,7 +1,6 @@
 //! fuser's requests in, fuser's replies out.
 
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,9 +14,10 @@ use fuser::{
 };
 
 use super::MountOptions;
+use super::opening::Opening;
 use super::reply::Replies;
 use crate::backend::{FileKind, SeekTo, Timestamp};
-use crate::fs::{Answer, Caching, Entry, Errno, Fs, Ino, Lent, Listing, OpenReply, Opened};
+use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -42,7 +42,7 @@ impl Adapter {
     }
 }
 
-fn errno(errno: Errno) -> fuser::Errno {
+pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
 }
 
@@ -139,34 +139,6 @@ fn fill(fs: &Fs, listing: &Listing, offset: u64, mut reply: ReplyDirectory) {
         }
     }
     reply.ok();
-}
-
-/// The reply to an open.
-struct Opening(ReplyOpen);
-
-impl OpenReply for Opening {
-    fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
-        Ok(Box::new(self.0.open_backing(file)?))
-    }
-
-    fn answer(self, answer: Answer<Opened>) {
-        let opened = match answer {
-            Ok(opened) => opened,
-            Err(error) => return self.0.error(errno(error)),
-        };
-        let mut flags = FopenFlags::FOPEN_NOFLUSH;
-        flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
-        let handle = FileHandle(opened.handle);
-        let id = opened
-            .backing
-            .as_ref()
-            .and_then(|backing| backing.lent().downcast_ref::<fuser::BackingId>());
-        if let Some(id) = id {
-            return self.0.opened_passthrough(handle, flags, id);
-        }
-        flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
-        self.0.opened(handle, flags);
-    }
 }
 
 impl fuser::Filesystem for Adapter {

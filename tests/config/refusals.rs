@@ -351,7 +351,7 @@ fn wrong_values_in_other_tables_are_refused() {
         ),
         (
             "[read]\npassthrough = 'on'\n",
-            "v.toml:7: key `read.passthrough`: \"on\" is not known; did you mean \"off\"?",
+            "v.toml:7: key `read.passthrough`: \"on\" is not known; use \"off\" or \"whole-file\"",
         ),
         (
             "[read.cache]\nx = 1\n",

@@ -129,6 +129,7 @@ fn a_file_that_is_open_through_the_daemon_stays_so() {
     // Nothing is lent of an empty file.
     let empty = File::open(rig.at("f")).unwrap();
     fs::write(rig.source(0, "f"), "not empty").unwrap();
+    rig.eventually("the size is known", |_| empty.metadata().unwrap().len() == 9);
     let opens = rig.status().passthrough.opens;
     assert_eq!(fs::read(rig.at("f")).unwrap(), b"not empty");
     assert_eq!(rig.status().passthrough.opens, opens);
