@@ -230,3 +230,26 @@ fn tools_see_the_same_tree() {
         .unwrap();
     assert!(tar.status.success(), "{}", String::from_utf8_lossy(&tar.stdout));
 }
+
+#[test]
+fn auto_keeps_what_fits_and_reads_large_files_anew() {
+    let room = tree();
+    let small = bytes(MIB, 1);
+    fs::write(root(&room).join("small"), &small).unwrap();
+    // Sparse, and larger than a quarter of anybody's memory.
+    File::create(root(&room).join("large")).unwrap().set_len(8 << 40).unwrap();
+    let rig = mount(room, &Setup::default());
+    let twice = |name: &str| {
+        let file = File::open(rig.at(name)).unwrap();
+        let mut block = vec![1; MIB];
+        file.read_exact_at(&mut block, 0).unwrap();
+        let before = rig.status().counters.bytes_delivered;
+        file.read_exact_at(&mut block, 0).unwrap();
+        (block, rig.status().counters.bytes_delivered - before)
+    };
+    let (block, again) = twice("small");
+    assert!(block == small && again == 0, "{again} bytes of the small file were read again");
+    let (block, again) = twice("large");
+    assert!(block.iter().all(|byte| *byte == 0));
+    assert_eq!(again, MIB as u64);
+}
