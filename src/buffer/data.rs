@@ -2,10 +2,12 @@
 //! the replica's page cache themselves.
 //!
 //! Pages wait in a pipe and go from there into the reply without being copied
-//! in user space (splice(2)). A pipe gives its bytes once and in order. Whoever
-//! wants them otherwise has all that is left copied into memory first
-//! ([`Data::settle`]); what has been taken before is gone then.
+//! in user space (splice(2)). Each can be taken once. Whoever wants them more
+//! often, or in small parts, has what is left copied into memory first
+//! ([`Data::settle`]). Parts may be taken in any order: what lies before one is
+//! moved to a pipe of its own.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
@@ -22,21 +24,32 @@ pub struct Data {
 
 enum Held {
     Memory(Buffer),
-    Pages(Mutex<Pages>, BufferPool),
+    Pages(Box<Mutex<Pages>>),
 }
 
-enum Pages {
-    /// Everything before `head` has been taken. The claim pays for the pages.
-    Piped { pipe: Pipe, head: usize, claim: Reservation },
-    /// Everything from `base` on has been copied.
-    Copied { buffer: Buffer, base: usize },
-    /// Copying failed.
-    Lost,
+/// What is left of a segment's pages.
+struct Pages {
+    /// By first byte, disjoint; what has been taken is in none.
+    pieces: BTreeMap<usize, Piece>,
+    /// As long as the segment; its copied pieces lie where they belong. Made
+    /// when the first one is copied.
+    buffer: Option<Buffer>,
+    /// Pays for the pages, and for the buffer once there is one.
+    claim: Option<Reservation>,
+    buffers: BufferPool,
+    len: usize,
 }
 
-/// The part of a pipe's bytes that is handed on as pages. What is smaller is
-/// copied together with the rest of its segment: one copy costs less than three
-/// system calls for each of its parts.
+enum Piece {
+    /// In a pipe of its own, all that it holds.
+    Piped(Pipe),
+    /// In the buffer, so many bytes.
+    Copied(usize),
+}
+
+/// The least that is handed on as pages, unless it is the last of its piece.
+/// What is smaller is copied together with the rest: one copy costs less than
+/// three system calls for each of its parts.
 const SMALLEST_SPLICE: usize = 32 * 1024;
 
 impl Data {
@@ -49,8 +62,9 @@ impl Data {
     /// to if need be.
     pub fn pages(pipe: Pipe, claim: Reservation, buffers: BufferPool) -> Self {
         let len = pipe.holds();
-        let pages = Pages::Piped { pipe, head: 0, claim };
-        Self { len, held: Held::Pages(Mutex::new(pages), buffers) }
+        let pieces = BTreeMap::from([(0, Piece::Piped(pipe))]);
+        let pages = Pages { pieces, buffer: None, claim: Some(claim), buffers, len };
+        Self { len, held: Held::Pages(Box::new(Mutex::new(pages))) }
     }
 
     /// Number of bytes that there were at first.
@@ -67,15 +81,7 @@ impl Data {
     pub fn as_memory(&self) -> Option<&[u8]> {
         match &self.held {
             Held::Memory(buffer) => Some(buffer),
-            Held::Pages(..) => None,
-        }
-    }
-
-    /// Whether they can be taken only once.
-    pub fn is_piped(&self) -> bool {
-        match &self.held {
-            Held::Memory(_) => false,
-            Held::Pages(pages, _) => matches!(&*pages.lock(), Pages::Piped { .. }),
+            Held::Pages(_) => None,
         }
     }
 
@@ -83,40 +89,32 @@ impl Data {
     pub fn is_whole(&self) -> bool {
         match &self.held {
             Held::Memory(_) => true,
-            Held::Pages(pages, _) => matches!(&*pages.lock(), Pages::Copied { base: 0, .. }),
+            Held::Pages(pages) => pages.lock().has_copied(0..self.len),
         }
     }
 
-    /// Sees to it that what has not been taken stays; returns where that begins.
-    pub fn settle(&self) -> usize {
-        let Held::Pages(pages, buffers) = &self.held else { return 0 };
+    /// Sees to it that what has not been taken stays; whether `part` is among it.
+    pub fn settle(&self, part: Range<usize>) -> bool {
+        let Held::Pages(pages) = &self.held else { return true };
         let mut pages = pages.lock();
-        copy(&mut pages, self.len, buffers);
-        match &*pages {
-            Pages::Copied { base, .. } => *base,
-            Pages::Piped { .. } | Pages::Lost => self.len,
+        let piped: Vec<usize> = pages.pieces.keys().copied().collect();
+        for start in piped {
+            if let Err(error) = pages.copy(start) {
+                tracing::error!(%error, "pages in a pipe could not be read");
+            }
         }
+        pages.has_copied(part)
     }
 
-    /// Gives a part of the bytes to `pipe`, once; as pages where it is next.
+    /// Gives a part of the bytes to `pipe`, as pages where it is large enough;
+    /// those are gone then.
     ///
     /// # Errors
     /// Where the part is not here any more, or does not fit.
     pub fn give(&self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
         match &self.held {
             Held::Memory(buffer) => to.put(&buffer[part]),
-            Held::Pages(pages, buffers) => {
-                let mut pages = pages.lock();
-                if let Pages::Piped { pipe, head, .. } = &mut *pages
-                    && *head == part.start
-                    && part.len() >= SMALLEST_SPLICE
-                {
-                    *head = part.end;
-                    return pipe.move_to(to, part.len());
-                }
-                copy(&mut pages, self.len, buffers);
-                to.put(copied(&pages, part)?)
-            }
+            Held::Pages(pages) => pages.lock().give(part, to),
         }
     }
 
@@ -125,39 +123,97 @@ impl Data {
     /// # Errors
     /// Where the part is not here any more.
     pub fn append_to(&self, part: Range<usize>, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if !self.settle(part.clone()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         match &self.held {
             Held::Memory(buffer) => bytes.extend_from_slice(&buffer[part]),
-            Held::Pages(pages, buffers) => {
-                let mut pages = pages.lock();
-                copy(&mut pages, self.len, buffers);
-                bytes.extend_from_slice(copied(&pages, part)?);
-            }
+            Held::Pages(pages) => bytes.extend_from_slice(pages.lock().copied(part)?),
         }
         Ok(())
     }
 }
 
-fn copied(pages: &Pages, part: Range<usize>) -> io::Result<&[u8]> {
-    match pages {
-        Pages::Copied { buffer, base } if *base <= part.start => {
-            Ok(&buffer[part.start - base..part.end - base])
+impl Pages {
+    /// The piece that `at` lies in.
+    fn piece(&self, at: usize) -> io::Result<(usize, usize)> {
+        let (start, piece) = self.pieces.range(..=at).next_back().ok_or(io::ErrorKind::NotFound)?;
+        let end = start + piece.len();
+        if at < end { Ok((*start, end)) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn give(&mut self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
+        let mut at = part.start;
+        while at < part.end {
+            let (start, end) = self.piece(at)?;
+            let next = end.min(part.end);
+            let is_last = next == end;
+            if next - at < SMALLEST_SPLICE && !is_last {
+                self.copy(start)?;
+            }
+            if matches!(self.pieces.get(&start), Some(Piece::Copied(_))) {
+                to.put(self.copied(at..next)?)?;
+            } else if let Some(Piece::Piped(mut pipe)) = self.pieces.remove(&start) {
+                if start < at {
+                    // Who wants what lies before is late; it waits in its own pipe.
+                    let mut front = pipe.another()?;
+                    pipe.move_to(&mut front, at - start)?;
+                    self.pieces.insert(start, Piece::Piped(front));
+                }
+                pipe.move_to(to, next - at)?;
+                if !is_last {
+                    self.pieces.insert(next, Piece::Piped(pipe));
+                }
+            }
+            at = next;
         }
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(())
+    }
+
+    /// Copies the piece that begins at `start`, if it is in a pipe.
+    fn copy(&mut self, start: usize) -> io::Result<()> {
+        let Some(Piece::Piped(pipe)) = self.pieces.get_mut(&start) else { return Ok(()) };
+        let end = start + pipe.holds();
+        let buffer = match &mut self.buffer {
+            Some(buffer) => buffer,
+            none => {
+                let claim = self.claim.take().ok_or(io::ErrorKind::OutOfMemory)?;
+                none.insert(self.buffers.buffer(self.len, claim))
+            }
+        };
+        let copied = pipe.copy_out(&mut buffer[start..end]);
+        match copied {
+            Ok(()) => self.pieces.insert(start, Piece::Copied(end - start)),
+            Err(_) => self.pieces.remove(&start),
+        };
+        copied
+    }
+
+    fn copied(&self, part: Range<usize>) -> io::Result<&[u8]> {
+        match &self.buffer {
+            Some(buffer) if self.has_copied(part.clone()) => Ok(&buffer[part]),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn has_copied(&self, part: Range<usize>) -> bool {
+        let mut at = part.start;
+        while at < part.end {
+            match self.piece(at) {
+                Ok((start, end)) if matches!(self.pieces[&start], Piece::Copied(_)) => at = end,
+                _ => return false,
+            }
+        }
+        true
     }
 }
 
-/// Copies what is left in the pipe.
-fn copy(pages: &mut Pages, len: usize, buffers: &BufferPool) {
-    if !matches!(pages, Pages::Piped { .. }) {
-        return;
-    }
-    let Pages::Piped { mut pipe, head, claim } = std::mem::replace(pages, Pages::Lost) else {
-        return;
-    };
-    let mut buffer = buffers.buffer(len - head, claim);
-    match pipe.copy_out(&mut buffer) {
-        Ok(()) => *pages = Pages::Copied { buffer, base: head },
-        Err(error) => tracing::error!(%error, "pages in a pipe could not be read"),
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Piped(pipe) => pipe.holds(),
+            Piece::Copied(len) => *len,
+        }
     }
 }
 
@@ -188,34 +244,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_in_order_stays_in_pipes() {
+    fn parts_are_taken_as_pages_in_any_order_and_once() {
         let (budget, pipes) = (Budget::new(1 << 20), Pipes::new(1 << 20).unwrap());
         let data = piped(&budget, &pipes);
-        let half = LEN / 2;
-        assert_eq!(given(&data, 0..half, &pipes).unwrap(), bytes()[..half]);
-        assert!(data.is_piped());
-        assert_eq!(given(&data, half..LEN, &pipes).unwrap(), bytes()[half..]);
-        assert!(given(&data, 0..half, &pipes).is_err(), "a pipe gave the same bytes twice");
+        let (page, half) = (4096, LEN / 2);
+        for part in [LEN - page..LEN, half..LEN - page, 0..half] {
+            assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part.clone()]);
+            assert!(given(&data, part, &pipes).is_err(), "a pipe gave the same bytes twice");
+        }
+        let Held::Pages(pages) = &data.held else { panic!("not pages") };
+        assert!(pages.lock().buffer.is_none(), "something was copied");
     }
 
     #[test]
-    fn out_of_order_the_rest_is_copied_and_stays() {
+    fn who_takes_a_small_part_has_the_rest_copied_and_it_stays() {
         let (budget, pipes) = (Budget::new(1 << 20), Pipes::new(1 << 20).unwrap());
         let data = piped(&budget, &pipes);
         let quarter = LEN / 4;
         given(&data, 0..quarter, &pipes).unwrap();
-        for part in [3 * quarter..LEN, quarter..2 * quarter, quarter..quarter + 5] {
+        for part in [quarter..quarter + 5, 3 * quarter..LEN, quarter..2 * quarter] {
             assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part]);
         }
-        assert!(given(&data, 0..quarter, &pipes).is_err());
-        assert!(!data.is_whole());
+        assert!(data.settle(quarter..LEN));
+        assert!(!data.settle(0..quarter) && !data.is_whole());
+        assert!(given(&data, quarter - 1..quarter + 1, &pipes).is_err());
     }
 
     #[test]
     fn settled_at_once_it_is_whole_and_paid_for() {
         let (budget, pipes) = (Budget::new(1 << 20), Pipes::new(1 << 20).unwrap());
         let data = piped(&budget, &pipes);
-        assert_eq!(data.settle(), 0);
+        assert!(data.settle(0..LEN));
         assert!(data.is_whole());
         let mut all = Vec::new();
         data.append_to(0..LEN, &mut all).unwrap();

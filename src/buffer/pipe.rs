@@ -82,6 +82,14 @@ impl Pipe {
         self.ends.as_ref().expect("a pipe has its ends until it is dropped")
     }
 
+    /// An empty pipe of the same kind.
+    ///
+    /// # Errors
+    /// As [`Pipes::pipe`].
+    pub fn another(&self) -> io::Result<Pipe> {
+        Pipes { inner: Arc::clone(&self.home) }.pipe()
+    }
+
     /// Where to put pages in. Whoever does says so with [`Pipe::filled`].
     pub fn write_end(&self) -> BorrowedFd<'_> {
         self.ends().write.as_fd()

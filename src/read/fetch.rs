@@ -35,10 +35,10 @@ pub(super) struct State {
     pub(super) claim: Option<Reservation>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
-    /// How far its bytes have been promised to requests.
-    promised: u64,
-    /// Whether some byte was promised to two, or out of order: pages, which can
-    /// be taken once, will not do.
+    /// What of it has been promised to requests, each byte once.
+    promised: Promised,
+    /// Whether some byte was promised to two: pages, which can be taken once,
+    /// will not do.
     pub(super) shared: bool,
     /// Where it waits to be given up when memory is short.
     pub(super) listed: Listed,
@@ -53,6 +53,27 @@ pub(super) enum Stage {
     Ready(Arc<Data>),
     /// Nobody could deliver it, or nobody wants it any more.
     Over,
+}
+
+/// Ranges that have been promised, in order and apart. Mostly one: what a
+/// reader has asked for so far.
+#[derive(Default)]
+struct Promised(Vec<ByteRange>);
+
+impl Promised {
+    fn meets(&self, part: ByteRange) -> bool {
+        self.0.iter().any(|range| !range.intersect(part).is_empty())
+    }
+
+    fn add(&mut self, part: ByteRange) {
+        let at = self.0.partition_point(|range| range.end < part.start);
+        let mut all = part;
+        while let Some(next) = self.0.get(at).filter(|next| next.start <= all.end) {
+            all = ByteRange::new(all.start.min(next.start), all.end.max(next.end));
+            self.0.remove(at);
+        }
+        self.0.insert(at, all);
+    }
 }
 
 /// How a request stands to a segment that it needs.
@@ -86,7 +107,7 @@ impl Fetch {
             outstanding: 0,
             claim: Some(claim),
             consumed: 0,
-            promised: range.start,
+            promised: Promised::default(),
             shared: false,
             listed: Listed::Nowhere,
             error: None,
@@ -99,8 +120,10 @@ impl Fetch {
     pub(super) fn has(&self, part: ByteRange) -> bool {
         let state = self.state.lock();
         match &state.stage {
-            Stage::Ready(data) if part.start >= state.promised || data.is_whole() => true,
-            Stage::Ready(data) => data.settle() as u64 <= part.start - self.range.start,
+            Stage::Ready(data) => {
+                let (start, end) = (part.start - self.range.start, part.end - self.range.start);
+                !state.promised.meets(part) || data.settle(start as usize..end as usize)
+            }
             Stage::Pending | Stage::Over => true,
         }
     }
@@ -109,8 +132,8 @@ impl Fetch {
     /// something to wait for.
     pub(super) fn join(&self, gather: &Arc<Gather>, part: ByteRange) -> Joined {
         let mut state = self.state.lock();
-        state.shared |= part.start < state.promised;
-        state.promised = state.promised.max(part.end);
+        state.shared |= state.promised.meets(part);
+        state.promised.add(part);
         match state.stage {
             Stage::Ready(_) => Joined::Ready,
             Stage::Pending => {
@@ -160,7 +183,7 @@ impl Fetch {
             return Err(data);
         }
         if state.shared {
-            data.settle();
+            data.settle(0..0);
         }
         state.stage = Stage::Ready(Arc::new(data));
         // What was kept to pay for another attempt is not needed any more.
@@ -198,5 +221,29 @@ impl Fetch {
         state.stage = Stage::Over;
         let error = state.error.unwrap_or(error);
         Next::GiveUp(error, std::mem::take(&mut state.waiters))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_was_promised_is_known_and_nothing_else(
+            parts in proptest::collection::vec((0u64..60, 1u64..9), 0..20), asked in (0u64..60, 1u64..9),
+        ) {
+            let mut promised = Promised::default();
+            for (start, len) in &parts {
+                promised.add(ByteRange::at(*start, *len));
+            }
+            let asked = ByteRange::at(asked.0, asked.1);
+            let meets = parts.iter().any(|(start, len)| {
+                !ByteRange::at(*start, *len).intersect(asked).is_empty()
+            });
+            prop_assert_eq!(promised.meets(asked), meets);
+            prop_assert!(promised.0.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
     }
 }
