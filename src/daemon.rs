@@ -113,11 +113,6 @@ pub struct Extra {
 /// How long what is under way may take at the end, before it is failed.
 const DRAIN: Duration = Duration::from_secs(3);
 
-/// Requests that the kernel may have under way in the background: its own
-/// readahead and asynchronous direct reads. The default of 12 would leave fast
-/// replicas idle; 64 of 1 MiB are as much as the longest readahead window.
-const MAX_BACKGROUND: u16 = 64;
-
 /// Whole requests that fit into the budget at least, however large the kernel's
 /// limit for one is: a request claims all that it needs at once.
 const REQUESTS_IN_BUDGET: u64 = 8;
@@ -395,7 +390,7 @@ impl Core {
             dev: extra.dev,
             exec: !extra.noexec,
             threads: self.config.fuse.threads,
-            max_background: MAX_BACKGROUND,
+            max_background: self.config.fuse.max_background.try_into().unwrap_or(u16::MAX),
             max_request: max_request(&self.config),
             pipes: self.replies.clone(),
         }

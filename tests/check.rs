@@ -90,6 +90,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             kernel_tuning: false,
             splice: true,
             kernel_readahead: 0,
+            max_background: 64,
             attribute_ttl: Duration::from_secs(1),
         },
         placement: Placement {

@@ -22,12 +22,12 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// The floor and the rival of the same mode.
-    pub(super) fn references(self) -> [Option<&'static str>; 2] {
+    /// The two floors and the rival of the same mode.
+    pub(super) fn references(self) -> [Option<&'static str>; 3] {
         match self {
-            Self::Raw => [None, None],
-            Self::Direct => [Some("null-direct"), Some("mergerfs-direct")],
-            Self::Cached => [Some("null-kernel"), Some("mergerfs-cached")],
+            Self::Raw => [None; 3],
+            Self::Direct => ["null-direct", "memory-direct", "mergerfs-direct"].map(Some),
+            Self::Cached => ["null-kernel", "memory-kernel", "mergerfs-cached"].map(Some),
         }
     }
 }
@@ -39,11 +39,15 @@ enum Server {
     /// All replicas at once, one reader each.
     RawSum,
     Null(&'static str),
+    /// The null server with the replica's bytes in its memory.
+    Memory(&'static str),
     Mergerfs(&'static str),
     Bindfs(&'static [&'static str]),
     Fanfs {
         program: PathBuf,
         read: &'static str,
+        /// Another table and what is in it.
+        other: Option<(String, String)>,
     },
 }
 
@@ -52,6 +56,8 @@ enum Server {
 pub(super) struct Candidate {
     pub(super) name: String,
     pub(super) mode: Mode,
+    /// Its name without what is varied.
+    base: String,
     server: Server,
 }
 
@@ -73,12 +79,19 @@ const POLICIES: [(&str, Mode, &str); 4] = [
 
 /// All that there are, in the tables' order.
 pub(super) fn all(options: &Options) -> Vec<Candidate> {
-    let row = |name: &str, mode, server| Candidate { name: name.to_owned(), mode, server };
+    let row = |name: &str, mode, server| Candidate {
+        name: name.to_owned(),
+        base: name.to_owned(),
+        mode,
+        server,
+    };
     let mut rows = vec![
         row("raw", Mode::Raw, Server::Raw),
         row("raw-sum", Mode::Raw, Server::RawSum),
         row("null-direct", Mode::Direct, Server::Null("direct")),
         row("null-kernel", Mode::Cached, Server::Null("kernel")),
+        row("memory-direct", Mode::Direct, Server::Memory("direct")),
+        row("memory-kernel", Mode::Cached, Server::Memory("kernel")),
         row("mergerfs-direct", Mode::Direct, Server::Mergerfs("ro,cache.files=off,direct_io=true")),
         row("mergerfs-cached", Mode::Cached, Server::Mergerfs("ro,cache.files=auto-full")),
         row("bindfs-direct", Mode::Direct, Server::Bindfs(&["--direct-io"])),
@@ -86,17 +99,39 @@ pub(super) fn all(options: &Options) -> Vec<Candidate> {
     ];
     for (build, program) in options.builds() {
         for (policy, mode, read) in POLICIES {
-            let server = Server::Fanfs { program: program.clone(), read };
-            rows.push(row(&format!("{build}-{policy}"), mode, server));
+            let base = format!("{build}-{policy}");
+            let server = |other| Server::Fanfs { program: program.clone(), read, other };
+            rows.push(row(&base, mode, server(None)));
+            for (name, other) in variations(options) {
+                let name = format!("{build}@{name}-{policy}");
+                rows.push(Candidate {
+                    name,
+                    base: base.clone(),
+                    mode,
+                    server: server(Some(other)),
+                });
+            }
         }
     }
     rows
 }
 
+/// What is to be varied: a name, and the table and what is in it.
+fn variations(options: &Options) -> impl Iterator<Item = (String, (String, String))> {
+    options.vary.iter().flat_map(|vary| {
+        vary.values.iter().map(|value| {
+            let is_bare = value.parse::<i64>().is_ok() || value.parse::<bool>().is_ok();
+            let written = if is_bare { value.clone() } else { format!("\"{value}\"") };
+            let line = format!("{} = {written}\n", vary.key);
+            (format!("{}={value}", vary.key), (vary.table.clone(), line))
+        })
+    })
+}
+
 impl Candidate {
     /// Whether `word` is its name, or what stands before a dash in it.
     pub(super) fn is(&self, word: &str) -> bool {
-        let rest = self.name.strip_prefix(word);
+        let rest = self.base.strip_prefix(word);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
     }
 
@@ -123,7 +158,7 @@ impl Candidate {
     /// Why not, in a few words.
     pub(super) fn check(&self, room: &Room) -> Result<(), String> {
         match &self.server {
-            Server::Raw | Server::RawSum | Server::Null(_) => Ok(()),
+            Server::Raw | Server::RawSum | Server::Null(_) | Server::Memory(_) => Ok(()),
             Server::Mergerfs(_) => installed("mergerfs").map(drop),
             Server::Bindfs(options) => {
                 let help = installed("bindfs")?;
@@ -132,10 +167,16 @@ impl Candidate {
                     None => Ok(()),
                 }
             }
-            Server::Fanfs { program, read } => {
+            Server::Fanfs { program, read, other } => {
                 // Any directory does: only what the configuration says counts.
-                let volume = volume_file(room, &self.name, read, &[room.path().to_owned()], "")
-                    .map_err(|failure| failure.0)?;
+                let volume = volume_file(
+                    room,
+                    &self.name,
+                    (read, other.as_ref()),
+                    &[room.path().to_owned()],
+                    "",
+                )
+                .map_err(|failure| failure.0)?;
                 let output = Command::new(program).arg("check").arg(volume).output();
                 let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
                 match output.status.code() {
@@ -160,9 +201,13 @@ impl Candidate {
         let mut command = match &self.server {
             Server::Raw => return Ok(mounted(files(&replicas[..1]), None)),
             Server::RawSum => return Ok(mounted(files(replicas), None)),
-            Server::Null(cache) => {
+            Server::Null(cache) | Server::Memory(cache) => {
                 let mut command = Command::new(std::env::current_exe()?);
-                command.args(["null", "--cache", cache, "--size", &size.to_string(), "--"]);
+                command.args(["null", "--cache", cache, "--size", &size.to_string()]);
+                if matches!(self.server, Server::Memory(_)) {
+                    command.arg("--content").arg(replicas[0].join(FILE));
+                }
+                command.arg("--");
                 command
             }
             Server::Mergerfs(list) => {
@@ -176,7 +221,8 @@ impl Candidate {
                 command.args(["-f", "-o", "ro"]).args(*options).arg(&replicas[0]);
                 command
             }
-            Server::Fanfs { program, read } => {
+            Server::Fanfs { program, read, other } => {
+                let read = (*read, other.as_ref());
                 let volume = volume_file(room, &self.name, read, replicas, replica_keys)?;
                 let mut command = Command::new(program);
                 command.env("FANFS_RUNTIME_DIR", room.path().join("run"));
@@ -214,7 +260,7 @@ fn refusal(said: &[u8]) -> String {
 fn volume_file(
     room: &Room,
     name: &str,
-    read: &str,
+    (read, other): (&str, Option<&(String, String)>),
     replicas: &[PathBuf],
     replica_keys: &str,
 ) -> Result<PathBuf, Failure> {
@@ -228,6 +274,13 @@ fn volume_file(
         );
     }
     let _ = writeln!(text, "[read]\n{read}");
+    match other {
+        Some((table, line)) if table == "read" => text.push_str(line),
+        Some((table, line)) => {
+            let _ = write!(text, "[{table}]\n{line}");
+        }
+        None => {}
+    }
     let path = room.path().join(format!("{name}.toml"));
     std::fs::write(&path, text)?;
     Ok(path)

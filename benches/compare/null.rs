@@ -2,6 +2,9 @@
 //! one constant buffer. What it takes is what FUSE itself takes, so it is the
 //! floor that fanfs is measured against.
 //!
+//! The constant stays in the processor's cache. With a file's own bytes to answer
+//! with, from memory of its own, it is the floor of a server that moves data.
+//!
 //! *Invariant:* the kernel sees what it sees of fanfs: the same INIT flags,
 //! limits, mount options, flags of an open file, session threads and clones of
 //! the device. What can be configured is taken from fanfs's defaults; what
@@ -29,9 +32,6 @@ use super::{Failure, size_of};
 /// The file's name below the mount point.
 pub(super) const FILE: &str = "file";
 
-/// As `MAX_BACKGROUND` of `src/daemon.rs`.
-const MAX_BACKGROUND: u16 = 64;
-
 /// As `REQUESTS_IN_BUDGET` of `src/daemon.rs`.
 const REQUESTS_IN_BUDGET: u64 = 8;
 
@@ -47,18 +47,21 @@ pub(super) struct Args {
     /// Session threads [default: as many as fanfs starts here]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Let the session's threads share one device instead of a clone each, as fanfs does not
+    /// Give each of the session's threads a clone of the device, as fanfs does not
     #[arg(long)]
-    no_clone_fd: bool,
-    /// Requests that the kernel may have under way in the background
-    #[arg(long, value_name = "N", default_value_t = MAX_BACKGROUND)]
-    max_background: u16,
+    clone_fd: bool,
+    /// Requests that the kernel may have under way in the background [default: as fanfs]
+    #[arg(long, value_name = "N")]
+    max_background: Option<u16>,
     /// Most bytes that one read may ask for [default: as fanfs]
     #[arg(long, value_name = "SIZE", value_parser = size_of)]
     max_request: Option<u64>,
     /// The file's size
     #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "4GiB")]
     size: u64,
+    /// Answer with this file's bytes, held in memory, instead of one constant
+    #[arg(long, value_name = "FILE")]
+    content: Option<PathBuf>,
 }
 
 /// Who caches file data.
@@ -82,7 +85,9 @@ struct Null {
     max_background: u16,
     max_request: u64,
     size: u64,
+    /// Where it is constant, one answer's worth of it.
     content: Vec<u8>,
+    is_constant: bool,
 }
 
 /// Mounts, serves, and unmounts at a signal.
@@ -92,15 +97,18 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let null = Null {
         cache: args.cache,
         ttl: defaults.fuse.attribute_ttl,
-        max_background: args.max_background,
+        max_background: args
+            .max_background
+            .unwrap_or(defaults.fuse.max_background.try_into().unwrap_or(u16::MAX)),
         max_request: args.max_request.unwrap_or(defaults.memory.budget / REQUESTS_IN_BUDGET),
         size: args.size,
-        content: Vec::new(),
+        content: args.content.as_ref().map(std::fs::read).transpose()?.unwrap_or_default(),
+        is_constant: args.content.is_none(),
     };
     let device = attach(&args.mount_point)?;
     let mut config = fuser::Config::default();
     config.n_threads = Some(threads);
-    config.clone_fd = !args.no_clone_fd;
+    config.clone_fd = args.clone_fd;
     let acl = fuser::SessionACL::Owner;
     let session = fuser::Session::from_fd(null, device, acl, config).and_then(|session| {
         std::thread::Builder::new().name("fuse".to_owned()).spawn(move || session.run())
@@ -195,8 +203,10 @@ impl fuser::Filesystem for Null {
                 limit
             }
         };
-        // Not zero, so that it is memory and not the zero page.
-        self.content = vec![0xa5; granted as usize];
+        if self.is_constant {
+            // Not zero, so that it is memory and not the zero page.
+            self.content = vec![0xa5; granted as usize];
+        }
         Ok(())
     }
 
@@ -238,7 +248,9 @@ impl fuser::Filesystem for Null {
         reply: ReplyData,
     ) {
         let len = self.size.saturating_sub(offset).min(size.into()) as usize;
-        reply.data(&self.content[..len.min(self.content.len())]);
+        let start = if self.is_constant { 0 } else { offset as usize };
+        let content = self.content.get(start..).unwrap_or_default();
+        reply.data(&content[..len.min(content.len())]);
     }
 
     fn flush(

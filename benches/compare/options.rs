@@ -55,9 +55,21 @@ pub(super) struct Options {
     /// be given several times
     #[arg(long, value_name = "NAME=PROGRAM", value_parser = named)]
     pub(super) also: Vec<(String, PathBuf)>,
+    /// fanfs with another value of a key of its configuration in the same run, as candidates
+    /// fanfs@KEY=VALUE-direct, ...: what a default is chosen from; may be given several times
+    #[arg(long, value_name = "TABLE.KEY=V1,V2,...", value_parser = variation)]
+    pub(super) vary: Vec<Variation>,
     /// Print the candidates' names and end
     #[arg(long)]
     pub(super) list: bool,
+}
+
+/// A key of fanfs's configuration, and what to try as its value.
+#[derive(Clone, Debug)]
+pub(super) struct Variation {
+    pub(super) table: String,
+    pub(super) key: String,
+    pub(super) values: Vec<String>,
 }
 
 impl Options {
@@ -80,6 +92,15 @@ fn at_least_one(text: &str) -> Result<usize, String> {
         Ok(n) => Ok(n),
         Err(error) => Err(format!("{error}")),
     }
+}
+
+fn variation(text: &str) -> Result<Variation, String> {
+    let parts = text.split_once('=').and_then(|(key, values)| Some((key.split_once('.')?, values)));
+    let Some(((table, key), values)) = parts else {
+        return Err("give TABLE.KEY=V1,V2,..., such as fuse.threads=2,4,8".to_owned());
+    };
+    let values = values.split(',').map(str::to_owned).collect();
+    Ok(Variation { table: table.to_owned(), key: key.to_owned(), values })
 }
 
 fn named(text: &str) -> Result<(String, PathBuf), String> {

@@ -72,13 +72,13 @@ impl Group<'_> {
         let rate = if self.load.is_random() { "reads/s" } else { "MB/s" };
         let mut text = format!(
             "### {}\n\n| | {rate} | CPU s/GiB, daemon | total | p50 us | p99 us | p99.9 us | peak \
-             MiB | of raw | of null | of mergerfs |\n|---|{}\n",
+             MiB | of raw | of null | of memory | of mergerfs |\n|---|{}\n",
             self.title(),
-            "---:|".repeat(10)
+            "---:|".repeat(11)
         );
         for row in &self.rows {
             let scale = if self.load.is_random() { 1.0 } else { 1e-6 };
-            let [null, rival] = row.candidate.mode.references();
+            let [null, memory, rival] = row.candidate.mode.references();
             let ratio = |name: Option<&str>| {
                 let other =
                     self.row(name?).filter(|other| other.candidate.name != row.candidate.name);
@@ -96,6 +96,7 @@ impl Group<'_> {
                 cell(peak, 0),
                 cell(ratio(Some("raw")), 3),
                 cell(ratio(null), 3),
+                cell(ratio(memory), 3),
                 cell(ratio(rival), 3),
             ];
             let _ = writeln!(text, "| {} | {} |", row.candidate.name, cells.join(" | "));

@@ -14,6 +14,10 @@ use super::null::FILE;
 /// copy of the file in the page cache.
 const SPARE: u64 = 1 << 30;
 
+/// Copies of the file besides the replicas: in the page cache, and in two servers'
+/// memory.
+const COPIES: u64 = 3;
+
 /// The directories. Dropped, they disappear.
 pub(super) struct Room {
     dir: tempfile::TempDir,
@@ -25,7 +29,7 @@ impl Room {
     pub(super) fn new(replicas: usize, size: u64) -> Result<Self, Failure> {
         let needed = replicas as u64 * size;
         let free = available_memory()?;
-        if needed + size + SPARE > free {
+        if needed + COPIES * size + SPARE > free {
             return Err(Failure(format!(
                 "{replicas} replicas of {} MiB do not fit into {} MiB of free memory; give a \
                  smaller --size or fewer --replicas",

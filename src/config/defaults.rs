@@ -107,6 +107,13 @@ pub(super) const KERNEL_READAHEAD: Size = Size(MIB);
 /// 0 turns it off; 64 MiB is fanfs's own readahead by default.
 pub(super) const KERNEL_READAHEAD_RANGE: RangeInclusive<Size> = Size(0)..=Size(64 * MIB);
 
+/// The kernel's own readahead and asynchronous direct reads. The kernel's
+/// default of 12 would leave fast replicas idle; 64 of 1 MiB are as much as the
+/// longest readahead window.
+pub(super) const MAX_BACKGROUND: usize = 64;
+/// What the kernel can be told.
+pub(super) const MAX_BACKGROUND_RANGE: RangeInclusive<i64> = 1..=65_535;
+
 /// libfuse's default; below it every `stat` in a loop reaches the replicas.
 pub(super) const ATTRIBUTE_TTL: Time = Time(Duration::from_secs(1));
 /// Longer than an hour is a changed file that nobody sees the same day.

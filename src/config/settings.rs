@@ -75,6 +75,7 @@ pub(super) struct Fuse {
     pub(super) kernel_tuning: Option<bool>,
     pub(super) splice: Option<bool>,
     pub(super) kernel_readahead: Option<Size>,
+    pub(super) max_background: Option<i64>,
     pub(super) attribute_ttl: Option<Time>,
 }
 

@@ -252,6 +252,13 @@ fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigEr
         kernel_tuning: written.kernel_tuning.unwrap_or(defaults::KERNEL_TUNING),
         splice: written.splice.unwrap_or(defaults::SPLICE),
         kernel_readahead: kernel_readahead.0,
+        max_background: count(
+            outline,
+            "fuse.max_background",
+            written.max_background,
+            defaults::MAX_BACKGROUND,
+            defaults::MAX_BACKGROUND_RANGE,
+        )?,
         attribute_ttl: attribute_ttl.0,
     })
 }

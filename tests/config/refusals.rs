@@ -383,6 +383,10 @@ fn wrong_values_in_other_tables_are_refused() {
             "v.toml:7: key `fuse.kernel_readahead`: 65MiB is out of range; use 0B to 64MiB",
         ),
         (
+            "[fuse]\nmax_background = 0\n",
+            "v.toml:7: key `fuse.max_background`: 0 is out of range; use 1 to 65535",
+        ),
+        (
             "[fuse]\nattribute_ttl = '2h'\n",
             "v.toml:7: key `fuse.attribute_ttl`: 2h is out of range; use 0s to 1h",
         ),
