@@ -21,6 +21,8 @@ use super::candidate::{Candidate, Mode, Mounted};
 pub(super) enum Load {
     /// The whole file in reads of 1 MiB, cold
     Seq,
+    /// The same into memory that does not begin with a page, as malloc(3) gives it
+    Uneven,
     /// The whole file again, in reads of 1 MiB, where somebody may have cached it
     Warm,
     /// Reads of 4 KiB at random, one at a time, cold
@@ -82,6 +84,7 @@ impl Load {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Seq => "sequential reads of 1 MiB, cold",
+            Self::Uneven => "sequential reads of 1 MiB into uneven memory, cold",
             Self::Warm => "sequential reads of 1 MiB, read before",
             Self::Rand1 => "random reads of 4 KiB, one at a time, cold",
             Self::Rand32 => {
@@ -97,7 +100,7 @@ impl Load {
         match self {
             Self::Warm => candidate.mode != Mode::Direct && !candidate.needs_several(),
             Self::Rand1 | Self::Rand32 => !candidate.needs_several(),
-            Self::Seq => true,
+            Self::Seq | Self::Uneven => true,
             Self::Scaling => candidate.is_fanfs(),
         }
     }
@@ -105,8 +108,10 @@ impl Load {
     fn arguments(self, mode: Mode, size: u64, seconds: u64) -> Vec<String> {
         let words = match (self, mode) {
             (Self::Seq | Self::Warm | Self::Scaling, _) => {
-                format!("--ioengine=psync --rw=read --bs=1M --size={size}")
+                // Whole pages, as whoever reads with O_DIRECT has them, and dd.
+                format!("--ioengine=psync --rw=read --bs=1M --size={size} --iomem_align=4096")
             }
+            (Self::Uneven, _) => format!("--ioengine=psync --rw=read --bs=1M --size={size}"),
             (Self::Rand1, _) => {
                 format!("--ioengine=psync --rw=randread --bs=4k --size={size} --runtime={seconds}s")
             }

@@ -28,7 +28,7 @@ pub(super) struct Options {
         value_enum,
         value_name = "LOADS",
         value_delimiter = ',',
-        default_value = "seq,warm,rand1,rand32,scaling"
+        default_value = "seq,uneven,warm,rand1,rand32,scaling"
     )]
     pub(super) loads: Vec<Load>,
     /// How many replicas, comma-separated; everything is measured with each number of them
