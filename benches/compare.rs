@@ -123,7 +123,7 @@ fn compare(options: &Options) -> Result<(), Failure> {
     watch_signals()?;
     let mut notes = Vec::new();
     {
-        let probe = room::Room::new(0, 0)?;
+        let probe = room::Room::new(0, 0, 0)?;
         candidates.retain(|candidate| {
             let fits = options.wants(candidate);
             let usable = if fits { candidate.check(&probe) } else { Ok(()) };

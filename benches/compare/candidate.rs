@@ -39,6 +39,8 @@ enum Server {
     /// All replicas at once, one reader each.
     RawSum,
     Null(&'static str),
+    /// The null server with a clone of the device for each thread.
+    Clone(&'static str),
     /// The null server with the replica's bytes in its memory.
     Memory(&'static str),
     Mergerfs(&'static str),
@@ -90,6 +92,8 @@ pub(super) fn all(options: &Options) -> Vec<Candidate> {
         row("raw-sum", Mode::Raw, Server::RawSum),
         row("null-direct", Mode::Direct, Server::Null("direct")),
         row("null-kernel", Mode::Cached, Server::Null("kernel")),
+        row("clone-direct", Mode::Direct, Server::Clone("direct")),
+        row("clone-kernel", Mode::Cached, Server::Clone("kernel")),
         row("memory-direct", Mode::Direct, Server::Memory("direct")),
         row("memory-kernel", Mode::Cached, Server::Memory("kernel")),
         row("mergerfs-direct", Mode::Direct, Server::Mergerfs("ro,cache.files=off,direct_io=true")),
@@ -140,7 +144,17 @@ impl Candidate {
     }
 
     pub(super) fn is_null(&self) -> bool {
-        matches!(self.server, Server::Null(_))
+        matches!(self.server, Server::Null(_) | Server::Clone(_))
+    }
+
+    /// Whether its server has the whole file in its memory.
+    pub(super) fn holds_the_file(&self) -> bool {
+        matches!(self.server, Server::Memory(_))
+    }
+
+    /// Whether it takes part only where it is named.
+    pub(super) fn is_asked_for(&self) -> bool {
+        matches!(self.server, Server::Clone(_))
     }
 
     /// Whether more replicas are of no use to it.
@@ -158,7 +172,11 @@ impl Candidate {
     /// Why not, in a few words.
     pub(super) fn check(&self, room: &Room) -> Result<(), String> {
         match &self.server {
-            Server::Raw | Server::RawSum | Server::Null(_) | Server::Memory(_) => Ok(()),
+            Server::Raw
+            | Server::RawSum
+            | Server::Null(_)
+            | Server::Clone(_)
+            | Server::Memory(_) => Ok(()),
             Server::Mergerfs(_) => installed("mergerfs").map(drop),
             Server::Bindfs(options) => {
                 let help = installed("bindfs")?;
@@ -201,11 +219,17 @@ impl Candidate {
         let mut command = match &self.server {
             Server::Raw => return Ok(mounted(files(&replicas[..1]), None)),
             Server::RawSum => return Ok(mounted(files(replicas), None)),
-            Server::Null(cache) | Server::Memory(cache) => {
+            Server::Null(cache) | Server::Clone(cache) | Server::Memory(cache) => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(["null", "--cache", cache, "--size", &size.to_string()]);
-                if matches!(self.server, Server::Memory(_)) {
-                    command.arg("--content").arg(replicas[0].join(FILE));
+                match self.server {
+                    Server::Memory(_) => {
+                        command.arg("--content").arg(replicas[0].join(FILE));
+                    }
+                    Server::Clone(_) => {
+                        command.arg("--clone-fd");
+                    }
+                    _ => {}
                 }
                 command.arg("--");
                 command

@@ -82,7 +82,8 @@ impl Options {
 
     /// Whether `--only` lets a candidate in.
     pub(super) fn wants(&self, candidate: &Candidate) -> bool {
-        self.only.is_empty() || self.only.iter().any(|word| candidate.is(word))
+        self.only.is_empty() && !candidate.is_asked_for()
+            || self.only.iter().any(|word| candidate.is(word))
     }
 }
 

@@ -19,10 +19,11 @@ const FONT: &str = "sans-serif";
 
 const DAEMON: RGBColor = RGBColor(31, 119, 180);
 const READER: RGBColor = RGBColor(174, 199, 232);
-const RATE: [(&str, RGBColor); 6] = [
+const RATE: [(&str, RGBColor); 7] = [
     ("raw", RGBColor(127, 127, 127)),
     ("null", RGBColor(188, 189, 34)),
     ("memory", RGBColor(219, 219, 141)),
+    ("clone", RGBColor(188, 189, 34)),
     ("mergerfs", RGBColor(214, 95, 14)),
     ("bindfs", RGBColor(227, 160, 110)),
     // All that is left is fanfs.

@@ -14,10 +14,6 @@ use super::null::FILE;
 /// copy of the file in the page cache.
 const SPARE: u64 = 1 << 30;
 
-/// Copies of the file besides the replicas: in the page cache, and in two servers'
-/// memory.
-const COPIES: u64 = 3;
-
 /// The directories. Dropped, they disappear.
 pub(super) struct Room {
     dir: tempfile::TempDir,
@@ -25,11 +21,12 @@ pub(super) struct Room {
 
 impl Room {
     /// Mounts a tmpfs with room for `replicas` files of `size` bytes and as many
-    /// links as one likes.
-    pub(super) fn new(replicas: usize, size: u64) -> Result<Self, Failure> {
+    /// links as one likes. `copies` of the file are to fit into memory besides:
+    /// one in the page cache, and what servers keep of it.
+    pub(super) fn new(replicas: usize, size: u64, copies: u64) -> Result<Self, Failure> {
         let needed = replicas as u64 * size;
         let free = available_memory()?;
-        if needed + COPIES * size + SPARE > free {
+        if needed + copies * size + SPARE > free {
             return Err(Failure(format!(
                 "{replicas} replicas of {} MiB do not fit into {} MiB of free memory; give a \
                  smaller --size or fewer --replicas",

@@ -30,7 +30,8 @@ pub(super) fn over(
     }
     let fits =
         |c: &&Candidate| loads.iter().any(|load| load.fits(c)) && (count > 1 || !c.needs_several());
-    let room = Room::new(count, options.size)?;
+    let copies = candidates.iter().filter(|c| c.holds_the_file()).count() as u64;
+    let room = Room::new(count, options.size, 1 + copies)?;
     eprintln!("making {count} replica(s) of {} MiB", options.size >> 20);
     let replicas = room.fill(count, options.size)?;
     let mut mounted: Vec<Mounted> = Vec::new();

@@ -35,7 +35,7 @@ pub(super) fn run(
         return Ok(());
     }
     let size = |count: usize| count as u64 * RATE * SECONDS;
-    let room = Room::new(1, size(most))?;
+    let room = Room::new(1, size(most), 1)?;
     eprintln!("making one file of {} MiB behind {most} replicas", size(most) >> 20);
     let replicas = room.fill_with_links(most, size(most))?;
     for count in &options.scaling {

@@ -136,6 +136,49 @@ fn all_hang_and_the_read_ends_at_its_deadline() {
 }
 
 #[test]
+fn the_session_goes_on_while_small_reads_hang() {
+    // More of them than there are session threads that could carry them out.
+    const READERS: usize = 24;
+    let room = tree();
+    let content = bytes(READERS * 4096, 6);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    for i in 0..50 {
+        fs::write(root(&room).join(format!("new{i}")), "x").unwrap();
+    }
+    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+    let file = File::open(rig.at("f")).unwrap();
+    // The first read has the file opened there.
+    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+    for replica in 0..3 {
+        always(&rig, replica, Op::Read, Fault::Hang);
+    }
+    std::thread::scope(|scope| {
+        let reader = |i: usize| {
+            let (file, content) = (&file, &content[i * 4096..][..4096]);
+            scope.spawn(move || {
+                let mut buf = [0; 4096];
+                file.read_exact_at(&mut buf, i as u64 * 4096).unwrap();
+                assert_eq!(buf, content);
+            })
+        };
+        let readers: Vec<_> = (0..READERS).map(reader).collect();
+        rig.eventually("readers are inside replicas", |status| {
+            status.replicas.iter().map(|replica| replica.busy_threads).sum::<usize>() >= 2
+        });
+        let started = Instant::now();
+        for i in 0..50 {
+            assert_eq!(fs::metadata(rig.at(format!("new{i}"))).unwrap().len(), 1);
+        }
+        let took = started.elapsed();
+        rig.scripts.iter().for_each(|script| script.heal());
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    });
+    drop(file);
+    rig.expect_quiet();
+}
+
+#[test]
 fn metadata_goes_on_while_one_replica_hangs_or_fails() {
     for fault in [Fault::Hang, Fault::Errno(Errno::IO), Fault::Delay(Duration::from_secs(3))] {
         for replica in 0..3 {
