@@ -42,7 +42,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::backend::{Guests, Replica};
+use crate::backend::{BackendError, Guests, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::turns::Turns;
@@ -207,22 +207,41 @@ impl Reader {
         }
         count(&self.counters.budget_waits);
         self.watch(&gather);
-        let (reader, file) = (Arc::clone(self), Arc::clone(file));
+        self.stand_in_line(Arc::clone(file), gather, range, self.cost(range));
+        self.make_room();
+    }
+
+    /// Has a request wait until there are `bytes` of memory for it.
+    fn stand_in_line(
+        self: &Arc<Self>,
+        file: Arc<OpenFile>,
+        gather: Arc<Gather>,
+        range: ByteRange,
+        bytes: u64,
+    ) {
+        let reader = Arc::clone(self);
         let turn = self.line.lock().take(file.stream(), range.len());
-        self.buffers.budget().wait(turn, self.cost(range), move |claim| {
+        self.buffers.budget().wait(turn, bytes, move |claim| {
             reader.line.lock().sent(turn);
-            if !gather.is_over()
-                && let Some(sent) = reader.serve(&file, &gather, range, Some(claim))
-            {
-                reader.dispatch(sent);
+            if gather.is_over() {
+                return;
+            }
+            let granted = claim.bytes();
+            match reader.serve(&file, &gather, range, Some(claim)) {
+                Some(sent) => reader.dispatch(sent),
+                // What others fetch in the midst of it leaves gaps, and each gap
+                // takes a buffer of its own.
+                None if granted < reader.buffers.budget().limit() => {
+                    reader.stand_in_line(file, gather, range, granted * 2);
+                }
+                None => reader.fail(&gather, ReadError::Failed(BackendError::Busy)),
             }
         });
-        self.make_room();
     }
 
     /// Collects and requests the pieces of `range`; returns what is to be sent
     /// now, or `None`, with nothing done, where memory for them is short.
-    /// `claim` pays for all of them.
+    /// `claim`, if it is enough, pays for all of them.
     fn serve(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
@@ -237,8 +256,9 @@ impl Reader {
             let mut segments = file.segments.lock();
             OpenFile::drop_gone(&mut segments, range);
             let pieces = plan::cover(range, OpenFile::known(&segments, range), self.policy.segment);
-            let needed = pieces.iter().map(memory::missing_cost).sum();
-            let mut claim = claim.or_else(|| self.buffers.budget().claim(needed))?;
+            let needed: u64 = pieces.iter().map(memory::missing_cost).sum();
+            let claim = claim.or_else(|| self.buffers.budget().claim(needed));
+            let mut claim = claim.filter(|claim| claim.bytes() >= needed)?;
             for piece in pieces {
                 let (fetch, part) = match piece {
                     Piece::Known(fetch, part) => (fetch, part),
@@ -393,11 +413,20 @@ impl Reader {
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
+                self.drop_unwanted(&fetch);
                 fetch.file.forget(&fetch);
             } else {
                 self.cache.arrived(&fetch);
             }
         }
+    }
+
+    /// Takes a segment that nobody waits for any more out of the queue, where it
+    /// would keep its memory until its replica can be asked.
+    fn drop_unwanted(&self, fetch: &Arc<Fetch>) {
+        let mut segments = fetch.file.segments.lock();
+        fetch.state.lock().waiters.retain(|waiter| !waiter.is_over());
+        memory::abandon(fetch, &mut segments, &mut self.scheduler.lock());
     }
 
     /// Fails whatever still waits: the volume is going away.

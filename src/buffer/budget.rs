@@ -69,7 +69,8 @@ impl Budget {
 
     fn claim_below(&self, bytes: u64, limit: u64) -> Option<Reservation> {
         let mut state = self.inner.state.lock();
-        if !state.waiters.is_empty() || state.used + bytes > limit {
+        // Who needs nothing does not wait.
+        if bytes > 0 && (!state.waiters.is_empty() || state.used + bytes > limit) {
             return None;
         }
         state.used += bytes;

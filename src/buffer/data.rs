@@ -61,6 +61,7 @@ impl Data {
     /// All that `pipe` holds, paid by `claim`; `buffers` is where it is copied
     /// to if need be.
     pub fn pages(pipe: Pipe, claim: Reservation, buffers: BufferPool) -> Self {
+        buffers.make_room();
         let len = pipe.holds();
         let pieces = BTreeMap::from([(0, Piece::Piped(pipe))]);
         let pages = Pages { pieces, buffer: None, claim: Some(claim), buffers, len };
@@ -153,10 +154,16 @@ impl Pages {
             }
             if matches!(self.pieces.get(&start), Some(Piece::Copied(_))) {
                 to.put(self.copied(at..next)?)?;
-            } else if let Some(Piece::Piped(mut pipe)) = self.pieces.remove(&start) {
-                if start < at {
-                    // Who wants what lies before is late; it waits in its own pipe.
-                    let mut front = pipe.another()?;
+                at = next;
+                continue;
+            }
+            // Who wants what lies before is late; it waits in a pipe of its own.
+            let front = match self.pieces.get(&start) {
+                Some(Piece::Piped(pipe)) if start < at => Some(pipe.another()?),
+                _ => None,
+            };
+            if let Some(Piece::Piped(mut pipe)) = self.pieces.remove(&start) {
+                if let Some(mut front) = front {
                     pipe.move_to(&mut front, at - start)?;
                     self.pieces.insert(start, Piece::Piped(front));
                 }

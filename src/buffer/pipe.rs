@@ -8,6 +8,10 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+/// Pipes kept for reuse. As many as the longest window has segments, several
+/// times; each is two descriptors.
+const MOST_IDLE: usize = 256;
+
 /// Pipes of one size.
 #[derive(Clone, Debug)]
 pub struct Pipes {
@@ -70,7 +74,7 @@ impl Pipes {
 
 impl Ends {
     fn new(bytes: usize) -> io::Result<Self> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Above the limit this fails; what it got is rounded up, never down.
         fcntl_setpipe_size(&write, bytes)?;
         Ok(Self { read, write })
@@ -170,7 +174,10 @@ impl Drop for Pipe {
         if self.holds == 0
             && let Some(ends) = self.ends.take()
         {
-            self.home.idle.lock().push(ends);
+            let mut idle = self.home.idle.lock();
+            if idle.len() < MOST_IDLE {
+                idle.push(ends);
+            }
         }
     }
 }

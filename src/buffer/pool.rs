@@ -130,6 +130,16 @@ impl BufferPool {
         Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), claim }
     }
 
+    /// Frees what is kept beyond what the budget leaves: something else than a
+    /// buffer has been paid for.
+    pub fn make_room(&self) {
+        let mut idle = self.inner.idle.lock();
+        let room = self.inner.budget.limit().saturating_sub(self.inner.budget.used());
+        let excess = idle.shrink_to(room);
+        drop(idle);
+        drop(excess);
+    }
+
     /// Bytes of memory that all buffers take, in use or kept for reuse.
     pub fn allocated_bytes(&self) -> u64 {
         self.inner.idle.lock().allocated

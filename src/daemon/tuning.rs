@@ -43,7 +43,7 @@ const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
 pub(super) fn pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> {
     // A page more for the header, and one for a request that begins and ends
     // inside a page.
-    let reply = (request + 2 * PAGE).next_power_of_two();
+    let reply = (request + 2 * page()).next_power_of_two();
     let make = || {
         let replies = Pipes::new(reply as usize)?;
         Ok(PagePipes { segments: Pipes::new(segment as usize)?, replies })
@@ -58,10 +58,12 @@ pub(super) fn pipes(segment: u64, request: u64, raise: bool) -> io::Result<PageP
     }
 }
 
-const PAGE: u64 = 4096;
+fn page() -> u64 {
+    rustix::param::page_size() as u64
+}
 
 /// The largest request that the kernel makes, bytes, as far as it can be known.
 pub(super) fn largest_request() -> u64 {
     let pages = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
-    pages.ok().and_then(|pages| pages.trim().parse::<u64>().ok()).unwrap_or(256) * PAGE
+    pages.ok().and_then(|pages| pages.trim().parse::<u64>().ok()).unwrap_or(256) * page()
 }

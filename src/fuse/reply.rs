@@ -9,12 +9,15 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use fuser::{ReplyData, RequestId};
 
-use crate::buffer::Pipes;
+use crate::buffer::{Pipe, Pipes};
 use crate::fs::ReadData;
 
 /// Length of the header before a reply's data: `struct fuse_out_header` of the
 /// FUSE protocol.
 const HEADER: usize = 16;
+
+/// More than writev(2) takes at once, with the header (IOV_MAX).
+const MOST_SLICES: usize = 1024;
 
 /// What is needed to answer READ without fuser.
 pub(super) struct Replies {
@@ -31,8 +34,13 @@ impl Replies {
         let sent = match data.slices().as_deref() {
             Some([]) => return reply.data(&[]),
             Some([one]) => return reply.data(one),
-            Some(slices) => self.write(id, data.len(), slices),
-            None => self.splice(id, data),
+            Some(slices) if slices.len() < MOST_SLICES => self.write(id, data.len(), slices),
+            Some(_) => return copied(reply, data),
+            // Nothing has been taken yet.
+            None => match self.pipe() {
+                Some(pipe) => self.splice(pipe, id, data),
+                None => return copied(reply, data),
+            },
         };
         match sent {
             // The kernel has its answer; fuser would give it another one. What
@@ -55,12 +63,26 @@ impl Replies {
         Ok(())
     }
 
-    fn splice(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
-        let pipes = self.pipes.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let mut pipe = pipes.pipe()?;
+    /// A pipe for a reply; none where there are no more descriptors, or pipes.
+    fn pipe(&self) -> Option<Pipe> {
+        self.pipes.as_ref()?.pipe().ok()
+    }
+
+    fn splice(&self, mut pipe: Pipe, id: RequestId, data: &ReadData) -> io::Result<()> {
         pipe.put(&header(id, data.len()))?;
         data.give(&mut pipe)?;
         pipe.hand_over(self.device.as_fd())
+    }
+}
+
+/// Answers with a copy.
+fn copied(reply: ReplyData, data: &ReadData) {
+    match data.to_vec() {
+        Ok(bytes) => reply.data(&bytes),
+        Err(error) => {
+            tracing::debug!(%error, "a reply could not be put together");
+            reply.error(fuser::Errno::EIO);
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! One segment read from one replica: sent, carried out, and what follows.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::fetch::{Fetch, Next};
+use super::fetch::{Completed, Fetch, Next};
 use super::visit::SMALL;
 use super::{ReadError, Reader};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
@@ -59,7 +60,22 @@ fn run(
     }
 }
 
+/// Whatever happens, the attempt ends: its place at the replica would be taken
+/// for ever.
 fn read(reader: &Reader, fetch: &Fetch, replica: ReplicaId, backend: &dyn Backend) -> Attempted {
+    let read = AssertUnwindSafe(|| read_segment(reader, fetch, replica, backend));
+    catch_unwind(read).unwrap_or_else(|_| {
+        tracing::error!("a read panicked; this is a bug in fanfs");
+        Err((BackendError::Busy, None))
+    })
+}
+
+fn read_segment(
+    reader: &Reader,
+    fetch: &Fetch,
+    replica: ReplicaId,
+    backend: &dyn Backend,
+) -> Attempted {
     let (claim, shared) = {
         let mut state = fetch.state.lock();
         (state.claim.take(), state.shared)
@@ -184,7 +200,10 @@ fn ended(
 fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) {
     let bytes = data.len() as u64;
     match fetch.complete(data) {
-        Ok(waiters) => {
+        Ok(Completed { waiters, want }) => {
+            if let Some(want) = want {
+                reader.scheduler.lock().cancel(want);
+            }
             if waiters.is_empty() {
                 reader.cache.arrived(fetch);
             }
@@ -223,7 +242,10 @@ fn failed(
             }
             reader.dispatch(dispatches);
         }
-        Next::GiveUp(error, waiters) => {
+        Next::GiveUp { error, waiters, want } => {
+            if let Some(want) = want {
+                reader.scheduler.lock().cancel(want);
+            }
             fetch.file.forget(fetch);
             for gather in waiters {
                 reader.fail(&gather, ReadError::Failed(error));

@@ -86,14 +86,21 @@ pub(super) enum Joined {
     Over(BackendError),
 }
 
+/// What follows from one that delivered.
+pub(super) struct Completed {
+    pub(super) waiters: Vec<Arc<Gather>>,
+    /// Another attempt that has not been sent and need not be.
+    pub(super) want: Option<WantId>,
+}
+
 /// What follows from a failed attempt.
 pub(super) enum Next {
     /// Ask somebody else; these are left.
     Retry(ReplicaSet),
     /// Another attempt is under way, or has delivered.
     Wait,
-    /// Nobody is left: tell those who wait.
-    GiveUp(BackendError, Vec<Arc<Gather>>),
+    /// Nobody is left to ask, or to want it: tell those who wait.
+    GiveUp { error: BackendError, waiters: Vec<Arc<Gather>>, want: Option<WantId> },
 }
 
 impl Fetch {
@@ -118,13 +125,19 @@ impl Fetch {
     /// Whether it has `part`, or will have it. What has been handed on as pages
     /// is gone. Ask under the same lock of the file's segments as you join.
     pub(super) fn has(&self, part: ByteRange) -> bool {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
+        let promised = state.promised.meets(part);
         match &state.stage {
             Stage::Ready(data) => {
                 let (start, end) = (part.start - self.range.start, part.end - self.range.start);
-                !state.promised.meets(part) || data.settle(start as usize..end as usize)
+                !promised || data.settle(start as usize..end as usize)
             }
-            Stage::Pending | Stage::Over => true,
+            Stage::Pending => {
+                // Now, as it may arrive before this request joins it.
+                state.shared |= promised;
+                true
+            }
+            Stage::Over => true,
         }
     }
 
@@ -174,9 +187,9 @@ impl Fetch {
         matches!(state.stage, Stage::Pending)
     }
 
-    /// An attempt delivered. Returns who waited, or the data where another
-    /// attempt was first.
-    pub(super) fn complete(&self, data: Data) -> Result<Vec<Arc<Gather>>, Data> {
+    /// An attempt delivered. Returns who waited and what is still in the queue of
+    /// it, or the data where another attempt was first.
+    pub(super) fn complete(&self, data: Data) -> Result<Completed, Data> {
         let mut state = self.state.lock();
         state.outstanding -= 1;
         if !matches!(state.stage, Stage::Pending) {
@@ -188,7 +201,7 @@ impl Fetch {
         state.stage = Stage::Ready(Arc::new(data));
         // What was kept to pay for another attempt is not needed any more.
         state.claim = None;
-        Ok(std::mem::take(&mut state.waiters))
+        Ok(Completed { waiters: std::mem::take(&mut state.waiters), want: state.want.take() })
     }
 
     /// An attempt failed; `claim` is what had paid for its buffer.
@@ -211,7 +224,15 @@ impl Fetch {
         if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
             state.error = Some(error);
         }
+        let was_awaited = !state.waiters.is_empty();
+        state.waiters.retain(|waiter| !waiter.is_over());
+        let is_unwanted = was_awaited && state.waiters.is_empty();
         let left = self.file.candidates().minus(state.tried);
+        if is_unwanted && state.outstanding == 0 {
+            state.stage = Stage::Over;
+            state.claim = None;
+            return Next::GiveUp { error, waiters: Vec::new(), want: state.want.take() };
+        }
         if state.claim.is_some() && !left.is_empty() && state.want.is_none() {
             return Next::Retry(left);
         }
@@ -220,7 +241,7 @@ impl Fetch {
         }
         state.stage = Stage::Over;
         let error = state.error.unwrap_or(error);
-        Next::GiveUp(error, std::mem::take(&mut state.waiters))
+        Next::GiveUp { error, waiters: std::mem::take(&mut state.waiters), want: None }
     }
 }
 

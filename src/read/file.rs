@@ -129,6 +129,7 @@ impl OpenFile {
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
         self.set_keep(older.keeps());
+        self.set_readers(older.readers());
         for (id, slot) in self.replicas.iter() {
             if let Held::Older(file) | Held::Open(file) = &*older.replicas[id].held.lock() {
                 *slot.held.lock() = Held::Older(Arc::clone(file));

@@ -17,7 +17,7 @@ use crate::scheduler::Scheduler;
 use crate::volume::ByteRange;
 
 impl Reader {
-    /// The most that a request for `range` can need.
+    /// What a request for `range` needs where nothing of it is known.
     pub(super) fn cost(&self, range: ByteRange) -> u64 {
         plan::cover(range, std::iter::empty::<(ByteRange, ())>(), self.policy.segment)
             .iter()

@@ -179,3 +179,43 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
     drop(idle);
     rig.expect_quiet();
 }
+
+#[test]
+fn reads_that_overlap_anyhow_are_answered_with_little_memory() {
+    // What others fetch leaves gaps of any length in what waits for memory, and
+    // pages that two want are wanted while they arrive.
+    const READERS: u64 = 24;
+    for read in [
+        "cache = \"direct\"\nsegment_size = \"256KiB\"",
+        "cache = \"kernel\"\nsegment_size = \"256KiB\"",
+    ] {
+        let setup = Setup { read, rest: "[memory]\nbudget = \"4MiB\"", ..Setup::default() };
+        let rig = many_files(5, 2 * MIB, &setup);
+        let all: Vec<_> = (0..5).map(|i| content(i, 2 * MIB)).collect();
+        let (rig, all) = (&rig, &all);
+        for script in &rig.scripts {
+            let late = Fault::Delay(std::time::Duration::from_millis(1));
+            script.add(FaultRule::always(Op::Read, late));
+        }
+        rig.within_budget(|| {
+            thread::scope(|scope| {
+                for reader in 0..READERS {
+                    scope.spawn(move || {
+                        // Every second one reads a file that fewer do.
+                        let i = if reader % 2 == 0 { 0 } else { 1 + reader as usize % 4 };
+                        let (file, all) = (open(rig, i), &all[i]);
+                        let mut x = reader + 1;
+                        for _ in 0..200 {
+                            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                            let at = (x >> 33) as usize % (2 * MIB - 512 * KIB);
+                            let len = 1 + (x >> 12) as usize % (512 * KIB);
+                            check(&file, i, all, at, len);
+                        }
+                    });
+                }
+            });
+        });
+        assert_eq!(rig.status().counters.read_errors, 0);
+        rig.expect_quiet();
+    }
+}
