@@ -179,6 +179,34 @@ fn the_session_goes_on_while_small_reads_hang() {
 }
 
 #[test]
+fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
+    const READERS: usize = 40;
+    const APART: usize = 256 << 10;
+    let room = tree();
+    fs::write(root(&room).join("f"), bytes(READERS * APART, 8)).unwrap();
+    let read = "cache = \"direct\"\nreadahead_max = \"0B\"\ndeadline = \"1s\"\n\
+                attempt_deadline = \"300ms\"\nthreads_per_replica = 4";
+    let rig = mount(room, &Setup { replicas: 2, read, ..Setup::default() });
+    let file = File::open(rig.at("f")).unwrap();
+    always(&rig, 0, Op::Read, Fault::Errno(Errno::IO));
+    always(&rig, 1, Op::Read, Fault::Hang);
+    std::thread::scope(|scope| {
+        for i in 0..READERS {
+            let file = &file;
+            scope.spawn(move || file.read_at(&mut vec![0; APART], (i * APART) as u64).unwrap_err());
+        }
+    });
+    // What is inside the hung replica is left to it, and nothing else.
+    let inside = (4 + 4) * APART as u64;
+    rig.eventually("nothing waits, and memory is given back", |status| {
+        status.gauges.segments_waiting == 0 && status.gauges.buffer_used <= inside
+    });
+    drop(file);
+    rig.scripts.iter().for_each(|script| script.heal());
+    rig.expect_quiet();
+}
+
+#[test]
 fn metadata_goes_on_while_one_replica_hangs_or_fails() {
     for fault in [Fault::Hang, Fault::Errno(Errno::IO), Fault::Delay(Duration::from_secs(3))] {
         for replica in 0..3 {
