@@ -51,7 +51,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.passthrough, Passthrough::Off);
     assert_eq!(config.memory.budget, 256 << 20);
     let cpus = std::thread::available_parallelism().unwrap().get();
-    assert_eq!(config.fuse.threads, (cpus + 2).clamp(4, 10));
+    assert_eq!(config.fuse.threads, (cpus + 4).clamp(6, 12));
     assert!(!config.fuse.allow_other);
     assert!(config.fuse.kernel_tuning);
     assert!(config.fuse.splice);
@@ -190,7 +190,7 @@ fn the_example_shows_the_real_defaults() {
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        32
+        33
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

@@ -77,15 +77,15 @@ pub(super) const MAX_RATE_MIN: Rate = Rate(64 * KIB);
 pub(super) const REQUIRE_MOUNT: bool = true;
 
 /// Two take requests at any time; the others may be inside a small read of a
-/// replica, and more of them than there are CPUs gain nothing.
-const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 4..=10;
+/// replica. With 10 on two CPUs nothing more was gained (docs/PERFORMANCE.md).
+const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 6..=12;
 /// One for every replica there may be is more than any measurement asked for.
 pub(super) const FUSE_THREADS_RANGE: RangeInclusive<i64> = 1..=64;
 
-/// Two more than the CPUs that this process may use, clamped to 4 and 10.
+/// Four more than the CPUs that this process may use, clamped to 6 and 12.
 pub(super) fn fuse_threads() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
-    (cpus + 2).clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
+    (cpus + 4).clamp(*FUSE_THREADS_DEFAULT.start(), *FUSE_THREADS_DEFAULT.end())
 }
 
 /// Other users stay out, as with every FUSE mount; `user_allow_other` in

@@ -331,21 +331,21 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
 fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believed() {
     // The first part is on r1; the second is not, and r1 delivers it slowly;
     // the third is said to be on r1, which delivers it as slowly.
-    let (room, content) = with_file(64 * MIB);
-    let more = table(&room, "/f,,16MiB,r1\n/f,16MiB,32MiB,r2\n/f,32MiB,,r1", "");
+    let (room, content) = with_file(80 * MIB);
+    let more = table(&room, "/f,,16MiB,r1\n/f,16MiB,48MiB,r2\n/f,48MiB,,r1", "");
     let read = "segment_size = \"512KiB\"\nthreads_per_replica = 3";
     let rig = mount(room, &Setup { read, more, rates: [100, 10, 10], ..Setup::default() });
     answered(&rig);
-    // Two reads at a time: 25 MiB/s.
+    // One thread reads it: 12.5 MiB/s.
     let slowly = Fault::Delay(Duration::from_millis(40));
-    let within = Some(ByteRange::new(16 * MIB as u64, 64 * MIB as u64));
+    let within = Some(ByteRange::new(16 * MIB as u64, 80 * MIB as u64));
     rig.scripts[0].add(FaultRule { within, ..FaultRule::always(Op::Read, slowly) });
     let file = File::open(rig.at("f")).unwrap();
-    read_on(&file, &content, 0..32 * MIB);
+    read_on(&file, &content, 0..48 * MIB);
     let known = rig.status();
     println!("local {}, remote {}", known.replicas[0].rate, known.replicas[0].rate_remote);
     assert_eq!(known.placement.disbelieved, 0);
-    read_on(&file, &content, 32 * MIB..64 * MIB);
+    read_on(&file, &content, 48 * MIB..80 * MIB);
     let status = rig.eventually("it is not believed", |s| s.placement.disbelieved >= 1);
     assert!(status.placement.answers >= 2, "nobody was asked again");
 }
