@@ -413,20 +413,25 @@ impl Reader {
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
-                self.drop_unwanted(&fetch);
-                fetch.file.forget(&fetch);
+                self.leave(&fetch);
             } else {
                 self.cache.arrived(&fetch);
             }
         }
     }
 
-    /// Takes a segment that nobody waits for any more out of the queue, where it
-    /// would keep its memory until its replica can be asked.
-    fn drop_unwanted(&self, fetch: &Arc<Fetch>) {
+    /// Forgets a segment, and takes it out of the queue if nobody waits for it any
+    /// more: there it would keep its memory until its replica can be asked.
+    fn leave(&self, fetch: &Arc<Fetch>) {
         let mut segments = fetch.file.segments.lock();
-        fetch.state.lock().waiters.retain(|waiter| !waiter.is_over());
-        memory::abandon(fetch, &mut segments, &mut self.scheduler.lock());
+        let mut scheduler = self.scheduler.lock();
+        // On its way it cannot be stopped, but nobody else need be asked.
+        if let Some(want) = fetch.withdraw() {
+            scheduler.cancel(want);
+        }
+        if !memory::abandon(fetch, &mut segments, &mut scheduler) {
+            OpenFile::forget_in(&mut segments, fetch);
+        }
     }
 
     /// Fails whatever still waits: the volume is going away.

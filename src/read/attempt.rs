@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::fetch::{Completed, Fetch, Next};
+use super::fetch::{Completed, Fetch, Next, Stage};
 use super::visit::SMALL;
 use super::{ReadError, Reader};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
@@ -235,8 +235,11 @@ fn failed(
             {
                 let mut scheduler = reader.scheduler.lock();
                 let mut state = fetch.state.lock();
-                let want = want(fetch, candidates, false, state.holders);
-                state.want = Some(scheduler.want(want));
+                // The last who wanted it may have given up since.
+                if matches!(state.stage, Stage::Pending) && state.want.is_none() {
+                    let want = want(fetch, candidates, false, state.holders);
+                    state.want = Some(scheduler.want(want));
+                }
                 drop(state);
                 scheduler.next(Instant::now(), &mut dispatches);
             }
@@ -287,8 +290,8 @@ pub(super) fn hedge(
     let cost = size_class(fetch.range.len());
     let mut state = fetch.state.lock();
     let left = fetch.file.candidates().minus(state.tried);
-    let pending = matches!(state.stage, super::fetch::Stage::Pending);
-    if !pending || left.is_empty() || state.want.is_some() {
+    let pending = matches!(state.stage, Stage::Pending);
+    if !pending || left.is_empty() || state.want.is_some() || state.is_unwanted() {
         return;
     }
     if state.claim.is_none() {

@@ -23,6 +23,9 @@ pub(super) struct State {
     pub(super) stage: Stage,
     /// Requests that cannot be answered without it.
     pub(super) waiters: Vec<Arc<Gather>>,
+    /// Whether a request has ever waited for it: with all of them over, it is
+    /// not worth another attempt.
+    was_awaited: bool,
     /// Its place in the scheduler's queue.
     pub(super) want: Option<WantId>,
     /// Who holds its chunk; `None` where that is not known.
@@ -44,6 +47,15 @@ pub(super) struct State {
     pub(super) listed: Listed,
     /// The most telling error so far.
     error: Option<BackendError>,
+}
+
+impl State {
+    /// Whether all requests that have waited for it are over. What is fetched
+    /// ahead, and nobody has come for yet, is wanted.
+    pub(super) fn is_unwanted(&mut self) -> bool {
+        self.waiters.retain(|waiter| !waiter.is_over());
+        self.was_awaited && self.waiters.is_empty()
+    }
 }
 
 pub(super) enum Stage {
@@ -108,6 +120,7 @@ impl Fetch {
         let state = State {
             stage: Stage::Pending,
             waiters: Vec::new(),
+            was_awaited: false,
             want: None,
             holders: None,
             tried: ReplicaSet::EMPTY,
@@ -151,10 +164,23 @@ impl Fetch {
             Stage::Ready(_) => Joined::Ready,
             Stage::Pending => {
                 state.waiters.push(Arc::clone(gather));
+                state.was_awaited = true;
                 Joined::Waiting(state.want)
             }
             Stage::Over => Joined::Over(state.error.unwrap_or(BackendError::Late)),
         }
+    }
+
+    /// Where all its requests are over, does without another attempt: returns
+    /// that one's place in the queue, to be given back.
+    pub(super) fn withdraw(&self) -> Option<WantId> {
+        let mut state = self.state.lock();
+        if !state.is_unwanted() {
+            return None;
+        }
+        let want = state.want.take()?;
+        state.claim = None;
+        Some(want)
     }
 
     /// Ends a segment that nobody waits for and that is not on its way; false
@@ -224,13 +250,14 @@ impl Fetch {
         if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
             state.error = Some(error);
         }
-        let was_awaited = !state.waiters.is_empty();
-        state.waiters.retain(|waiter| !waiter.is_over());
-        let is_unwanted = was_awaited && state.waiters.is_empty();
+        let is_unwanted = state.is_unwanted();
         let left = self.file.candidates().minus(state.tried);
-        if is_unwanted && state.outstanding == 0 {
-            state.stage = Stage::Over;
+        if is_unwanted {
             state.claim = None;
+            if state.outstanding > 0 {
+                return Next::Wait;
+            }
+            state.stage = Stage::Over;
             return Next::GiveUp { error, waiters: Vec::new(), want: state.want.take() };
         }
         if state.claim.is_some() && !left.is_empty() && state.want.is_none() {

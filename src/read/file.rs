@@ -346,7 +346,11 @@ impl OpenFile {
 
     /// Forgets a segment, if it is the one that is known there.
     pub(super) fn forget(&self, fetch: &Arc<Fetch>) {
-        let mut segments = self.segments.lock();
+        Self::forget_in(&mut self.segments.lock(), fetch);
+    }
+
+    /// The same with the segments of its file, locked.
+    pub(super) fn forget_in(segments: &mut BTreeMap<u64, Arc<Fetch>>, fetch: &Arc<Fetch>) {
         if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
             segments.remove(&fetch.range.start);
         }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use super::Reader;
 use super::fetch::Fetch;
+use super::file::OpenFile;
 use super::plan::{self, Piece};
 use crate::buffer::size_class;
 use crate::scheduler::Scheduler;
@@ -94,9 +95,7 @@ pub(super) fn abandon(
         if let Some(want) = fetch.state.lock().want.take() {
             scheduler.cancel(want);
         }
-        if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
-            segments.remove(&fetch.range.start);
-        }
+        OpenFile::forget_in(segments, fetch);
     }
     abandoned
 }
