@@ -32,11 +32,16 @@ fn small_files(count: usize, setup: &Setup) -> (Rig, Vec<PathBuf>) {
     (mount(room, setup), names)
 }
 
-/// One replica is asked for `expected` and the others for nothing, in nearly all
-/// tries: the odd probe, or a replica that is late on a busy machine, is no defect.
-fn mostly(times: usize, mut act: impl FnMut(usize) -> Vec<Vec<Call>>, expected: &[Call]) {
+/// Whether one replica is asked for `expected` and the others for nothing, in
+/// nearly all tries: the odd probe is no defect.
+fn mostly(
+    times: usize,
+    mut act: impl FnMut(usize) -> Vec<Vec<Call>>,
+    expected: &[Call],
+) -> Result<(), String> {
     let others: Vec<_> = (0..times).map(&mut act).filter(|calls| *calls != [expected]).collect();
-    assert!(others.len() <= times / 10, "{expected:?} was expected, there were {others:?}");
+    let few = others.len() <= times / 10;
+    few.then_some(()).ok_or_else(|| format!("{expected:?} was expected, there were {others:?}"))
 }
 
 /// What `act` has the replicas asked for: by replica, those that were asked.
@@ -54,29 +59,38 @@ fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
 /// an open and a read; of one whose name is known, an open and a read.
 #[test]
 fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
-    let whole = Call::Read(ByteRange::at(0, 4096));
+    // A replica whose first read was late on a busy machine is left alone for a
+    // while, though it answers opens; so another mount may try.
+    const TRIES: usize = 5;
     for copies in [false, true] {
         for read in CACHES {
             let setup = Setup { copies, read, rest: LONG_TTL, ..Setup::default() };
-            let (rig, names) = small_files(60, &setup);
-            fs::metadata(rig.at("d")).unwrap();
-            let get = |i: usize| {
-                asked(&rig, || {
-                    let content = fs::read(rig.at(&names[i])).unwrap();
-                    assert!(content == bytes(4096, i as u64));
-                })
-            };
-            mostly(30, get, &[Call::Stat, Call::Open, whole.clone()]);
-            // From here on the names are known, as after a listing.
-            names.iter().for_each(|name| assert!(fs::metadata(rig.at(name)).unwrap().is_file()));
-            mostly(30, |i| get(30 + i), &[Call::Open, whole.clone()]);
-            let again: &[Call] = match read {
-                "cache = \"kernel\"" => &[Call::Open],
-                _ => &[Call::Open, whole.clone()],
-            };
-            mostly(60, get, again);
+            let tries = (0..TRIES).map(|_| round_trips(&setup));
+            let failed: Vec<_> = tries.map_while(Result::err).collect();
+            assert!(failed.len() < TRIES, "{failed:#?}");
         }
     }
+}
+
+fn round_trips(setup: &Setup) -> Result<(), String> {
+    let whole = Call::Read(ByteRange::at(0, 4096));
+    let (rig, names) = small_files(60, setup);
+    fs::metadata(rig.at("d")).unwrap();
+    let get = |i: usize| {
+        asked(&rig, || {
+            let content = fs::read(rig.at(&names[i])).unwrap();
+            assert!(content == bytes(4096, i as u64));
+        })
+    };
+    mostly(30, get, &[Call::Stat, Call::Open, whole.clone()])?;
+    // From here on the names are known, as after a listing.
+    names.iter().for_each(|name| assert!(fs::metadata(rig.at(name)).unwrap().is_file()));
+    mostly(30, |i| get(30 + i), &[Call::Open, whole.clone()])?;
+    let again: &[Call] = match setup.read {
+        "cache = \"kernel\"" => &[Call::Open],
+        _ => &[Call::Open, whole],
+    };
+    mostly(60, get, again)
 }
 
 /// Eight readers of one directory: its files are looked up, opened and read
