@@ -56,7 +56,7 @@ fn the_minimal_file_gets_every_default() {
     assert!(config.fuse.kernel_tuning);
     assert!(config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 1 << 20);
-    assert_eq!(config.fuse.max_background, 64);
+    assert_eq!(config.fuse.max_background, 256);
     assert_eq!(config.fuse.attribute_ttl, Duration::from_secs(1));
 }
 
