@@ -215,7 +215,7 @@ pub struct Fuse {
     /// The kernel's readahead for this mount where it may be set, bytes.
     pub kernel_readahead: u64,
     /// Requests that the kernel may have under way in the background.
-    pub max_background: usize,
+    pub max_background: u16,
     /// How long the kernel may trust names and attributes it was given.
     pub attribute_ttl: Duration,
 }

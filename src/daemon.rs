@@ -390,7 +390,7 @@ impl Core {
             dev: extra.dev,
             exec: !extra.noexec,
             threads: self.config.fuse.threads,
-            max_background: self.config.fuse.max_background.try_into().unwrap_or(u16::MAX),
+            max_background: self.config.fuse.max_background,
             max_request: max_request(&self.config),
             pipes: self.replies.clone(),
         }

@@ -40,6 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use rustix::param::page_size;
 use tokio::sync::Notify;
 
 use crate::backend::{BackendError, Guests, Replica};
@@ -65,8 +66,6 @@ pub use policy::{ReadError, ReadPolicy, Thread};
 /// Segments from this size on are not copied where they need not be; below it
 /// one copy costs less than the system calls.
 const SMALLEST_PIPED: u64 = 64 * 1024;
-
-const PAGE: u64 = 4096;
 
 /// The read path of one volume.
 pub struct Reader {
@@ -369,7 +368,7 @@ impl Reader {
         let fits = (SMALLEST_PIPED..=pipes.bytes() as u64).contains(&range.len());
         let is_alone = !fetch.file.keeps() || fetch.file.readers() <= 1;
         // Pages that are filled in part take as much room as full ones.
-        let is_even = range.start.is_multiple_of(PAGE);
+        let is_even = range.start.is_multiple_of(page_size() as u64);
         if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
     }
 

@@ -97,9 +97,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let null = Null {
         cache: args.cache,
         ttl: defaults.fuse.attribute_ttl,
-        max_background: args
-            .max_background
-            .unwrap_or(defaults.fuse.max_background.try_into().unwrap_or(u16::MAX)),
+        max_background: args.max_background.unwrap_or(defaults.fuse.max_background),
         max_request: args.max_request.unwrap_or(defaults.memory.budget / REQUESTS_IN_BUDGET),
         size: args.size,
         content: args.content.as_ref().map(std::fs::read).transpose()?.unwrap_or_default(),

@@ -111,7 +111,7 @@ pub(super) const KERNEL_READAHEAD_RANGE: RangeInclusive<Size> = Size(0)..=Size(6
 /// default of 12 would leave fast replicas idle. What is beyond it waits in the
 /// kernel, first come, first served, where files do not take turns: with 64, one
 /// of 256 readers waited four times as long for a read as with 256.
-pub(super) const MAX_BACKGROUND: usize = 256;
+pub(super) const MAX_BACKGROUND: u16 = 256;
 /// What the kernel can be told.
 pub(super) const MAX_BACKGROUND_RANGE: RangeInclusive<i64> = 1..=65_535;
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
+use std::num::TryFromIntError;
 use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
@@ -322,16 +323,19 @@ pub(super) fn in_range<T: PartialOrd + Display>(
     Err(outline.refuse(key, what))
 }
 
-fn count(
+fn count<T>(
     outline: &Outline<'_>,
     key: &str,
     written: Option<i64>,
-    default: usize,
+    default: T,
     range: RangeInclusive<i64>,
-) -> Result<usize, ConfigError> {
+) -> Result<T, ConfigError>
+where
+    T: TryFrom<i64, Error = TryFromIntError>,
+{
     let Some(written) = written else { return Ok(default) };
     in_range(outline, key, written, range)?;
-    Ok(usize::try_from(written).expect("ranges of counts start above zero"))
+    Ok(T::try_from(written).expect("ranges of counts fit their types"))
 }
 
 pub(super) fn choice<T: Copy>(

@@ -21,11 +21,8 @@ pub(super) struct Fetch {
 
 pub(super) struct State {
     pub(super) stage: Stage,
-    /// Requests that cannot be answered without it.
+    /// Requests that cannot be answered without it, those that are over included.
     pub(super) waiters: Vec<Arc<Gather>>,
-    /// Whether a request has ever waited for it: with all of them over, it is
-    /// not worth another attempt.
-    was_awaited: bool,
     /// Its place in the scheduler's queue.
     pub(super) want: Option<WantId>,
     /// Who holds its chunk; `None` where that is not known.
@@ -50,11 +47,15 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Whether all requests that have waited for it are over. What is fetched
-    /// ahead, and nobody has come for yet, is wanted.
-    pub(super) fn is_unwanted(&mut self) -> bool {
-        self.waiters.retain(|waiter| !waiter.is_over());
-        self.was_awaited && self.waiters.is_empty()
+    /// Whether some request waits for it.
+    fn is_awaited(&self) -> bool {
+        self.waiters.iter().any(|waiter| !waiter.is_over())
+    }
+
+    /// Whether all requests that have waited for it are over: it is not worth
+    /// another attempt. What is fetched ahead, and nobody has come for yet, is.
+    pub(super) fn is_unwanted(&self) -> bool {
+        !self.waiters.is_empty() && !self.is_awaited()
     }
 }
 
@@ -120,7 +121,6 @@ impl Fetch {
         let state = State {
             stage: Stage::Pending,
             waiters: Vec::new(),
-            was_awaited: false,
             want: None,
             holders: None,
             tried: ReplicaSet::EMPTY,
@@ -164,7 +164,6 @@ impl Fetch {
             Stage::Ready(_) => Joined::Ready,
             Stage::Pending => {
                 state.waiters.push(Arc::clone(gather));
-                state.was_awaited = true;
                 Joined::Waiting(state.want)
             }
             Stage::Over => Joined::Over(state.error.unwrap_or(BackendError::Late)),
@@ -187,7 +186,7 @@ impl Fetch {
     /// where it is too late for that.
     pub(super) fn abandon(&self) -> bool {
         let mut state = self.state.lock();
-        let idle = state.waiters.is_empty() && state.outstanding == 0;
+        let idle = !state.is_awaited() && state.outstanding == 0;
         let abandoned = idle && matches!(state.stage, Stage::Pending);
         if abandoned {
             state.stage = Stage::Over;
