@@ -18,6 +18,7 @@ fn load(i: usize) -> Load {
     Load {
         rate: ByLocality { local: rate, remote: rate / 2.0 },
         remote_is_measured: true,
+        latency_is_doubtful: false,
         latency: ByLocality { local: 0.001, remote: 0.002 },
         in_flight: 0,
         remote_in_flight: 0,

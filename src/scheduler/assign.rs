@@ -310,14 +310,24 @@ fn first_to_complete(
     let latency = |id: ReplicaId| loads[id].latency[demand.locality(id)];
     let open = demand.open.and(choice);
     // One that has no more room is no better than one that has to open it.
-    let ready = open.iter().filter(|id| loads[*id].has_room()).map(latency).reduce(f64::min);
+    let with_room = open.iter().filter(|id| loads[*id].has_room());
+    let ready = match demand.open {
+        ReplicaSet::ALL => None,
+        _ => with_room.map(latency).reduce(f64::min),
+    };
     let mut best: Option<(ReplicaId, f64)> = None;
     for id in choice.iter() {
         let mut completion = loads[id].completion(demand.locality(id), backlog[id], demand.bytes);
-        if let Some(ready) = ready
-            && !open.contains(id)
-        {
-            completion += ready.min(ALIKE) + latency(id) + OPENING;
+        if let Some(ready) = ready {
+            // What is not known of a replica is no reason to leave it, nor to
+            // leave another for it.
+            let is_doubtful = loads[id].latency_is_doubtful;
+            completion += match (open.contains(id), is_doubtful) {
+                (true, true) => -latency(id),
+                (true, false) => 0.0,
+                (false, true) => ready.min(ALIKE) + ready.max(latency(id)) + OPENING,
+                (false, false) => ready.min(ALIKE) + latency(id) + OPENING,
+            };
         }
         if best.is_none_or(|(_, least)| completion < least) {
             best = Some((id, completion));
@@ -339,6 +349,7 @@ mod tests {
             rate: ByLocality { local: rate, remote: rate / 2.0 },
             remote_is_measured: true,
             latency: ByLocality::default(),
+            latency_is_doubtful: false,
             in_flight: 0,
             remote_in_flight: 0,
             work: 0.0,
@@ -426,6 +437,19 @@ mod tests {
         loads[r(1)].reads = loads[r(1)].max_reads;
         loads[r(1)].work = 1e-3;
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
+    }
+
+    #[test]
+    fn a_small_file_is_not_opened_again_for_what_is_not_known() {
+        let small = Demand { bytes: 4096, open: only(1), ..demand(0, 2) };
+        let mut loads = loads([100.0, 100.0]);
+        loads[r(1)].latency = ByLocality { local: 0.1, remote: 0.1 };
+        loads[r(0)].latency_is_doubtful = true;
+        assert_eq!(send(&loads, [small].into_iter()), [(0, 1)]);
+        loads[r(0)].latency_is_doubtful = false;
+        assert_eq!(send(&loads, [small].into_iter()), [(0, 0)]);
+        loads[r(1)].latency_is_doubtful = true;
+        assert_eq!(send(&loads, [small].into_iter()), [(0, 1)]);
     }
 
     #[test]

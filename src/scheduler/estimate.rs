@@ -48,6 +48,10 @@ pub const REMOTE_PRIOR: f64 = 0.8;
 /// four, 290 to 295. A replica that hangs or slows down costs no more with four.
 const AT_LEAST: u64 = 4;
 
+/// Reads below which the latency is doubtful. One read on a busy machine takes
+/// ten times as long as it should now and then, five in a row do not.
+const CONVINCING: u32 = 5;
+
 /// A read that had the replica to itself and was this much faster than the
 /// estimate shows that times have changed; the old completions are forgotten.
 const CHANGED: f64 = 2.0;
@@ -72,6 +76,9 @@ pub struct Load {
     pub remote_is_measured: bool,
     /// Seconds that a read takes whatever its size.
     pub latency: ByLocality<f64>,
+    /// Whether that is what so few reads took, or none, that the next may be far
+    /// quicker.
+    pub latency_is_doubtful: bool,
     /// Bytes in flight.
     pub in_flight: u64,
     /// Bytes of them that the replica's node does not hold.
@@ -254,6 +261,7 @@ impl Estimate {
             .first()
             .map_or(0.0, |sent| now.saturating_duration_since(sent.at).as_secs_f64() - work);
         let longest = fixed.local.unwrap_or(0.0).max(fixed.remote.unwrap_or(0.0));
+        let reads = self.quickest_of_all.local.reads() + self.quickest_of_all.remote.reads();
         // Twice what is under way at any moment, and the segments that keep the
         // replica busy while we are not running.
         let under_way = 2.0 * rate.local.max(rate.remote) * longest;
@@ -262,6 +270,7 @@ impl Estimate {
             rate,
             remote_is_measured: self.paces.remote.is_measured(),
             latency: ByLocality::from_fn(|l| fixed[l].unwrap_or(0.0).max(waited)),
+            latency_is_doubtful: reads < CONVINCING && waited <= longest,
             in_flight: self.in_flight.local + self.in_flight.remote,
             remote_in_flight: self.in_flight.remote,
             work,
@@ -358,34 +367,47 @@ impl Estimate {
 }
 
 /// The read that took the least time in the last [`LATENCY_MEMORY`], as seconds
-/// and bytes; kept in two halves of that time.
+/// and bytes, and how many there were; kept in two halves of that time.
 #[derive(Clone, Debug)]
 struct Quickest {
     since: Instant,
-    current: Option<(f64, u64)>,
-    previous: Option<(f64, u64)>,
+    current: Half,
+    previous: Half,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Half {
+    least: Option<(f64, u64)>,
+    reads: u32,
 }
 
 impl Quickest {
     fn new(now: Instant) -> Self {
-        Self { since: now, current: None, previous: None }
+        Self { since: now, current: Half::default(), previous: Half::default() }
     }
 
     fn add(&mut self, now: Instant, read: (f64, u64)) {
         if now.saturating_duration_since(self.since) > LATENCY_MEMORY / 2 {
-            self.previous = self.current.take().or(self.previous);
+            if self.current.least.is_some() {
+                self.previous = std::mem::take(&mut self.current);
+            }
             self.since = now;
         }
-        if self.current.is_none_or(|(least, _)| read.0 < least) {
-            self.current = Some(read);
+        self.current.reads = self.current.reads.saturating_add(1);
+        if self.current.least.is_none_or(|(least, _)| read.0 < least) {
+            self.current.least = Some(read);
         }
     }
 
     fn get(&self) -> Option<(f64, u64)> {
-        match (self.current, self.previous) {
+        match (self.current.least, self.previous.least) {
             (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
             (a, b) => a.or(b),
         }
+    }
+
+    fn reads(&self) -> u32 {
+        self.current.reads.saturating_add(self.previous.reads)
     }
 }
 
@@ -561,5 +583,23 @@ mod tests {
         link.run(&mut e, 100.0, Duration::ZERO, 2, 50);
         let rate = e.load(link.now).rate;
         assert!((rate.remote / rate.local - REMOTE_PRIOR).abs() < 0.01, "{rate:?}");
+    }
+
+    #[test]
+    fn the_latency_is_doubtful_until_enough_reads_were_seen_or_one_hangs() {
+        let start = Instant::now();
+        let mut e = Estimate::new(1.0, LIMITS, start);
+        let mut now = start;
+        for _ in 0..CONVINCING {
+            assert!(e.load(now).latency_is_doubtful);
+            let sent = small(now);
+            e.sent(sent);
+            now += Duration::from_millis(5);
+            e.completed(now, sent, 4096);
+        }
+        assert!(!e.load(now).latency_is_doubtful);
+        let mut hung = Estimate::new(1.0, LIMITS, start);
+        hung.sent(small(start));
+        assert!(!hung.load(start + Duration::from_secs(1)).latency_is_doubtful);
     }
 }

@@ -32,16 +32,30 @@ fn small_files(count: usize, setup: &Setup) -> (Rig, Vec<PathBuf>) {
     (mount(room, setup), names)
 }
 
-/// Whether one replica is asked for `expected` and the others for nothing, in
-/// nearly all tries: the odd probe is no defect.
+/// In nearly all tries the replicas are asked for `expected` and nothing else: the
+/// odd probe, or a replica that is late on a busy machine, is no defect. Whether
+/// one replica does all of it, in as many.
 fn mostly(
     times: usize,
     mut act: impl FnMut(usize) -> Vec<Vec<Call>>,
     expected: &[Call],
 ) -> Result<(), String> {
-    let others: Vec<_> = (0..times).map(&mut act).filter(|calls| *calls != [expected]).collect();
+    let tries: Vec<_> = (0..times).map(&mut act).collect();
+    let has_all = |calls: &[Call]| expected.iter().all(|call| calls.contains(call));
+    let is_all = |calls: &[Call]| calls.len() == expected.len() && has_all(calls);
+    let others: Vec<_> = tries.iter().filter(|calls| !is_all(&calls.concat())).collect();
+    assert!(others.len() <= times / 10, "{expected:?} was expected, there were {others:?}");
+    let others: Vec<_> = tries.iter().filter(|calls| **calls != [expected]).collect();
     let few = others.len() <= times / 10;
     few.then_some(()).ok_or_else(|| format!("{expected:?} was expected, there were {others:?}"))
+}
+
+/// Each call of a replica takes so long from now on. Beside that, what a busy
+/// machine adds makes no replica twice as slow as another.
+fn take(rig: &Rig, time: Duration) {
+    for script in &rig.scripts {
+        script.add(FaultRule::always(Op::Any, Fault::Delay(time)));
+    }
 }
 
 /// What `act` has the replicas asked for: by replica, those that were asked.
@@ -59,8 +73,8 @@ fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
 /// an open and a read; of one whose name is known, an open and a read.
 #[test]
 fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
-    // A replica whose first read was late on a busy machine is left alone for a
-    // while, though it answers opens; so another mount may try.
+    // A replica whose first lookups were late on a busy machine is left alone for
+    // a while, and then not all is asked of one; so another mount may try.
     const TRIES: usize = 5;
     for copies in [false, true] {
         for read in CACHES {
@@ -76,6 +90,7 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
     let whole = Call::Read(ByteRange::at(0, 4096));
     let (rig, names) = small_files(60, setup);
     fs::metadata(rig.at("d")).unwrap();
+    take(&rig, Duration::from_millis(3));
     let get = |i: usize| {
         asked(&rig, || {
             let content = fs::read(rig.at(&names[i])).unwrap();
@@ -100,10 +115,7 @@ fn the_files_of_one_directory_are_spread_over_the_replicas() {
     let setup = Setup { rest: LONG_TTL, ..Setup::default() };
     let (rig, names) = small_files(240, &setup);
     fs::metadata(rig.at("d")).unwrap();
-    for script in &rig.scripts {
-        // Beside it what a busy machine adds makes no replica twice as slow.
-        script.add(FaultRule::always(Op::Any, Fault::Delay(Duration::from_millis(5))));
-    }
+    take(&rig, Duration::from_millis(5));
     rig.record();
     std::thread::scope(|scope| {
         for part in names.chunks(30) {
