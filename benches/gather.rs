@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
-    Attr, Backend, BackendFile, DirEntry, FileKind, PoolLimits, Replica, Result, SeekTo, StatFs,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, FileKind, Identity, Lock,
+    LockRequest, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, WriteOpen,
 };
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
 use fanfs::read::{ReadPolicy, Reader, Thread};
@@ -36,6 +37,7 @@ impl Memory {
             atime: (0, 0),
             mtime: (0, 0),
             ctime: (0, 0),
+            born: None,
         }
     }
 }
@@ -50,6 +52,10 @@ impl Backend for Memory {
     fn list(&self, _: &Path) -> Result<Vec<DirEntry>> {
         Ok(Vec::new())
     }
+    fn visit(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
     fn read_link(&self, _: &Path) -> Result<OsString> {
         Ok(OsString::new())
     }
@@ -65,6 +71,12 @@ impl Backend for Memory {
     fn list_xattr(&self, _: &Path) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
+    fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn change(&self, _: &Change) -> Result<Option<Attr>> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
 }
 
 impl BackendFile for Memory {
@@ -76,6 +88,12 @@ impl BackendFile for Memory {
     }
     fn seek(&self, offset: u64, _: SeekTo) -> Result<u64> {
         Ok(offset)
+    }
+    fn change(&self, _: &FileChange<'_>) -> Result<u64> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn lock(&self, _: &LockRequest) -> Result<Lock> {
+        Err(rustix::io::Errno::NOLCK.into())
     }
 }
 
@@ -121,7 +139,8 @@ fn gather(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new(name, len), |b| {
             let reader = reader(3);
             let version = Memory::attr().version();
-            let file = Arc::new(reader.file(PathBuf::from("f"), version, Mode::Shared));
+            let file =
+                Arc::new(reader.file(PathBuf::from("f"), version, Mode::Shared, Identity::DAEMON));
             let handle = reader.handle();
             let (send, receive) = std::sync::mpsc::sync_channel(1);
             let mut at = 0;

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Attr, Backend, BackendFile, DirEntry, Directory, Result, SeekTo, StatFs};
+use fanfs::backend::{
+    Attr, Backend, BackendFile, Change, DirEntry, Directory, FileChange, Lock, LockRequest,
+    OpenedToWrite, Result, SeekTo, StatFs, WriteOpen,
+};
 use fanfs::config;
 use fanfs::daemon::{Extra, Mount};
 use fanfs::volume::ReplicaMap;
@@ -62,6 +65,10 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.list(dir)
     }
+    fn visit(&self, _: &Path) -> Result<()> {
+        Ok(())
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.inner.read_link(path)
     }
@@ -79,6 +86,12 @@ impl Backend for Server {
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
+    fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn change(&self, _: &Change) -> Result<Option<Attr>> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
 }
 
 impl BackendFile for ServedFile {
@@ -92,6 +105,12 @@ impl BackendFile for ServedFile {
     }
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner.seek(offset, to)
+    }
+    fn change(&self, _: &FileChange<'_>) -> Result<u64> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn lock(&self, _: &LockRequest) -> Result<Lock> {
+        Err(rustix::io::Errno::NOLCK.into())
     }
 }
 

@@ -15,11 +15,13 @@
 //! nothing more. Backends know nothing of scheduling: they neither retry nor
 //! choose.
 
+mod change;
 mod closing;
 mod directory;
 mod error;
 mod fault;
 mod guest;
+mod identity;
 mod pool;
 mod rate_limit;
 
@@ -32,10 +34,15 @@ use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
 use closing::Closing;
 
+pub use change::{
+    Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
+    SyncMode, WriteOpen,
+};
 pub use directory::Directory;
 pub use error::BackendError;
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
+pub use identity::{Identity, Requester};
 pub use pool::{Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
 
@@ -60,6 +67,12 @@ pub trait Backend: Send + Sync {
     /// All entries of a directory but `.` and `..`, in the replica's order.
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>>;
 
+    /// Opens a directory as for a listing, and closes it: says whether it may be
+    /// listed, and has an NFS mount look whether the names that it knows there are
+    /// still good (measured: nothing else short of a listing does; a name that was
+    /// missing stays so for 30 s otherwise).
+    fn visit(&self, dir: &Path) -> Result<()>;
+
     /// A symbolic link's target, verbatim.
     fn read_link(&self, path: &Path) -> Result<OsString>;
 
@@ -75,6 +88,23 @@ pub trait Backend: Send + Sync {
 
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
+
+    /// Opens a regular file that may be written, or makes one.
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite>;
+
+    /// Changes the tree. Returns the attributes of what was made or changed, where
+    /// there is something that a caller would look at next.
+    fn change(&self, change: &Change) -> Result<Option<Attr>>;
+}
+
+/// What [`Backend::open_to_write`] opened.
+pub struct OpenedToWrite {
+    /// The open file.
+    pub file: Arc<dyn BackendFile>,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Whether it can be read as well.
+    pub readable: bool,
 }
 
 /// A file open on one replica.
@@ -105,6 +135,15 @@ pub trait BackendFile: Send + Sync {
 
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
+
+    /// Changes the file; returns how many bytes were written, fewer than asked
+    /// for like pwrite(2), where it is a change that writes.
+    fn change(&self, change: &FileChange<'_>) -> Result<u64>;
+
+    /// Sets or tests a lock. All locks set through one open file are one owner's,
+    /// and are given up when it is closed. Returns the lock that was set, or the
+    /// one in the way.
+    fn lock(&self, request: &LockRequest) -> Result<Lock>;
 }
 
 /// What [`BackendFile::seek`] looks for.
@@ -167,6 +206,9 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last status change.
     pub ctime: Timestamp,
+    /// When it was made, where the replica says: tells it from what had its inode
+    /// number before.
+    pub born: Option<Timestamp>,
 }
 
 impl Attr {

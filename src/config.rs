@@ -21,6 +21,7 @@ pub mod placement;
 mod settings;
 pub mod units;
 mod validate;
+mod write;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -36,6 +37,7 @@ use error::Problem;
 use outline::Outline;
 pub use placement::{Affinity, Placement};
 use settings::Settings;
+pub use write::{Locks, Write};
 
 use crate::volume::Mode;
 
@@ -89,6 +91,8 @@ pub struct Config {
     pub replicas: Vec<Replica>,
     /// `[read]`
     pub read: Read,
+    /// `[write]`
+    pub write: Write,
     /// `[memory]`
     pub memory: Memory,
     /// `[fuse]`
@@ -117,6 +121,8 @@ pub struct Volume {
 pub enum Access {
     /// Nothing can be changed through the mount.
     ReadOnly,
+    /// Everything that the write replica lets its caller change.
+    ReadWrite,
 }
 
 /// One underlying mount.

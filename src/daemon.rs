@@ -24,10 +24,10 @@ use crate::backend::{
     Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
 };
 use crate::buffer::Pipes;
-use crate::config::{Affinity, Config, PageCache, Passthrough};
+use crate::config::{Access, Affinity, Config, Locks, PageCache, Passthrough};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
-use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes};
+use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes, WritePolicy};
 use crate::fuse::{AttachError, MountOptions, Session, detach};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
@@ -104,6 +104,8 @@ pub struct Extra {
     pub dev: bool,
     /// Do not let programs be run.
     pub noexec: bool,
+    /// Let nothing be changed, whatever the configuration says.
+    pub read_only: bool,
     /// Let other users in, whatever the configuration says.
     pub allow_other: bool,
     /// Do not listen on a control socket.
@@ -188,12 +190,15 @@ impl Mount {
     /// # Errors
     /// [`StartError`]; nothing is mounted then.
     pub fn start(
-        config: Config,
+        mut config: Config,
         backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
         let mount_point = check_mount_point(mount_point)?;
+        if extra.read_only {
+            config.volume.access = Access::ReadOnly;
+        }
         raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -362,6 +367,12 @@ impl Core {
             attribute_ttl: config.fuse.attribute_ttl,
             caching: CachingPolicy { cache: config.read.cache, memory: memory::available() },
             passthrough: config.read.passthrough == Passthrough::WholeFile,
+            write: (config.volume.access == Access::ReadWrite).then_some(WritePolicy {
+                replica: config.write.replica,
+                deadline: config.write.deadline,
+                lag: config.write.lag,
+            }),
+            locks: (config.write.locks == Locks::Forward).then_some(config.write.replica),
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
@@ -389,6 +400,7 @@ impl Core {
             suid: extra.suid,
             dev: extra.dev,
             exec: !extra.noexec,
+            read_only: self.config.volume.access == Access::ReadOnly,
             threads: self.config.fuse.threads,
             max_background: self.config.fuse.max_background,
             max_request: max_request(&self.config),

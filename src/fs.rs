@@ -16,37 +16,47 @@
 
 mod caching;
 mod call;
+mod change;
 mod directory;
 mod error;
 mod handle;
 mod inode;
+mod lock;
 mod open;
 mod passthrough;
+mod read;
+mod recent;
+mod write;
+mod written;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, Backend, BackendError, FileKind, Replica, SeekTo, StatFs};
-use crate::read::{OpenFile, Reader, Thread};
+use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Replica, Requester, StatFs};
+use crate::read::{OpenFile, Reader};
 use crate::telemetry::VolumeCounters;
-use crate::volume::{ByteRange, Mode, ReplicaMap};
-use call::{Caller, Spot};
-use handle::{FileHandle, Handles};
+use crate::volume::{Mode, ReplicaId, ReplicaMap};
+use call::{Caller, Once, Rights, Spot};
+use handle::Handles;
 use inode::Inodes;
+use lock::Locks;
 use passthrough::Passthrough;
+use recent::Recent;
 
 pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
+pub use lock::{LockOwner, Waiting};
 pub use open::{OpenReply, Opened};
 pub use passthrough::{Backing, Lent, PassthroughStatus};
+pub use write::{Created, WriteRequest};
 
 pub use crate::read::ReadData;
 
@@ -58,6 +68,8 @@ pub type Answer<T> = Result<T, Errno>;
 pub struct Entry {
     /// Its inode number on this mount.
     pub ino: Ino,
+    /// Tells it from what had that number before.
+    pub generation: u64,
     /// Its attributes; the inode number in them is the replica's.
     pub attr: Attr,
 }
@@ -77,6 +89,21 @@ pub struct FsPolicy {
     pub caching: CachingPolicy,
     /// Whether the kernel is to read files from one replica by itself.
     pub passthrough: bool,
+    /// Who carries out changes, where there may be any.
+    pub write: Option<WritePolicy>,
+    /// Who keeps the locks, where this machine's kernel does not.
+    pub locks: Option<ReplicaId>,
+}
+
+/// How changes are carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct WritePolicy {
+    /// By whom.
+    pub replica: ReplicaId,
+    /// By when one ends.
+    pub deadline: Duration,
+    /// How long other replicas may show what was before.
+    pub lag: Duration,
 }
 
 /// One volume as a file system.
@@ -89,6 +116,12 @@ pub struct Fs {
     /// Whether the kernel maps files that are open direct.
     maps_direct: AtomicBool,
     passthrough: Passthrough,
+    /// What was changed a short while ago.
+    recent: Recent,
+    /// Changes of files so far: tells answers from before one from those after it.
+    changes: AtomicU64,
+    locks: Locks,
+    counters: Arc<VolumeCounters>,
 }
 
 /// What is open and known, as `fanfs status` shows it.
@@ -112,8 +145,14 @@ impl Fs {
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
         let passthrough = Passthrough::new(policy.passthrough, replicas.len());
+        let recent = Recent::new(policy.write.map_or(Duration::ZERO, |write| write.lag));
+        let own = Arc::clone(&counters);
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
+            recent,
+            changes: AtomicU64::new(0),
+            locks: Locks::new(runtime),
+            counters: own,
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
             maps_direct: AtomicBool::new(false),
@@ -128,9 +167,11 @@ impl Fs {
     pub fn start(self: &Arc<Self>, done: impl FnOnce(Answer<Entry>) + Send + 'static) {
         self.caller.call(
             self.spot(&PathBuf::new()),
+            Rights::DAEMON,
             |backend| backend.stat(&PathBuf::new()),
             move |answer| {
-                done(answer.map_err(Errno::from).map(|(_, attr)| Entry { ino: ROOT, attr }));
+                let root = |(_, attr)| Entry { ino: ROOT, generation: 0, attr };
+                done(answer.map_err(Errno::from).map(root));
             },
         );
     }
@@ -140,7 +181,38 @@ impl Fs {
     }
 
     fn spot(&self, path: &Path) -> Spot {
-        Spot::new(path, self.reader.locator().pin(path))
+        let only = self.policy.write.filter(|_| self.recent.covers(path, Instant::now()));
+        let only = only.map(|write| write.replica);
+        Spot::new(path, self.reader.locator().pin(path), only)
+    }
+
+    /// The same for the path of an inode, which may have been changed by another.
+    fn spot_of(&self, ino: Ino, path: &Path) -> Spot {
+        let spot = self.spot(path);
+        match self.policy.write {
+            Some(write) if self.recent.covers_inode(ino, Instant::now()) => {
+                spot.only(write.replica)
+            }
+            _ => spot,
+        }
+    }
+
+    /// The number of changes before a question.
+    fn now(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The number of one more change.
+    fn one_more(&self) -> u64 {
+        self.changes.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// Whether an answer of `replica` may be from before a change that was made
+    /// while it was on its way, or that it does not know of.
+    fn is_overtaken(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
+        let now = Instant::now();
+        let is_recent = || self.recent.covers(path, now) || self.recent.covers_inode(ino, now);
+        self.policy.write.is_some_and(|write| write.replica != replica && is_recent())
     }
 
     /// How the affinity rules do, in their order.
@@ -168,6 +240,16 @@ impl Fs {
         self.passthrough.status()
     }
 
+    /// Whether anything can be changed.
+    pub fn can_write(&self) -> bool {
+        self.policy.write.is_some()
+    }
+
+    /// Whether a replica keeps the locks.
+    pub fn forwards_locks(&self) -> bool {
+        self.policy.locks.is_some()
+    }
+
     /// How long the kernel may trust what it is told.
     pub fn attribute_ttl(&self) -> Duration {
         self.policy.attribute_ttl
@@ -176,36 +258,78 @@ impl Fs {
     /// Looks a name up; the kernel then knows the inode once more.
     pub fn lookup(
         self: &Arc<Self>,
+        who: Requester,
         parent: Ino,
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let path = match self.path(parent) {
-            Ok(parent) => parent.join(name),
-            Err(errno) => return done(Err(errno)),
-        };
-        let (fs, name) = (Arc::clone(self), name.to_owned());
+        match self.path(parent) {
+            Ok(dir) => {
+                let path = dir.join(name);
+                let spot = self.spot(&path);
+                self.look_up(who, (parent, name.to_owned()), path, spot, done);
+            }
+            Err(errno) => done(Err(errno)),
+        }
+    }
+
+    fn look_up(
+        self: &Arc<Self>,
+        who: Requester,
+        (parent, name): (Ino, OsString),
+        path: PathBuf,
+        spot: Spot,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
         self.caller.call(
-            self.spot(&path),
+            spot,
+            Rights::Enough(who),
             move |backend| backend.stat(&path),
             move |answer| {
-                done(answer.map_err(Errno::from).and_then(|(replica, attr)| {
-                    let ino = fs
-                        .inodes
-                        .lock()
-                        .remember(parent, &name, replica, &attr)
-                        .ok_or(Errno::STALE)?;
-                    fs.learned(ino, &attr);
-                    Ok(Entry { ino, attr })
-                }));
+                let (replica, attr) = match answer {
+                    Ok(found) => found,
+                    Err(error) => return done(Err(error.into())),
+                };
+                let number = fs.inodes.lock().number(parent, &name, replica, &attr);
+                let is_old = |ino| {
+                    fs.is_overtaken(replica, &at, ino)
+                        || !fs.inodes.lock().is_there(parent, &name, ino, asked)
+                };
+                if number.is_some_and(is_old) {
+                    // It was changed by another name, or removed meanwhile.
+                    let spot = number.map_or(spot, |ino| fs.spot_of(ino, &at));
+                    return fs.look_up(who, (parent, name), at, spot, done);
+                }
+                done(fs.enter(parent, &name, replica, &attr, asked));
             },
         );
+    }
+
+    /// The kernel is about to be told of what has this name; it was asked for when
+    /// there had been `asked` changes.
+    fn enter(
+        &self,
+        parent: Ino,
+        name: &OsStr,
+        replica: ReplicaId,
+        attr: &Attr,
+        asked: u64,
+    ) -> Answer<Entry> {
+        let (ino, generation) = {
+            let mut inodes = self.inodes.lock();
+            let ino = inodes.remember(parent, name, replica, attr, asked).ok_or(Errno::STALE)?;
+            (ino, inodes.generation(ino, attr))
+        };
+        self.learned(ino, attr, asked);
+        Ok(Entry { ino, generation, attr: *attr })
     }
 
     /// Attributes of what is at `path`, which is made of plain names.
     pub fn look(&self, path: PathBuf, done: impl FnOnce(Answer<Attr>) + Send + 'static) {
         self.caller.call(
             self.spot(&path),
+            Rights::DAEMON,
             move |backend| backend.stat(&path),
             move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| attr)),
         );
@@ -220,6 +344,7 @@ impl Fs {
     /// its name is gone.
     pub fn attributes(
         self: &Arc<Self>,
+        who: Requester,
         ino: Ino,
         handle: Option<u64>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
@@ -227,41 +352,52 @@ impl Fs {
         // The kernel names no handle for an fstat(2); any open one will do.
         let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
         let inode = named.or_else(|| self.handles.inode(ino));
+        if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
+            return self.written_attributes(ino, writer, done);
+        }
         // What the kernel reads by itself is what its attributes are to be of.
         let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
         let first = lent.as_ref().map(|backing| backing.replica);
         let open = inode.map(|inode| inode.current());
-        let path = match (self.path(ino), &open) {
+        let path = match (self.path(ino), open) {
             (Ok(path), _) => path,
-            (Err(_), Some(open)) => open.path().to_owned(),
+            (Err(_), Some(open)) => return self.open_attributes(ino, open, done),
             (Err(errno), None) => return done(Err(errno)),
         };
-        let fs = Arc::clone(self);
-        self.caller.call_first(
-            first,
-            self.spot(&path),
-            move |replica, backend| match &lent {
+        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
+        let look = {
+            let path = path.clone();
+            move |replica: ReplicaId, backend: &dyn Backend| match &lent {
                 Some(backing) if backing.replica == replica => backing.attr(),
                 _ => backend.stat(&path),
-            },
-            move |answer| {
-                let same = |(replica, attr): &(_, Attr)| {
-                    ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
-                };
-                match (answer, open) {
-                    (Ok(found), _) if same(&found) => {
-                        fs.learned(ino, &found.1);
-                        done(Ok(Entry { ino, attr: found.1 }));
-                    }
-                    // Its name is gone or stands for another file: ask the open one.
-                    (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
-                        fs.open_attributes(ino, open, done);
-                    }
-                    (Ok(_), None) => done(Err(Errno::STALE)),
-                    (Err(error), _) => done(Err(error.into())),
+            }
+        };
+        let spot = self.spot_of(ino, &path);
+        self.caller.call_first(first, spot, Rights::Enough(who), look, move |answer| {
+            let same = |(replica, attr): &(_, Attr)| {
+                ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
+            };
+            let open = fs.handles.inode(ino).map(|inode| inode.current());
+            match (answer, open) {
+                (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
+                    fs.attributes(who, ino, handle, done);
                 }
-            },
-        );
+                (Ok(found), _) if same(&found) => done(Ok(fs.seen(ino, found.1, asked))),
+                // Its name is gone or stands for another file: ask the open one.
+                (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
+                    fs.open_attributes(ino, open, done);
+                }
+                (Ok(_), None) => done(Err(Errno::STALE)),
+                (Err(error), _) => done(Err(error.into())),
+            }
+        });
+    }
+
+    /// The kernel is about to be told these attributes of an inode it knows.
+    fn seen(&self, ino: Ino, attr: Attr, asked: u64) -> Entry {
+        self.learned(ino, &attr, asked);
+        // With attributes alone no generation is told.
+        Entry { ino, generation: 0, attr }
     }
 
     fn open_attributes(
@@ -270,32 +406,57 @@ impl Fs {
         open: Arc<OpenFile>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let fs = Arc::clone(self);
+        let (fs, asked) = (Arc::clone(self), self.now());
         self.caller.call_by_replica(
-            self.spot(open.path()),
+            self.spot_of(ino, open.path()),
+            Rights::Of(open.who().clone()),
             move |replica, backend| open.held_or_on(replica, backend)?.attr(),
             move |answer| {
-                done(answer.map_err(Errno::from).map(|(_, attr)| {
-                    fs.learned(ino, &attr);
-                    Entry { ino, attr }
-                }));
+                done(answer.map_err(Errno::from).map(|(_, attr)| fs.seen(ino, attr, asked)))
             },
         );
     }
 
+    /// Attributes of a file that is open for writing.
+    fn written_attributes(
+        self: &Arc<Self>,
+        ino: Ino,
+        writer: Arc<written::Writer>,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let Some(write) = self.policy.write else { return done(Err(Errno::ROFS)) };
+        let once = Once {
+            replica: write.replica,
+            lane: Lane::Metadata,
+            deadline: self.policy.deadline,
+            rights: Rights::Of(writer.who.clone()),
+        };
+        let (fs, asked) = (Arc::clone(self), self.now());
+        self.caller.call_once(
+            once,
+            move |_| writer.file.attr(),
+            move |answer| done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked))),
+        );
+    }
+
     /// The kernel is about to be told `attr` of this inode: handles that have it
-    /// open read that version from now on.
-    fn learned(&self, ino: Ino, attr: &Attr) {
+    /// open read that version from now on. Not so if it was changed here since they
+    /// were asked for: then the kernel does not believe them either.
+    fn learned(&self, ino: Ino, attr: &Attr, asked: u64) {
         if attr.kind != FileKind::Regular {
             return;
         }
         let Some(open) = self.handles.inode(ino) else { return };
         let (mode, version) = (self.policy.mode, attr.version());
-        let path = open.current().path().to_owned();
+        let current = open.current();
+        let (path, who) = (current.path().to_owned(), current.who().clone());
         let retired = {
             // Held, so that opens and this are in one order for both tables.
             let mut inodes = self.inodes.lock();
-            let retired = open.adopt(version, mode, || self.reader.file(path, version, mode));
+            if !inodes.is_true(ino, asked) {
+                return;
+            }
+            let retired = open.adopt(version, mode, || self.reader.file(path, version, mode, who));
             if retired.is_some() {
                 inodes.moved_on(ino);
             }
@@ -307,40 +468,53 @@ impl Fs {
     }
 
     /// A symbolic link's target, verbatim.
-    pub fn read_link(&self, ino: Ino, done: impl FnOnce(Answer<OsString>) + Send + 'static) {
-        self.on_path(ino, |backend, path| backend.read_link(path), done);
+    pub fn read_link(
+        &self,
+        who: Requester,
+        ino: Ino,
+        done: impl FnOnce(Answer<OsString>) + Send + 'static,
+    ) {
+        self.on_path(who, ino, |backend, path| backend.read_link(path), done);
     }
 
     /// One extended attribute.
     pub fn get_xattr(
         &self,
+        who: Requester,
         ino: Ino,
         name: &OsStr,
         done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
     ) {
         let name = name.to_owned();
-        self.on_path(ino, move |backend, path| backend.get_xattr(path, &name), done);
+        self.on_path(who, ino, move |backend, path| backend.get_xattr(path, &name), done);
     }
 
     /// Names of all extended attributes, each ended by a NUL byte.
-    pub fn list_xattr(&self, ino: Ino, done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static) {
-        self.on_path(ino, |backend, path| backend.list_xattr(path), done);
+    pub fn list_xattr(
+        &self,
+        who: Requester,
+        ino: Ino,
+        done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
+    ) {
+        self.on_path(who, ino, |backend, path| backend.list_xattr(path), done);
     }
 
     /// Size and use of the volume: one replica's, never their sum.
     pub fn stat_fs(&self, done: impl FnOnce(Answer<StatFs>) + Send + 'static) {
-        self.on_path(ROOT, |backend, _| backend.stat_fs(), done);
+        self.on_path(Requester::DAEMON, ROOT, |backend, _| backend.stat_fs(), done);
     }
 
     fn on_path<T: Send + 'static>(
         &self,
+        who: Requester,
         ino: Ino,
         op: impl Fn(&dyn Backend, &Path) -> crate::backend::Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
         match self.path(ino) {
             Ok(path) => self.caller.call(
-                self.spot(&path),
+                self.spot_of(ino, &path),
+                Rights::Enough(who),
                 move |backend| op(backend, &path),
                 move |answer| {
                     done(answer.map_err(Errno::from).map(|(_, value)| value));
@@ -348,72 +522,6 @@ impl Fs {
             ),
             Err(errno) => done(Err(errno)),
         }
-    }
-
-    /// Reads a range of an open file; fewer bytes come only at its end. A small
-    /// read may be carried out on the calling thread, as far as others are left
-    /// to take requests.
-    pub fn read(
-        self: &Arc<Self>,
-        handle: u64,
-        range: ByteRange,
-        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        file.cached.read();
-        file.blocks.read(range.len());
-        let current = file.inode.current();
-        let at_end = range.start >= current.version().size;
-        if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
-            // The file may have grown since.
-            let fs = Arc::clone(self);
-            return self
-                .attributes(file.ino, Some(handle), move |_| fs.read_now(file, range, true, done));
-        }
-        self.read_now(file, range, false, done);
-    }
-
-    fn read_now(
-        self: &Arc<Self>,
-        file: FileHandle,
-        range: ByteRange,
-        checked: bool,
-        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
-    ) {
-        let (fs, current) = (Arc::clone(self), file.inode.current());
-        let read_handle = Arc::clone(&file.read);
-        let sink = Box::new(move |answer: Result<ReadData, crate::read::ReadError>| match answer {
-            Ok(data) => done(Ok(data)),
-            Err(error) if error.is_another_version() && !checked => {
-                // Nobody has this version any more: look what there is now.
-                let again = Arc::clone(&fs);
-                fs.attributes(file.ino, None, move |answer| match answer {
-                    Ok(_) => again.read_now(file, range, true, done),
-                    Err(errno) => done(Err(errno)),
-                });
-            }
-            Err(error) => done(Err(error.into())),
-        });
-        // After a check it is some replica's thread that gets here.
-        let thread = if checked { Thread::IsBusy } else { Thread::MayVisit };
-        self.reader.read(&current, &read_handle, range, thread, sink);
-    }
-
-    /// The next data or hole of an open file.
-    pub fn seek(
-        &self,
-        handle: u64,
-        offset: u64,
-        to: SeekTo,
-        done: impl FnOnce(Answer<u64>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let current = file.inode.current();
-        self.caller.call_by_replica(
-            self.spot(current.path()),
-            move |replica, backend| current.on(replica, backend)?.seek(offset, to),
-            move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
-        );
     }
 
     /// What is open and known.

@@ -10,8 +10,10 @@
 
 mod adapter;
 mod attach;
+mod kernel;
 mod opening;
 mod reply;
+mod wire;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,7 @@ use std::thread::JoinHandle;
 use crate::buffer::Pipes;
 use crate::fs::Fs;
 use adapter::Adapter;
+use kernel::Kernel;
 use reply::Replies;
 
 pub use attach::{AttachError, detach};
@@ -38,6 +41,8 @@ pub struct MountOptions {
     pub dev: bool,
     /// Let programs be run.
     pub exec: bool,
+    /// Let nothing be changed.
+    pub read_only: bool,
     /// Session threads.
     pub threads: usize,
     /// Requests that the kernel may have under way in the background.
@@ -88,10 +93,12 @@ impl Session {
                 return Err(AttachError::Handshake(error));
             }
         };
-        let adapter = Adapter::new(fs, options, replies);
+        let kernel = Arc::new(Kernel::default());
+        let adapter = Adapter::new(fs, options, replies, Arc::clone(&kernel));
         let session = fuser::Session::from_fd(adapter, device, acl, config)
             .map_err(AttachError::Handshake)
             .and_then(|session| {
+                kernel.is_there(session.notifier());
                 let run = move || session.run();
                 let builder = std::thread::Builder::new().name("fuse".to_owned());
                 builder.spawn(run).map_err(AttachError::Handshake)

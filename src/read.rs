@@ -43,7 +43,7 @@ use parking_lot::Mutex;
 use rustix::param::page_size;
 use tokio::sync::Notify;
 
-use crate::backend::{BackendError, Guests, Replica};
+use crate::backend::{BackendError, Guests, Identity, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::turns::Turns;
@@ -147,15 +147,16 @@ impl Reader {
         }
     }
 
-    /// A file at `path`, at this version, that no replica has opened yet.
-    pub fn file(&self, path: PathBuf, version: FileVersion, mode: Mode) -> OpenFile {
+    /// A file at `path`, at this version, that no replica has opened yet; they will
+    /// do so in the name of `who`.
+    pub fn file(&self, path: PathBuf, version: FileVersion, mode: Mode, who: Identity) -> OpenFile {
         let pinned = self.locator.pin(&path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
         let at = self.locator.file(&path, version);
         if let Some(at) = &at {
             self.locator.opened(at, Instant::now());
         }
         let place = Place { at, pinned };
-        OpenFile::new(path, version, mode, self.replicas.len(), place)
+        OpenFile::new(path, version, mode, who, self.replicas.len(), place)
     }
 
     /// Who knows where chunks are.

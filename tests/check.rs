@@ -12,10 +12,11 @@ use std::time::{Duration, Instant};
 use fanfs::cli::check::{Report, question};
 use fanfs::config::placement::Provider;
 use fanfs::config::{
-    Access, CachePolicy, Config, Fuse, Memory, Passthrough, Placement, Read, Replica, Volume,
+    Access, CachePolicy, Config, Fuse, Locks, Memory, Passthrough, Placement, Read, Replica,
+    Volume, Write,
 };
-use fanfs::volume::Mode;
 use fanfs::volume::survey::{Severity, survey};
+use fanfs::volume::{Mode, ReplicaId};
 use rustix::mount::{MountFlags, mount, mount_bind};
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -82,6 +83,12 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             attempt_deadline: Duration::from_secs(10),
             cache: CachePolicy::Kernel,
             passthrough: Passthrough::Off,
+        },
+        write: Write {
+            replica: ReplicaId::new(0),
+            deadline: Duration::from_secs(300),
+            lag: Duration::ZERO,
+            locks: Locks::Forward,
         },
         memory: Memory { budget: 1 << 30 },
         fuse: Fuse {

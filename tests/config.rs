@@ -10,8 +10,8 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use fanfs::config::{self, Access, CachePolicy, Config, Passthrough};
-use fanfs::volume::Mode;
+use fanfs::config::{self, Access, CachePolicy, Config, Locks, Passthrough};
+use fanfs::volume::{Mode, ReplicaId};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../config/example.toml");
@@ -49,6 +49,10 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.attempt_deadline, Duration::from_secs(5));
     assert_eq!(config.read.cache, CachePolicy::Auto);
     assert_eq!(config.read.passthrough, Passthrough::Off);
+    assert_eq!(config.write.replica, ReplicaId::new(0));
+    assert_eq!(config.write.deadline, Duration::from_secs(300));
+    assert_eq!(config.write.lag, Duration::from_secs(65));
+    assert_eq!(config.write.locks, Locks::Forward);
     assert_eq!(config.memory.budget, 256 << 20);
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.fuse.threads, (cpus + 4).clamp(6, 12));
@@ -92,6 +96,11 @@ fn every_key_is_taken_over() {
         attempt_deadline = "50ms"
         cache = "direct"
         passthrough = "whole-file"
+        [write]
+        replica = "n"
+        deadline = "2min"
+        lag = "0s"
+        locks = "local"
         [memory]
         budget = "32MiB"
         [fuse]
@@ -121,6 +130,9 @@ fn every_key_is_taken_over() {
     assert_eq!(config.read.attempt_deadline, Duration::from_millis(50));
     assert_eq!(config.read.cache, CachePolicy::Direct);
     assert_eq!(config.read.passthrough, Passthrough::WholeFile);
+    assert_eq!(config.write.replica, ReplicaId::new(1));
+    assert_eq!(config.write.deadline, Duration::from_secs(120));
+    assert_eq!((config.write.lag, config.write.locks), (Duration::ZERO, Locks::Local));
     assert_eq!(config.memory.budget, 32 << 20);
     assert_eq!(config.fuse.threads, 64);
     assert!(config.fuse.allow_other);
@@ -190,7 +202,7 @@ fn the_example_shows_the_real_defaults() {
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        33
+        36
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use fanfs::backend::{Backend, Directory, PoolLimits, Replica};
+use fanfs::backend::{Backend, Directory, PoolLimits, Replica, Requester};
 use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT};
 use fanfs::placement::affinity::Affinities;
@@ -58,6 +58,8 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
         attribute_ttl: LONG,
         caching: CachingPolicy { cache, memory: 4096 },
         passthrough: false,
+        write: None,
+        locks: None,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
@@ -70,7 +72,7 @@ fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>
 }
 
 fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
-    answer(|done| fs.open(ino, done))
+    answer(|done| fs.open(Requester::DAEMON, ino, false, done))
 }
 
 fn read(fs: &Arc<Fs>, opened: &Opened) -> Vec<u8> {
@@ -92,7 +94,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
     let fs = volume(tree.path(), cache, &runtime);
-    let ino = answer(|done| fs.lookup(ROOT, "f".as_ref(), done)).ino;
+    let ino = answer(|done| fs.lookup(Requester::DAEMON, ROOT, "f".as_ref(), done)).ino;
 
     let before = open(&fs, ino);
     assert!(before.unchanged && open(&fs, ino).unchanged, "there is nothing to drop");
@@ -109,7 +111,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
-    answer(|done| fs.attributes(ino, None, done));
+    answer(|done| fs.attributes(Requester::DAEMON, ino, None, done));
     assert_eq!(read(&fs, &first), b"a third");
     assert!(!open(&fs, ino).unchanged);
 }
@@ -122,7 +124,8 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
     fs::write(tree.path().join("large"), [0; 2048]).unwrap();
     let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
-    let ino = |name: &str| answer(|done| fs.lookup(ROOT, name.as_ref(), done)).ino;
+    let ino =
+        |name: &str| answer(|done| fs.lookup(Requester::DAEMON, ROOT, name.as_ref(), done)).ino;
     let (small, large) = (ino("small"), ino("large"));
     assert_eq!(open(&fs, large).caching, Caching::Kernel, "it could not be mapped");
 

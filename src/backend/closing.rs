@@ -13,7 +13,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Attr, Backend, BackendFile, DirEntry, Lane, Pool, Result, SeekTo, StatFs};
+use super::{
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lane, Lock, LockRequest,
+    OpenedToWrite, Pool, Result, SeekTo, StatFs, WriteOpen,
+};
 
 /// The decorator.
 pub(super) struct Closing {
@@ -31,6 +34,10 @@ impl Closing {
     /// Has `inner`'s files closed by `pool`.
     pub(super) fn new(inner: Arc<dyn Backend>, pool: Arc<Pool>) -> Self {
         Self { inner, closer: Arc::new(Closer { pool, dropped: Mutex::default() }) }
+    }
+
+    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        Arc::new(ClosingFile { inner: Some(inner), closer: Arc::clone(&self.closer) })
     }
 }
 
@@ -70,14 +77,17 @@ impl Backend for Closing {
         self.inner.list(dir)
     }
 
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.inner.visit(dir)
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.inner.read_link(path)
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         let (inner, attr) = self.inner.open(path)?;
-        let file = ClosingFile { inner: Some(inner), closer: Arc::clone(&self.closer) };
-        Ok((Arc::new(file), attr))
+        Ok((self.file(inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -90,6 +100,15 @@ impl Backend for Closing {
 
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        let opened = self.inner.open_to_write(path, how)?;
+        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.inner.change(change)
     }
 }
 
@@ -124,6 +143,14 @@ impl BackendFile for ClosingFile {
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner().seek(offset, to)
+    }
+
+    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+        self.inner().change(change)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.inner().lock(request)
     }
 }
 

@@ -6,7 +6,9 @@
 //! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
 //! leads nowhere, neither out of the replica nor to another place in it.
 //! Mounts inside a replica are crossed, as an NFS export may contain several
-//! file systems.
+//! file systems. What changes the tree is in [`changes`].
+
+mod changes;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -21,7 +23,10 @@ use rustix::fs::{
 use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
-use super::{Attr, Backend, BackendError, BackendFile, DirEntry, FileKind, Result, SeekTo, StatFs};
+use super::{
+    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
+    LockRequest, OpenedToWrite, Result, SeekTo, StatFs, WriteOpen,
+};
 use crate::volume::FileId;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
@@ -98,15 +103,20 @@ impl Directory {
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        self.resolve_with(path, flags, Mode::empty())
+    }
+
+    /// The same; `mode` is that of a file that is made.
+    fn resolve_with(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let bytes = path.as_os_str().as_bytes();
         if bytes.len() <= LONGEST_PATH {
-            return open_beneath(self.root.as_fd(), bytes, flags);
+            return open_beneath(self.root.as_fd(), bytes, flags, mode);
         }
-        self.resolve_in_steps(bytes, flags)
+        self.resolve_in_steps(bytes, flags, mode)
     }
 
-    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags) -> Result<OwnedFd> {
+    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let mut dir: Option<OwnedFd> = None;
         while rest.len() > LONGEST_PATH {
             let cut = rest[..=LONGEST_PATH]
@@ -115,17 +125,17 @@ impl Directory {
                 .ok_or(Errno::NAMETOOLONG)?;
             let at = dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
             let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            dir = Some(open_beneath(at, &rest[..cut], step)?);
+            dir = Some(open_beneath(at, &rest[..cut], step, Mode::empty())?);
             rest = &rest[cut + 1..];
         }
-        open_beneath(dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest, flags)
+        open_beneath(dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest, flags, mode)
     }
 }
 
-fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
+fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(dir, OsStr::from_bytes(path), flags, Mode::empty(), resolve)?)
+    Ok(openat2(dir, OsStr::from_bytes(path), flags, mode, resolve)?)
 }
 
 impl Backend for Directory {
@@ -136,16 +146,15 @@ impl Backend for Directory {
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         let dir = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        Ok(names
-            .iter()
-            .map(|name| self.device.read(&statx(&dir, name, flags, StatxFlags::BASIC_STATS)?))
-            .collect())
+        Ok(names.iter().map(|name| self.device.read(&statx(&dir, name, flags, ASKED)?)).collect())
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         let dir = self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&dir)? {
+        // Not by its `.`: who may list it need not be let through it.
+        let listing = rustix::fs::Dir::new(rustix::io::fcntl_dupfd_cloexec(&dir, 0)?)?;
+        for entry in listing {
             let entry = entry?;
             let name = entry.file_name();
             if name == c"." || name == c".." {
@@ -216,11 +225,28 @@ impl Backend for Directory {
         names.truncate(n);
         Ok(names)
     }
+
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY).map(drop)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        let (file, readable) = self.open_writable(path, how)?;
+        let attr = file.attr()?;
+        if attr.kind != FileKind::Regular {
+            return Err(BackendError::Os(Errno::STALE));
+        }
+        Ok(OpenedToWrite { file: Arc::new(file), attr, readable })
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.apply(change)
+    }
 }
 
 /// A path to what an `O_PATH` descriptor stands for, symbolic links included:
 /// the xattr calls do not take such a descriptor itself.
-fn proc_path(fd: &OwnedFd) -> String {
+fn proc_path(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
@@ -290,11 +316,23 @@ impl BackendFile for DirectoryFile {
         };
         Ok(rustix::fs::seek(self.any(), to)?)
     }
+
+    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+        self.apply(change)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.lock_range(request)
+    }
 }
 
 impl Device {
     fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
-        self.read(&statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?)
+        self.read(&statx(fd, "", AtFlags::EMPTY_PATH, ASKED)?)
+    }
+
+    fn attr_at(self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Attr> {
+        self.read(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, ASKED)?)
     }
 
     fn read(self, s: &Statx) -> Result<Attr> {
@@ -313,6 +351,7 @@ impl Device {
             atime: (s.stx_atime.tv_sec, s.stx_atime.tv_nsec),
             mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
             ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
+            born: born(s),
         })
     }
 
@@ -323,6 +362,14 @@ impl Device {
         // Linux has 12 and 20 bits for them; no device is 0:0.
         u64::from(major) << 32 | u64::from(minor)
     }
+}
+
+/// What is asked of every object.
+const ASKED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+fn born(s: &Statx) -> Option<(i64, u32)> {
+    let is_told = s.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_told.then_some((s.stx_btime.tv_sec, s.stx_btime.tv_nsec))
 }
 
 fn kind_of(file_type: FileType) -> Option<FileKind> {

@@ -46,6 +46,19 @@ impl BackendError {
                 | E::NXIO
                 | E::XDEV
                 | E::OVERFLOW
+                | E::EXIST
+                | E::NOTEMPTY
+                | E::NOSPC
+                | E::DQUOT
+                | E::ROFS
+                | E::MLINK
+                | E::FBIG
+                | E::TXTBSY
+                | E::BUSY
+                | E::AGAIN
+                | E::DEADLK
+                | E::NOLCK
+                | E::BADF
         )
     }
 

@@ -12,7 +12,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use super::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+use super::{
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Result, SeekTo, StatFs, WriteOpen,
+};
 use crate::volume::ByteRange;
 
 /// Which calls a rule is about.
@@ -20,8 +23,10 @@ use crate::volume::ByteRange;
 pub enum Op {
     /// Positioned reads.
     Read,
-    /// Opens.
+    /// Opens, those for writing too.
     Open,
+    /// Whatever changes the replica but an open.
+    Change,
     /// Everything else.
     Metadata,
     /// Every call.
@@ -134,6 +139,10 @@ impl<B> Faulty<B> {
     pub fn new(inner: B, script: Arc<FaultScript>) -> Self {
         Self { inner, script }
     }
+
+    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) })
+    }
 }
 
 impl<B: Backend> Backend for Faulty<B> {
@@ -152,6 +161,11 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.list(dir)
     }
 
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.visit(dir)
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.script.meet(Op::Metadata)?;
         self.inner.read_link(path)
@@ -160,7 +174,7 @@ impl<B: Backend> Backend for Faulty<B> {
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         self.script.meet(Op::Open)?;
         let (inner, attr) = self.inner.open(path)?;
-        Ok((Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) }), attr))
+        Ok((self.file(inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -176,6 +190,17 @@ impl<B: Backend> Backend for Faulty<B> {
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         self.script.meet(Op::Metadata)?;
         self.inner.list_xattr(path)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        self.script.meet(Op::Open)?;
+        let opened = self.inner.open_to_write(path, how)?;
+        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.script.meet(Op::Change)?;
+        self.inner.change(change)
     }
 }
 
@@ -205,5 +230,15 @@ impl BackendFile for FaultyFile {
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.script.meet(Op::Metadata)?;
         self.inner.seek(offset, to)
+    }
+
+    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+        self.script.meet(Op::Change)?;
+        self.inner.change(change)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.lock(request)
     }
 }

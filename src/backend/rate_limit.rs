@@ -1,6 +1,6 @@
-//! A backend that delivers file data no faster than a given rate.
+//! A backend that moves file data no faster than a given rate.
 //!
-//! It models one link: reads are delivered one after the other, each taking
+//! It models one link: reads and writes pass one after the other, each taking
 //! its size divided by the rate, however many threads ask. Used by `[[replica]]
 //! max_rate`, `fanfs demo`, tests and benches.
 
@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+use super::{
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Result, SeekTo, StatFs, WriteOpen,
+};
 
 /// The decorator. The rate may be changed while it runs.
 pub struct RateLimited<B> {
@@ -53,6 +56,10 @@ impl<B> RateLimited<B> {
         Self { inner, link: Arc::new(link) }
     }
 
+    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) })
+    }
+
     /// A handle that changes the rate, in bytes a second, from now on.
     pub fn dial(&self) -> impl Fn(u64) + Send + Sync + use<B> {
         let link = Arc::clone(&self.link);
@@ -73,13 +80,17 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.list(dir)
     }
 
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.inner.visit(dir)
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.inner.read_link(path)
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         let (inner, attr) = self.inner.open(path)?;
-        Ok((Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) }), attr))
+        Ok((self.file(inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -92,6 +103,15 @@ impl<B: Backend> Backend for RateLimited<B> {
 
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        let opened = self.inner.open_to_write(path, how)?;
+        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.inner.change(change)
     }
 }
 
@@ -121,5 +141,15 @@ impl BackendFile for LimitedFile {
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner.seek(offset, to)
+    }
+
+    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+        let written = self.inner.change(change)?;
+        self.link.pass(written as usize);
+        Ok(written)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.inner.lock(request)
     }
 }

@@ -23,8 +23,6 @@ pub(super) struct MountOptions {
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
 /// always the case.
 const ACCEPTED: &[&str] = &[
-    "ro",
-    "rw",
     "defaults",
     "auto",
     "noauto",
@@ -58,7 +56,8 @@ const ACCEPTED: &[&str] = &[
 ];
 
 /// Options that do something.
-const KNOWN: &[&str] = &["allow_other", "suid", "dev", "noexec", "log", "fsname", "subtype"];
+const KNOWN: &[&str] =
+    &["ro", "rw", "allow_other", "suid", "dev", "noexec", "log", "fsname", "subtype"];
 
 impl MountOptions {
     /// Reads comma-separated lists. Unknown options are refused, or ignored
@@ -68,6 +67,9 @@ impl MountOptions {
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
+                "ro" => options.extra.read_only = true,
+                // mount(8) says so by itself; the volume's `access` is what allows it.
+                "rw" => options.extra.read_only = false,
                 "allow_other" => options.extra.allow_other = true,
                 "suid" => options.extra.suid = true,
                 "nosuid" => options.extra.suid = false,

@@ -58,6 +58,18 @@ pub(super) const CACHE: CachePolicy = CachePolicy::Auto;
 /// One replica's rate, and no other one when it fails: whoever wants that says so.
 pub(super) const PASSTHROUGH: Passthrough = Passthrough::Off;
 
+/// To write back what a client has in memory takes minutes over a slow gateway, and
+/// to give up earlier would call a success a failure. An NFS client never does.
+pub(super) const WRITE_DEADLINE: Time = Time(Duration::from_secs(300));
+
+/// For as long an NFS client may take names and attributes to be what it saw last
+/// (acregmax and acdirmax, 60 s), and something on top for the way.
+pub(super) const WRITE_LAG: Time = Time(Duration::from_secs(65));
+/// 0 is for replicas mounted with `noac`, or directories of one machine; an hour for
+/// mounts with `actimeo=3600`.
+pub(super) const WRITE_LAG_RANGE: RangeInclusive<Time> =
+    Time(Duration::ZERO)..=Time(Duration::from_secs(3700));
+
 /// Four readers' full readahead, or the in-flight limit of eight replicas.
 pub(super) const BUDGET: Size = Size(256 * MIB);
 /// With fewer segments than this a few readers take turns instead of reading

@@ -19,6 +19,7 @@ pub(super) struct Settings {
     pub(super) volume: Volume,
     pub(super) replica: Vec<Replica>,
     pub(super) read: Read,
+    pub(super) write: Write,
     pub(super) memory: Memory,
     pub(super) fuse: Fuse,
     pub(super) placement: Placement,
@@ -59,6 +60,15 @@ pub(super) struct Read {
     pub(super) attempt_deadline: Option<Time>,
     pub(super) cache: Option<String>,
     pub(super) passthrough: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Write {
+    pub(super) replica: Option<String>,
+    pub(super) deadline: Option<Time>,
+    pub(super) lag: Option<Time>,
+    pub(super) locks: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -114,6 +124,7 @@ pub(super) fn keys(table: &str) -> &'static [&'static str] {
         "volume" => keys_of::<Volume>(),
         "replica" => keys_of::<Replica>(),
         "read" => keys_of::<Read>(),
+        "write" => keys_of::<Write>(),
         "memory" => keys_of::<Memory>(),
         "fuse" => keys_of::<Fuse>(),
         "placement" => keys_of::<Placement>(),
@@ -169,7 +180,7 @@ mod tests {
     fn every_table_has_its_keys() {
         assert_eq!(
             tables(),
-            ["volume", "replica", "read", "memory", "fuse", "placement", "affinity"]
+            ["volume", "replica", "read", "write", "memory", "fuse", "placement", "affinity"]
         );
         for table in tables() {
             assert!(!keys(table).is_empty(), "{table} is missing in `keys`");

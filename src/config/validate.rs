@@ -14,7 +14,7 @@ use super::units::{Size, Time};
 use super::{
     Access, CachePolicy, Config, Fuse, Memory, PageCache, Passthrough, Read, Replica, Volume,
 };
-use super::{defaults, settings};
+use super::{defaults, settings, write};
 use crate::volume::{MAX_REPLICAS, Mode};
 
 /// `volume.mode` as written.
@@ -28,8 +28,8 @@ const PASSTHROUGHS: [(&str, Passthrough); 2] =
 /// `replica.page_cache` as written.
 const PAGE_CACHES: [(&str, PageCache); 3] =
     [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
-/// `volume.access` as written; "rw" has its own message.
-const ACCESSES: [(&str, Access); 1] = [("ro", Access::ReadOnly)];
+/// `volume.access` as written.
+const ACCESSES: [(&str, Access); 2] = [("ro", Access::ReadOnly), ("rw", Access::ReadWrite)];
 
 const MODE_MISSING: &str = "write \"shared\" where all replicas are one file system, \
                             \"copies\" where they are independent trees of the same content";
@@ -43,6 +43,7 @@ pub(super) fn config(
     let replicas = replicas(settings.replica, outline)?;
     let config = Config {
         source: outline.file().to_path_buf(),
+        write: write::write(settings.write, &volume, &replicas, outline)?,
         volume,
         affinities: placement::affinities(settings.affinity, &replicas, outline)?,
         replicas,
@@ -70,10 +71,6 @@ fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, Co
     let mode = choice(outline, "volume.mode", &mode, &MODES)?;
     let access = match written.access.as_deref() {
         None => Access::ReadOnly,
-        Some("rw") => {
-            let what = "this version mounts read-only; write \"ro\" or leave the key out";
-            return Err(outline.refuse("volume.access", what));
-        }
         Some(access) => choice(outline, "volume.access", access, &ACCESSES)?,
     };
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
@@ -307,7 +304,7 @@ fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigEr
         );
         return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
     }
-    Ok(())
+    write::contradictions(volume, read.passthrough, outline)
 }
 
 pub(super) fn in_range<T: PartialOrd + Display>(

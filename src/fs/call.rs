@@ -8,6 +8,10 @@
 //! first answer counts. An error that says something about the object asked for
 //! (it is not there, it may not be read) is an answer.
 //!
+//! A call that changes something asks the write replica, once ([`Caller::call_once`]):
+//! nobody else when that one fails or is late, and not even that one any more when
+//! its turn comes after the caller has been told that it was late.
+//!
 //! One task looks after all calls, every [`TICK`] while there are any: a task or
 //! a timer for each would cost more than most calls take.
 
@@ -21,7 +25,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
-use crate::backend::{Backend, BackendError, Lane, Replica, Result};
+use crate::backend::{Backend, BackendError, Identity, Lane, Replica, Requester, Result};
 use crate::placement::affinity::Pin;
 use crate::read::Reader;
 use crate::scheduler::metadata::{self, Choice};
@@ -61,15 +65,72 @@ pub(super) struct Spot {
     affinity: u64,
     /// The rule that pins it.
     pin: Option<Pin>,
+    /// The one replica that knows.
+    only: Option<ReplicaId>,
 }
 
 impl Spot {
-    /// A call about `path`, which `pin` pins.
-    pub(super) fn new(path: &Path, pin: Option<Pin>) -> Self {
+    /// A call about `path`, which `pin` pins, and which `only` knows about.
+    pub(super) fn new(path: &Path, pin: Option<Pin>, only: Option<ReplicaId>) -> Self {
         let mut hasher = DefaultHasher::new();
         path.as_os_str().hash(&mut hasher);
-        Self { affinity: hasher.finish(), pin }
+        Self { affinity: hasher.finish(), pin, only }
     }
+
+    /// The same call, which `replica` alone knows about.
+    pub(super) fn only(self, replica: ReplicaId) -> Self {
+        Self { only: Some(replica), ..self }
+    }
+}
+
+/// In whose name a call is made.
+#[derive(Clone, Debug)]
+pub(super) enum Rights {
+    /// His. For what opens or changes something.
+    Of(Identity),
+    /// The daemon's, and his where those do not do: where the server maps root to
+    /// nobody. For looking at what the kernel has checked that he may look at.
+    Enough(Requester),
+    /// His, and the daemon's where those do not do. For what he may have and could
+    /// not get in his own name: a program that he may run and not read, a directory
+    /// that he opened when he was allowed to.
+    Granted(Identity),
+}
+
+impl Rights {
+    /// The daemon's own.
+    pub(super) const DAEMON: Self = Self::Of(Identity::DAEMON);
+
+    /// Makes a call with them.
+    fn exert<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        use rustix::io::Errno;
+        let (first, second): (_, Option<&dyn Fn() -> Identity>) = match self {
+            Self::Of(identity) => (identity, None),
+            Self::Granted(identity) => (identity, Some(&|| Identity::DAEMON)),
+            Self::Enough(requester) => (&Identity::DAEMON, Some(&|| requester.identity())),
+        };
+        first.take_on()?;
+        match (call(), second) {
+            (Err(BackendError::Os(Errno::ACCESS | Errno::PERM)), Some(second)) => {
+                second().take_on()?;
+                call()
+            }
+            (answer, _) => answer,
+        }
+    }
+}
+
+/// How a call that changes something is made.
+#[derive(Clone, Debug)]
+pub(super) struct Once {
+    /// Who is asked.
+    pub(super) replica: ReplicaId,
+    /// By which of its threads.
+    pub(super) lane: Lane,
+    /// For how long it is waited for.
+    pub(super) deadline: Duration,
+    /// In whose name.
+    pub(super) rights: Rights,
 }
 
 /// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
@@ -135,8 +196,10 @@ type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
 struct Call<T> {
     caller: Arc<Caller>,
     op: Op<T>,
-    spot: Spot,
-    started: Instant,
+    pin: Option<Pin>,
+    lane: Lane,
+    rights: Rights,
+    until: Instant,
     state: Mutex<State<T>>,
 }
 
@@ -210,20 +273,22 @@ impl Caller {
     pub(super) fn call<T: Send + 'static>(
         self: &Arc<Self>,
         spot: Spot,
+        rights: Rights,
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        self.call_by_replica(spot, move |_, backend| op(backend), done);
+        self.call_by_replica(spot, rights, move |_, backend| op(backend), done);
     }
 
     /// As [`Caller::call`], for an `op` that wants to know whom it asks.
     pub(super) fn call_by_replica<T: Send + 'static>(
         self: &Arc<Self>,
         spot: Spot,
+        rights: Rights,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        self.call_in_order(self.order(spot), spot, op, done);
+        self.call_in_order(self.order(spot), spot, rights, op, done);
     }
 
     /// As [`Caller::call_by_replica`], but `first`, where there is one, is asked
@@ -232,6 +297,7 @@ impl Caller {
         self: &Arc<Self>,
         first: Option<ReplicaId>,
         spot: Spot,
+        rights: Rights,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
@@ -240,7 +306,7 @@ impl Caller {
             order.retain(|id| *id != first);
             order.insert(0, first);
         }
-        self.call_in_order(order, spot, op, done);
+        self.call_in_order(order, spot, rights, op, done);
     }
 
     /// As [`Caller::call_by_replica`], with the replicas of `order` and no others.
@@ -248,27 +314,33 @@ impl Caller {
         self: &Arc<Self>,
         order: Vec<ReplicaId>,
         spot: Spot,
+        rights: Rights,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
+        let until = Instant::now() + self.policy.deadline;
+        let (pin, lane) = (spot.pin, Lane::Metadata);
+        let call = Call::new(self, order, (pin, lane), rights, until, Box::new(op), done);
+        self.begin(call);
+    }
+
+    /// Has `op` carried out by one replica, at most once.
+    pub(super) fn call_once<T: Send + 'static>(
+        self: &Arc<Self>,
+        once: Once,
+        op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let Once { replica, lane, deadline, rights } = once;
+        let until = Instant::now() + deadline;
+        let op = Box::new(move |_, backend: &dyn Backend| op(backend));
+        let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
+        let call = Call::new(self, vec![replica], (None, lane), rights, until, op, done);
+        self.begin(call);
+    }
+
+    fn begin<T: Send + 'static>(self: &Arc<Self>, call: Arc<Call<T>>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        let started = Instant::now();
-        let mut left = order;
-        left.reverse();
-        let state = State {
-            left,
-            silent: Vec::new(),
-            error: None,
-            done: Some(Box::new(done)),
-            patient_until: started,
-        };
-        let call = Arc::new(Call {
-            caller: Arc::clone(self),
-            op: Box::new(op),
-            spot,
-            started,
-            state: Mutex::new(state),
-        });
         call.ask_next();
         // Without a clock the volume is going away.
         let _ = self.clock.send(call);
@@ -276,6 +348,9 @@ impl Caller {
 
     /// Whom to ask, the first first.
     fn order(&self, spot: Spot) -> Vec<ReplicaId> {
+        if let Some(only) = spot.only {
+            return vec![only];
+        }
         let usable = self.reader.usable();
         let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
@@ -305,6 +380,26 @@ impl Caller {
 }
 
 impl<T: Send + 'static> Call<T> {
+    fn new(
+        caller: &Arc<Caller>,
+        order: Vec<ReplicaId>,
+        (pin, lane): (Option<Pin>, Lane),
+        rights: Rights,
+        until: Instant,
+        op: Op<T>,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) -> Arc<Self> {
+        let state = State {
+            left: order.into_iter().rev().collect(),
+            silent: Vec::new(),
+            error: None,
+            done: Some(Box::new(done)),
+            patient_until: Instant::now(),
+        };
+        let caller = Arc::clone(caller);
+        Arc::new(Self { caller, op, pin, lane, rights, until, state: Mutex::new(state) })
+    }
+
     /// Asks the next replica, if one is left.
     fn ask_next(self: &Arc<Self>) {
         loop {
@@ -319,18 +414,22 @@ impl<T: Send + 'static> Call<T> {
                 state.patient_until = asked + self.caller.patience(replica);
                 replica
             };
-            let call = Arc::clone(self);
+            let (call, call_lane) = (Arc::clone(self), self.lane);
             let job = move |backend: &dyn Backend| {
                 let begun = Instant::now();
-                let answer = (call.op)(replica, backend);
-                if let Some(pin) = call.spot.pin {
+                if call.state.lock().done.is_none() {
+                    // Whoever asked has been answered.
+                    return;
+                }
+                let answer = call.rights.exert(|| (call.op)(replica, backend));
+                if let Some(pin) = call.pin {
                     // Without the wait for a thread: those who take all the
                     // calls would seem slower than those who take none.
                     call.caller.pinned_times[pin.rule].took(replica, begun.elapsed());
                 }
                 call.answered(replica, answer, asked.elapsed());
             };
-            match self.caller.replicas[replica].submit(Lane::Metadata, job) {
+            match self.caller.replicas[replica].submit(call_lane, job) {
                 Ok(()) => return,
                 Err(error) => {
                     if !self.failed(replica, error) {
@@ -423,7 +522,7 @@ impl<T: Send + 'static> Watched for Call<T> {
         if over {
             return false;
         }
-        if now >= self.started + self.caller.policy.deadline {
+        if now >= self.until {
             self.give_up();
             return false;
         }

@@ -8,8 +8,9 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
+use super::call::Rights;
 use super::{Answer, Entry, Errno, Fs, Ino};
-use crate::backend::{Attr, DirEntry};
+use crate::backend::{Attr, DirEntry, Requester};
 use crate::volume::{Mode, ReplicaId};
 
 /// A directory's entries; `.` and `..` have the offsets 0 and 1, and the entry
@@ -30,6 +31,8 @@ pub struct PlusEntry {
     /// The offset to go on from after it.
     pub next: u64,
     replica: ReplicaId,
+    /// Changes before it was asked for.
+    asked: u64,
     /// Its attributes.
     pub attr: Attr,
 }
@@ -65,9 +68,28 @@ const BATCH: usize = 32;
 pub(super) const DOTS: u64 = 2;
 
 impl Fs {
-    /// Opens a directory; it is listed when it is read.
-    pub fn open_dir(&self, ino: Ino) -> u64 {
-        self.handles.insert_directory(ino)
+    /// Opens a directory; it is listed when it is read. Whether it may be is settled
+    /// now, as far as the replica could say anything else than the kernel did.
+    pub fn open_dir(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let identity = who.identity();
+        if identity.is_daemon() {
+            return done(Ok(self.handles.insert_directory(ino, identity)));
+        }
+        let path = match self.path(ino) {
+            Ok(path) => path,
+            Err(errno) => return done(Err(errno)),
+        };
+        let (fs, spot) = (Arc::clone(self), self.spot_of(ino, &path));
+        let visit = move |backend: &dyn crate::backend::Backend| backend.visit(&path);
+        self.caller.call(spot, Rights::Of(identity.clone()), visit, move |answer| {
+            let open = |_| fs.handles.insert_directory(ino, identity);
+            done(answer.map_err(Errno::from).map(open));
+        });
     }
 
     /// The directory's entries, for a reader who stands at `offset`.
@@ -96,7 +118,8 @@ impl Fs {
             }
             Ok(entries)
         };
-        self.caller.call(spot, list, move |answer| {
+        let rights = Rights::Granted(dir.who.clone());
+        self.caller.call(spot, rights, list, move |answer| {
             done(answer.map_err(Errno::from).map(|(_, entries)| {
                 let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
                 dir.keep(Arc::clone(&listing));
@@ -109,19 +132,21 @@ impl Fs {
     /// looking up at a time. Entries that have gone meanwhile are left out.
     pub fn read_dir_plus(
         self: &Arc<Self>,
+        who: Requester,
         handle: u64,
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
     ) {
         let fs = Arc::clone(self);
         self.read_dir(handle, offset, move |listing| match listing {
-            Ok(listing) => fs.look_up_batch(listing, offset, done),
+            Ok(listing) => fs.look_up_batch(who, listing, offset, done),
             Err(errno) => done(Err(errno)),
         });
     }
 
     fn look_up_batch(
         self: &Arc<Self>,
+        who: Requester,
         listing: Arc<Listing>,
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
@@ -145,9 +170,10 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
-        let spot = self.spot(&path);
+        let (spot, asked_at) = (self.spot(&path), self.now());
         self.caller.call(
             spot,
+            Rights::Enough(who),
             move |backend| backend.stat_entries(&path, &asked),
             move |answer| {
                 let (replica, attrs) = match answer {
@@ -160,13 +186,14 @@ impl Fs {
                     .enumerate()
                     .filter_map(|(i, (name, attr))| {
                         let next = (start + i) as u64 + DOTS + 1;
-                        Some(PlusEntry { name: name.clone(), next, replica, attr: attr.ok()? })
+                        let (name, asked) = (name.clone(), asked_at);
+                        Some(PlusEntry { name, next, replica, asked, attr: attr.ok()? })
                     })
                     .collect();
                 if found.is_empty() {
                     // All of them have gone; an empty answer would end the listing.
                     let next = (start + names.len()) as u64 + DOTS;
-                    return fs.look_up_batch(listing, next, done);
+                    return fs.look_up_batch(who, listing, next, done);
                 }
                 done(Ok(PlusPage { listing, entries: found }));
             },
@@ -175,15 +202,20 @@ impl Fs {
 
     /// What the kernel is to be told of an entry; [`Fs::accept`] it once it has been.
     pub fn entry(&self, dir: Ino, entry: &PlusEntry) -> Option<Entry> {
-        let ino = self.inodes.lock().number(dir, &entry.name, entry.replica, &entry.attr)?;
-        Some(Entry { ino, attr: entry.attr })
+        let mut inodes = self.inodes.lock();
+        let ino = inodes.number(dir, &entry.name, entry.replica, &entry.attr)?;
+        if !inodes.is_there(dir, &entry.name, ino, entry.asked) {
+            return None;
+        }
+        Some(Entry { ino, generation: inodes.generation(ino, &entry.attr), attr: entry.attr })
     }
 
     /// The kernel took the entry: it knows the inode once more.
     pub fn accept(&self, dir: Ino, entry: &PlusEntry) {
-        let known = self.inodes.lock().remember(dir, &entry.name, entry.replica, &entry.attr);
+        let PlusEntry { name, replica, attr, asked, .. } = entry;
+        let known = self.inodes.lock().remember(dir, name, *replica, attr, *asked);
         if let Some(ino) = known {
-            self.learned(ino, &entry.attr);
+            self.learned(ino, &entry.attr, entry.asked);
         }
     }
 

@@ -20,7 +20,14 @@ impl Errno {
     pub const INVAL: Self = Self(rustix::io::Errno::INVAL.raw_os_error());
     /// The caller's buffer is too small.
     pub const RANGE: Self = Self(rustix::io::Errno::RANGE.raw_os_error());
-    const IO: Self = Self(rustix::io::Errno::IO.raw_os_error());
+    /// Somebody else has the lock.
+    pub const AGAIN: Self = Self(rustix::io::Errno::AGAIN.raw_os_error());
+    /// The lock cannot be had in this way.
+    pub const NOLCK: Self = Self(rustix::io::Errno::NOLCK.raw_os_error());
+    /// A signal came.
+    pub const INTR: Self = Self(rustix::io::Errno::INTR.raw_os_error());
+    /// Something went wrong that no other errno says.
+    pub const IO: Self = Self(rustix::io::Errno::IO.raw_os_error());
     const TIMEDOUT: Self = Self(rustix::io::Errno::TIMEDOUT.raw_os_error());
 
     /// Its number; always positive.
@@ -36,9 +43,9 @@ const LARGEST: i32 = 133;
 impl From<BackendError> for Errno {
     fn from(error: BackendError) -> Self {
         match error {
-            // A component of the path became a symbolic link or left the
-            // replica: the kernel's idea of the path is out of date.
-            BackendError::Os(rustix::io::Errno::LOOP | rustix::io::Errno::XDEV) => Self::STALE,
+            // A component of the path became a symbolic link: the kernel's idea of
+            // the path is out of date.
+            BackendError::Os(rustix::io::Errno::LOOP) => Self::STALE,
             BackendError::Os(errno) => match errno.raw_os_error() {
                 raw @ 1..=LARGEST => Self(raw),
                 _ => Self::IO,

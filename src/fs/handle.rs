@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use super::caching::Blocks;
 use super::inode::Cached;
+use super::written::{Unsettled, Writer};
 use super::{Backing, Caching, Ino, Listing};
-use crate::backend::BackendFile;
+use crate::backend::{BackendFile, Identity};
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
 
@@ -29,11 +30,16 @@ struct Counted {
     direct: usize,
 }
 
-/// A regular file that is open: all its handles read the same version.
+/// A regular file that is open: all its handles read the same version, or, while
+/// it is written, what the write replica has.
 pub(super) struct OpenInode {
     state: Mutex<Current>,
     /// What the kernel reads by itself, for as long as any handle is open.
     backing: Option<Arc<Backing>>,
+    /// Keeps reads and writes of a file that is written apart.
+    pub(super) gate: Arc<RwLock<()>>,
+    /// Its changes that are under way.
+    pub(super) unsettled: Arc<Unsettled>,
 }
 
 /// What is done at a file's open, some of it only if it was not open before.
@@ -56,6 +62,18 @@ struct Current {
     file: Arc<OpenFile>,
     /// When a replica last said that this is the version there is.
     checked: Instant,
+    /// Handles that may write.
+    writers: Vec<Arc<Writer>>,
+    /// How often it came to be written.
+    epoch: u64,
+}
+
+/// How to read a file now.
+pub(super) enum ReadFrom {
+    /// Any replica that has this version; the epoch that it belongs to.
+    Version(Arc<OpenFile>, u64),
+    /// The write replica, through this if there is one.
+    Written(Option<Arc<Writer>>),
 }
 
 /// An open file or directory.
@@ -73,17 +91,23 @@ pub(super) struct FileHandle {
     caching: Caching,
     pub(super) blocks: Arc<Blocks>,
     pub(super) read: Arc<ReadHandle>,
+    /// If it may write.
+    pub(super) writer: Option<Arc<Writer>>,
 }
 
 /// An open directory.
 pub(super) struct DirHandle {
     pub(super) ino: Ino,
+    /// In whose name it is listed.
+    pub(super) who: Identity,
     kept: Mutex<Kept>,
 }
 
 /// What a closed handle leaves.
 #[derive(Default)]
 pub(super) struct Closed {
+    /// The file, if it was one.
+    pub(super) ino: Option<Ino>,
     /// Its place in the read path, if it was a file.
     pub(super) read: Option<Arc<ReadHandle>>,
     /// The file's version, where this was its last handle.
@@ -93,6 +117,8 @@ pub(super) struct Closed {
     pub(super) small_blocks: Option<(Ino, bool)>,
     /// What the kernel read by itself, where this was its last handle.
     pub(super) backing: Option<Arc<Backing>>,
+    /// What it wrote through.
+    pub(super) writer: Option<(Ino, Arc<OpenInode>, Arc<Writer>)>,
 }
 
 #[derive(Default)]
@@ -117,9 +143,70 @@ impl Counted {
 }
 
 impl OpenInode {
-    /// The version to read now.
+    fn new(file: OpenFile, backing: Option<Arc<Backing>>) -> Self {
+        let file = Arc::new(file);
+        let state = Current { file, checked: Instant::now(), writers: Vec::new(), epoch: 0 };
+        let (gate, unsettled) = (Arc::default(), Arc::default());
+        Self { state: Mutex::new(state), backing, gate, unsettled }
+    }
+
+    /// The version to read now, if it is not being written.
     pub(super) fn current(&self) -> Arc<OpenFile> {
         Arc::clone(&self.state.lock().file)
+    }
+
+    /// What `own`, a handle's writer if it has one, is to be read from now.
+    pub(super) fn read_from(&self, own: Option<&Arc<Writer>>) -> ReadFrom {
+        let state = self.state.lock();
+        if state.writers.is_empty() {
+            return ReadFrom::Version(Arc::clone(&state.file), state.epoch);
+        }
+        let readable = own.into_iter().chain(&state.writers).find(|writer| writer.readable);
+        ReadFrom::Written(readable.cloned())
+    }
+
+    /// Whether a read that began at `epoch` was of one version.
+    pub(super) fn is_still(&self, epoch: u64) -> bool {
+        self.state.lock().epoch == epoch
+    }
+
+    /// Keeps writes from beginning for as long as the result lives, if none has since
+    /// `epoch`. Never waits.
+    pub(super) fn hold_back_writes(&self, epoch: u64) -> Option<RwLockReadGuard<'_, ()>> {
+        // Whoever writes has begun an epoch first.
+        self.gate.try_read().filter(|_| self.is_still(epoch))
+    }
+
+    /// One of the handles that may write it.
+    pub(super) fn any_writer(&self) -> Option<Arc<Writer>> {
+        self.state.lock().writers.first().cloned()
+    }
+
+    /// A handle may write it from now on.
+    pub(super) fn begin_writing(&self, writer: Arc<Writer>) {
+        let mut state = self.state.lock();
+        state.epoch += u64::from(state.writers.is_empty());
+        state.writers.push(writer);
+    }
+
+    /// A handle may not write it any more. Returns the version that is left for the
+    /// one that `make` makes of it, where it was the last.
+    pub(super) fn end_writing(
+        &self,
+        writer: &Arc<Writer>,
+        make: impl FnOnce(&OpenFile) -> OpenFile,
+    ) -> Option<Arc<OpenFile>> {
+        let mut state = self.state.lock();
+        state.writers.retain(|other| !Arc::ptr_eq(other, writer));
+        if !state.writers.is_empty() {
+            return None;
+        }
+        Some(state.replace(make))
+    }
+
+    /// It has another name: `make` makes the same version of it.
+    pub(super) fn moved(&self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
+        self.state.lock().replace(make)
     }
 
     /// What the kernel reads by itself.
@@ -154,6 +241,14 @@ impl OpenInode {
     ) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
         state.checked = Instant::now();
+        if !state.writers.is_empty() {
+            // Its version is what it will be when they are through; what was opened
+            // keeps the file there meanwhile.
+            if let Some((replica, file)) = opened {
+                state.file.holds(replica, file);
+            }
+            return None;
+        }
         let left = if state.file.version().agrees(&version, mode) {
             None
         } else {
@@ -168,6 +263,16 @@ impl OpenInode {
     }
 }
 
+impl Current {
+    /// Moves on to what `make` makes of the present version; returns that one.
+    fn replace(&mut self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
+        let next = make(&self.file);
+        next.inherit(&self.file);
+        self.checked = Instant::now();
+        std::mem::replace(&mut self.file, Arc::new(next))
+    }
+}
+
 impl Handles {
     /// The open file `ino` at `version`, which `opened` showed, one handle more;
     /// and the version that its handles left for it, if they did. `first.lend` is
@@ -177,25 +282,26 @@ impl Handles {
         ino: Ino,
         version: FileVersion,
         mode: Mode,
-        opened: (ReplicaId, Arc<dyn BackendFile>),
+        opened: Option<(ReplicaId, Arc<dyn BackendFile>)>,
         first: FirstOpen<impl FnOnce() -> Option<Arc<Backing>>, impl Fn() -> OpenFile>,
     ) -> (Answered, Option<Arc<OpenFile>>) {
         let FirstOpen { caching, lend, make } = first;
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
-            let retired = counted.inode.adopt_opened(version, mode, Some(opened), make);
+            let retired = counted.inode.adopt_opened(version, mode, opened, make);
             let inode = Arc::clone(&counted.inode);
             let caching = inode.backing().map_or(caching, |_| Caching::Kernel);
             counted.count(caching, 1);
             return (Answered { inode, caching }, retired);
         }
         let file = make();
-        file.opened_by(opened.0, opened.1);
-        let current = Current { file: Arc::new(file), checked: Instant::now() };
+        if let Some((replica, opened)) = opened {
+            file.opened_by(replica, opened);
+        }
         let backing = lend();
         // Counts as cached: nothing is kept here for its readers.
         let caching = backing.as_ref().map_or(caching, |_| Caching::Kernel);
-        let inode = Arc::new(OpenInode { state: Mutex::new(current), backing });
+        let inode = Arc::new(OpenInode::new(file, backing));
         let mut counted = Counted { inode: Arc::clone(&inode), handles: 0, direct: 0 };
         counted.count(caching, 1);
         inodes.insert(ino, counted);
@@ -209,13 +315,14 @@ impl Handles {
         cached: Cached,
         caching: Caching,
         read: ReadHandle,
+        writer: Option<Arc<Writer>>,
     ) -> u64 {
         let (read, blocks) = (Arc::new(read), Arc::default());
-        self.insert(Handle::File(FileHandle { ino, inode, cached, caching, blocks, read }))
+        self.insert(Handle::File(FileHandle { ino, inode, cached, caching, blocks, read, writer }))
     }
 
-    pub(super) fn insert_directory(&self, ino: Ino) -> u64 {
-        self.insert(Handle::Directory(Arc::new(DirHandle { ino, kept: Mutex::default() })))
+    pub(super) fn insert_directory(&self, ino: Ino, who: Identity) -> u64 {
+        self.insert(Handle::Directory(Arc::new(DirHandle { ino, who, kept: Mutex::default() })))
     }
 
     fn insert(&self, handle: Handle) -> u64 {
@@ -241,10 +348,12 @@ impl Handles {
         }
         let small = file.blocks.are_small().filter(|_| file.caching == Caching::Direct);
         Closed {
+            ino: Some(file.ino),
             read: Some(file.read),
             last,
             small_blocks: small.map(|small| (file.ino, small)),
             backing,
+            writer: file.writer.map(|writer| (file.ino, file.inode, writer)),
         }
     }
 
@@ -269,8 +378,21 @@ impl Handles {
         self.inodes.lock().get(&ino).map(|counted| Arc::clone(&counted.inode))
     }
 
+    /// All files that are open.
+    pub(super) fn open_inodes(&self) -> Vec<(Ino, Arc<OpenInode>)> {
+        let inodes = self.inodes.lock();
+        inodes.iter().map(|(ino, counted)| (*ino, Arc::clone(&counted.inode))).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.open.lock().len()
+    }
+}
+
+impl FileHandle {
+    /// Who caches what is read through it.
+    pub(super) fn caching(&self) -> Caching {
+        self.caching
     }
 }
 

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Attr, FileKind};
+use crate::backend::{Attr, FileKind, Timestamp};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 
 /// An inode number on this mount.
@@ -36,14 +36,31 @@ const MADE: u64 = 1 << 63;
 pub(super) struct Inodes {
     mode: Mode,
     nodes: HashMap<Ino, Node>,
+    /// The latest given to an inode number that came to be used again.
+    generation: u64,
 }
 
 struct Node {
-    /// Names it was looked up by, the latest last; none for the root.
+    /// Names it was looked up by, the latest last; none for the root, and for what
+    /// has lost them all.
     names: Vec<(Ino, OsString)>,
     lookups: u64,
-    /// Known inodes that have a name in it.
-    children: u64,
+    /// Names in it that are known, and whose they are. Each is in the `names` of
+    /// that inode, and the other way round.
+    entries: HashMap<OsString, Ino>,
+    /// Names in it that were given to something else, or to nothing, and by which
+    /// change; all others were before the change `settled`.
+    turned: HashMap<OsString, u64>,
+    settled: u64,
+    /// Tells it from another object that had its number before.
+    generation: u64,
+    /// The change that removed it, if one did: its number may come to be used again.
+    gone: Option<u64>,
+    /// When it was made, where that is known.
+    born: Option<Timestamp>,
+    /// When its data or attributes were last changed through this mount, by the
+    /// count of such changes.
+    changed: u64,
     /// Stands for the file system it lies in; 0 for the root's.
     domain: u64,
     kind: FileKind,
@@ -96,37 +113,92 @@ impl Cached {
     }
 }
 
+/// What is left of something that has lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Removed {
+    /// Other names.
+    OneOfSeveral,
+    /// What is open.
+    Name,
+    /// Nothing: its number may come to be used again.
+    All,
+}
+
+/// So many turned names are remembered one by one in each directory.
+const TURNED: usize = 256;
+
+/// No path has more names; whoever finds more goes round in circles.
+const DEEPEST: usize = 1 << 16;
+
 /// Names remembered for one inode. An inode with more links is still reached by
 /// those it was looked up by last.
 const NAMES: usize = 8;
 
-impl Inodes {
-    pub(super) fn new(mode: Mode) -> Self {
-        let root = Node {
+impl Node {
+    /// Whether `attr` are those of another object with its number.
+    fn is_other(&self, attr: &Attr) -> bool {
+        matches!((self.born, attr.born), (Some(own), Some(its)) if own != its)
+    }
+
+    fn new(domain: u64, kind: FileKind) -> Self {
+        Self {
             names: Vec::new(),
-            lookups: 1,
-            children: 0,
-            domain: 0,
-            kind: FileKind::Directory,
+            lookups: 0,
+            entries: HashMap::new(),
+            turned: HashMap::new(),
+            settled: 0,
+            generation: 0,
+            gone: None,
+            born: None,
+            changed: 0,
+            domain,
+            kind,
             seen: Seen::Never,
             small_blocks: false,
-        };
-        Self { mode, nodes: HashMap::from([(ROOT, root)]) }
+        }
+    }
+}
+
+impl Inodes {
+    pub(super) fn new(mode: Mode) -> Self {
+        let root = Node { lookups: 1, ..Node::new(0, FileKind::Directory) };
+        Self { mode, nodes: HashMap::from([(ROOT, root)]), generation: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The path from the root; `None` for an unknown inode.
+    /// The path from the root; `None` for an unknown inode, and for one that has
+    /// lost its name.
     pub(super) fn path(&self, ino: Ino) -> Option<PathBuf> {
+        self.path_by(ino, self.nodes.get(&ino)?.names.last())
+    }
+
+    /// Its paths by all the names that are known.
+    pub(super) fn paths(&self, ino: Ino) -> Vec<PathBuf> {
+        let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
+        names.iter().filter_map(|name| self.path_by(ino, Some(name))).collect()
+    }
+
+    fn path_by(&self, ino: Ino, name: Option<&(Ino, OsString)>) -> Option<PathBuf> {
+        let (mut at, mut next) = (ino, name);
         let mut names = Vec::new();
-        let mut at = self.nodes.get(&ino)?;
-        while let Some((parent, name)) = at.names.last() {
+        while at != ROOT {
+            let (parent, name) = next?;
             names.push(name);
-            at = self.nodes.get(parent)?;
+            at = *parent;
+            next = self.nodes.get(&at)?.names.last();
+            if names.len() > DEEPEST {
+                return None;
+            }
         }
         Some(names.into_iter().rev().collect())
+    }
+
+    /// Whose name that is, as far as is known.
+    pub(super) fn named(&self, parent: Ino, name: &OsStr) -> Option<Ino> {
+        self.nodes.get(&parent)?.entries.get(name).copied()
     }
 
     /// The directory that the inode was last looked up in.
@@ -181,51 +253,185 @@ impl Inodes {
         })
     }
 
-    /// The kernel is told of an object: it knows it once more.
+    /// Whether `ino`, found by this name when there had been `asked` changes, may be
+    /// there: it may have been removed, or renamed, on the answer's way here.
+    pub(super) fn is_there(&self, parent: Ino, name: &OsStr, ino: Ino, asked: u64) -> bool {
+        let gone = self.nodes.get(&ino).and_then(|node| node.gone);
+        let turned = self
+            .nodes
+            .get(&parent)
+            .map_or(0, |dir| dir.turned.get(name).copied().unwrap_or(0).max(dir.settled));
+        gone.unwrap_or(0).max(turned) <= asked
+    }
+
+    /// The name stands for something else from change number `change` on.
+    fn turn(&mut self, parent: Ino, name: &OsStr, change: u64) {
+        let Some(dir) = self.nodes.get_mut(&parent) else { return };
+        if dir.turned.len() >= TURNED {
+            dir.turned.clear();
+            dir.settled = change;
+        }
+        dir.turned.insert(name.to_owned(), change);
+    }
+
+    /// The kernel is told of an object that was found when there had been `asked`
+    /// changes: it knows it once more. `None` where it has gone since.
     pub(super) fn remember(
         &mut self,
         parent: Ino,
         name: &OsStr,
         replica: ReplicaId,
         attr: &Attr,
+        asked: u64,
     ) -> Option<Ino> {
         let domain = self.domain(parent, name, attr)?;
         let ino = self.number(parent, name, replica, attr)?;
-        let node = self.nodes.entry(ino).or_insert_with(|| Node {
-            names: Vec::new(),
-            lookups: 0,
-            children: 0,
-            domain,
-            kind: attr.kind,
-            seen: Seen::Never,
-            small_blocks: false,
-        });
+        if !self.is_there(parent, name, ino, asked) {
+            return None;
+        }
+        let node = self.nodes.entry(ino).or_insert_with(|| Node::new(domain, attr.kind));
         node.lookups += 1;
         node.kind = attr.kind;
-        let mut left = None;
-        match node.names.iter().position(|(p, n)| *p == parent && n == name) {
-            Some(at) if at + 1 == node.names.len() => return Some(ino),
-            Some(at) => {
-                let name = node.names.remove(at);
-                node.names.push(name);
-                return Some(ino);
-            }
-            None => {
-                // A directory has one name; an earlier one was moved away.
-                let full = node.names.len() >= NAMES || node.kind == FileKind::Directory;
-                if full && !node.names.is_empty() {
-                    left = Some(node.names.remove(0).0);
-                }
-                node.names.push((parent, name.to_owned()));
-            }
-        }
-        if let Some(parent) = self.nodes.get_mut(&parent) {
-            parent.children += 1;
-        }
-        if let Some(parent) = left {
-            self.leave(parent);
-        }
+        self.generation(ino, attr);
+        // Of a single link an earlier name was changed, or was that of another file
+        // with its number.
+        let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
+        self.name(ino, parent, name, is_single);
         Some(ino)
+    }
+
+    /// The generation to tell the kernel with an inode's number, of which `attr` was
+    /// found. If what had the number before is gone, and the kernel has not forgotten
+    /// it, it is another.
+    pub(super) fn generation(&mut self, ino: Ino, attr: &Attr) -> u64 {
+        let Some(node) = self.nodes.get_mut(&ino) else { return 0 };
+        let is_another =
+            node.gone.take().is_some() || self.mode == Mode::Shared && node.is_other(attr);
+        node.born = attr.born;
+        if is_another {
+            self.generation += 1;
+            node.generation = self.generation;
+            node.seen = Seen::Never;
+        }
+        node.generation
+    }
+
+    /// Nobody has it open any more: without a name it is gone, by change number
+    /// `change`.
+    pub(super) fn closed(&mut self, ino: Ino, change: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino)
+            && node.names.is_empty()
+        {
+            node.gone = Some(change);
+        }
+    }
+
+    /// It was changed, as change number `change` of all.
+    pub(super) fn changed(&mut self, ino: Ino, change: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.changed = change;
+        }
+    }
+
+    /// Whether an answer to a question that was asked when there had been `changes`
+    /// is still true: the inode was not changed since.
+    pub(super) fn is_true(&self, ino: Ino, changes: u64) -> bool {
+        self.nodes.get(&ino).is_none_or(|node| node.changed <= changes)
+    }
+
+    /// The inode's latest name is this one, and its only one where it `is_single`.
+    fn name(&mut self, ino: Ino, parent: Ino, name: &OsStr, is_single: bool) {
+        match self.named(parent, name) {
+            Some(other) if other == ino => {}
+            other => {
+                if let Some(other) = other {
+                    // It was somebody else's.
+                    self.unname(other, parent, name);
+                }
+                if let Some(node) = self.nodes.get_mut(&parent) {
+                    node.entries.insert(name.to_owned(), ino);
+                }
+            }
+        }
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.names.retain(|(p, n)| !(*p == parent && n == name));
+        let keep = if is_single { 0 } else { NAMES - 1 };
+        let left: Vec<_> = node.names.drain(..node.names.len().saturating_sub(keep)).collect();
+        node.names.push((parent, name.to_owned()));
+        for (parent, name) in left {
+            self.leave(parent, &name);
+        }
+    }
+
+    /// The inode has lost a name.
+    fn unname(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.names.retain(|(p, n)| !(*p == parent && n == name));
+        }
+        self.leave(parent, name);
+    }
+
+    /// The name of `ino` was removed by change number `change`; the last one that it
+    /// had, or not. Somebody else may have been found by it since.
+    pub(super) fn removed(
+        &mut self,
+        (parent, name): (Ino, &OsStr),
+        ino: Option<Ino>,
+        removed: Removed,
+        change: u64,
+    ) {
+        self.turn(parent, name, change);
+        let Some(ino) = ino.filter(|ino| self.named(parent, name) == Some(*ino)) else { return };
+        self.unname(ino, parent, name);
+        if removed == Removed::OneOfSeveral {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.gone = (removed == Removed::All).then_some(change);
+            // Whatever else is known was not true any more.
+            for (parent, name) in std::mem::take(&mut node.names) {
+                self.leave(parent, &name);
+            }
+        }
+    }
+
+    /// The name `from` of `moved` was changed to `to` by change number `change`. Either
+    /// may have been found by its new name since.
+    pub(super) fn renamed(
+        &mut self,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        moved: Option<Ino>,
+        change: u64,
+    ) {
+        self.turn(from.0, from.1, change);
+        self.turn(to.0, to.1, change);
+        let Some(moved) = moved else { return };
+        if self.named(from.0, from.1) == Some(moved) {
+            self.unname(moved, from.0, from.1);
+        }
+        if self.nodes.contains_key(&moved) {
+            self.name(moved, to.0, to.1, false);
+        }
+    }
+
+    /// Two names were exchanged by change number `change`.
+    pub(super) fn exchanged(
+        &mut self,
+        one: (Ino, &OsStr),
+        other: (Ino, &OsStr),
+        (first, second): (Option<Ino>, Option<Ino>),
+        change: u64,
+    ) {
+        self.renamed(one, other, first, change);
+        self.renamed(other, one, second, change);
+    }
+
+    /// The number that replicas show of it, where that is known from its own.
+    pub(super) fn replica_number(&self, ino: Ino) -> Option<u64> {
+        let node = self.nodes.get(&ino)?;
+        let is_theirs = self.mode == Mode::Shared && node.domain == 0 && ino.0 & MADE == 0;
+        (is_theirs && ino != ROOT).then_some(ino.0)
     }
 
     /// Whether `attr`, found where `ino` is said to be, are that inode's.
@@ -235,7 +441,11 @@ impl Inodes {
             return attr.kind == FileKind::Directory;
         }
         let found = self.number_in(node.domain, || self.path(ino), replica, attr);
-        node.kind == attr.kind && (found == Some(ino) || self.mode == Mode::Copies)
+        let is_it = match self.mode {
+            Mode::Shared => found == Some(ino) && !node.is_other(attr),
+            Mode::Copies => true,
+        };
+        node.kind == attr.kind && is_it
     }
 
     /// The file was opened at `version`: what the kernel has cached of it.
@@ -281,30 +491,29 @@ impl Inodes {
         }
     }
 
-    fn leave(&mut self, parent: Ino) {
+    /// A directory has an entry less.
+    fn leave(&mut self, parent: Ino, name: &OsStr) {
         if let Some(node) = self.nodes.get_mut(&parent) {
-            node.children = node.children.saturating_sub(1);
+            node.entries.remove(name);
             self.drop_if_unused(parent);
         }
     }
 
     /// A node stays while the kernel knows it or a child's path needs it.
-    fn drop_if_unused(&mut self, mut ino: Ino) {
-        loop {
-            let unused = |node: &Node| node.lookups == 0 && node.children == 0;
+    fn drop_if_unused(&mut self, ino: Ino) {
+        let mut unsure = vec![ino];
+        while let Some(ino) = unsure.pop() {
+            let unused = |node: &Node| node.lookups == 0 && node.entries.is_empty();
             if ino == ROOT || !self.nodes.get(&ino).is_some_and(unused) {
-                return;
+                continue;
             }
-            let Some(node) = self.nodes.remove(&ino) else { return };
-            let mut parents = node.names.into_iter().map(|(parent, _)| parent);
-            let Some(last) = parents.next_back() else { return };
-            for parent in parents {
-                self.leave(parent);
+            let Some(node) = self.nodes.remove(&ino) else { continue };
+            for (parent, name) in node.names {
+                if let Some(node) = self.nodes.get_mut(&parent) {
+                    node.entries.remove(&name);
+                    unsure.push(parent);
+                }
             }
-            if let Some(parent) = self.nodes.get_mut(&last) {
-                parent.children = parent.children.saturating_sub(1);
-            }
-            ino = last;
         }
     }
 }
@@ -336,6 +545,7 @@ mod tests {
             atime: (0, 0),
             mtime: (0, 0),
             ctime: (0, 0),
+            born: None,
         }
     }
 
@@ -353,9 +563,9 @@ mod tests {
     #[test]
     fn shared_mode_keeps_the_replicas_numbers_and_links_are_one_inode() {
         let mut t = table(Mode::Shared);
-        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2)).unwrap();
-        let a = t.remember(d, "a".as_ref(), r(0), &attr(11, FILE, 2)).unwrap();
-        let b = t.remember(ROOT, "b".as_ref(), r(1), &attr(11, FILE, 2)).unwrap();
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let a = t.remember(d, "a".as_ref(), r(0), &attr(11, FILE, 2), 0).unwrap();
+        let b = t.remember(ROOT, "b".as_ref(), r(1), &attr(11, FILE, 2), 0).unwrap();
         assert_eq!((d.0, a.0), (10, 11));
         assert_eq!(a, b);
         assert_eq!(t.path(a).unwrap(), PathBuf::from("b"));
@@ -364,13 +574,13 @@ mod tests {
     #[test]
     fn copies_mode_makes_numbers_of_paths() {
         let mut t = table(Mode::Copies);
-        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
-        let same = t.remember(ROOT, "a".as_ref(), r(1), &attr(99, FILE, 1)).unwrap();
-        let other = t.remember(ROOT, "b".as_ref(), r(0), &attr(12, FILE, 1)).unwrap();
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let same = t.remember(ROOT, "a".as_ref(), r(1), &attr(99, FILE, 1), 0).unwrap();
+        let other = t.remember(ROOT, "b".as_ref(), r(0), &attr(12, FILE, 1), 0).unwrap();
         assert_eq!(a, same);
         assert_ne!(a, other);
-        let x = t.remember(ROOT, "x".as_ref(), r(0), &attr(20, FILE, 2)).unwrap();
-        let y = t.remember(ROOT, "y".as_ref(), r(0), &attr(20, FILE, 2)).unwrap();
+        let x = t.remember(ROOT, "x".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
+        let y = t.remember(ROOT, "y".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
         assert_eq!(x, y);
     }
 
@@ -379,13 +589,13 @@ mod tests {
         let mut t = table(Mode::Shared);
         let mut inner = attr(11, DIR, 2);
         inner.id.dev = 6;
-        let outer = t.remember(ROOT, "o".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
-        let mount = t.remember(ROOT, "m".as_ref(), r(0), &inner).unwrap();
+        let outer = t.remember(ROOT, "o".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let mount = t.remember(ROOT, "m".as_ref(), r(0), &inner, 0).unwrap();
         assert_ne!(outer, mount);
         let mut file = attr(11, FILE, 1);
         file.id.dev = 6;
         file.id.ino = 12;
-        let inside = t.remember(mount, "f".as_ref(), r(0), &file).unwrap();
+        let inside = t.remember(mount, "f".as_ref(), r(0), &file, 0).unwrap();
         assert_ne!(inside.0, 12);
         assert!(t.is_same(inside, r(0), &file));
     }
@@ -393,8 +603,8 @@ mod tests {
     #[test]
     fn forgotten_inodes_go_and_parents_stay_while_needed() {
         let mut t = table(Mode::Shared);
-        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2)).unwrap();
-        let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         t.forget(d, 1);
         assert_eq!(t.path(f).unwrap(), PathBuf::from("d/f"));
         t.forget(f, 1);
@@ -405,17 +615,95 @@ mod tests {
     #[test]
     fn a_directory_that_moved_has_its_new_path() {
         let mut t = table(Mode::Shared);
-        let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2)).unwrap();
-        t.remember(ROOT, "new".as_ref(), r(0), &attr(10, DIR, 2)).unwrap();
+        let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        t.remember(ROOT, "new".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         assert_eq!(t.path(d).unwrap(), PathBuf::from("new"));
         t.forget(d, 2);
         assert_eq!(t.len(), 1);
     }
 
     #[test]
+    fn a_renamed_directory_takes_its_children_along() {
+        let mut t = table(Mode::Shared);
+        let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.renamed((ROOT, "old".as_ref()), (ROOT, "new".as_ref()), Some(d), 1);
+        assert_eq!(t.path(f).unwrap(), PathBuf::from("new/f"));
+        assert_eq!(t.named(ROOT, "old".as_ref()), None);
+    }
+
+    #[test]
+    fn what_was_renamed_over_has_no_path() {
+        let mut t = table(Mode::Shared);
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let b = t.remember(ROOT, "b".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.removed((ROOT, "b".as_ref()), Some(b), Removed::All, 1);
+        t.renamed((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), Some(a), 1);
+        assert_eq!((t.path(a), t.path(b)), (Some("b".into()), None));
+        t.remember(ROOT, "c".as_ref(), r(0), &attr(12, FILE, 1), 1).unwrap();
+        t.exchanged((ROOT, "b".as_ref()), (ROOT, "c".as_ref()), (Some(a), Some(Ino(12))), 2);
+        assert_eq!(t.path(a), Some("c".into()));
+        assert_eq!(t.named(ROOT, "b".as_ref()), Some(Ino(12)));
+    }
+
+    /// Between the rename and its answer somebody may look the new name up.
+    #[test]
+    fn who_was_found_by_its_new_name_already_is_not_taken_for_the_one_replaced() {
+        let mut t = table(Mode::Shared);
+        let new = t.remember(ROOT, "next".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        t.removed((ROOT, "f".as_ref()), Some(old), Removed::All, 1);
+        t.renamed((ROOT, "next".as_ref()), (ROOT, "f".as_ref()), Some(new), 1);
+        assert_eq!((t.path(new), t.path(old)), (Some("f".into()), None));
+        assert_eq!(t.generation(new, &attr(10, DIR, 2)), 0);
+    }
+
+    #[test]
+    fn two_names_of_one_file_both_stay() {
+        let mut t = table(Mode::Shared);
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
+        t.remember(ROOT, "b".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
+        assert_eq!(t.paths(a), [PathBuf::from("a"), "b".into()]);
+        t.removed((ROOT, "b".as_ref()), Some(a), Removed::OneOfSeveral, 1);
+        assert_eq!(t.path(a), Some("a".into()));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_has_another_generation() {
+        let mut t = table(Mode::Shared);
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        assert_eq!(t.generation(d, &attr(10, DIR, 2)), 0);
+        t.removed((ROOT, "d".as_ref()), Some(d), Removed::All, 3);
+        assert_eq!(t.path(d), None);
+        let late = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 2);
+        assert_eq!(late, None, "it was found before it was removed");
+        let again = t.remember(ROOT, "e".as_ref(), r(0), &attr(10, DIR, 2), 3).unwrap();
+        assert_eq!(again, d);
+        assert_eq!(
+            (t.generation(d, &attr(10, DIR, 2)), t.generation(d, &attr(10, DIR, 2))),
+            (1, 1)
+        );
+        t.forget(d, 2);
+        assert_eq!(t.len(), 1);
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_last_who_was_found_there() {
+        let mut t = table(Mode::Shared);
+        let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let new = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        assert_eq!((t.path(old), t.path(new)), (None, Some("f".into())));
+        t.forget(old, 1);
+        assert_eq!(t.path(new), Some("f".into()));
+        t.forget(new, 1);
+        assert_eq!(t.len(), 1);
+    }
+
+    #[test]
     fn the_cache_is_good_only_at_the_version_opened_last() {
         let mut t = table(Mode::Shared);
-        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
+        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let v1 = attr(11, FILE, 1).version();
         let v2 = FileVersion { size: 5, ..v1 };
         t.opened(f, v1).read();
@@ -428,7 +716,7 @@ mod tests {
     #[test]
     fn the_cache_is_good_only_after_a_read() {
         let mut t = table(Mode::Shared);
-        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1)).unwrap();
+        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let v1 = attr(11, FILE, 1).version();
         let v2 = FileVersion { size: 5, ..v1 };
         let old = t.opened(f, v1);

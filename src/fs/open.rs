@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::call::{Rights, Spot};
 use super::handle::{Answered, FirstOpen};
+use super::inode::Cached;
 use super::passthrough::{Backing, Lent};
 use super::{Answer, Caching, Errno, Fs, Ino};
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Lane};
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity, Lane, Requester};
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A file just opened.
@@ -29,6 +31,8 @@ pub struct Opened {
     pub unchanged: bool,
     /// What the kernel is to read by itself.
     pub backing: Option<Arc<Backing>>,
+    /// Whether it may be written through.
+    pub writes: bool,
 }
 
 /// Where the answer to an open goes.
@@ -61,13 +65,27 @@ const LOOKS: u64 = 1024;
 const SMALLEST_CHUNK: u64 = 1 << 20;
 
 impl Fs {
-    /// Opens a regular file for reading.
-    pub fn open(self: &Arc<Self>, ino: Ino, reply: impl OpenReply) {
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(errno) => return reply.answer(Err(errno)),
-        };
-        let fs = Arc::clone(self);
+    /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has
+    /// checked that he may.
+    pub fn open(self: &Arc<Self>, who: Requester, ino: Ino, to_run: bool, reply: impl OpenReply) {
+        match self.path(ino) {
+            Ok(path) => {
+                let spot = self.spot_of(ino, &path);
+                self.open_at((who.identity(), to_run), ino, path, spot, reply);
+            }
+            Err(errno) => reply.answer(Err(errno)),
+        }
+    }
+
+    fn open_at(
+        self: &Arc<Self>,
+        (who, to_run): (Identity, bool),
+        ino: Ino,
+        path: PathBuf,
+        spot: Spot,
+        reply: impl OpenReply,
+    ) {
+        let (fs, asked) = (Arc::clone(self), self.now());
         let lent = self.handles.inode(ino).and_then(|inode| inode.backing().cloned());
         let first = lent.as_ref().map(|backing| backing.replica);
         let open = {
@@ -80,15 +98,32 @@ impl Fs {
                 Ok(Found { replica, file, attr, is_lent: lent.map(is_same) })
             }
         };
-        self.caller.call_first(first, self.spot(&path), open, move |answer| match answer {
-            Ok((_, found)) => fs.found(ino, path, found, reply),
+        let rights = if to_run { Rights::Granted(who.clone()) } else { Rights::Of(who.clone()) };
+        // Whoever opens it later does so in the name that did it.
+        let who = if to_run { Identity::DAEMON } else { who };
+        self.caller.call_first(first, spot, rights, open, move |answer| match answer {
+            Ok((replica, _))
+                if fs.is_overtaken(replica, &path, ino)
+                    || !fs.inodes.lock().is_true(ino, asked) =>
+            {
+                let spot = fs.spot_of(ino, &path);
+                fs.open_at((who, to_run), ino, path, spot, reply);
+            }
+            Ok((_, found)) => fs.found(who, ino, path, found, reply),
             Err(error) => reply.answer(Err(error.into())),
         });
     }
 
     /// Has the file opened by the replica that the kernel is to read it from, if
     /// that is another one, and ends the open.
-    fn found(self: &Arc<Self>, ino: Ino, path: PathBuf, found: Found, reply: impl OpenReply) {
+    fn found(
+        self: &Arc<Self>,
+        who: Identity,
+        ino: Ino,
+        path: PathBuf,
+        found: Found,
+        reply: impl OpenReply,
+    ) {
         let target = match self.handles.inode(ino) {
             Some(_) => None,
             None => self.target(&path, &found),
@@ -97,7 +132,7 @@ impl Fs {
             Some(target) if target != found.replica => target,
             target => {
                 let file = target.map(|target| (target, Arc::clone(&found.file)));
-                return reply_with(self.opened(ino, path, found, file, &reply), reply);
+                return reply_with(self.opened(&who, ino, path, found, file, &reply), reply);
             }
         };
         let (fs, spot) = (Arc::clone(self), self.spot(&path));
@@ -116,12 +151,13 @@ impl Fs {
                 }
             }
         };
-        self.caller.call_in_order(vec![target, opener], spot, open, move |answer| {
+        let rights = Rights::Of(who.clone());
+        self.caller.call_in_order(vec![target, opener], spot, rights, open, move |answer| {
             let file = match answer {
                 Ok((replica, Some(file))) => (replica, file),
                 _ => (found.replica, Arc::clone(&found.file)),
             };
-            reply_with(fs.opened(ino, path, found, Some(file), &reply), reply);
+            reply_with(fs.opened(&who, ino, path, found, Some(file), &reply), reply);
         });
     }
 
@@ -149,6 +185,7 @@ impl Fs {
     /// by itself, if this is the file's first open.
     fn opened(
         &self,
+        who: &Identity,
         ino: Ino,
         path: PathBuf,
         found: Found,
@@ -175,13 +212,17 @@ impl Fs {
                 // The kernel would read another file than the one just opened.
                 return Err(Errno::STALE);
             }
-            let cached = inodes.opened(ino, version);
+            let cached = match self.handles.inode(ino).and_then(|open| open.any_writer()) {
+                None => inodes.opened(ino, version),
+                // What the kernel gets of it now is of no one version.
+                Some(_) => Cached::default(),
+            };
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
-            let make = || self.reader.file(path.clone(), version, mode);
+            let make = || self.reader.file(path.clone(), version, mode, who.clone());
             let first = FirstOpen { caching, lend, make };
             let (answered, retired) =
-                self.handles.open_inode(ino, version, mode, (replica, file), first);
+                self.handles.open_inode(ino, version, mode, Some((replica, file)), first);
             (cached, answered, retired)
         };
         if let Some(old) = retired {
@@ -193,13 +234,26 @@ impl Fs {
             self.passthrough.opened();
         }
         let read = self.reader.handle();
-        let handle = self.handles.insert_file(ino, inode, cached, caching, read);
-        Ok(Opened { handle, caching, unchanged, backing })
+        let handle = self.handles.insert_file(ino, inode, cached, caching, read, None);
+        Ok(Opened { handle, caching, unchanged, backing, writes: false })
     }
 
     /// Closes a file or directory.
-    pub fn release(&self, handle: u64) {
-        let closed = self.handles.remove(handle);
+    pub fn release(self: &Arc<Self>, handle: u64) {
+        let closed = {
+            let mut inodes = self.inodes.lock();
+            let closed = self.handles.remove(handle);
+            if closed.last.is_some()
+                && let Some(ino) = closed.ino
+            {
+                inodes.closed(ino, self.one_more());
+            }
+            closed
+        };
+        self.locks.released(handle);
+        if let Some((ino, inode, writer)) = closed.writer {
+            self.stop_writing(ino, inode, writer);
+        }
         if let Some((ino, small)) = closed.small_blocks {
             self.inodes.lock().read_in_small_blocks(ino, small);
         }

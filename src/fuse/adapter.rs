@@ -4,20 +4,25 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use fuser::{
-    AccessFlags, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, CopyFileRangeFlags, FileHandle, FileType, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::MountOptions;
-use super::opening::Opening;
+use super::kernel::Kernel;
+use super::opening::{self, Opening};
 use super::reply::Replies;
-use crate::backend::{FileKind, SeekTo, Timestamp};
-use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing};
+use super::wire::{
+    APPEND, LARGEST_COPY, PERMISSIONS, TO_RUN, attributes, kind, kind_of, lock, lock_number,
+    new_perm, nothing_but_a_directory, numbers, set_time, write_open,
+};
+use crate::backend::{Change, LockKind, Requester, SeekTo, SetAttr};
+use crate::fs::{Answer, Entry, Errno, Fs, Ino, Listing, Waiting, WriteRequest};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -27,18 +32,32 @@ pub(super) struct Adapter {
     max_request: u64,
     ttl: Duration,
     replies: Arc<Replies>,
+    /// Whether volumes can be written, and locks go to a replica.
+    writes: bool,
+    locks: bool,
+    /// Whether closing a descriptor has to be heard of.
+    flush: bool,
+    kernel: Arc<Kernel>,
 }
 
-/// A replica may give the number of a file that is gone to another one while the
-/// kernel still knows it. To the kernel that is the same file with new content,
-/// whose pages the next open drops; one generation does for all.
-const GENERATION: Generation = Generation(0);
-
 impl Adapter {
-    pub(super) fn new(fs: Arc<Fs>, options: &MountOptions, replies: Replies) -> Self {
-        let ttl = fs.attribute_ttl();
-        let (max_background, max_request) = (options.max_background, options.max_request);
-        Self { fs, max_background, max_request, ttl, replies: Arc::new(replies) }
+    pub(super) fn new(
+        fs: Arc<Fs>,
+        options: &MountOptions,
+        replies: Replies,
+        kernel: Arc<Kernel>,
+    ) -> Self {
+        Self {
+            ttl: fs.attribute_ttl(),
+            writes: fs.can_write(),
+            locks: fs.forwards_locks(),
+            flush: fs.forwards_locks(),
+            fs,
+            max_background: options.max_background,
+            max_request: options.max_request,
+            replies: Arc::new(replies),
+            kernel,
+        }
     }
 }
 
@@ -46,73 +65,30 @@ pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
 }
 
+fn who(req: &Request) -> Requester {
+    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+}
+
+fn generation(entry: &Entry) -> Generation {
+    Generation(entry.generation)
+}
+
+fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: Answer<Entry>) {
+    match answer {
+        Ok(entry) => reply.entry(&ttl, &attributes(&entry), generation(&entry)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+fn reply_empty(reply: ReplyEmpty, answer: Answer<()>) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
 fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
-}
-
-fn time((seconds, nanos): Timestamp) -> SystemTime {
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let start =
-        if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
-    start.and_then(|t| t.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(UNIX_EPOCH)
-}
-
-fn kind(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
-    }
-}
-
-/// A device number as the FUSE protocol has it: the kernel's `new_encode_dev`.
-fn device((major, minor): (u32, u32)) -> u32 {
-    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
-}
-
-fn attributes(entry: &Entry) -> FileAttr {
-    let attr = &entry.attr;
-    FileAttr {
-        ino: INodeNo(entry.ino.0),
-        size: attr.size,
-        blocks: attr.blocks,
-        atime: time(attr.atime),
-        mtime: time(attr.mtime),
-        ctime: time(attr.ctime),
-        crtime: UNIX_EPOCH,
-        kind: kind(attr.kind),
-        perm: attr.perm,
-        nlink: attr.nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: device(attr.rdev),
-        blksize: attr.blksize,
-        flags: 0,
-    }
-}
-
-fn nothing_but_a_directory(number: Ino) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(number.0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::Directory,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
 }
 
 /// Replies to GETXATTR or LISTXATTR, which first ask how large the answer is.
@@ -153,6 +129,21 @@ impl fuser::Filesystem for Adapter {
         ] {
             let _ = config.add_capabilities(capability);
         }
+        if self.writes {
+            for capability in [
+                InitFlags::FUSE_ATOMIC_O_TRUNC,
+                // The replica takes set-id bits away, as it would from the caller.
+                InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+                // It applies the umask too, or a default access control list.
+                InitFlags::FUSE_DONT_MASK,
+            ] {
+                let _ = config.add_capabilities(capability);
+            }
+        }
+        if self.locks {
+            let _ = config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS);
+            let _ = config.add_capabilities(InitFlags::FUSE_FLOCK_LOCKS);
+        }
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
         self.fs.maps_direct(maps_direct.is_ok());
         if self.fs.wants_passthrough() {
@@ -175,12 +166,10 @@ impl fuser::Filesystem for Adapter {
         Ok(())
     }
 
-    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let ttl = self.ttl;
-        self.fs.lookup(ino(parent), name, move |answer| match answer {
-            Ok(entry) => reply.entry(&ttl, &attributes(&entry), GENERATION),
-            Err(error) => reply.error(errno(error)),
-        });
+        let done = move |answer| reply_entry(reply, ttl, answer);
+        self.fs.lookup(who(req), ino(parent), name, done);
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
@@ -189,27 +178,36 @@ impl fuser::Filesystem for Adapter {
 
     fn getattr(
         &self,
-        _req: &Request,
+        req: &Request,
         number: INodeNo,
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
         let ttl = self.ttl;
-        self.fs.attributes(ino(number), handle.map(|h| h.0), move |answer| match answer {
-            Ok(entry) => reply.attr(&ttl, &attributes(&entry)),
-            Err(error) => reply.error(errno(error)),
-        });
+        self.fs.attributes(
+            who(req),
+            ino(number),
+            handle.map(|h| h.0),
+            move |answer| match answer {
+                Ok(entry) => reply.attr(&ttl, &attributes(&entry)),
+                Err(error) => reply.error(errno(error)),
+            },
+        );
     }
 
-    fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
-        self.fs.read_link(ino(number), move |answer| match answer {
+    fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
+        self.fs.read_link(who(req), ino(number), move |answer| match answer {
             Ok(target) => reply.data(target.as_bytes()),
             Err(error) => reply.error(errno(error)),
         });
     }
 
-    fn open(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs.open(ino(number), Opening(reply));
+    fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let reply = Opening { reply, flush: self.flush };
+        match write_open(flags.0, None) {
+            None => self.fs.open(who(req), ino(number), flags.0 & TO_RUN != 0, reply),
+            Some(how) => self.fs.open_to_write(who(req), ino(number), how, reply),
+        }
     }
 
     fn read(
@@ -249,27 +247,30 @@ impl fuser::Filesystem for Adapter {
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _handle: FileHandle,
-        _owner: LockOwner,
+        handle: FileHandle,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        let owner = crate::fs::LockOwner(owner.0);
+        self.fs.flush(handle.0, owner, move |answer| reply_empty(reply, answer));
     }
 
     fn fsync(
         &self,
         _req: &Request,
         _ino: INodeNo,
-        _handle: FileHandle,
-        _datasync: bool,
+        handle: FileHandle,
+        datasync: bool,
         reply: ReplyEmpty,
     ) {
-        // Nothing can have been written.
-        reply.ok();
+        self.fs.sync(handle.0, datasync, move |answer| reply_empty(reply, answer));
     }
 
-    fn opendir(&self, _req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.fs.open_dir(ino(number))), FopenFlags::empty());
+    fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.fs.open_dir(who(req), ino(number), move |answer| match answer {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(error) => reply.error(errno(error)),
+        });
     }
 
     fn readdir(
@@ -289,14 +290,14 @@ impl fuser::Filesystem for Adapter {
 
     fn readdirplus(
         &self,
-        _req: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
         let (fs, ttl, dir) = (Arc::clone(&self.fs), self.ttl, ino(number));
-        self.fs.read_dir_plus(handle.0, offset, move |answer| {
+        self.fs.read_dir_plus(who(req), handle.0, offset, move |answer| {
             let page = match answer {
                 Ok(page) => page,
                 Err(error) => return reply.error(errno(error)),
@@ -304,14 +305,15 @@ impl fuser::Filesystem for Adapter {
             for (number, next, name) in page.dots(offset) {
                 // The kernel takes the name and the number and looks no further.
                 let attr = nothing_but_a_directory(number);
-                if reply.add(attr.ino, next, name, &ttl, &attr, GENERATION) {
+                if reply.add(attr.ino, next, name, &ttl, &attr, Generation(0)) {
                     return reply.ok();
                 }
             }
             for plus in page.entries {
                 let Some(entry) = fs.entry(dir, &plus) else { continue };
                 let attr = attributes(&entry);
-                if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, GENERATION) {
+                let generation = generation(&entry);
+                if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, generation) {
                     break;
                 }
                 fs.accept(dir, &plus);
@@ -334,13 +336,13 @@ impl fuser::Filesystem for Adapter {
 
     fn fsyncdir(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
+        req: &Request,
+        number: INodeNo,
         _handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        reply.ok();
+        self.fs.sync_dir(who(req), ino(number), move |answer| reply_empty(reply, answer));
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -352,19 +354,14 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    fn getxattr(
-        &self,
-        _req: &Request,
-        number: INodeNo,
-        name: &OsStr,
-        size: u32,
-        reply: ReplyXattr,
-    ) {
-        self.fs.get_xattr(ino(number), name, move |answer| reply_xattr(reply, size, answer));
+    fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let done = move |answer| reply_xattr(reply, size, answer);
+        self.fs.get_xattr(who(req), ino(number), name, done);
     }
 
-    fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        self.fs.list_xattr(ino(number), move |answer| reply_xattr(reply, size, answer));
+    fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let done = move |answer| reply_xattr(reply, size, answer);
+        self.fs.list_xattr(who(req), ino(number), done);
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -397,109 +394,277 @@ impl fuser::Filesystem for Adapter {
         });
     }
 
-    // The mount is read-only, so the kernel refuses all that follows by itself,
-    // until somebody remounts it.
-
     fn setattr(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
+        req: &Request,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        reply.error(errno(Errno::ROFS));
+        let set = SetAttr {
+            perm: mode.map(|mode| mode & PERMISSIONS),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let (ttl, handle) = (self.ttl, handle.map(|handle| handle.0));
+        let done = move |answer| match answer {
+            Ok(entry) => reply.attr(&ttl, &attributes(&entry)),
+            Err(error) => reply.error(errno(error)),
+        };
+        self.fs.set_attributes(who(req), ino(number), handle, set, done);
     }
 
-    fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(errno(Errno::ROFS));
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
+        let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
+        let node = move |path| Change::MakeNode { path, kind, perm, device };
+        let done = move |answer| reply_entry(reply, ttl, answer);
+        self.fs.make(who(req), ino(parent), name, node, done);
     }
 
-    fn mkdir(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, reply: ReplyEntry) {
-        reply.error(errno(Errno::ROFS));
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (ttl, perm) = (self.ttl, new_perm(mode, umask));
+        let dir = move |path| Change::MakeDir { path, perm };
+        let done = move |answer| reply_entry(reply, ttl, answer);
+        self.fs.make(who(req), ino(parent), name, dir, done);
     }
 
-    fn unlink(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(errno(Errno::ROFS));
+    fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.remove(who(req), ino(parent), name, false, done);
     }
 
-    fn rmdir(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(errno(Errno::ROFS));
+    fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.remove(who(req), ino(parent), name, true, done);
     }
 
-    fn symlink(&self, _: &Request, _: INodeNo, _: &OsStr, _: &Path, reply: ReplyEntry) {
-        reply.error(errno(Errno::ROFS));
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
+        let link = move |path| Change::MakeLink { path, target };
+        let done = move |answer| reply_entry(reply, ttl, answer);
+        self.fs.make(who(req), ino(parent), name, link, done);
     }
 
     fn rename(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: INodeNo,
-        _: &OsStr,
-        _: RenameFlags,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply.error(errno(Errno::ROFS));
+        let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.rename(who(req), from, to, flags.bits(), done);
     }
 
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        reply.error(errno(Errno::ROFS));
+    fn link(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        parent: INodeNo,
+        name: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        let ttl = self.ttl;
+        let done = move |answer| reply_entry(reply, ttl, answer);
+        self.fs.link(who(req), ino(number), ino(parent), name, done);
     }
 
     fn create(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: u32,
-        _: u32,
-        _: i32,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        flags: i32,
         reply: ReplyCreate,
     ) {
-        reply.error(errno(Errno::ROFS));
+        let perm = new_perm(mode, umask);
+        let Some(how) = write_open(flags, Some(perm)) else {
+            return reply.error(errno(Errno::INVAL));
+        };
+        let ttl = self.ttl;
+        self.fs.create(who(req), ino(parent), name, how, move |answer| match answer {
+            Ok(created) => {
+                let (entry, opened) = (&created.entry, &created.opened);
+                let (attr, generation) = (attributes(entry), generation(entry));
+                let flags = opening::flags(opened, true);
+                reply.created(&ttl, &attr, generation, FileHandle(opened.handle), flags);
+            }
+            Err(error) => reply.error(errno(error)),
+        });
     }
 
     fn write(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: &[u8],
-        _: WriteFlags,
-        _: OpenFlags,
-        _: Option<LockOwner>,
+        req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        reply.error(errno(Errno::ROFS));
+        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let request = WriteRequest {
+            offset,
+            data: data.to_vec(),
+            // What is written back of a mapped file belongs where it says.
+            append: !cached && flags.0 & APPEND != 0,
+            who: (kills && !cached).then(|| who(req)),
+        };
+        self.fs.write(handle.0, request, move |answer| match answer {
+            // No request is larger than 4 GiB.
+            Ok(bytes) => reply.written(bytes as u32),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let range = ByteRange::at(offset, length);
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.allocate(handle.0, range, mode as u32, done);
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        from: FileHandle,
+        offset: u64,
+        _ino_out: INodeNo,
+        to: FileHandle,
+        at: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let range = ByteRange::at(offset, len.min(LARGEST_COPY));
+        self.fs.copy((from.0, range), (to.0, at), move |answer| match answer {
+            Ok(bytes) => reply.written(bytes as u32),
+            Err(error) => reply.error(errno(error)),
+        });
     }
 
     fn setxattr(
         &self,
-        _: &Request,
-        _: INodeNo,
-        _: &OsStr,
-        _: &[u8],
-        _: i32,
-        _: u32,
+        req: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(errno(Errno::ROFS));
+        let value = Some((value.to_vec(), flags as u32));
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.set_xattr(who(req), ino(number), name, value, done);
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(errno(Errno::ROFS));
+    fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.set_xattr(who(req), ino(number), name, None, done);
+    }
+
+    fn getlk(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _pid: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
+        let owner = crate::fs::LockOwner(owner.0);
+        self.fs.test_lock(handle.0, owner, lock, move |answer| match answer {
+            // Whose it is, nobody says.
+            Ok(found) => reply.locked(found.start, found.end, lock_number(found.kind), 0),
+            Err(error) => reply.error(errno(error)),
+        });
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        _pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
+        let waiting = if sleep { Waiting::Thread(req.pid()) } else { Waiting::Not };
+        let kernel = Arc::clone(&self.kernel);
+        let owner = crate::fs::LockOwner(owner.0);
+        self.fs.lock(handle.0, owner, lock, waiting, move |answer| {
+            if answer.is_ok() && lock.kind != LockKind::None {
+                // Who has a lock sees what others wrote before they gave it up.
+                kernel.forget_attributes(number);
+            }
+            reply_empty(reply, answer);
+        });
     }
 }

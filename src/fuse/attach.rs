@@ -68,8 +68,9 @@ pub(super) fn attach(mount_point: &Path, options: &MountOptions) -> Result<Owned
 }
 
 fn by_syscall(device: &OwnedFd, mount_point: &Path, options: &MountOptions) -> Result<(), Errno> {
-    let mut flags = MountFlags::RDONLY | MountFlags::NOATIME;
+    let mut flags = MountFlags::NOATIME;
     for (set, flag) in [
+        (options.read_only, MountFlags::RDONLY),
         (!options.suid, MountFlags::NOSUID),
         (!options.dev, MountFlags::NODEV),
         (!options.exec, MountFlags::NOEXEC),
@@ -96,8 +97,9 @@ fn by_helper(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, Atta
         .map_err(|errno| AttachError::NoHelper(errno.into()))?;
     // A comma or backslash in a name would end the option.
     let name = options.name.replace('\\', "\\\\").replace(',', "\\,");
-    let mut list = format!("ro,noatime,fsname={name},subtype=fanfs,default_permissions");
+    let mut list = format!("noatime,fsname={name},subtype=fanfs,default_permissions");
     for (set, option) in [
+        (options.read_only, ",ro"),
         (options.allow_other, ",allow_other"),
         (!options.suid, ",nosuid"),
         (!options.dev, ",nodev"),

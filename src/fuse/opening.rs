@@ -8,19 +8,32 @@ use super::adapter::errno;
 use crate::fs::{Answer, Caching, Lent, OpenReply, Opened};
 
 /// The reply to an open.
-pub(super) struct Opening(pub(super) ReplyOpen);
+pub(super) struct Opening {
+    pub(super) reply: ReplyOpen,
+    /// Whether closing its descriptors has to be heard of, written or not.
+    pub(super) flush: bool,
+}
+
+/// What the kernel is to do with an open file.
+pub(super) fn flags(opened: &Opened, flush: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
+    flags
+}
 
 impl OpenReply for Opening {
     fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
-        Ok(Box::new(self.0.open_backing(file)?))
+        Ok(Box::new(self.reply.open_backing(file)?))
     }
 
     fn answer(self, answer: Answer<Opened>) {
         let opened = match answer {
             Ok(opened) => opened,
-            Err(error) => return self.0.error(errno(error)),
+            Err(error) => return self.reply.error(errno(error)),
         };
-        let mut flags = FopenFlags::FOPEN_NOFLUSH;
+        let flush = self.flush || opened.writes;
         let handle = FileHandle(opened.handle);
         let id = opened
             .backing
@@ -28,10 +41,10 @@ impl OpenReply for Opening {
             .and_then(|backing| backing.lent().downcast_ref::<fuser::BackingId>());
         if let Some(id) = id {
             // With "keep what you have" the kernel would refuse it.
-            return self.0.opened_passthrough(handle, flags, id);
+            let mut flags = FopenFlags::empty();
+            flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
+            return self.reply.opened_passthrough(handle, flags, id);
         }
-        flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
-        flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
-        self.0.opened(handle, flags);
+        self.reply.opened(handle, flags(&opened, flush));
     }
 }

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::fetch::Fetch;
-use crate::backend::{Attr, Backend, BackendError, BackendFile};
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity};
 use crate::placement::FileAt;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
@@ -35,6 +36,11 @@ pub struct OpenFile {
     path: PathBuf,
     version: FileVersion,
     mode: Mode,
+    /// In whose name replicas open it.
+    who: Identity,
+    /// Whether what an older version has open does not count, even where it shows
+    /// this version: times may be too coarse to tell two writes apart.
+    anew: bool,
     /// Tells its segments from other files' in the scheduler.
     stream: u64,
     place: Place,
@@ -97,6 +103,7 @@ impl OpenFile {
         path: PathBuf,
         version: FileVersion,
         mode: Mode,
+        who: Identity,
         replicas: usize,
         place: Place,
     ) -> Self {
@@ -105,6 +112,8 @@ impl OpenFile {
             path,
             version,
             mode,
+            who,
+            anew: false,
             stream: STREAMS.fetch_add(1, Ordering::Relaxed),
             place,
             replicas: slots,
@@ -118,12 +127,31 @@ impl OpenFile {
         }
     }
 
+    /// Every replica has to open it anew.
+    #[must_use]
+    pub fn anew(self) -> Self {
+        Self { anew: true, ..self }
+    }
+
+    /// In whose name replicas open it.
+    pub fn who(&self) -> &Identity {
+        &self.who
+    }
+
     /// Replica `id` has opened it, and its open showed this version.
     pub fn opened_by(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].held.lock();
         *held = Held::Open(file);
         self.open.put(id, true);
         self.refused.put(id, false);
+    }
+
+    /// Replica `id` has it open, at whatever version.
+    pub fn holds(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
+        let mut held = self.replicas[id].held.lock();
+        if matches!(*held, Held::Nothing) {
+            *held = Held::Older(file);
+        }
     }
 
     /// Takes along what `older`, a version of the same file, has open.
@@ -205,13 +233,32 @@ impl OpenFile {
             return Err(BackendError::Version);
         }
         let agrees = |attr: &Attr| self.version.agrees(&attr.version(), self.mode);
-        if let Some(file) = older
-            && file.attr().is_ok_and(|attr| agrees(&attr))
+        let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
+        self.who.take_on()?;
+        if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
+            self.opened_by(id, Arc::clone(file));
+            return Ok(Arc::clone(file));
+        }
+        let is_elsewhere = |opened: &Result<(_, Attr), BackendError>| match opened {
+            Ok((_, attr)) => self.mode == Mode::Shared && attr.id.ino != self.version.ino,
+            Err(error) => *error == BackendError::Os(Errno::NOENT),
+        };
+        let mut opened = backend.open(&self.path);
+        if is_elsewhere(&opened) && self.mode == Mode::Shared {
+            // What this mount takes for the names there may be older than the file.
+            let dir = self.path.parent().unwrap_or(Path::new(""));
+            if backend.visit(dir).is_ok() {
+                opened = backend.open(&self.path);
+            }
+        }
+        // Its name is gone, or stands for another file.
+        if let Some(file) =
+            older.filter(|file| self.anew && is_elsewhere(&opened) && still_is(file))
         {
             self.opened_by(id, Arc::clone(&file));
             return Ok(file);
         }
-        let error = match backend.open(&self.path) {
+        let error = match opened {
             Ok((file, attr)) if agrees(&attr) => {
                 self.opened_by(id, Arc::clone(&file));
                 return Ok(file);
@@ -257,6 +304,33 @@ impl OpenFile {
             return Ok(Arc::clone(file));
         }
         self.on(id, backend)
+    }
+
+    /// The file as replica `id` has it, at whatever version it is now; opens it
+    /// where needed, and keeps it open. Blocks, as [`OpenFile::on`] does.
+    ///
+    /// # Errors
+    /// [`BackendError::Version`] where another file has its name.
+    pub fn as_it_is(
+        &self,
+        id: ReplicaId,
+        backend: &dyn Backend,
+    ) -> Result<Arc<dyn BackendFile>, BackendError> {
+        let slot = &self.replicas[id];
+        if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
+            return Ok(Arc::clone(file));
+        }
+        let _alone = slot.opening.lock();
+        if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
+            return Ok(Arc::clone(file));
+        }
+        self.who.take_on()?;
+        let (file, attr) = backend.open(&self.path)?;
+        if attr.id.ino != self.version.ino {
+            return Err(BackendError::Version);
+        }
+        *slot.held.lock() = Held::Older(Arc::clone(&file));
+        Ok(file)
     }
 
     /// A replica gave less than the version promises: it is not at this version.

@@ -30,6 +30,12 @@ impl ReadData {
         Self { parts: Vec::new() }
     }
 
+    /// These bytes.
+    pub fn own(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self { parts: vec![(Arc::new(Data::own(bytes)), 0..len)] }
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.parts.iter().map(|(_, range)| range.len()).sum()

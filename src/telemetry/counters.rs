@@ -51,6 +51,14 @@ pub struct VolumeCounters {
     pub metadata: AtomicU64,
     /// Metadata calls answered by another replica than the first one asked.
     pub metadata_failovers: AtomicU64,
+    /// Write requests carried out.
+    pub writes: AtomicU64,
+    /// Write requests that failed.
+    pub write_errors: AtomicU64,
+    /// Bytes that applications wrote.
+    pub bytes_written: AtomicU64,
+    /// Changes of names and attributes, failed ones included.
+    pub changes: AtomicU64,
 }
 
 /// A reading of [`ReplicaCounters`].
@@ -115,6 +123,14 @@ pub struct VolumeReading {
     pub metadata: u64,
     /// See [`VolumeCounters::metadata_failovers`].
     pub metadata_failovers: u64,
+    /// See [`VolumeCounters::writes`].
+    pub writes: u64,
+    /// See [`VolumeCounters::write_errors`].
+    pub write_errors: u64,
+    /// See [`VolumeCounters::bytes_written`].
+    pub bytes_written: u64,
+    /// See [`VolumeCounters::changes`].
+    pub changes: u64,
 }
 
 impl Default for ReplicaCounters {
@@ -215,6 +231,10 @@ impl VolumeCounters {
             bytes_wasted: self.bytes_wasted.load(Relaxed),
             metadata: self.metadata.load(Relaxed),
             metadata_failovers: self.metadata_failovers.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            write_errors: self.write_errors.load(Relaxed),
+            bytes_written: self.bytes_written.load(Relaxed),
+            changes: self.changes.load(Relaxed),
         }
     }
 }

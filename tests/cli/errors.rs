@@ -126,7 +126,7 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     ),
     ("[volume\n", 2, "fanfs: t.toml:1: "),
     (
-        "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n[[replica]]\npath = \"/x\"\n",
+        "[volume]\nname = \"v\"\nmode = \"copies\"\naccess = \"rw\"\n[[replica]]\npath = \"/x\"\n",
         2,
         "fanfs: t.toml:4: key `volume.access`: ",
     ),

@@ -86,7 +86,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ("name = 'v'\n", "v.toml:1: key `name` is not known; did you mean `name` in [volume]?"),
         (
             "colour = 'red'\n",
-            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "volume.name = 3\n",
@@ -108,16 +108,51 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
 }
 
 #[test]
+fn what_cannot_be_written_is_refused_with_the_reason() {
+    let copies = with("").replace("mode = 'shared'", "mode = 'copies'\naccess = 'rw'");
+    let whole = with("[read]\npassthrough = 'whole-file'\n");
+    let whole = whole.replace("mode = 'shared'", "mode = 'shared'\naccess = 'rw'");
+    let forward = with("[write]\nlocks = 'forward'\n").replace("'shared'", "'copies'");
+    for (text, expected) in [
+        (
+            copies,
+            "v.toml:4: key `volume.access`: \"rw\" needs `volume.mode` = \"shared\": of independent \
+             copies one would get a change and the others would not; write \"ro\"",
+        ),
+        (
+            whole,
+            "v.toml:4: key `volume.access`: \"rw\" and `read.passthrough` = \"whole-file\" exclude \
+             each other: the kernel would read one replica while another one is written; change one",
+        ),
+        (
+            forward,
+            "v.toml:7: key `write.locks`: \"forward\" needs `volume.mode` = \"shared\": a lock on one \
+             of several copies keeps nobody from another; write \"local\"",
+        ),
+        (
+            with("[write]\nreplica = 'r9'\n"),
+            "v.toml:7: key `write.replica`: \"r9\" is no replica's name; there are `r1`",
+        ),
+        (
+            with("[write]\ndeadline = '1ms'\n"),
+            "v.toml:7: key `write.deadline`: 1ms is out of range; use 100ms to 1h",
+        ),
+        (
+            with("[write]\nlocks = 'none'\n"),
+            "v.toml:7: key `write.locks`: \"none\" is not known; use \"forward\" or \"local\"",
+        ),
+    ] {
+        assert_eq!(parse(&text).unwrap_err(), expected, "for:\n{text}");
+    }
+}
+
+#[test]
 fn a_wrong_volume_is_refused() {
     let file = |key: &str| with("").replacen("[volume]", &format!("[volume]\n{key}"), 1);
     for (key, expected) in [
         (
-            "access = 'rw'",
-            "v.toml:2: key `volume.access`: this version mounts read-only; write \"ro\" or leave the key out",
-        ),
-        (
-            "access = 'rx'",
-            "v.toml:2: key `volume.access`: \"rx\" is not known; did you mean \"ro\"?",
+            "access = 'write'",
+            "v.toml:2: key `volume.access`: \"write\" is not known; use \"ro\" or \"rw\"",
         ),
         (
             "chunk_size = '100MB'",
@@ -158,11 +193,11 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[network]\n",
-            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "[[raid]]\nlevel = 5\n",
-            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
         ),
         (
             "reed.x = 1\n",

@@ -6,7 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fanfs::backend::{Attr, Backend, BackendFile, DirEntry, Result, SeekTo, StatFs};
+use fanfs::backend::{
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Result, SeekTo, StatFs, WriteOpen,
+};
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 
@@ -17,6 +20,7 @@ pub(crate) enum Call {
     /// Of so many entries.
     StatEntries(usize),
     List,
+    Visit,
     ReadLink,
     Open,
     StatFs,
@@ -25,6 +29,14 @@ pub(crate) enum Call {
     Attr,
     Read(ByteRange),
     Seek,
+    /// An open for writing.
+    OpenToWrite,
+    Change(Change),
+    /// Of an open file.
+    FileChange,
+    /// So many bytes were written.
+    Write(u64),
+    Lock(LockRequest),
     /// By the thread of this name.
     Close(String),
 }
@@ -61,6 +73,12 @@ pub(crate) struct Recorded<B> {
     pub(crate) record: Arc<Record>,
 }
 
+impl<B> Recorded<B> {
+    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        Arc::new(RecordedFile { inner, record: Arc::clone(&self.record) })
+    }
+}
+
 impl<B: Backend> Backend for Recorded<B> {
     fn stat(&self, path: &Path) -> Result<Attr> {
         self.record.note(Call::Stat);
@@ -77,6 +95,11 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.list(dir)
     }
 
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.record.note(Call::Visit);
+        self.inner.visit(dir)
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.record.note(Call::ReadLink);
         self.inner.read_link(path)
@@ -85,7 +108,7 @@ impl<B: Backend> Backend for Recorded<B> {
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         self.record.note(Call::Open);
         let (inner, attr) = self.inner.open(path)?;
-        Ok((Arc::new(RecordedFile { inner, record: Arc::clone(&self.record) }), attr))
+        Ok((self.file(inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -101,6 +124,17 @@ impl<B: Backend> Backend for Recorded<B> {
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         self.record.note(Call::Xattr);
         self.inner.list_xattr(path)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        self.record.note(Call::OpenToWrite);
+        let opened = self.inner.open_to_write(path, how)?;
+        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.record.note(Call::Change(change.clone()));
+        self.inner.change(change)
     }
 }
 
@@ -136,5 +170,19 @@ impl BackendFile for RecordedFile {
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.record.note(Call::Seek);
         self.inner.seek(offset, to)
+    }
+
+    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+        let call = match change {
+            FileChange::Write { data, .. } => Call::Write(data.len() as u64),
+            _ => Call::FileChange,
+        };
+        self.record.note(call);
+        self.inner.change(change)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.record.note(Call::Lock(*request));
+        self.inner.lock(request)
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Setup {
     pub(crate) keys: &'static [&'static str],
     /// Most MiB a second that each replica delivers; 0 for no limit.
     pub(crate) rates: [u64; 3],
+    /// Whether the volume can be written.
+    pub(crate) write: bool,
     /// Directories as they are, without faults and limits.
     pub(crate) plain: bool,
 }
@@ -42,6 +44,7 @@ impl Default for Setup {
             more: String::new(),
             keys: &[],
             rates: [0; 3],
+            write: false,
             plain: false,
         }
     }
@@ -76,6 +79,7 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
     let mode = if setup.copies { "copies" } else { "shared" };
     let mut text =
         format!("[volume]\nname = \"test\"\nmode = \"{mode}\"\nchunk_size = \"64MiB\"\n");
+    text.push_str(if setup.write { "access = \"rw\"\n" } else { "" });
     let (mut scripts, mut records) = (Vec::new(), Vec::new());
     let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
     for i in 0..setup.replicas {

@@ -1,0 +1,165 @@
+//! What may be changed on a replica: requests, each carried out once.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::{BackendFile, FileKind, Timestamp};
+
+/// Permission bits that were asked for, and the umask of who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewPerm {
+    /// As given to open(2), mkdir(2) or mknod(2).
+    pub perm: u32,
+    /// Applied by the replica, unless a default access control list is.
+    pub umask: u32,
+}
+
+/// A change of the tree. Paths are relative to the replica's root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// mkdir(2)
+    MakeDir { path: PathBuf, perm: NewPerm },
+    /// mknod(2); `device` is major and minor.
+    MakeNode { path: PathBuf, kind: FileKind, perm: NewPerm, device: (u32, u32) },
+    /// symlink(2)
+    MakeLink { path: PathBuf, target: OsString },
+    /// link(2)
+    Link { from: PathBuf, to: PathBuf },
+    /// unlink(2)
+    Unlink { path: PathBuf },
+    /// rmdir(2)
+    RemoveDir { path: PathBuf },
+    /// renameat2(2), with its flags.
+    Rename { from: PathBuf, to: PathBuf, flags: u32 },
+    /// chmod(2), chown(2), utimensat(2), truncate(2); of the object with the inode
+    /// number `ino` and no other, where that is given.
+    Set { path: PathBuf, ino: Option<u64>, attributes: SetAttr },
+    /// setxattr(2), with its flags.
+    SetXattr { path: PathBuf, name: OsString, value: Vec<u8>, flags: u32 },
+    /// removexattr(2)
+    RemoveXattr { path: PathBuf, name: OsString },
+    /// fsync(2) of a directory.
+    SyncDir { path: PathBuf },
+}
+
+/// Attributes to be set; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits, set-id and sticky bits included.
+    pub perm: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Time of the last access.
+    pub atime: Option<SetTime>,
+    /// Time of the last modification.
+    pub mtime: Option<SetTime>,
+}
+
+/// A time to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The replica's present time.
+    Now,
+    /// This one.
+    At(Timestamp),
+}
+
+/// A change of an open file.
+pub enum FileChange<'a> {
+    /// pwrite(2); `append`: at the file's end, wherever that is by now.
+    Write { offset: u64, data: &'a [u8], append: bool },
+    /// copy_file_range(2) from this file to `to`.
+    Copy { offset: u64, to: &'a dyn BackendFile, at: u64, len: u64 },
+    /// fchmod(2), fchown(2), futimens(2), ftruncate(2)
+    Set(SetAttr),
+    /// fallocate(2), with its mode.
+    Allocate { mode: u32, offset: u64, len: u64 },
+    /// fsync(2), or fdatasync(2).
+    Sync { data_only: bool },
+    /// What close(2) does before it returns, such as to write back over NFS.
+    Flush,
+}
+
+/// How a file is opened that may be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteOpen {
+    /// What it is opened for.
+    pub access: OpenAccess,
+    /// O_TRUNC
+    pub truncate: bool,
+    /// When a write is done.
+    pub sync: SyncMode,
+    /// O_CREAT
+    pub create: Option<Create>,
+}
+
+/// Making a file in the same step as opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create {
+    /// O_EXCL
+    pub exclusive: bool,
+    /// Its permission bits.
+    pub perm: NewPerm,
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenAccess {
+    /// O_RDONLY
+    Read,
+    /// O_WRONLY
+    Write,
+    /// O_RDWR
+    Both,
+}
+
+/// When a write is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMode {
+    /// When the replica's mount has it.
+    No,
+    /// O_DSYNC: when the data are stable.
+    Data,
+    /// O_SYNC: when its attributes are, too.
+    All,
+}
+
+/// A lock on a range of a file, or the absence of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// What kind of lock.
+    pub kind: LockKind,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; [`Lock::TO_THE_END`] for all there will ever be.
+    pub end: u64,
+}
+
+/// What a lock keeps others from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockKind {
+    /// From writing.
+    Shared,
+    /// From reading and writing.
+    Exclusive,
+    /// Nothing: it is given up.
+    None,
+}
+
+impl Lock {
+    /// The last byte of a lock without end (`OFFSET_MAX` of the kernel).
+    pub const TO_THE_END: u64 = i64::MAX as u64;
+}
+
+/// What is asked about a lock. Its owner is the open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockRequest {
+    /// Takes it, or gives it up; EAGAIN where somebody else has one in the way.
+    Set(Lock),
+    /// Says who is in the way of it: a lock of somebody's, or one of kind `None`.
+    Test(Lock),
+}

@@ -1,0 +1,298 @@
+//! How a mounted directory is changed.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chmodat, chownat, linkat, makedev, mkdirat, mknodat,
+    removexattr, renameat_with, setxattr, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
+
+use super::{Directory, DirectoryFile, proc_path};
+use crate::backend::change::{
+    Change, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
+    SyncMode, WriteOpen,
+};
+use crate::backend::identity::set_umask;
+use crate::backend::{Attr, BackendError, FileKind, Result};
+
+impl Directory {
+    /// The directory that `path` lies in, and its name there.
+    fn place<'p>(&self, path: &'p Path) -> Result<(OwnedFd, &'p OsStr)> {
+        let name = path.file_name().ok_or(Errno::BUSY)?;
+        let parent = path.parent().unwrap_or(Path::new(""));
+        Ok((self.resolve(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
+    }
+
+    /// Opens a file that may be written; says whether it may be read as well.
+    pub(super) fn open_writable(
+        &self,
+        path: &Path,
+        how: &WriteOpen,
+    ) -> Result<(DirectoryFile, bool)> {
+        // NONBLOCK: a named pipe that took the file's place must not block us.
+        let mut flags = OFlags::NONBLOCK;
+        flags |= match how.sync {
+            SyncMode::No => OFlags::empty(),
+            SyncMode::Data => OFlags::DSYNC,
+            SyncMode::All => OFlags::SYNC,
+        };
+        flags.set(OFlags::TRUNC, how.truncate);
+        let mut mode = Mode::empty();
+        if let Some(create) = how.create {
+            flags |= OFlags::CREATE;
+            flags.set(OFlags::EXCL, create.exclusive);
+            mode = masked(create.perm)?;
+        }
+        let open = |access| self.resolve_with(path, flags | access, mode);
+        let (file, readable) = match how.access {
+            OpenAccess::Read => (open(OFlags::RDONLY)?, true),
+            OpenAccess::Both => (open(OFlags::RDWR)?, true),
+            // Others may want to read what is written through it.
+            OpenAccess::Write => match open(OFlags::RDWR) {
+                Err(BackendError::Os(Errno::ACCESS)) => (open(OFlags::WRONLY)?, false),
+                opened => (opened?, true),
+            },
+        };
+        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device }, readable))
+    }
+
+    /// Carries out a change; says what the object is like now, if there is one.
+    pub(super) fn apply(&self, change: &Change) -> Result<Option<Attr>> {
+        match change {
+            Change::MakeDir { path, perm } => {
+                let (dir, name) = self.place(path)?;
+                mkdirat(&dir, name, masked(*perm)?)?;
+                self.look(&dir, name)
+            }
+            Change::MakeNode { path, kind, perm, device } => {
+                let (dir, name) = self.place(path)?;
+                let device = makedev(device.0, device.1);
+                mknodat(&dir, name, file_type(*kind), masked(*perm)?, device)?;
+                self.look(&dir, name)
+            }
+            Change::MakeLink { path, target } => {
+                let (dir, name) = self.place(path)?;
+                symlinkat(target, &dir, name)?;
+                self.look(&dir, name)
+            }
+            Change::Link { from, to } => {
+                let ((old, old_name), (new, new_name)) = (self.place(from)?, self.place(to)?);
+                linkat(&old, old_name, &new, new_name, AtFlags::empty())?;
+                self.look(&new, new_name)
+            }
+            Change::Unlink { path } => {
+                let (dir, name) = self.place(path)?;
+                unlinkat(&dir, name, AtFlags::empty())?;
+                Ok(None)
+            }
+            Change::RemoveDir { path } => {
+                let (dir, name) = self.place(path)?;
+                unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
+                Ok(None)
+            }
+            Change::Rename { from, to, flags } => {
+                let ((old, old_name), (new, new_name)) = (self.place(from)?, self.place(to)?);
+                let flags = RenameFlags::from_bits_retain(*flags);
+                renameat_with(&old, old_name, &new, new_name, flags)?;
+                Ok(None)
+            }
+            Change::Set { path, ino, attributes } => {
+                self.set_attributes(path, *ino, attributes).map(Some)
+            }
+            Change::SetXattr { path, name, value, flags } => {
+                let object = self.resolve(path, OFlags::PATH)?;
+                setxattr(proc_path(&object), name, value, XattrFlags::from_bits_retain(*flags))?;
+                Ok(None)
+            }
+            Change::RemoveXattr { path, name } => {
+                removexattr(proc_path(&self.resolve(path, OFlags::PATH)?), name)?;
+                Ok(None)
+            }
+            Change::SyncDir { path } => {
+                let dir = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                rustix::fs::fsync(dir)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn look(&self, dir: &OwnedFd, name: &OsStr) -> Result<Option<Attr>> {
+        self.device.attr_at(dir.as_fd(), name).map(Some)
+    }
+
+    fn set_attributes(&self, path: &Path, ino: Option<u64>, set: &SetAttr) -> Result<Attr> {
+        let object = self.resolve(path, OFlags::PATH)?;
+        let is_it = |fd: BorrowedFd<'_>| match ino.is_none_or(|ino| self.is_number(fd, ino)) {
+            true => Ok(()),
+            false => Err(BackendError::Os(Errno::STALE)),
+        };
+        is_it(object.as_fd())?;
+        if let Some(size) = set.size {
+            let file = self.resolve(path, OFlags::WRONLY | OFlags::NONBLOCK)?;
+            is_it(file.as_fd())?;
+            rustix::fs::ftruncate(&file, size)?;
+        }
+        set_by_descriptor(object.as_fd(), set)?;
+        self.device.attr(object.as_fd())
+    }
+}
+
+impl Directory {
+    fn is_number(&self, fd: BorrowedFd<'_>, ino: u64) -> bool {
+        self.device.attr(fd).is_ok_and(|attr| attr.id.ino == ino)
+    }
+}
+
+/// Everything but the size, of what any kind of descriptor stands for.
+fn set_by_descriptor(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    // chown(2) that changes nothing may take set-id bits away all the same.
+    if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
+        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(perm) = set.perm {
+        // Of a symbolic link nobody can change them: the kernel does not ask.
+        let mode = Mode::from_raw_mode(perm);
+        chmodat(rustix::fs::CWD, proc_path(&fd), mode, AtFlags::empty())?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let times =
+            Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+        utimensat(fd, "", &times, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At((seconds, nanos))) => Timespec { tv_sec: seconds, tv_nsec: nanos.into() },
+    }
+}
+
+/// Leaves the umask to the replica; where the thread can have none of its own, it
+/// is applied here.
+fn masked(perm: NewPerm) -> Result<Mode> {
+    let bits = match set_umask(perm.umask) {
+        Ok(()) => perm.perm,
+        Err(_) => perm.perm & !perm.umask,
+    };
+    Ok(Mode::from_raw_mode(bits))
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+impl DirectoryFile {
+    /// Carries out a change of the open file; says how many bytes it wrote.
+    pub(super) fn apply(&self, change: &FileChange<'_>) -> Result<u64> {
+        let file = self.any();
+        match *change {
+            FileChange::Write { offset, data, append } => write(file, offset, data, append),
+            FileChange::Copy { offset, to, at, len } => {
+                let to = to.descriptor().ok_or(Errno::OPNOTSUPP)?;
+                let (mut from_at, mut to_at) = (offset, at);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let copied = rustix::fs::copy_file_range(
+                    file,
+                    Some(&mut from_at),
+                    to,
+                    Some(&mut to_at),
+                    len,
+                );
+                Ok(copied? as u64)
+            }
+            FileChange::Set(set) => {
+                if let Some(size) = set.size {
+                    rustix::fs::ftruncate(file, size)?;
+                }
+                set_by_descriptor(file, &set)?;
+                Ok(0)
+            }
+            FileChange::Allocate { mode, offset, len } => {
+                rustix::fs::fallocate(file, FallocateFlags::from_bits_retain(mode), offset, len)?;
+                Ok(0)
+            }
+            FileChange::Sync { data_only: true } => Ok(rustix::fs::fdatasync(file).map(|()| 0)?),
+            FileChange::Sync { data_only: false } => Ok(rustix::fs::fsync(file).map(|()| 0)?),
+            FileChange::Flush => {
+                // Every close(2) of a descriptor does it, also of a second one, and
+                // its result is where NFS says that writing back has failed.
+                let second = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
+                nix::unistd::close(second).map(|()| 0).map_err(errno)
+            }
+        }
+    }
+
+    /// Sets or tests a lock that belongs to this open file (`F_OFD_SETLK`).
+    pub(super) fn lock_range(&self, request: &LockRequest) -> Result<Lock> {
+        let (LockRequest::Set(lock) | LockRequest::Test(lock)) = *request;
+        let mut range = libc::flock {
+            l_type: match lock.kind {
+                LockKind::Shared => libc::F_RDLCK as i16,
+                LockKind::Exclusive => libc::F_WRLCK as i16,
+                LockKind::None => libc::F_UNLCK as i16,
+            },
+            l_whence: libc::SEEK_SET as i16,
+            l_start: i64::try_from(lock.start).map_err(|_| Errno::OVERFLOW)?,
+            // 0 is to the end.
+            l_len: if lock.end >= Lock::TO_THE_END {
+                0
+            } else {
+                lock.end.saturating_sub(lock.start) as i64 + 1
+            },
+            l_pid: 0,
+        };
+        let arg = match request {
+            LockRequest::Set(_) => FcntlArg::F_OFD_SETLK(&range),
+            LockRequest::Test(_) => FcntlArg::F_OFD_GETLK(&mut range),
+        };
+        fcntl(self.any(), arg).map_err(errno)?;
+        if matches!(request, LockRequest::Set(_)) {
+            return Ok(lock);
+        }
+        let kind = match i32::from(range.l_type) {
+            libc::F_RDLCK => LockKind::Shared,
+            libc::F_WRLCK => LockKind::Exclusive,
+            _ => LockKind::None,
+        };
+        let start = range.l_start as u64;
+        let end = match range.l_len {
+            0 => Lock::TO_THE_END,
+            len => start + len as u64 - 1,
+        };
+        Ok(Lock { kind, start, end })
+    }
+}
+
+fn write(file: BorrowedFd<'_>, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+    // For this call alone: what the kernel writes back of a mapped file comes
+    // through the same descriptor and belongs where it says.
+    let flags = if append { ReadWriteFlags::APPEND } else { ReadWriteFlags::empty() };
+    loop {
+        match pwritev2(file, &[IoSlice::new(data)], offset, flags) {
+            Err(Errno::INTR) => {}
+            written => return Ok(written? as u64),
+        }
+    }
+}
+
+fn errno(errno: nix::Error) -> BackendError {
+    BackendError::Os(Errno::from_raw_os_error(errno as i32))
+}

@@ -1,0 +1,176 @@
+//! Whom a call on a replica is made for.
+//!
+//! A daemon that runs as root may do anything on a replica, so the replica would
+//! refuse nobody anything; and where the server maps root to nobody, everybody
+//! would be refused. So what a caller opens or changes is done in his name: the
+//! thread takes on his user, group and supplementary groups for its calls on
+//! file systems (setfsuid(2) and its like), and the replica decides as it would
+//! for him. NFS sends the same identity to its server.
+//!
+//! *Invariants:*
+//! - A thread's identity is its own; the other threads of the process keep theirs.
+//! - A thread keeps an identity until it takes on another. So whoever makes a
+//!   call on a replica that asks for rights takes one on first.
+//! - A daemon that is not root takes on nobody: it has no rights but its own, and
+//!   the kernel lets nobody else in.
+
+use std::cell::{Cell, RefCell};
+use std::fs;
+use std::sync::Arc;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{setfsgid, setfsuid};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
+use rustix::thread::{Gid, set_thread_groups};
+
+use super::Result;
+
+/// Who asks for something, as the kernel says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Thread, as this process sees it; 0 where it does not.
+    pub pid: u32,
+}
+
+/// Whose rights count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity(Option<Arc<User>>);
+
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+thread_local! {
+    /// Who the thread is; `None` where taking on somebody failed half-way.
+    static NOW: RefCell<Option<Identity>> = const { RefCell::new(Some(Identity::DAEMON)) };
+    /// Whether the thread has an umask of its own.
+    static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Requester {
+    /// This process.
+    pub const DAEMON: Self = Self { uid: u32::MAX, gid: u32::MAX, pid: 0 };
+
+    /// Whether what he may do is what the daemon may do.
+    pub fn is_daemon(&self) -> bool {
+        let own = |uid, gid| self.uid == uid && self.gid == gid;
+        *self == Self::DAEMON || !geteuid().is_root() || own(0, getegid().as_raw())
+    }
+
+    /// His identity, with the supplementary groups that he has now. Ask while he
+    /// waits for an answer.
+    pub fn identity(&self) -> Identity {
+        if self.is_daemon() {
+            return Identity::DAEMON;
+        }
+        let groups = groups(self.pid).unwrap_or_default();
+        Identity(Some(Arc::new(User { uid: self.uid, gid: self.gid, groups })))
+    }
+}
+
+/// The supplementary groups of a thread.
+fn groups(pid: u32) -> Option<Vec<u32>> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
+    line.split_whitespace().map(|group| group.parse().ok()).collect()
+}
+
+impl Identity {
+    /// The daemon itself.
+    pub const DAEMON: Self = Self(None);
+
+    /// Whether it is the daemon itself.
+    pub fn is_daemon(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Makes it the calling thread's.
+    ///
+    /// # Errors
+    /// Where the process may not, or the user does not exist in its name space.
+    pub fn take_on(&self) -> Result<()> {
+        if NOW.with_borrow(|now| now.as_ref() == Some(self)) {
+            return Ok(());
+        }
+        NOW.set(None);
+        let (uid, gid, groups) = match &self.0 {
+            Some(user) => (user.uid, user.gid, user.groups.as_slice()),
+            None => (geteuid().as_raw(), getegid().as_raw(), &[][..]),
+        };
+        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+        set_thread_groups(&groups)?;
+        setfsgid(gid.into());
+        setfsuid(uid.into());
+        // These two say what was before, and not whether they did anything; told
+        // something impossible, they say what is now.
+        let is_now = (setfsuid(u32::MAX.into()).as_raw(), setfsgid(u32::MAX.into()).as_raw());
+        if is_now != (uid, gid) {
+            return Err(Errno::PERM.into());
+        }
+        NOW.set(Some(self.clone()));
+        Ok(())
+    }
+}
+
+/// Makes the umask of the calling thread `umask`, and of no other thread. The
+/// replica applies it, or the directory's default access control list instead.
+pub(super) fn set_umask(umask: u32) -> Result<()> {
+    if !OWN_UMASK.get() {
+        unshare(CloneFlags::CLONE_FS).map_err(|errno| Errno::from_raw_os_error(errno as i32))?;
+        OWN_UMASK.set(true);
+    }
+    rustix::process::umask(Mode::from_raw_mode(umask));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_those_of_the_thread() {
+        let own = rustix::process::getgroups().unwrap();
+        let read = groups(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+        let own: Vec<u32> = own.into_iter().map(|group| group.as_raw()).collect();
+        assert_eq!(read, own);
+        assert_eq!(groups(0), None);
+    }
+
+    #[test]
+    fn a_thread_becomes_somebody_and_the_daemon_again_alone() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root can become somebody else");
+            return;
+        }
+        let room = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = room.path().join(name);
+            fs::write(&path, "x").unwrap();
+            let made = fs::metadata(&path).unwrap();
+            std::os::unix::fs::MetadataExt::uid(&made)
+        };
+        fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+            .unwrap();
+        let user = Arc::new(User { uid: 1234, gid: 1234, groups: vec![4321] });
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                Identity(Some(user)).take_on().unwrap();
+                let owner = make("theirs");
+                assert!(fs::read("/etc/shadow").is_err());
+                Identity::DAEMON.take_on().unwrap();
+                (owner, make("ours again"))
+            });
+            assert_eq!(other.join().unwrap(), (1234, 0));
+        });
+        assert_eq!(make("ours"), 0);
+    }
+}

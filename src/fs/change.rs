@@ -1,0 +1,467 @@
+//! What changes the tree and its attributes: all on the write replica, once.
+//!
+//! A change is noted ([`super::recent`]) before it is sent and again when it has
+//! ended, as others may look at the same names meanwhile. The names that the
+//! kernel knows are changed here as they were changed there, once it is known
+//! that they were.
+//!
+//! *Invariant:* before a file that is open here loses a name, the write replica
+//! has it open too. On NFS that is what keeps it readable: its client gives the
+//! file another name (`.nfs...`) instead of removing it, until it is closed.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::call::{Once, Rights};
+use super::handle::OpenInode;
+use super::inode::Removed;
+use super::recent::Reach;
+use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
+use crate::backend::{
+    Backend, BackendError, Change, FileChange, FileKind, Identity, Lane, OpenAccess, Requester,
+    SetAttr, SyncMode, WriteOpen,
+};
+use crate::read::OpenFile;
+use crate::telemetry::counters::count;
+use crate::volume::ReplicaId;
+
+/// `RENAME_EXCHANGE` of renameat2(2).
+const EXCHANGE: u32 = 2;
+
+impl Fs {
+    pub(super) fn write_policy(&self) -> Answer<WritePolicy> {
+        self.policy.write.ok_or(Errno::ROFS)
+    }
+
+    pub(super) fn once(&self, write: WritePolicy, lane: Lane, who: &Identity) -> Once {
+        let (replica, deadline) = (write.replica, write.deadline);
+        Once { replica, lane, deadline, rights: Rights::Of(who.clone()) }
+    }
+
+    fn note(&self, path: &Path, reach: Reach) {
+        self.recent.note(path, reach, Instant::now());
+    }
+
+    /// A name in the directory `dir` is changed.
+    fn note_name(&self, dir: &Path) {
+        self.note(dir, Reach::Names);
+    }
+
+    /// Data or attributes of an inode are changed: whatever names it has show
+    /// others, and so do the listings that they are in.
+    pub(super) fn note_inode(&self, ino: Ino) {
+        let (paths, now) = (self.inodes.lock().paths(ino), Instant::now());
+        for path in &paths {
+            self.recent.note(path, Reach::Itself, now);
+            if let Some(dir) = path.parent() {
+                self.recent.note(dir, Reach::Itself, now);
+            }
+        }
+        self.recent.note_inode(ino, now);
+    }
+
+    /// Makes something that has a name: what `change` says of its path.
+    pub fn make(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        change: impl FnOnce(PathBuf) -> Change,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let (write, dir) = match (self.write_policy(), self.path(parent)) {
+            (Ok(write), Ok(dir)) => (write, dir),
+            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        };
+        let path = dir.join(name);
+        let change = change(path.clone());
+        let is_dir = matches!(change, Change::MakeDir { .. });
+        self.note_name(&dir);
+        let (fs, name, asked) = (Arc::clone(self), name.to_owned(), self.now());
+        self.caller.call_once(
+            self.once(write, Lane::Metadata, &who.identity()),
+            move |backend| made(backend, &change),
+            move |answer| {
+                fs.note_name(&dir);
+                if is_dir {
+                    fs.note(&path, Reach::Tree);
+                }
+                count(&fs.counters.changes);
+                let enter = |attr| fs.enter(parent, &name, write.replica, &attr, asked);
+                done(answer.map_err(Errno::from).and_then(enter));
+            },
+        );
+    }
+
+    /// Gives an inode one more name.
+    pub fn link(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        parent: Ino,
+        name: &OsStr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let from = match self.path(ino) {
+            Ok(from) => from,
+            Err(errno) => return done(Err(errno)),
+        };
+        self.note_inode(ino);
+        let fs = Arc::clone(self);
+        let link = move |to| Change::Link { from, to };
+        self.make(who, parent, name, link, move |answer| {
+            fs.note_inode(ino);
+            done(answer);
+        });
+    }
+
+    /// Removes a name: of a directory, or of anything else.
+    pub fn remove(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        is_dir: bool,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let (write, dir) = match (self.write_policy(), self.path(parent)) {
+            (Ok(write), Ok(dir)) => (write, dir),
+            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        };
+        let path = dir.join(name);
+        let change = match is_dir {
+            true => Change::RemoveDir { path: path.clone() },
+            false => Change::Unlink { path: path.clone() },
+        };
+        let ino = self.inodes.lock().named(parent, name);
+        self.note_name(&dir);
+        let open = ino.and_then(|ino| self.handles.inode(ino));
+        let (identity, at) = (who.identity(), path.clone());
+        let once = self.once(write, Lane::Metadata, &identity);
+        let remove = move |backend: &dyn Backend| {
+            let removed = before_removal(backend, write.replica, &at, open.as_deref(), &identity)?;
+            backend.change(&change)?;
+            Ok(removed)
+        };
+        let (fs, name) = (Arc::clone(self), name.to_owned());
+        self.caller.call_once(once, remove, move |answer| {
+            fs.note_name(&dir);
+            if is_dir {
+                fs.note(&path, Reach::Tree);
+            }
+            if let Some(ino) = ino {
+                fs.note_inode(ino);
+            }
+            count(&fs.counters.changes);
+            done(answer.map_err(Errno::from).map(|removed| {
+                let change = fs.one_more();
+                fs.inodes.lock().removed((parent, &name), ino, removed, change);
+            }));
+        });
+    }
+
+    /// Changes a name; `flags` are renameat2(2)'s.
+    pub fn rename(
+        self: &Arc<Self>,
+        who: Requester,
+        (parent, name): (Ino, &OsStr),
+        (new_parent, new_name): (Ino, &OsStr),
+        flags: u32,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let dirs = (self.write_policy(), self.path(parent), self.path(new_parent));
+        let (write, old_dir, new_dir) = match dirs {
+            (Ok(write), Ok(old), Ok(new)) => (write, old, new),
+            (Err(errno), ..) | (_, Err(errno), _) | (.., Err(errno)) => return done(Err(errno)),
+        };
+        let (from, to) = (old_dir.join(name), new_dir.join(new_name));
+        let (moved, replaced) = {
+            let inodes = self.inodes.lock();
+            (inodes.named(parent, name), inodes.named(new_parent, new_name))
+        };
+        let exchange = flags & EXCHANGE != 0;
+        let noted = {
+            let (fs, old_dir, new_dir) = (Arc::clone(self), old_dir, new_dir);
+            let (from, to) = (from.clone(), to.clone());
+            move || {
+                fs.note_name(&old_dir);
+                fs.note_name(&new_dir);
+                fs.note(&from, Reach::Tree);
+                fs.note(&to, Reach::Tree);
+                [moved, replaced].into_iter().flatten().for_each(|ino| fs.note_inode(ino));
+            }
+        };
+        noted();
+        let open = replaced.filter(|_| !exchange).and_then(|ino| self.handles.inode(ino));
+        let identity = who.identity();
+        let once = self.once(write, Lane::Metadata, &identity);
+        let rename = move |backend: &dyn Backend| {
+            let replaced = match exchange {
+                true => Removed::OneOfSeveral,
+                false => before_removal(backend, write.replica, &to, open.as_deref(), &identity)?,
+            };
+            backend.change(&Change::Rename { from: from.clone(), to: to.clone(), flags })?;
+            Ok(replaced)
+        };
+        let (fs, old, new) = (Arc::clone(self), name.to_owned(), new_name.to_owned());
+        self.caller.call_once(once, rename, move |answer| {
+            count(&fs.counters.changes);
+            done(answer.map_err(Errno::from).map(|left| {
+                let (from, to) = ((parent, &*old), (new_parent, &*new));
+                let change = fs.one_more();
+                let mut inodes = fs.inodes.lock();
+                if exchange {
+                    inodes.exchanged(from, to, (moved, replaced), change);
+                } else if moved.is_none() || moved != replaced {
+                    // Of two names of one file rename(2) leaves both.
+                    inodes.removed(to, replaced, left, change);
+                    inodes.renamed(from, to, moved, change);
+                }
+                drop(inodes);
+                fs.follow_names();
+            }));
+            noted();
+        });
+    }
+
+    /// Files that are open are where their names are now.
+    fn follow_names(&self) {
+        for (ino, inode) in self.handles.open_inodes() {
+            let Some(path) = self.inodes.lock().path(ino) else { continue };
+            let current = inode.current();
+            if *current.path() == *path {
+                continue;
+            }
+            let mode = self.policy.mode;
+            let make =
+                |old: &OpenFile| self.reader.file(path, old.version(), mode, old.who().clone());
+            self.reader.retire(&inode.moved(make));
+        }
+    }
+
+    /// Sets attributes; through the handle where one is given that may write.
+    pub fn set_attributes(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        handle: Option<u64>,
+        attributes: SetAttr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        self.note_inode(ino);
+        let identity = who.identity();
+        let open = self.handles.inode(ino);
+        let own = handle.and_then(|handle| self.handles.file(handle)?.writer);
+        if let (Some(writer), Some(inode), Some(_)) = (own, open.clone(), attributes.size) {
+            let file = Arc::clone(&writer.file);
+            let file = move |_: &dyn Backend| Ok(Arc::clone(&file));
+            return self.set_open(&identity, ino, inode, attributes, file, done);
+        }
+        let path = match (self.path(ino), open.clone()) {
+            (Ok(path), _) => path,
+            // It has no name any more.
+            (Err(_), Some(inode)) => {
+                let (writer, current) = (inode.any_writer(), inode.current());
+                let file = move |backend: &dyn Backend| match &writer {
+                    Some(writer) => Ok(Arc::clone(&writer.file)),
+                    None => current.as_it_is(write.replica, backend),
+                };
+                return self.set_open(&identity, ino, inode, attributes, file, done);
+            }
+            (Err(errno), None) => return done(Err(errno)),
+        };
+        if attributes.size.is_some() && open.is_some() {
+            return self.truncate_open(identity, ino, path, attributes, done);
+        }
+        let number = self.inodes.lock().replica_number(ino);
+        // Nothing to be set is what chown(2) looks like that changes nothing, and also
+        // that somebody is about to write who is to lose set-id bits. He need not be
+        // allowed to change anything; the write takes them away.
+        let is_to_write = attributes == SetAttr::default()
+            && open.is_some_and(|inode| inode.any_writer().is_some());
+        let look = path.clone();
+        let change = Change::Set { path, ino: number, attributes };
+        let (fs, asked) = (Arc::clone(self), self.one_more());
+        self.caller.call_once(
+            self.once(write, Lane::Metadata, &identity),
+            move |backend| match made(backend, &change) {
+                Err(BackendError::Os(rustix::io::Errno::PERM)) if is_to_write => {
+                    backend.stat(&look)
+                }
+                made => made,
+            },
+            move |answer| {
+                fs.note_inode(ino);
+                count(&fs.counters.changes);
+                done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked)));
+            },
+        );
+    }
+
+    /// Sets attributes of an open file.
+    fn set_open(
+        self: &Arc<Self>,
+        who: &Identity,
+        ino: Ino,
+        inode: Arc<OpenInode>,
+        attributes: SetAttr,
+        file: impl Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn crate::backend::BackendFile>>
+        + Send
+        + Sync
+        + 'static,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        let Some(under_way) = inode.unsettled.begin() else {
+            return done(Err(Errno::IO));
+        };
+        let (gate, me) = (Arc::clone(&inode.gate), who.clone());
+        let set = move |backend: &dyn Backend| {
+            let _still = &under_way;
+            let file = file(backend)?;
+            let _alone = gate.write();
+            // Finding the file may have been done in another's name.
+            me.take_on()?;
+            file.change(&FileChange::Set(attributes))?;
+            file.attr()
+        };
+        let (fs, asked) = (Arc::clone(self), self.one_more());
+        self.caller.call_once(self.once(write, Lane::Metadata, who), set, move |answer| {
+            fs.note_inode(ino);
+            count(&fs.counters.changes);
+            if matches!(answer, Err(BackendError::Late)) {
+                inode.unsettled.give_up();
+            }
+            done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked)));
+        });
+    }
+
+    /// truncate(2) of a file that others have open: as if it were opened, cut and
+    /// closed, so that those who read it meanwhile get no mixture.
+    fn truncate_open(
+        self: &Arc<Self>,
+        who: Identity,
+        ino: Ino,
+        path: PathBuf,
+        attributes: SetAttr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let how = WriteOpen {
+            access: OpenAccess::Write,
+            truncate: false,
+            sync: SyncMode::No,
+            create: None,
+        };
+        let fs = Arc::clone(self);
+        self.open_writer(who.clone(), ino, path, how, move |answer| {
+            let (handle, inode, writer) = match answer {
+                Ok(opened) => opened,
+                Err(errno) => return done(Err(errno)),
+            };
+            let (file, after) = (Arc::clone(&writer.file), Arc::clone(&fs));
+            fs.set_open(&who, ino, inode, attributes, move |_| Ok(Arc::clone(&file)), {
+                move |answer| {
+                    after.release(handle);
+                    done(answer);
+                }
+            });
+        });
+    }
+
+    /// setxattr(2), or removexattr(2) where there is no `value`.
+    pub fn set_xattr(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        name: &OsStr,
+        value: Option<(Vec<u8>, u32)>,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let name: OsString = name.to_owned();
+        self.change_at(who, ino, Lane::Metadata, done, |path| match value {
+            Some((value, flags)) => Change::SetXattr { path, name, value, flags },
+            None => Change::RemoveXattr { path, name },
+        });
+    }
+
+    /// fsync(2) of a directory.
+    pub fn sync_dir(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        if self.policy.write.is_none() {
+            // Nothing can have been changed.
+            return done(Ok(()));
+        }
+        self.change_at(who, ino, Lane::Read, done, |path| Change::SyncDir { path });
+    }
+
+    fn change_at(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        lane: Lane,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+        change: impl FnOnce(PathBuf) -> Change,
+    ) {
+        let (write, path) = match (self.write_policy(), self.path(ino)) {
+            (Ok(write), Ok(path)) => (write, path),
+            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        };
+        let change = change(path);
+        self.note_inode(ino);
+        let fs = Arc::clone(self);
+        self.caller.call_once(
+            self.once(write, lane, &who.identity()),
+            move |backend| backend.change(&change).map(drop),
+            move |answer| {
+                fs.note_inode(ino);
+                count(&fs.counters.changes);
+                done(answer.map_err(Errno::from));
+            },
+        );
+    }
+}
+
+/// Carries out a change that has something to show for it.
+fn made(backend: &dyn Backend, change: &Change) -> crate::backend::Result<crate::backend::Attr> {
+    backend.change(change)?.ok_or(BackendError::Os(rustix::io::Errno::IO))
+}
+
+/// Sees to it that a file that is open here stays, and whether nothing will be left
+/// of what loses the name `path`.
+fn before_removal(
+    backend: &dyn Backend,
+    replica: ReplicaId,
+    path: &Path,
+    open: Option<&OpenInode>,
+    who: &Identity,
+) -> crate::backend::Result<Removed> {
+    let is_last = match backend.stat(path) {
+        Ok(attr) => attr.kind == FileKind::Directory || attr.nlink <= 1,
+        Err(_) => false,
+    };
+    if let Some(inode) = open {
+        // Where it cannot be opened, what is open elsewhere has to do.
+        if inode.any_writer().is_none() {
+            let _ = inode.current().as_it_is(replica, backend);
+            who.take_on()?;
+        }
+    }
+    Ok(match (is_last, open) {
+        (false, _) => Removed::OneOfSeveral,
+        (true, Some(_)) => Removed::Name,
+        (true, None) => Removed::All,
+    })
+}

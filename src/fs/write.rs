@@ -1,0 +1,456 @@
+//! Files that are opened to be written, and what is done with them.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
+use super::open::Opened;
+use super::written::Writer;
+use super::{Answer, Entry, Errno, Fs, Ino, OpenReply, ReadData};
+use crate::backend::{
+    Backend, BackendError, BackendFile, FileChange, Identity, Lane, OpenedToWrite, Requester,
+    SeekTo, WriteOpen,
+};
+use crate::read::OpenFile;
+use crate::telemetry::counters::count;
+use crate::volume::ByteRange;
+
+/// A file just made, and opened.
+pub struct Created {
+    /// What the kernel is to know of it.
+    pub entry: Entry,
+    /// Its first handle.
+    pub opened: Opened,
+}
+
+/// Bytes to be written.
+pub struct WriteRequest {
+    /// From where on.
+    pub offset: u64,
+    /// The bytes.
+    pub data: Vec<u8>,
+    /// To the file's end, wherever that is on the write replica.
+    pub append: bool,
+    /// Who writes, where that is known and he is not to keep set-id bits alive.
+    pub who: Option<Requester>,
+}
+
+/// A handle's changes are noted so often within the time that they count as recent.
+const NOTES: u32 = 4;
+
+/// A handle that may write, and what it belongs to.
+pub(super) type WriteHandle = (u64, Arc<OpenInode>, Arc<Writer>);
+
+impl Fs {
+    /// Opens a regular file to be written.
+    pub fn open_to_write(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        how: WriteOpen,
+        reply: impl OpenReply,
+    ) {
+        let path = match self.path(ino) {
+            Ok(path) => path,
+            Err(errno) => return reply.answer(Err(errno)),
+        };
+        let fs = Arc::clone(self);
+        self.open_writer(who.identity(), ino, path, how, move |answer| {
+            reply.answer(answer.map(|(handle, ..)| fs.opened_to_write(handle)));
+        });
+    }
+
+    fn opened_to_write(&self, handle: u64) -> Opened {
+        let file = self.handles.file(handle);
+        let caching = file.as_ref().map_or(super::Caching::Kernel, FileHandle::caching);
+        let unchanged = file.is_some_and(|file| file.cached.is_good());
+        Opened { handle, caching, unchanged, backing: None, writes: true }
+    }
+
+    /// Opens a file on the write replica; whoever reads it does so there from now on.
+    pub(super) fn open_writer(
+        self: &Arc<Self>,
+        who: Identity,
+        ino: Ino,
+        path: PathBuf,
+        how: WriteOpen,
+        done: impl FnOnce(Answer<WriteHandle>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        self.note_inode(ino);
+        let fs = Arc::clone(self);
+        let once = self.once(write, Lane::Metadata, &who);
+        let at = path.clone();
+        self.caller.call_once(
+            once,
+            move |backend| backend.open_to_write(&at, &how),
+            move |answer| {
+                let enter = |opened| fs.begin_writing(&who, ino, path, opened);
+                done(answer.map_err(Errno::from).and_then(enter));
+            },
+        );
+    }
+
+    /// Makes a file, or opens the one that has the name by now.
+    pub fn create(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        how: WriteOpen,
+        done: impl FnOnce(Answer<Created>) + Send + 'static,
+    ) {
+        let (write, dir) = match (self.write_policy(), self.path(parent)) {
+            (Ok(write), Ok(dir)) => (write, dir),
+            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        };
+        let (path, identity) = (dir.join(name), who.identity());
+        self.recent.note(&dir, super::recent::Reach::Names, Instant::now());
+        let once = self.once(write, Lane::Metadata, &identity);
+        let (fs, name, at) = (Arc::clone(self), name.to_owned(), path.clone());
+        let asked = self.now();
+        self.caller.call_once(
+            once,
+            move |backend| backend.open_to_write(&at, &how),
+            move |answer| {
+                fs.recent.note(&dir, super::recent::Reach::Names, Instant::now());
+                count(&fs.counters.changes);
+                let enter = |opened: OpenedToWrite| {
+                    let entry = fs.enter(parent, &name, write.replica, &opened.attr, asked)?;
+                    match fs.begin_writing(&identity, entry.ino, path, opened) {
+                        Ok((handle, ..)) => {
+                            Ok(Created { entry, opened: fs.opened_to_write(handle) })
+                        }
+                        Err(errno) => {
+                            // The kernel will not know of it.
+                            fs.forget(entry.ino, 1);
+                            Err(errno)
+                        }
+                    }
+                };
+                done(answer.map_err(Errno::from).and_then(enter));
+            },
+        );
+    }
+
+    /// Enters a handle that may write into the tables.
+    fn begin_writing(
+        self: &Arc<Self>,
+        who: &Identity,
+        ino: Ino,
+        path: PathBuf,
+        opened: OpenedToWrite,
+    ) -> Answer<WriteHandle> {
+        let write = self.write_policy()?;
+        let OpenedToWrite { file, attr, readable } = opened;
+        let (mode, version) = (self.policy.mode, attr.version());
+        let can_map = self.maps_direct.load(Ordering::Relaxed);
+        let writer = Arc::new(Writer::new(file, readable, who.clone()));
+        let (cached, answered, retired) = {
+            let mut inodes = self.inodes.lock();
+            if !inodes.is_same(ino, write.replica, &attr) {
+                return Err(Errno::STALE);
+            }
+            let is_written =
+                self.handles.inode(ino).is_some_and(|open| open.any_writer().is_some());
+            let cached = match is_written {
+                false => inodes.opened(ino, version),
+                true => Default::default(),
+            };
+            let small = inodes.is_read_in_small_blocks(ino);
+            let caching = self.policy.caching.choose(version.size, small, can_map);
+            let make = || self.reader.file(path.clone(), version, mode, who.clone());
+            let first = FirstOpen { caching, lend: || None, make };
+            let (answered, retired) = self.handles.open_inode(ino, version, mode, None, first);
+            answered.inode.begin_writing(Arc::clone(&writer));
+            inodes.moved_on(ino);
+            inodes.changed(ino, self.one_more());
+            (cached, answered, retired)
+        };
+        let Answered { inode, caching } = answered;
+        for old in retired.into_iter().chain([inode.current()]) {
+            self.reader.retire(&old);
+        }
+        let read = self.reader.handle();
+        let own = Some(Arc::clone(&writer));
+        let handle = self.handles.insert_file(ino, Arc::clone(&inode), cached, caching, read, own);
+        Ok((handle, inode, writer))
+    }
+
+    /// A handle that could write is closed: looks what there is now, so that the
+    /// file is read from everybody again who has that.
+    pub(super) fn stop_writing(
+        self: &Arc<Self>,
+        ino: Ino,
+        inode: Arc<OpenInode>,
+        writer: Arc<Writer>,
+    ) {
+        let Ok(write) = self.write_policy() else { return };
+        self.note_inode(ino);
+        let (fs, file) = (Arc::clone(self), Arc::clone(&writer.file));
+        let once = self.once(write, Lane::Metadata, &writer.who);
+        self.caller.call_once(
+            once,
+            move |_| file.attr(),
+            move |answer| {
+                fs.note_inode(ino);
+                let mode = fs.policy.mode;
+                let retired = {
+                    let mut inodes = fs.inodes.lock();
+                    let path = inodes.path(ino);
+                    inodes.moved_on(ino);
+                    inodes.changed(ino, fs.one_more());
+                    inode.end_writing(&writer, |old: &OpenFile| {
+                        let version = answer.map_or(old.version(), |attr| attr.version());
+                        let path = path.unwrap_or_else(|| old.path().to_owned());
+                        fs.reader.file(path, version, mode, old.who().clone()).anew()
+                    })
+                };
+                if let Some(old) = retired {
+                    fs.reader.retire(&old);
+                }
+            },
+        );
+    }
+
+    /// A change of an open file that `handle` may write: carried out once, kept
+    /// apart from reads and writes of the same file where it is `exclusive`.
+    fn change_file<T: Send + 'static>(
+        self: &Arc<Self>,
+        handle: u64,
+        exclusive: bool,
+        who: Option<Requester>,
+        change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
+        + Send
+        + Sync
+        + 'static,
+        done: impl FnOnce(Answer<T>) + Send + 'static,
+    ) {
+        let (write, file) = match (self.write_policy(), self.handles.file(handle)) {
+            (Ok(write), Some(file)) => (write, file),
+            (Err(errno), _) => return done(Err(errno)),
+            (_, None) => return done(Err(Errno::BADF)),
+        };
+        let Some(writer) = file.writer else { return done(Err(Errno::BADF)) };
+        let Some(under_way) = file.inode.unsettled.begin() else {
+            return done(Err(Errno::IO));
+        };
+        let now = Instant::now();
+        if exclusive && writer.is_to_note(now, write.lag / NOTES) {
+            self.note_inode(file.ino);
+        }
+        let identity = who.map_or_else(|| writer.who.clone(), |who| who.identity());
+        let once = self.once(write, Lane::Read, &identity);
+        let (gate, target) = (Arc::clone(&file.inode.gate), Arc::clone(&writer.file));
+        let op = move |backend: &dyn Backend| {
+            let _still = &under_way;
+            let _alone = exclusive.then(|| gate.write());
+            change(&*target, backend)
+        };
+        let inode = file.inode;
+        self.caller.call_once(once, op, move |answer| {
+            if matches!(answer, Err(BackendError::Late)) {
+                inode.unsettled.give_up();
+                writer.fails(BackendError::Late.into());
+            }
+            done(answer.map_err(Errno::from));
+        });
+    }
+
+    /// Writes; says how many bytes.
+    pub fn write(
+        self: &Arc<Self>,
+        handle: u64,
+        request: WriteRequest,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let WriteRequest { offset, data, append, who } = request;
+        // Taken out, so that it is not kept longer than it takes.
+        let data = Mutex::new(Some(data));
+        let write = move |file: &dyn BackendFile, _: &dyn Backend| {
+            let data = data.lock().take().unwrap_or_default();
+            file.change(&FileChange::Write { offset, data: &data, append })
+        };
+        let fs = Arc::clone(self);
+        self.change_file(handle, true, who, write, move |answer| {
+            if let Ok(bytes) = answer {
+                count(&fs.counters.writes);
+                fs.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            } else {
+                count(&fs.counters.write_errors);
+            }
+            done(answer);
+        });
+    }
+
+    /// fallocate(2)
+    pub fn allocate(
+        self: &Arc<Self>,
+        handle: u64,
+        range: ByteRange,
+        mode: u32,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
+            let (offset, len) = (range.start, range.len());
+            file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
+        };
+        self.change_file(handle, true, None, allocate, done);
+    }
+
+    /// copy_file_range(2), from and to open files; says how many bytes.
+    pub fn copy(
+        self: &Arc<Self>,
+        (from, range): (u64, ByteRange),
+        (to, at): (u64, u64),
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let (write, source) = match (self.write_policy(), self.handles.file(from)) {
+            (Ok(write), Some(source)) => (write, source),
+            (Err(errno), _) => return done(Err(errno)),
+            (_, None) => return done(Err(Errno::BADF)),
+        };
+        let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
+            let source = source.on_writer(write.replica, backend)?;
+            let (offset, len) = (range.start, range.len());
+            source.change(&FileChange::Copy { offset, to: file, at, len })
+        };
+        self.change_file(to, true, None, copy, done);
+    }
+
+    /// fsync(2), or fdatasync(2).
+    pub fn sync(
+        self: &Arc<Self>,
+        handle: u64,
+        data_only: bool,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        self.settle(handle, FileChange::Sync { data_only }, done);
+    }
+
+    /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.
+    pub fn flush(
+        self: &Arc<Self>,
+        handle: u64,
+        owner: super::LockOwner,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let fs = Arc::clone(self);
+        // First the data, as on NFS: who gets the lock next is to see them.
+        self.settle(handle, FileChange::Flush, move |answer| {
+            fs.give_up_locks(file.ino, owner, move || done(answer));
+        });
+    }
+
+    /// Has everything written so far brought to where it is to be safe; says what
+    /// became of changes before.
+    fn settle(
+        self: &Arc<Self>,
+        handle: u64,
+        how: FileChange<'static>,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let Some(writer) = file.writer else { return done(Ok(())) };
+        if let Some(errno) = writer.trouble() {
+            return done(Err(errno));
+        }
+        let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
+        self.change_file(handle, false, None, settle, done);
+    }
+
+    /// Reads a file that is being written.
+    pub(super) fn read_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        range: ByteRange,
+        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
+    ) {
+        let gate = Arc::clone(&file.inode.gate);
+        let read = move |file: &dyn BackendFile| {
+            let _together = gate.read();
+            let mut bytes = vec![0; range.len() as usize];
+            let mut filled = 0;
+            while filled < bytes.len() {
+                match file.read_at(range.start + filled as u64, &mut bytes[filled..])? {
+                    0 => break,
+                    n => filled += n,
+                }
+            }
+            bytes.truncate(filled);
+            Ok(bytes)
+        };
+        let fs = Arc::clone(self);
+        self.on_written(file, through, Lane::Read, read, move |answer: Answer<Vec<u8>>| {
+            match &answer {
+                Ok(bytes) => {
+                    count(&fs.counters.reads);
+                    let delivered = &fs.counters.bytes_delivered;
+                    delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                }
+                Err(_) => count(&fs.counters.read_errors),
+            }
+            done(answer.map(ReadData::own));
+        });
+    }
+
+    /// The next data or hole of a file that is being written.
+    pub(super) fn seek_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        offset: u64,
+        to: SeekTo,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let seek = move |file: &dyn BackendFile| file.seek(offset, to);
+        self.on_written(file, through, Lane::Metadata, seek, done);
+    }
+
+    /// Looks into a file that is being written, where it is.
+    fn on_written<T: Send + 'static>(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        lane: Lane,
+        op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Answer<T>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        let mut once = self.once(write, lane, file.inode.current().who());
+        once.deadline = self.policy.deadline;
+        let look = move |backend: &dyn Backend| match &through {
+            Some(writer) => op(&*writer.file),
+            None => op(&*file.inode.current().as_it_is(write.replica, backend)?),
+        };
+        self.caller.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
+    }
+}
+
+impl FileHandle {
+    /// The file as the write replica has it. Blocks.
+    fn on_writer(
+        &self,
+        replica: crate::volume::ReplicaId,
+        backend: &dyn Backend,
+    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
+        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
+        match own.into_iter().find(|writer| writer.readable) {
+            Some(writer) => Ok(Arc::clone(&writer.file)),
+            None => self.inode.current().as_it_is(replica, backend),
+        }
+    }
+}

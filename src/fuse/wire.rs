@@ -1,0 +1,200 @@
+//! What the FUSE protocol has numbers for, in fanfs's terms and back.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+
+use crate::backend::{
+    Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, SetTime, SyncMode, Timestamp, WriteOpen,
+};
+use crate::fs::{Entry, Ino};
+
+/// The permission bits of a mode, set-id and sticky bits included.
+pub(super) const PERMISSIONS: u32 = 0o7777;
+
+/// As many bytes as the reply to a copy can speak of, in whole pages.
+pub(super) const LARGEST_COPY: u64 = 0xffff_f000;
+
+/// Flags of open(2), as the kernel passes them on.
+pub(super) const APPEND: i32 = nix::libc::O_APPEND;
+
+/// The kernel's own flag for a file that it opens to run it (`__FMODE_EXEC`).
+pub(super) const TO_RUN: i32 = 0x20;
+
+fn time((seconds, nanos): Timestamp) -> SystemTime {
+    let whole = Duration::from_secs(seconds.unsigned_abs());
+    let start =
+        if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
+    start.and_then(|t| t.checked_add(Duration::from_nanos(nanos.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+pub(super) fn kind(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+/// A device number as the FUSE protocol has it: the kernel's `new_encode_dev`.
+fn device((major, minor): (u32, u32)) -> u32 {
+    (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
+}
+
+pub(super) fn attributes(entry: &Entry) -> FileAttr {
+    let attr = &entry.attr;
+    FileAttr {
+        ino: INodeNo(entry.ino.0),
+        size: attr.size,
+        blocks: attr.blocks,
+        atime: time(attr.atime),
+        mtime: time(attr.mtime),
+        ctime: time(attr.ctime),
+        crtime: UNIX_EPOCH,
+        kind: kind(attr.kind),
+        perm: attr.perm,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: device(attr.rdev),
+        blksize: attr.blksize,
+        flags: 0,
+    }
+}
+
+pub(super) fn nothing_but_a_directory(number: Ino) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number.0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::Directory,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// How to open a file with these flags of open(2), `perm` where it may be made;
+/// `None` for one that is only to be read.
+pub(super) fn write_open(flags: i32, perm: Option<NewPerm>) -> Option<WriteOpen> {
+    let access = match flags & nix::libc::O_ACCMODE {
+        nix::libc::O_WRONLY => OpenAccess::Write,
+        nix::libc::O_RDWR => OpenAccess::Both,
+        _ => OpenAccess::Read,
+    };
+    let truncate = flags & nix::libc::O_TRUNC != 0;
+    if access == OpenAccess::Read && !truncate && perm.is_none() {
+        return None;
+    }
+    let has = |flag: i32| flags & flag == flag;
+    let sync = match () {
+        () if has(nix::libc::O_SYNC) => SyncMode::All,
+        () if has(nix::libc::O_DSYNC) => SyncMode::Data,
+        () => SyncMode::No,
+    };
+    let create = perm.map(|perm| Create { exclusive: has(nix::libc::O_EXCL), perm });
+    Some(WriteOpen { access, truncate, sync, create })
+}
+
+/// What mknod(2) and its like ask for.
+pub(super) fn new_perm(mode: u32, umask: u32) -> NewPerm {
+    NewPerm { perm: mode & PERMISSIONS, umask: umask & 0o777 }
+}
+
+/// The kind of object that a mode speaks of.
+pub(super) fn kind_of(mode: u32) -> Option<FileKind> {
+    Some(match mode & nix::libc::S_IFMT {
+        0 | nix::libc::S_IFREG => FileKind::Regular,
+        nix::libc::S_IFDIR => FileKind::Directory,
+        nix::libc::S_IFLNK => FileKind::Symlink,
+        nix::libc::S_IFIFO => FileKind::Fifo,
+        nix::libc::S_IFSOCK => FileKind::Socket,
+        nix::libc::S_IFCHR => FileKind::CharDevice,
+        nix::libc::S_IFBLK => FileKind::BlockDevice,
+        _ => return None,
+    })
+}
+
+/// Major and minor of a device number as the protocol has it.
+pub(super) fn numbers(device: u32) -> (u32, u32) {
+    ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & !0xff))
+}
+
+/// A time to be set.
+pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+    let time = match time {
+        TimeOrNow::Now => return SetTime::Now,
+        TimeOrNow::SpecificTime(time) => time,
+    };
+    SetTime::At(match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => (after.as_secs() as i64, after.subsec_nanos()),
+        Err(before) => {
+            // Whole seconds are rounded down, and nanoseconds count up from there.
+            let before = before.duration();
+            match before.subsec_nanos() {
+                0 => (-(before.as_secs() as i64), 0),
+                nanos => (-(before.as_secs() as i64) - 1, 1_000_000_000 - nanos),
+            }
+        }
+    })
+}
+
+/// A lock of this type of fcntl(2) on these bytes, the last one included.
+pub(super) fn lock(kind: i32, start: u64, end: u64) -> Option<Lock> {
+    let kind = match kind {
+        nix::libc::F_RDLCK => LockKind::Shared,
+        nix::libc::F_WRLCK => LockKind::Exclusive,
+        nix::libc::F_UNLCK => LockKind::None,
+        _ => return None,
+    };
+    Some(Lock { kind, start, end })
+}
+
+/// The type of fcntl(2) of a lock.
+pub(super) fn lock_number(kind: LockKind) -> i32 {
+    match kind {
+        LockKind::Shared => nix::libc::F_RDLCK,
+        LockKind::Exclusive => nix::libc::F_WRLCK,
+        LockKind::None => nix::libc::F_UNLCK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive_the_protocol() {
+        for numbers_of in [(0, 0), (8, 1), (259, 70_000), (0xfff, 0xf_ffff)] {
+            assert_eq!(numbers(device(numbers_of)), numbers_of);
+        }
+    }
+
+    #[test]
+    fn times_before_the_epoch_are_themselves() {
+        for stamp in [(0, 0), (1, 5), (-1, 0), (-1, 999_999_999), (-5, 1), (1 << 33, 7)] {
+            assert_eq!(set_time(TimeOrNow::SpecificTime(time(stamp))), SetTime::At(stamp));
+        }
+    }
+
+    #[test]
+    fn only_what_may_change_something_is_opened_to_write() {
+        assert_eq!(write_open(nix::libc::O_RDONLY, None), None);
+        let how =
+            write_open(nix::libc::O_WRONLY | nix::libc::O_TRUNC | nix::libc::O_SYNC, None).unwrap();
+        assert_eq!((how.access, how.truncate, how.sync), (OpenAccess::Write, true, SyncMode::All));
+        assert!(write_open(nix::libc::O_RDONLY | nix::libc::O_TRUNC, None).is_some());
+    }
+}

@@ -1,0 +1,241 @@
+//! What POSIX promises to those who write, through real mounts that can be written.
+//!
+//! Foreign suites and programs, and tests of our own for what those leave out:
+//! permissions, consistency, locks. All are functions over directories, so that
+//! they can be tried on others: on plain ones below, which must agree with
+//! themselves, on some that are wrong, which must be found out, and on those of a
+//! lab ([`given`]).
+//!
+//! Needs root, and the programs that `.ci/run` installs; what is missing is skipped
+//! with a note, and is an error where the variable CI is set.
+
+#[path = "posix/consistency.rs"]
+mod consistency;
+#[path = "posix/fsx.rs"]
+mod fsx;
+#[path = "posix/given.rs"]
+mod given;
+#[path = "posix/locks.rs"]
+mod locks;
+#[path = "posix/own_writes.rs"]
+mod own_writes;
+#[path = "posix/permissions.rs"]
+mod permissions;
+#[path = "posix/pjdfstest.rs"]
+mod pjdfstest;
+#[path = "posix/programs.rs"]
+mod programs;
+#[path = "posix/python.rs"]
+mod python;
+#[path = "posix/reader.rs"]
+mod reader;
+#[path = "fuse/recorder.rs"]
+#[allow(dead_code, reason = "what tests/fuse.rs alone asks of it")]
+mod recorder;
+#[path = "fuse/rig.rs"]
+#[allow(dead_code, reason = "what tests/fuse.rs alone asks of it")]
+mod rig;
+#[path = "posix/stamp.rs"]
+mod stamp;
+#[path = "posix/tool.rs"]
+mod tool;
+#[path = "posix/tree.rs"]
+mod tree;
+#[path = "posix/writer.rs"]
+mod writer;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rig::{Rig, Setup};
+
+const KERNEL: &str = "cache = \"kernel\"";
+const DIRECT: &str = "cache = \"direct\"";
+
+/// A volume that can be written, over `replicas` views of one directory.
+fn volume(replicas: usize, read: &'static str) -> Rig {
+    let room = rig::tree();
+    rig::mount(room, &Setup { replicas, read, write: true, plain: true, ..Setup::default() })
+}
+
+/// Runs `test` in a volume of three replicas, unless `program` is missing; nothing
+/// is left open or under way after it.
+fn with(program: &str, test: impl FnOnce(&Path)) {
+    if tool::installed(program) {
+        let rig = volume(3, "");
+        test(&rig.at(""));
+        rig.expect_quiet();
+        rig.end();
+    }
+}
+
+#[test]
+fn no_case_of_pjdfstest_fails_that_the_backing_passes() {
+    if !tool::installed("pjdfstest") {
+        return;
+    }
+    let (one, three) = (volume(1, ""), volume(3, ""));
+    let backing = pjdfstest::run(&one.source(0, ""));
+    let (by_one, by_three) = (pjdfstest::run(&one.at("")), pjdfstest::run(&three.at("")));
+    let columns = [("backing", &backing), ("fanfs x1", &by_one), ("fanfs x3", &by_three)];
+    pjdfstest::print_table(&columns);
+    for (name, outcomes) in &columns[1..] {
+        let mut lost = pjdfstest::lost(&backing, outcomes);
+        lost.retain(|case| !pjdfstest::SKIPPED_ON_FUSE.iter().any(|(skipped, _)| case == skipped));
+        assert!(lost.is_empty(), "pass on the backing and not on {name}: {lost:#?}");
+    }
+    assert!(backing.len() > 350, "only {} cases", backing.len());
+}
+
+/// `FANFS_FSX=1000000` for a long run: so many operations of ten seeds in each volume.
+#[test]
+fn fsx_finds_what_it_wrote() {
+    if !tool::installed("fsx") {
+        return;
+    }
+    let long = std::env::var("FANFS_FSX").ok().map(|operations| operations.parse().unwrap());
+    for replicas in [1, 3] {
+        for (seed, cache) in [(1, KERNEL), (2, DIRECT)] {
+            let rig = volume(replicas, cache);
+            let run = |seed, operations| {
+                fsx::run(&rig.at(""), &rig.source(0, ""), operations, seed);
+            };
+            match long {
+                None => run(seed, 25_000),
+                Some(operations) => (1..=10).for_each(|seed| {
+                    run(seed, operations);
+                    println!("{replicas} replicas, {cache}: seed {seed}, {operations} operations");
+                }),
+            }
+            rig.expect_quiet();
+        }
+    }
+}
+
+#[test]
+fn fio_verifies_what_it_wrote() {
+    with("fio", programs::fio);
+}
+
+#[test]
+fn stress_ng_finds_no_fault() {
+    with("stress-ng", programs::stress);
+}
+
+#[test]
+fn git_keeps_a_repository() {
+    with("git", programs::git);
+}
+
+#[test]
+fn cargo_finds_a_second_build_fresh() {
+    with("cargo", programs::cargo);
+}
+
+#[test]
+fn sqlite_sees_no_half_transactions() {
+    with("sqlite3", programs::sqlite);
+}
+
+#[test]
+fn tar_brings_a_tree_back() {
+    with("tar", programs::tar);
+}
+
+#[test]
+fn cp_keeps_everything_with_its_holes() {
+    with("cp", programs::cp);
+}
+
+#[test]
+fn permissions_are_those_of_the_replica() {
+    let rig = volume(3, "");
+    let dirs = ["direct", "mounted"].map(|name| rig.source(0, name));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let (direct, mounted) = (rig.source(0, "direct"), rig.at("mounted"));
+    permissions::expect_same((&direct, &direct), (&mounted, &rig.source(0, "mounted")), &[]);
+}
+
+/// `FANFS_READS=1000000` for a long run.
+#[test]
+fn readers_see_what_was_written_before_they_opened_it() {
+    let reads = std::env::var("FANFS_READS").map_or(50_000, |reads| reads.parse().unwrap());
+    for cache in [KERNEL, DIRECT] {
+        let rig = volume(3, cache);
+        // Pages of the kernel's cache tear, as on other file systems.
+        let setup = consistency::Setup {
+            reads,
+            may_tear: cache == KERNEL,
+            ..consistency::Setup::of(&rig.at(""))
+        };
+        let report = consistency::attempt(&setup).unwrap_or_else(|wrong| panic!("{wrong}"));
+        println!("{cache}: {report:?}");
+        assert!(report.passes > 50 && report.quiet > 50, "{report:?}");
+        assert!(report.at_rest > 1000 && report.by_old_handles > 10, "{report:?}");
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn an_open_handle_sees_a_write_at_once() {
+    for cache in [KERNEL, DIRECT] {
+        assert!(own_writes::run(&volume(3, cache).at("")), "memory was not mapped");
+    }
+}
+
+#[test]
+fn locks_exclude_each_other_through_the_mount_and_beside_it() {
+    let rig = volume(3, "");
+    locks::run(&rig.at(""), &rig.source(0, ""));
+    rig.expect_quiet();
+}
+
+/// Two directories of one file system.
+fn two() -> (tempfile::TempDir, [PathBuf; 2]) {
+    let room = tempfile::Builder::new().prefix("fanfs-test-").tempdir().unwrap();
+    let dirs = ["a", "b"].map(|name| room.path().join(name));
+    dirs.iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    (room, dirs)
+}
+
+#[test]
+fn two_plain_directories_have_the_same_permissions() {
+    let (_room, [a, b]) = two();
+    permissions::expect_same((&a, &a), (&b, &b), &[]);
+}
+
+/// Copies every file that has changed, a little later and as a whole.
+fn follow(from: &Path, to: &Path, over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        for entry in fs::read_dir(from).unwrap().map_while(Result::ok) {
+            // One that is replaced meanwhile is there next time.
+            let Ok(content) = fs::read(entry.path()) else { continue };
+            fs::write(to.join("next"), content).unwrap();
+            fs::rename(to.join("next"), to.join(entry.file_name())).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn readers_of_a_copy_that_lags_are_found_out() {
+    let (_room, [a, b]) = two();
+    for size in ["4096", "307200", "5242880"] {
+        fs::write(b.join(format!("stamped-{size}")), "").unwrap();
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| follow(&a, &b, &over));
+        let setup = consistency::Setup {
+            read: b.clone(),
+            at_once: false,
+            rest: Duration::from_millis(3),
+            ..consistency::Setup::of(&a)
+        };
+        let found = consistency::attempt(&setup);
+        over.store(true, Ordering::Relaxed);
+        println!("{}", found.expect_err("nobody noticed that the copy lags"));
+    });
+}

@@ -1,0 +1,94 @@
+//! Who may do what: thousands of small cases, done on a replica's own directory
+//! and on the mount, that must come out alike.
+//!
+//! The cases are those of `permissions.py`, which can be run by hand as well. It
+//! becomes each user in turn, so it needs root.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::python::{self, Python};
+
+/// Which of the cases are done, about one in so many: a few seconds' worth. All
+/// of them (74,000) with `FANFS_EVERY=1`.
+const EVERY: &str = "12";
+
+/// What came of each case in both directories.
+pub(crate) struct Compared {
+    pub(crate) cases: usize,
+    /// One line for each case that came out differently.
+    pub(crate) differences: Vec<String>,
+}
+
+/// An empty directory, and the same one as it is where root may do everything:
+/// through this the cases are built and looked at afterwards. Both may be one path.
+pub(crate) type Place<'a> = (&'a Path, &'a Path);
+
+/// Goes through the cases in `oracle` and in `mount`, two directories of the same
+/// backing. Nothing is returned where there is no root, or no Python.
+///
+/// Operations named in `except` may come out differently: what the mount does not
+/// offer, and says so.
+pub(crate) fn compare(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) -> Option<Compared> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: becoming other users needs root");
+        return None;
+    }
+    let python = python::find()?;
+    let right = outcomes(python, oracle);
+    let got = outcomes(python, mount);
+    assert!(right.keys().eq(got.keys()), "the two runs had different cases");
+    // Where nothing is allowed, everything is alike.
+    let allowed = right.values().filter(|is| is["result"].as_str().unwrap().starts_with("ok"));
+    assert!(allowed.count() > right.len() / 3, "hardly anything was allowed");
+    let excepted = |case: &str| except.contains(&case.split(" | ").nth(1).unwrap());
+    let differences = right
+        .iter()
+        .filter(|(case, is)| got[*case] != **is && !excepted(case))
+        .map(|(case, is)| difference(case, is, &got[case]))
+        .collect();
+    Some(Compared { cases: right.len(), differences })
+}
+
+/// The same, which must come out alike; prints every difference.
+pub(crate) fn expect_same(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) {
+    let Some(compared) = compare(oracle, mount, except) else { return };
+    compared.differences.iter().for_each(|line| println!("{line}"));
+    let (differ, cases) = (compared.differences.len(), compared.cases);
+    assert!(cases >= 3000, "only {cases} cases");
+    assert!(differ == 0, "{differ} of {cases} cases came out differently");
+    println!("{cases} cases came out alike");
+}
+
+fn outcomes(python: Python, (dir, build): Place<'_>) -> BTreeMap<String, Value> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posix/permissions.py");
+    let every = std::env::var("FANFS_EVERY").unwrap_or_else(|_| EVERY.to_owned());
+    let mut command = Command::new(python.0);
+    command.arg(script).arg(dir).arg("--build").arg(build).args(["--every", &every]);
+    let ended = command.output().unwrap();
+    let (out, err) = (String::from_utf8(ended.stdout).unwrap(), ended.stderr);
+    let err = String::from_utf8_lossy(&err);
+    assert!(ended.status.success(), "in {}: {err}", dir.display());
+    let parsed = out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    parsed.map(|case| (case["case"].as_str().unwrap().to_owned(), case)).collect()
+}
+
+/// Only what differs, of the names in the case's directory too.
+fn difference(case: &str, right: &Value, got: &Value) -> String {
+    let mut line = case.to_owned();
+    if right["result"] != got["result"] {
+        line += &format!("\n    result {}, should be {}", got["result"], right["result"]);
+    }
+    for view in ["state", "seen"] {
+        let (right, got) = (&right[view], &got[view]);
+        let names = right.as_object().unwrap().keys().chain(got.as_object().unwrap().keys());
+        let names: std::collections::BTreeSet<_> = names.collect();
+        for name in names.into_iter().filter(|name| right[*name] != got[*name]) {
+            line += &format!("\n    {view} of {name} {}, should be {}", got[name], right[name]);
+        }
+    }
+    line
+}
