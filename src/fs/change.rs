@@ -27,6 +27,10 @@ use crate::read::OpenFile;
 use crate::telemetry::counters::count;
 use crate::volume::ReplicaId;
 
+/// When there will have been so many changes, what was just made here may be out of
+/// date. To refuse it would be to have the kernel make it once more.
+pub(super) const MADE_HERE: u64 = u64::MAX;
+
 /// `RENAME_EXCHANGE` of renameat2(2).
 const EXCHANGE: u32 = 2;
 
@@ -79,7 +83,7 @@ impl Fs {
         let change = change(path.clone());
         let is_dir = matches!(change, Change::MakeDir { .. });
         self.note_name(&dir);
-        let (fs, name, asked) = (Arc::clone(self), name.to_owned(), self.now());
+        let (fs, name) = (Arc::clone(self), name.to_owned());
         self.caller.call_once(
             self.once(write, Lane::Metadata, &who.identity()),
             move |backend| made(backend, &change),
@@ -89,7 +93,7 @@ impl Fs {
                     fs.note(&path, Reach::Tree);
                 }
                 count(&fs.counters.changes);
-                let enter = |attr| fs.enter(parent, &name, write.replica, &attr, asked);
+                let enter = |attr| fs.enter(parent, &name, write.replica, &attr, MADE_HERE);
                 done(answer.map_err(Errno::from).and_then(enter));
             },
         );
@@ -325,13 +329,18 @@ impl Fs {
             return done(Err(Errno::IO));
         };
         let (gate, me) = (Arc::clone(&inode.gate), who.clone());
+        let is_to_write = attributes == SetAttr::default() && inode.any_writer().is_some();
         let set = move |backend: &dyn Backend| {
             let _still = &under_way;
             let file = file(backend)?;
             let _alone = gate.write();
             // Finding the file may have been done in another's name.
             me.take_on()?;
-            file.change(&FileChange::Set(attributes))?;
+            match file.change(&FileChange::Set(attributes)) {
+                // Who is about to write: see `set_attributes`.
+                Err(BackendError::Os(rustix::io::Errno::PERM)) if is_to_write => {}
+                set => drop(set?),
+            }
             file.attr()
         };
         let (fs, asked) = (Arc::clone(self), self.one_more());

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::open::Opened;
 use super::written::Writer;
@@ -116,7 +117,6 @@ impl Fs {
         self.recent.note(&dir, super::recent::Reach::Names, Instant::now());
         let once = self.once(write, Lane::Metadata, &identity);
         let (fs, name, at) = (Arc::clone(self), name.to_owned(), path.clone());
-        let asked = self.now();
         self.caller.call_once(
             once,
             move |backend| backend.open_to_write(&at, &how),
@@ -124,7 +124,7 @@ impl Fs {
                 fs.recent.note(&dir, super::recent::Reach::Names, Instant::now());
                 count(&fs.counters.changes);
                 let enter = |opened: OpenedToWrite| {
-                    let entry = fs.enter(parent, &name, write.replica, &opened.attr, asked)?;
+                    let entry = fs.enter(parent, &name, write.replica, &opened.attr, MADE_HERE)?;
                     match fs.begin_writing(&identity, entry.ino, path, opened) {
                         Ok((handle, ..)) => {
                             Ok(Created { entry, opened: fs.opened_to_write(handle) })
