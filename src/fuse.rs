@@ -9,7 +9,9 @@
 //! whoever has the answer; a reply that is dropped is answered with EIO.
 
 mod adapter;
+mod answers;
 mod attach;
+mod features;
 mod kernel;
 mod opening;
 mod reply;

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use fuser::{FileHandle, FopenFlags, ReplyOpen};
 
-use super::adapter::errno;
+use super::answers::errno;
 use crate::fs::{Answer, Caching, Lent, OpenReply, Opened};
 
 /// The reply to an open.

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 use crate::backend::{
-    Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, SetTime, SyncMode, Timestamp, WriteOpen,
+    Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, SeekTo, SetTime, SyncMode, Timestamp,
+    WriteOpen,
 };
 use crate::fs::{Entry, Ino};
 
@@ -106,6 +107,16 @@ pub(super) fn write_open(flags: i32, perm: Option<NewPerm>) -> Option<WriteOpen>
     };
     let create = perm.map(|perm| Create { exclusive: has(nix::libc::O_EXCL), perm });
     Some(WriteOpen { access, truncate, sync, create })
+}
+
+/// What lseek(2) looks for, and from where; `None` for what the kernel does itself.
+pub(super) fn seek_to(whence: i32, offset: i64) -> Option<(SeekTo, u64)> {
+    let to = match whence {
+        nix::libc::SEEK_DATA => SeekTo::Data,
+        nix::libc::SEEK_HOLE => SeekTo::Hole,
+        _ => return None,
+    };
+    Some((to, u64::try_from(offset).ok()?))
 }
 
 /// What mknod(2) and its like ask for.

@@ -1,0 +1,157 @@
+//! fanfs's answers as fuser's replies.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use fuser::{
+    FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr,
+};
+
+use super::opening;
+use super::wire::{attributes, kind, lock_number, nothing_but_a_directory};
+use crate::backend::{Lock, StatFs};
+use crate::fs::{Answer, Created, Entry, Errno, Fs, Ino, Listing, PlusPage};
+
+pub(super) fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw())
+}
+
+pub(super) fn generation(entry: &Entry) -> Generation {
+    Generation(entry.generation)
+}
+
+pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: Answer<Entry>) {
+    match answer {
+        Ok(entry) => reply.entry(&ttl, &attributes(&entry), generation(&entry)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_empty(reply: ReplyEmpty, answer: Answer<()>) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to GETXATTR or LISTXATTR, which first ask how large the answer is.
+pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, answer: Answer<Vec<u8>>) {
+    match answer {
+        Err(error) => reply.error(errno(error)),
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(errno(Errno::RANGE)),
+        Ok(value) => reply.data(&value),
+    }
+}
+
+pub(super) fn fill(fs: &Fs, listing: &Listing, offset: u64, mut reply: ReplyDirectory) {
+    for (number, next, name) in listing.dots(offset) {
+        if reply.add(INodeNo(number.0), next, FileType::Directory, name) {
+            return reply.ok();
+        }
+    }
+    let first = offset.saturating_sub(2);
+    for (i, entry) in listing.entries.iter().enumerate().skip(first as usize) {
+        let number = fs.listed_number(listing.ino, entry);
+        if reply.add(INodeNo(number.0), i as u64 + 3, kind(entry.kind), &entry.name) {
+            break;
+        }
+    }
+    reply.ok();
+}
+
+pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, answer: Answer<Entry>) {
+    match answer {
+        Ok(entry) => reply.attr(&ttl, &attributes(&entry)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies how many bytes were written; no request is larger than 4 GiB.
+pub(super) fn reply_written(reply: ReplyWrite, answer: Answer<u64>) {
+    match answer {
+        Ok(bytes) => reply.written(bytes as u32),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to GETLK; whose the lock is, nobody says.
+pub(super) fn reply_lock(reply: ReplyLock, answer: Answer<Lock>) {
+    match answer {
+        Ok(found) => reply.locked(found.start, found.end, lock_number(found.kind), 0),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_link(reply: ReplyData, answer: Answer<OsString>) {
+    match answer {
+        Ok(target) => reply.data(target.as_bytes()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_dir(reply: ReplyOpen, answer: Answer<u64>) {
+    match answer {
+        Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_offset(reply: ReplyLseek, answer: Answer<u64>) {
+    match answer {
+        Ok(found) => reply.offset(found as i64),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_stat_fs(reply: ReplyStatfs, answer: Answer<StatFs>) {
+    match answer {
+        Ok(s) => reply
+            .statfs(s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to CREATE: an entry and an open file in one.
+pub(super) fn reply_created(reply: ReplyCreate, ttl: Duration, answer: Answer<Created>) {
+    match answer {
+        Ok(Created { entry, opened }) => {
+            let (attr, generation) = (attributes(&entry), generation(&entry));
+            let flags = opening::flags(&opened, true);
+            reply.created(&ttl, &attr, generation, FileHandle(opened.handle), flags);
+        }
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to READDIRPLUS with as much as fits. What is in the reply the kernel
+/// knows once more.
+pub(super) fn fill_plus(
+    fs: &Fs,
+    dir: Ino,
+    page: PlusPage,
+    offset: u64,
+    ttl: Duration,
+    mut reply: ReplyDirectoryPlus,
+) {
+    for (number, next, name) in page.dots(offset) {
+        // The kernel takes the name and the number and looks no further.
+        let attr = nothing_but_a_directory(number);
+        if reply.add(attr.ino, next, name, &ttl, &attr, Generation(0)) {
+            return reply.ok();
+        }
+    }
+    for plus in page.entries {
+        let Some(entry) = fs.entry(dir, &plus) else { continue };
+        let attr = attributes(&entry);
+        let generation = generation(&entry);
+        if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, generation) {
+            break;
+        }
+        fs.accept(dir, &plus);
+    }
+    reply.ok();
+}
