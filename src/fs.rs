@@ -181,9 +181,24 @@ impl Fs {
     }
 
     fn spot(&self, path: &Path) -> Spot {
-        let only = self.policy.write.filter(|_| self.recent.covers(path, Instant::now()));
-        let only = only.map(|write| write.replica);
-        Spot::new(path, self.reader.locator().pin(path), only)
+        let spot = Spot::new(path, self.reader.locator().pin(path));
+        let now = Instant::now();
+        match self.policy.write {
+            Some(write) if self.recent.covers(path, now) => spot.only(write.replica),
+            Some(write) if self.recent.covers_listing(path, now) => spot.first(write.replica),
+            _ => spot,
+        }
+    }
+
+    /// The same for what is in the directory `path`.
+    fn listing_spot(&self, path: &Path) -> Spot {
+        let spot = self.spot(path);
+        match self.policy.write {
+            Some(write) if self.recent.covers_listing(path, Instant::now()) => {
+                spot.only(write.replica)
+            }
+            _ => spot,
+        }
     }
 
     /// The same for the path of an inode, which may have been changed by another.

@@ -23,3 +23,5 @@ mod recorder;
 mod rig;
 #[path = "fuse/small.rs"]
 mod small;
+#[path = "fuse/writes.rs"]
+mod writes;

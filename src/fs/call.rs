@@ -67,19 +67,26 @@ pub(super) struct Spot {
     pin: Option<Pin>,
     /// The one replica that knows.
     only: Option<ReplicaId>,
+    /// The one that knows best.
+    first: Option<ReplicaId>,
 }
 
 impl Spot {
-    /// A call about `path`, which `pin` pins, and which `only` knows about.
-    pub(super) fn new(path: &Path, pin: Option<Pin>, only: Option<ReplicaId>) -> Self {
+    /// A call about `path`, which `pin` pins.
+    pub(super) fn new(path: &Path, pin: Option<Pin>) -> Self {
         let mut hasher = DefaultHasher::new();
         path.as_os_str().hash(&mut hasher);
-        Self { affinity: hasher.finish(), pin, only }
+        Self { affinity: hasher.finish(), pin, only: None, first: None }
     }
 
     /// The same call, which `replica` alone knows about.
     pub(super) fn only(self, replica: ReplicaId) -> Self {
         Self { only: Some(replica), ..self }
+    }
+
+    /// The same call, which `replica` is asked before all others.
+    pub(super) fn first(self, replica: ReplicaId) -> Self {
+        Self { first: Some(replica), ..self }
     }
 }
 
@@ -301,11 +308,8 @@ impl Caller {
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        let mut order = self.order(spot);
-        if let Some(first) = first {
-            order.retain(|id| *id != first);
-            order.insert(0, first);
-        }
+        let spot = first.map_or(spot, |first| spot.first(first));
+        let order = self.order(spot);
         self.call_in_order(order, spot, rights, op, done);
     }
 
@@ -351,6 +355,15 @@ impl Caller {
         if let Some(only) = spot.only {
             return vec![only];
         }
+        let mut order = self.usual_order(spot);
+        if let Some(first) = spot.first {
+            order.retain(|id| *id != first);
+            order.insert(0, first);
+        }
+        order
+    }
+
+    fn usual_order(&self, spot: Spot) -> Vec<ReplicaId> {
         let usable = self.reader.usable();
         let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);

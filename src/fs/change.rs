@@ -48,9 +48,10 @@ impl Fs {
         self.recent.note(path, reach, Instant::now());
     }
 
-    /// A name in the directory `dir` is changed.
-    fn note_name(&self, dir: &Path) {
-        self.note(dir, Reach::Names);
+    /// A name is changed, and with it the directory that it is in.
+    pub(super) fn note_name(&self, path: &Path, reach: Reach) {
+        self.note(path, reach);
+        self.note(path.parent().unwrap_or(Path::new("")), Reach::Listing);
     }
 
     /// Data or attributes of an inode are changed: whatever names it has show
@@ -60,7 +61,7 @@ impl Fs {
         for path in &paths {
             self.recent.note(path, Reach::Itself, now);
             if let Some(dir) = path.parent() {
-                self.recent.note(dir, Reach::Itself, now);
+                self.recent.note(dir, Reach::Listing, now);
             }
         }
         self.recent.note_inode(ino, now);
@@ -82,16 +83,14 @@ impl Fs {
         let path = dir.join(name);
         let change = change(path.clone());
         let is_dir = matches!(change, Change::MakeDir { .. });
-        self.note_name(&dir);
+        let reach = if is_dir { Reach::Tree } else { Reach::Itself };
+        self.note_name(&path, reach);
         let (fs, name) = (Arc::clone(self), name.to_owned());
         self.caller.call_once(
             self.once(write, Lane::Metadata, &who.identity()),
             move |backend| made(backend, &change),
             move |answer| {
-                fs.note_name(&dir);
-                if is_dir {
-                    fs.note(&path, Reach::Tree);
-                }
+                fs.note_name(&path, reach);
                 count(&fs.counters.changes);
                 let enter = |attr| fs.enter(parent, &name, write.replica, &attr, MADE_HERE);
                 done(answer.map_err(Errno::from).and_then(enter));
@@ -140,7 +139,8 @@ impl Fs {
             false => Change::Unlink { path: path.clone() },
         };
         let ino = self.inodes.lock().named(parent, name);
-        self.note_name(&dir);
+        let reach = if is_dir { Reach::Tree } else { Reach::Itself };
+        self.note_name(&path, reach);
         let open = ino.and_then(|ino| self.handles.inode(ino));
         let (identity, at) = (who.identity(), path.clone());
         let once = self.once(write, Lane::Metadata, &identity);
@@ -151,10 +151,7 @@ impl Fs {
         };
         let (fs, name) = (Arc::clone(self), name.to_owned());
         self.caller.call_once(once, remove, move |answer| {
-            fs.note_name(&dir);
-            if is_dir {
-                fs.note(&path, Reach::Tree);
-            }
+            fs.note_name(&path, reach);
             if let Some(ino) = ino {
                 fs.note_inode(ino);
             }
@@ -187,13 +184,10 @@ impl Fs {
         };
         let exchange = flags & EXCHANGE != 0;
         let noted = {
-            let (fs, old_dir, new_dir) = (Arc::clone(self), old_dir, new_dir);
-            let (from, to) = (from.clone(), to.clone());
+            let (fs, from, to) = (Arc::clone(self), from.clone(), to.clone());
             move || {
-                fs.note_name(&old_dir);
-                fs.note_name(&new_dir);
-                fs.note(&from, Reach::Tree);
-                fs.note(&to, Reach::Tree);
+                fs.note_name(&from, Reach::Tree);
+                fs.note_name(&to, Reach::Tree);
                 [moved, replaced].into_iter().flatten().for_each(|ino| fs.note_inode(ino));
             }
         };

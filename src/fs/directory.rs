@@ -107,7 +107,7 @@ impl Fs {
             Ok(path) => path,
             Err(errno) => return done(Err(errno)),
         };
-        let spot = self.spot(&path);
+        let spot = self.listing_spot(&path);
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let copies = self.policy.mode == Mode::Copies;
         let list = move |backend: &dyn crate::backend::Backend| {
@@ -170,7 +170,7 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
-        let (spot, asked_at) = (self.spot(&path), self.now());
+        let (spot, asked_at) = (self.listing_spot(&path), self.now());
         self.caller.call(
             spot,
             Rights::Enough(who),

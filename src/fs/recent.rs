@@ -37,6 +37,9 @@ struct State {
 #[derive(Clone, Copy, Default)]
 struct Noted {
     itself: Option<Instant>,
+    /// Which names are in it.
+    listing: Option<Instant>,
+    /// Any name in it.
     names: Option<Instant>,
     tree: Option<Instant>,
 }
@@ -44,16 +47,16 @@ struct Noted {
 /// How far a change reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// The object itself.
+    /// Which names are in a directory.
+    Listing,
+    /// The object by that name.
     Itself,
-    /// A directory and the names in it.
-    Names,
     /// Everything below it as well.
     Tree,
 }
 
-/// So many changes are remembered one by one; with more, everything counts as
-/// changed.
+/// So many changes are remembered one by one. With more, all names of a directory
+/// count as changed where one was; with so many directories, everything does.
 const MOST: usize = 16 * 1024;
 
 impl Recent {
@@ -71,13 +74,20 @@ impl Recent {
             Some(noted) => noted,
             None => state.paths.entry(path.to_owned()).or_default(),
         };
-        noted.itself = Some(now);
-        if reach != Reach::Itself {
-            noted.names = Some(now);
+        match reach {
+            Reach::Listing => noted.listing = Some(now),
+            Reach::Itself => noted.itself = Some(now),
+            Reach::Tree => (noted.itself, noted.tree) = (Some(now), Some(now)),
         }
-        if reach == Reach::Tree {
-            noted.tree = Some(now);
+    }
+
+    /// Whether names were changed in the directory `path` lately.
+    pub(super) fn covers_listing(&self, path: &Path, now: Instant) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return false;
         }
+        let listing = self.state.lock().paths.get(path).and_then(|noted| noted.listing);
+        listing.is_some_and(|at| is_recent(at, self.lag, now)) || self.covers(path, now)
     }
 
     /// An inode's data or attributes were changed, by whatever name.
@@ -118,14 +128,35 @@ impl State {
         if self.paths.len() < MOST && self.inodes.len() < MOST {
             return;
         }
-        let recent = |at: Option<Instant>| at.is_some_and(|at| is_recent(at, lag, now));
-        self.paths.retain(|_, noted| recent(noted.itself));
+        self.paths.retain(|_, noted| {
+            let last = noted.itself.max(noted.listing);
+            last.is_some_and(|at| is_recent(at, lag, now))
+        });
         self.inodes.retain(|_, at| is_recent(*at, lag, now));
+        if self.paths.len() >= MOST / 2 {
+            self.fold();
+        }
         if self.paths.len() >= MOST / 2 || self.inodes.len() >= MOST / 2 {
             // Swept again and again, it would take longer than what it saves.
             self.paths.clear();
             self.inodes.clear();
             self.all = Some(now);
+        }
+    }
+
+    /// Remembers the directories instead of the names in them.
+    fn fold(&mut self) {
+        let paths = std::mem::take(&mut self.paths);
+        for (path, noted) in paths {
+            if noted.tree.or(noted.names).or(noted.listing).is_some() {
+                let kept = self.paths.entry(path.clone()).or_default();
+                *kept = Noted { names: kept.names.max(noted.names), ..noted };
+            }
+            if let Some(dir) = path.parent() {
+                let kept = self.paths.entry(dir.to_owned()).or_default();
+                kept.listing = kept.listing.max(noted.itself);
+                kept.names = kept.names.max(noted.itself);
+            }
         }
     }
 }
@@ -145,10 +176,11 @@ mod tests {
         let (recent, now) = (Recent::new(LAG), Instant::now());
         assert!(!recent.covers(Path::new("a"), now));
         recent.note(Path::new("a/f"), Reach::Itself, now);
-        recent.note(Path::new("n"), Reach::Names, now);
         recent.note(Path::new("t"), Reach::Tree, now);
-        let covered = ["a/f", "n", "n/x", "t", "t/x", "t/x/y"];
-        let free = ["a", "a/g", "a/f/x", "n/x/y", "u", ""];
+        recent.note(Path::new("l"), Reach::Listing, now);
+        assert!(recent.covers_listing(Path::new("l"), now));
+        let covered = ["a/f", "t", "t/x", "t/x/y"];
+        let free = ["a", "a/g", "a/f/x", "u", "", "l", "l/x"];
         for path in covered {
             assert!(recent.covers(Path::new(path), now), "{path}");
             assert!(!recent.covers(Path::new(path), now + LAG), "{path}");
@@ -159,22 +191,30 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_root_do_not_cover_the_volume() {
+    fn with_many_names_their_directory_stands_for_them_and_for_no_others() {
         let (recent, now) = (Recent::new(LAG), Instant::now());
-        recent.note(Path::new(""), Reach::Names, now);
-        assert!(recent.covers(Path::new("x"), now) && recent.covers(Path::new(""), now));
-        assert!(!recent.covers(Path::new("x/y"), now));
+        for i in 0..2 * MOST {
+            recent.note(Path::new(&format!("d/{i}")), Reach::Itself, now);
+        }
+        recent.note(Path::new("t"), Reach::Tree, now);
+        assert!(recent.state.lock().paths.len() <= MOST);
+        assert!(recent.covers_listing(Path::new("d"), now));
+        for path in ["d/0", "t/x/y"] {
+            assert!(recent.covers(Path::new(path), now), "{path}");
+        }
+        assert!(!recent.covers(Path::new("other/0"), now));
+        assert!(!recent.covers(Path::new("d/0"), now + LAG));
     }
 
     #[test]
     fn memory_is_bounded_and_nothing_is_forgotten_too_early() {
         let (recent, now) = (Recent::new(LAG), Instant::now());
         for i in 0..3 * MOST {
-            recent.note(Path::new(&format!("{i}")), Reach::Itself, now);
+            recent.note(Path::new(&format!("{i}/f")), Reach::Itself, now);
         }
         assert!(recent.state.lock().paths.len() <= MOST);
-        assert!(recent.covers(Path::new("0"), now));
+        assert!(recent.covers(Path::new("0/f"), now));
         assert!(recent.covers_inode(Ino(7), now));
-        assert!(!recent.covers(Path::new("0"), now + LAG));
+        assert!(!recent.covers(Path::new("0/f"), now + LAG));
     }
 }

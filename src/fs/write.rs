@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::open::Opened;
+use super::recent::Reach;
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, Ino, OpenReply, ReadData};
 use crate::backend::{
@@ -114,14 +115,14 @@ impl Fs {
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
         let (path, identity) = (dir.join(name), who.identity());
-        self.recent.note(&dir, super::recent::Reach::Names, Instant::now());
+        self.note_name(&path, Reach::Itself);
         let once = self.once(write, Lane::Metadata, &identity);
-        let (fs, name, at) = (Arc::clone(self), name.to_owned(), path.clone());
+        let (fs, name, at, noted) = (Arc::clone(self), name.to_owned(), path.clone(), path.clone());
         self.caller.call_once(
             once,
             move |backend| backend.open_to_write(&at, &how),
             move |answer| {
-                fs.recent.note(&dir, super::recent::Reach::Names, Instant::now());
+                fs.note_name(&noted, Reach::Itself);
                 count(&fs.counters.changes);
                 let enter = |opened: OpenedToWrite| {
                     let entry = fs.enter(parent, &name, write.replica, &opened.attr, MADE_HERE)?;

@@ -1,0 +1,372 @@
+//! Changes: all on the write replica, each once, and what happens to them when it
+//! fails, hangs or is slow.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Change, Fault, FaultRule, Op};
+use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use crate::recorder::Call;
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+/// Three replicas; the second one is written.
+const SECOND: &str = "[write]\nreplica = \"r2\"\n";
+
+/// The same, with a short deadline.
+const IMPATIENT: &str = "[write]\nreplica = \"r2\"\ndeadline = \"500ms\"\n";
+
+fn rig(rest: &'static str) -> Rig {
+    let room = tree();
+    fs::write(root(&room).join("old"), bytes(3 * MIB, 1)).unwrap();
+    mount(room, &Setup { write: true, rest, ..Setup::default() })
+}
+
+/// What each replica was asked to change.
+fn changes(rig: &Rig) -> Vec<Vec<Call>> {
+    let is_change = |call: &Call| {
+        matches!(call, Call::OpenToWrite | Call::Change(_) | Call::FileChange | Call::Write(_))
+    };
+    rig.recorded().into_iter().map(|calls| calls.into_iter().filter(is_change).collect()).collect()
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<Errno> {
+    result.err().as_ref().and_then(Errno::from_io_error)
+}
+
+/// Each of these once, and in vain when it is done again.
+fn everything_once(at: impl Fn(&str) -> std::path::PathBuf) {
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("d/f"), b"new").unwrap();
+    fs::hard_link(at("d/f"), at("d/g")).unwrap();
+    std::os::unix::fs::symlink("f", at("d/l")).unwrap();
+    fs::rename(at("d/g"), at("d/h")).unwrap();
+    rustix::fs::renameat_with(CWD, at("d/h"), CWD, at("d/l"), RenameFlags::EXCHANGE).unwrap();
+    fs::set_permissions(at("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
+    rustix::fs::setxattr(at("d/f"), "user.x", b"1", XattrFlags::CREATE).unwrap();
+    rustix::fs::removexattr(at("d/f"), "user.x").unwrap();
+    File::options().write(true).open(at("d/f")).unwrap().set_len(1).unwrap();
+    fs::remove_file(at("d/h")).unwrap();
+    fs::remove_file(at("d/l")).unwrap();
+    fs::remove_file(at("d/f")).unwrap();
+    fs::remove_dir(at("d")).unwrap();
+}
+
+#[test]
+fn every_change_goes_to_the_write_replica_once() {
+    let rig = rig(SECOND);
+    rig.record();
+    everything_once(|path| rig.at(path));
+    let changes = changes(&rig);
+    assert!(changes[0].is_empty() && changes[2].is_empty(), "{changes:?}");
+    let count = |what: fn(&Change) -> bool| {
+        let is = |call: &&Call| matches!(call, Call::Change(change) if what(change));
+        changes[1].iter().filter(is).count()
+    };
+    assert_eq!(count(|change| matches!(change, Change::MakeDir { .. })), 1);
+    assert_eq!(count(|change| matches!(change, Change::Link { .. })), 1);
+    assert_eq!(count(|change| matches!(change, Change::MakeLink { .. })), 1);
+    assert_eq!(count(|change| matches!(change, Change::Rename { .. })), 2);
+    assert_eq!(count(|change| matches!(change, Change::SetXattr { .. })), 1);
+    assert_eq!(count(|change| matches!(change, Change::RemoveXattr { .. })), 1);
+    assert_eq!(count(|change| matches!(change, Change::Unlink { .. })), 3);
+    assert_eq!(count(|change| matches!(change, Change::RemoveDir { .. })), 1);
+    assert_eq!(changes[1].iter().filter(|call| **call == Call::Write(3)).count(), 1);
+    assert_eq!(rig.status().counters.bytes_written, 3);
+    rig.expect_quiet();
+}
+
+#[test]
+fn a_change_that_fails_is_tried_nowhere_else() {
+    for error in [Errno::IO, Errno::STALE, Errno::HOSTDOWN] {
+        let rig = rig(SECOND);
+        rig.record();
+        rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(error)));
+        // ESTALE alone is tried again, by the kernel, which looks the path up anew.
+        let times = if error == Errno::STALE { 2 } else { 1 };
+        assert_eq!(errno(fs::create_dir(rig.at("d"))), Some(error));
+        let changes = changes(&rig);
+        assert_eq!([changes[0].len(), changes[1].len(), changes[2].len()], [0, times, 0]);
+        assert!(!rig.source(0, "d").exists());
+    }
+}
+
+#[test]
+fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
+    let room = tree();
+    fs::write(root(&room).join("old"), bytes(3 * MIB, 1)).unwrap();
+    let read = "deadline = \"1s\"\nattempt_deadline = \"500ms\"";
+    let rig = mount(room, &Setup { write: true, read, rest: IMPATIENT, ..Setup::default() });
+    rig.record();
+    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Hang));
+    let started = Instant::now();
+    // As many as there are threads, and then some that wait for one.
+    let names: Vec<_> = (0..12).map(|i| rig.at(format!("d{i}"))).collect();
+    std::thread::scope(|scope| {
+        for name in &names {
+            scope.spawn(move || assert_eq!(errno(fs::create_dir(name)), Some(Errno::TIMEDOUT)));
+        }
+    });
+    let took = started.elapsed();
+    // The kernel has one directory's changes take turns, and looks names up before.
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    assert_eq!(fs::read(rig.at("old")).unwrap().len(), 3 * MIB, "reads go on");
+    rig.scripts[1].heal();
+    rig.expect_quiet();
+    std::thread::sleep(Duration::from_millis(300));
+    let made = names.iter().filter(|name| name.exists()).count();
+    let asked = changes(&rig)[1].len();
+    assert!(made <= asked && asked < names.len(), "{made} made, {asked} asked for");
+}
+
+#[test]
+fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
+    let rig = rig(IMPATIENT);
+    let mut file = File::create(rig.at("f")).unwrap();
+    file.write_all(b"one").unwrap();
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, Fault::Hang) });
+    assert_eq!(errno(file.write_all(b"two")), Some(Errno::TIMEDOUT));
+    // It may still be under way, and must not overtake what comes now.
+    assert_eq!(errno(file.write_all(b"three")), Some(Errno::IO));
+    rig.scripts[1].heal();
+    assert!(errno(file.sync_all()).is_some(), "silence");
+    let until = Instant::now() + Duration::from_secs(5);
+    while file.write_at(b"four", 3).is_err() {
+        assert!(Instant::now() < until, "it never took a write again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    assert_eq!(fs::read(rig.source(0, "f")).unwrap(), b"onefour");
+    rig.expect_quiet();
+}
+
+#[test]
+fn an_error_of_fsync_and_of_close_reaches_who_asked() {
+    let rig = rig(SECOND);
+    let file = File::create(rig.at("f")).unwrap();
+    file.write_all_at(b"x", 0).unwrap();
+    rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC)));
+    assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
+    let closed = nix::unistd::close(file);
+    assert_eq!(closed, Err(nix::Error::ENOSPC));
+}
+
+#[test]
+fn while_a_file_is_written_all_read_it_from_the_write_replica_and_then_from_all() {
+    let rig = rig(SECOND);
+    let reader = File::open(rig.at("old")).unwrap();
+    let mut buf = vec![0; 3 * MIB];
+    reader.read_exact_at(&mut buf, 0).unwrap();
+    let writer = File::options().write(true).open(rig.at("old")).unwrap();
+    rig.record();
+    let new = bytes(3 * MIB, 2);
+    writer.write_all_at(&new, 0).unwrap();
+    reader.read_exact_at(&mut buf, 0).unwrap();
+    assert!(buf == new, "the old bytes");
+    let reads = |calls: &[Call]| calls.iter().filter(|call| matches!(call, Call::Read(_))).count();
+    let read: Vec<_> = rig.recorded().iter().map(|calls| reads(calls)).collect();
+    assert_eq!((read[0], read[2]), (0, 0), "{read:?}");
+    drop(writer);
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let got = fs::read(rig.at("old")).unwrap();
+        assert!(got == new, "other bytes");
+        // The kernel keeps what was written in its cache.
+        rustix::fs::fadvise(&reader, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        let read: Vec<_> = rig.recorded().iter().map(|calls| reads(calls)).collect();
+        if read[0] > 0 && read[2] > 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "the others never read it again: {read:?}");
+    }
+    drop(reader);
+    rig.expect_quiet();
+}
+
+/// Another replica that shows the old version is kept off the file.
+#[test]
+fn who_shows_the_version_before_a_write_is_not_read() {
+    let room = tree();
+    fs::write(root(&room).join("f"), b"old").unwrap();
+    let rig = mount(room, &Setup { write: true, rest: SECOND, ..Setup::default() });
+    assert_eq!(fs::read(rig.at("f")).unwrap(), b"old");
+    // What a mount does whose names are old: the new file is not there.
+    for other in [0, 2] {
+        rig.scripts[other].add(FaultRule::always(Op::Open, Fault::Errno(Errno::NOENT)));
+        rig.scripts[other].add(FaultRule::always(Op::Metadata, Fault::Errno(Errno::NOENT)));
+    }
+    fs::write(rig.at("next"), b"newer").unwrap();
+    fs::rename(rig.at("next"), rig.at("f")).unwrap();
+    assert_eq!(fs::read(rig.at("f")).unwrap(), b"newer");
+    assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 5);
+    assert_eq!(errno(fs::metadata(rig.at("next"))), Some(Errno::NOENT));
+    let names: Vec<_> =
+        fs::read_dir(rig.at("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["f"]);
+}
+
+#[test]
+fn files_without_a_name_go_on() {
+    let rig = rig(SECOND);
+    let mut file =
+        File::options().read(true).write(true).create_new(true).open(rig.at("f")).unwrap();
+    let reader = File::open(rig.at("old")).unwrap();
+    fs::remove_file(rig.at("f")).unwrap();
+    fs::rename(rig.at("old"), rig.at("older")).unwrap();
+    fs::write(rig.at("other"), b"other").unwrap();
+    fs::rename(rig.at("other"), rig.at("older")).unwrap();
+    file.write_all(b"still there").unwrap();
+    file.set_len(5).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    let mut got = Vec::new();
+    file.read_to_end(&mut got).unwrap();
+    let mut all = vec![0; 5];
+    file.read_exact_at(&mut all, 0).unwrap();
+    assert_eq!((&*all, got.len()), (&b"still"[..], 0));
+    let status = file.metadata().unwrap();
+    assert_eq!((status.len(), status.nlink(), status.mode() & 0o777), (5, 0, 0o600));
+    let mut old = vec![0; 3 * MIB];
+    reader.read_exact_at(&mut old, 0).unwrap();
+    assert!(old == bytes(3 * MIB, 1), "the file that was renamed over");
+    assert_eq!(fs::read(rig.at("older")).unwrap(), b"other");
+    drop((file, reader));
+    rig.expect_quiet();
+}
+
+#[test]
+fn a_file_moved_with_its_directory_is_read_and_written_on() {
+    let rig = rig(SECOND);
+    fs::create_dir_all(rig.at("a/b")).unwrap();
+    fs::write(rig.at("a/b/f"), bytes(2 * MIB, 3)).unwrap();
+    let reader = File::open(rig.at("a/b/f")).unwrap();
+    let writer = File::options().append(true).open(rig.at("a/b/f")).unwrap();
+    fs::rename(rig.at("a"), rig.at("c")).unwrap();
+    (&writer).write_all(b"more").unwrap();
+    let mut got = Vec::new();
+    (&reader).read_to_end(&mut got).unwrap();
+    assert!(got[..2 * MIB] == bytes(2 * MIB, 3) && &got[2 * MIB..] == b"more");
+    drop(writer);
+    fs::set_permissions(rig.at("c/b/f"), fs::Permissions::from_mode(0o604)).unwrap();
+    assert_eq!(reader.metadata().unwrap().mode() & 0o777, 0o604);
+    assert_eq!(fs::read(rig.at("c/b/f")).unwrap().len(), 2 * MIB + 4);
+}
+
+#[test]
+fn appends_go_to_the_end_that_the_write_replica_knows() {
+    let rig = rig(SECOND);
+    let mut file = File::options().append(true).create(true).open(rig.at("log")).unwrap();
+    file.write_all(b"one ").unwrap();
+    let mut beside = File::options().append(true).open(rig.source(0, "log")).unwrap();
+    beside.write_all(b"two ").unwrap();
+    file.write_all(b"three").unwrap();
+    drop(file);
+    assert_eq!(fs::read(rig.source(0, "log")).unwrap(), b"one two three");
+}
+
+#[test]
+fn a_volume_that_is_not_to_be_written_refuses() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    let rig = mount(room, &Setup::default());
+    rig.record();
+    assert_eq!(errno(File::create(rig.at("g"))), Some(Errno::ROFS));
+    assert_eq!(errno(fs::remove_file(rig.at("f"))), Some(Errno::ROFS));
+    assert_eq!(errno(File::options().append(true).open(rig.at("f"))), Some(Errno::ROFS));
+    assert!(changes(&rig).iter().all(Vec::is_empty));
+}
+
+#[test]
+fn there_is_no_file_without_a_name_from_the_start() {
+    let rig = rig(SECOND);
+    let mut options = File::options();
+    options.read(true).write(true).custom_flags(nix::libc::O_TMPFILE);
+    assert_eq!(errno(options.open(rig.at(""))), Some(Errno::OPNOTSUPP));
+}
+
+/// Sizes and holes as the write replica has them.
+#[test]
+fn holes_are_made_found_and_copied() {
+    let rig = rig(SECOND);
+    let new = |name: &str| {
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true).open(rig.at(name)).unwrap()
+    };
+    let file = new("sparse");
+    file.set_len(4 * MIB as u64).unwrap();
+    file.write_all_at(b"data", 2 * MIB as u64).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Ok(2 * MIB as u64));
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 2 * MIB as u64, MIB as u64).unwrap();
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)), Err(Errno::NXIO));
+    assert_eq!(file.metadata().unwrap().len(), 4 * MIB as u64);
+    let copy = new("copy");
+    let (mut from, mut to) = (0, 7);
+    let old = File::open(rig.at("old")).unwrap();
+    let copied =
+        rustix::fs::copy_file_range(&old, Some(&mut from), &copy, Some(&mut to), 3 * MIB).unwrap();
+    assert!(copied > 0);
+    drop(copy);
+    let got = fs::read(rig.at("copy")).unwrap();
+    assert!(got[7..] == bytes(3 * MIB, 1)[..copied] && got.len() == copied + 7);
+}
+
+#[test]
+fn links_are_one_inode_and_their_attributes_agree_at_once() {
+    let rig = rig(SECOND);
+    fs::write(rig.at("a"), b"x").unwrap();
+    fs::hard_link(rig.at("a"), rig.at("b")).unwrap();
+    let status = |name: &str| fs::metadata(rig.at(name)).unwrap();
+    assert_eq!((status("a").ino(), status("a").nlink()), (status("b").ino(), 2));
+    fs::write(rig.at("b"), b"longer").unwrap();
+    assert_eq!(status("a").len(), 6);
+    fs::remove_file(rig.at("a")).unwrap();
+    assert_eq!((status("b").nlink(), fs::read(rig.at("b")).unwrap()), (1, b"longer".to_vec()));
+    let through_link = rustix::fs::statat(CWD, rig.at("b"), AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    assert_eq!(through_link.st_ino, fs::metadata(rig.source(0, "b")).unwrap().ino());
+}
+
+#[test]
+fn locks_are_kept_by_the_write_replica_unless_they_are_to_be_local() {
+    for (rest, calls) in [(SECOND, true), ("[write]\nlocks = \"local\"\n", false)] {
+        let rig = rig(rest);
+        let one = File::open(rig.at("old")).unwrap();
+        let other = File::open(rig.at("old")).unwrap();
+        rig.record();
+        rustix::fs::flock(&one, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let refused = rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockShared);
+        assert_eq!(refused, Err(Errno::WOULDBLOCK));
+        let asked = |replica: &Vec<Call>| replica.iter().any(|call| matches!(call, Call::Lock(_)));
+        let asked: Vec<_> = rig.recorded().iter().map(asked).collect();
+        assert_eq!(asked, [false, calls, false], "{rest}");
+        drop(one);
+        rustix::fs::flock(&other, rustix::fs::FlockOperation::LockShared).unwrap();
+        drop(other);
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn nothing_of_a_foreign_path_is_changed() {
+    let rig = rig(SECOND);
+    fs::create_dir(rig.at("d")).unwrap();
+    let outside = Path::new("/tmp/fanfs-test-outside");
+    std::os::unix::fs::symlink(outside, rig.source(0, "way-out")).unwrap();
+    // Behind the kernel's back a directory becomes a link.
+    fs::metadata(rig.at("d")).unwrap();
+    fs::remove_dir(rig.source(0, "d")).unwrap();
+    std::os::unix::fs::symlink("/tmp", rig.source(0, "d")).unwrap();
+    let _ = fs::create_dir(rig.at("d/fanfs-test-outside"));
+    assert!(!rig.source(0, "fanfs-test-outside").exists());
+    let made = fs::symlink_metadata(outside).is_ok();
+    if made {
+        // The kernel followed the link, in the client's own tree.
+        fs::remove_dir(outside).unwrap();
+    }
+}
