@@ -61,7 +61,7 @@ pub trait Backend: Send + Sync {
     /// Attributes of the object itself, symbolic links included.
     fn stat(&self, path: &Path) -> Result<Attr>;
 
-    /// Attributes of several entries of one directory; an entry may fail alone.
+    /// Attributes of several entries of one directory; one that has gone fails alone.
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
     /// All entries of a directory but `.` and `..`, in the replica's order.

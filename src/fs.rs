@@ -194,7 +194,10 @@ impl Fs {
     fn listing_spot(&self, path: &Path) -> Spot {
         let spot = self.spot(path);
         match self.policy.write {
-            Some(write) if self.recent.covers_listing(path, Instant::now()) => {
+            Some(write)
+                if self.recent.covers_listing(path, Instant::now())
+                    || self.handles.is_written_in(path) =>
+            {
                 spot.only(write.replica)
             }
             _ => spot,
@@ -205,11 +208,18 @@ impl Fs {
     fn spot_of(&self, ino: Ino, path: &Path) -> Spot {
         let spot = self.spot(path);
         match self.policy.write {
-            Some(write) if self.recent.covers_inode(ino, Instant::now()) => {
+            Some(write)
+                if self.recent.covers_inode(ino, Instant::now()) || self.is_written(ino) =>
+            {
                 spot.only(write.replica)
             }
             _ => spot,
         }
+    }
+
+    /// Whether any handle may write the file.
+    fn is_written(&self, ino: Ino) -> bool {
+        self.policy.write.is_some() && self.handles.inode(ino).is_some_and(|open| open.is_written())
     }
 
     /// The number of changes before a question.
@@ -226,7 +236,11 @@ impl Fs {
     /// while it was on its way, or that it does not know of.
     fn is_overtaken(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
         let now = Instant::now();
-        let is_recent = || self.recent.covers(path, now) || self.recent.covers_inode(ino, now);
+        let is_recent = || {
+            self.recent.covers(path, now)
+                || self.recent.covers_inode(ino, now)
+                || self.is_written(ino)
+        };
         self.policy.write.is_some_and(|write| write.replica != replica && is_recent())
     }
 
@@ -364,6 +378,16 @@ impl Fs {
         handle: Option<u64>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
+        self.attributes_by(Rights::Enough(who), ino, handle, done);
+    }
+
+    fn attributes_by(
+        self: &Arc<Self>,
+        rights: Rights,
+        ino: Ino,
+        handle: Option<u64>,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
         // The kernel names no handle for an fstat(2); any open one will do.
         let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
         let inode = named.or_else(|| self.handles.inode(ino));
@@ -388,14 +412,15 @@ impl Fs {
             }
         };
         let spot = self.spot_of(ino, &path);
-        self.caller.call_first(first, spot, Rights::Enough(who), look, move |answer| {
+        let mine = rights.clone();
+        self.caller.call_first(first, spot, mine, look, move |answer| {
             let same = |(replica, attr): &(_, Attr)| {
                 ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
             };
             let open = fs.handles.inode(ino).map(|inode| inode.current());
             match (answer, open) {
                 (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
-                    fs.attributes(who, ino, handle, done);
+                    fs.attributes_by(rights, ino, handle, done);
                 }
                 (Ok(found), _) if same(&found) => done(Ok(fs.seen(ino, found.1, asked))),
                 // Its name is gone or stands for another file: ask the open one.
@@ -424,7 +449,7 @@ impl Fs {
         let (fs, asked) = (Arc::clone(self), self.now());
         self.caller.call_by_replica(
             self.spot_of(ino, open.path()),
-            Rights::Of(open.who().clone()),
+            Rights::Of(open.who()),
             move |replica, backend| open.held_or_on(replica, backend)?.attr(),
             move |answer| {
                 done(answer.map_err(Errno::from).map(|(_, attr)| fs.seen(ino, attr, asked)))
@@ -464,7 +489,7 @@ impl Fs {
         let Some(open) = self.handles.inode(ino) else { return };
         let (mode, version) = (self.policy.mode, attr.version());
         let current = open.current();
-        let (path, who) = (current.path().to_owned(), current.who().clone());
+        let (path, who) = (current.path().to_owned(), current.who());
         let retired = {
             // Held, so that opens and this are in one order for both tables.
             let mut inodes = self.inodes.lock();

@@ -70,8 +70,9 @@ pub enum SetTime {
 
 /// A change of an open file.
 pub enum FileChange<'a> {
-    /// pwrite(2); `append`: at the file's end, wherever that is by now.
-    Write { offset: u64, data: &'a [u8], append: bool },
+    /// pwrite(2); `append`: at the file's end, wherever that is by now; `whole`: all of
+    /// it, or an error.
+    Write { offset: u64, data: &'a [u8], append: bool, whole: bool },
     /// copy_file_range(2) from this file to `to`.
     Copy { offset: u64, to: &'a dyn BackendFile, at: u64, len: u64 },
     /// fchmod(2), fchown(2), futimens(2), ftruncate(2)
@@ -95,6 +96,8 @@ pub struct WriteOpen {
     pub sync: SyncMode,
     /// O_CREAT
     pub create: Option<Create>,
+    /// The inode number that it has to have.
+    pub ino: Option<u64>,
 }
 
 /// Making a file in the same step as opening it.

@@ -85,18 +85,17 @@ impl Directory {
 
     /// Opens a file the ways it is to be read.
     fn open_file(&self, path: &Path) -> Result<DirectoryFile> {
-        // NONBLOCK: a named pipe that took the file's place must not block us.
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let flags = OFlags::RDONLY;
         let device = self.device;
         if self.direct && self.any_range {
-            match self.resolve(path, flags | OFlags::DIRECT) {
+            match self.resolve_file(path, flags | OFlags::DIRECT, Mode::empty()) {
                 Err(BackendError::Os(Errno::INVAL)) => {}
                 opened => return Ok(DirectoryFile { direct: Some(opened?), cached: None, device }),
             }
         }
-        let cached = self.resolve(path, flags)?;
+        let cached = self.resolve_file(path, flags, Mode::empty())?;
         // Not by its name: that may stand for another file by now.
-        let again = flags | OFlags::DIRECT | OFlags::CLOEXEC;
+        let again = flags | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::CLOEXEC;
         let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
         let direct = if self.direct { reopen() } else { None };
         Ok(DirectoryFile { direct, cached: Some(cached), device })
@@ -114,6 +113,21 @@ impl Directory {
             return open_beneath(self.root.as_fd(), bytes, flags, mode);
         }
         self.resolve_in_steps(bytes, flags, mode)
+    }
+
+    /// Opens a regular file. A named pipe that took its place must not block us; what
+    /// somebody has leased is waited for.
+    fn resolve_file(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        match self.resolve_with(path, flags | OFlags::NONBLOCK, mode) {
+            Err(BackendError::Os(Errno::AGAIN)) => {
+                let object = self.resolve(path, OFlags::PATH)?;
+                match self.device.attr(object.as_fd())?.kind {
+                    FileKind::Regular => self.resolve_with(path, flags, mode),
+                    _ => Err(Errno::AGAIN.into()),
+                }
+            }
+            opened => opened,
+        }
     }
 
     fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
@@ -145,8 +159,14 @@ impl Backend for Directory {
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         let dir = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        Ok(names.iter().map(|name| self.device.read(&statx(&dir, name, flags, ASKED)?)).collect())
+        let look = |name: &OsString| match self.device.attr_at(dir.as_fd(), name) {
+            // It has gone since it was listed.
+            Err(error @ BackendError::Os(Errno::NOENT | Errno::STALE)) => Ok(Err(error)),
+            // What says nothing about this one entry must not make it disappear.
+            Err(error) => Err(error),
+            attr => Ok(attr),
+        };
+        names.iter().map(look).collect()
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {

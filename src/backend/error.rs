@@ -54,12 +54,15 @@ impl BackendError {
                 | E::MLINK
                 | E::FBIG
                 | E::TXTBSY
-                | E::BUSY
-                | E::AGAIN
-                | E::DEADLK
-                | E::NOLCK
-                | E::BADF
         )
+    }
+
+    /// Whether it says something about a change or a lock rather than about the
+    /// replica. Of a read the same errno would be worth asking somebody else.
+    pub fn is_refusal(&self) -> bool {
+        use rustix::io::Errno as E;
+        let refusals = [E::BUSY, E::AGAIN, E::DEADLK, E::NOLCK, E::BADF, E::STALE];
+        matches!(self, Self::Os(errno) if refusals.contains(errno)) || self.is_definite()
     }
 
     /// Whether the error is a mark against the replica's health. A full queue

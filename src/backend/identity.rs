@@ -12,11 +12,11 @@
 //! - A thread keeps an identity until it takes on another. So whoever makes a
 //!   call on a replica that asks for rights takes one on first.
 //! - A daemon that is not root takes on nobody: it has no rights but its own, and
-//!   the kernel lets nobody else in.
+//!   everybody whom it lets in has them.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{setfsgid, setfsuid};
@@ -49,9 +49,15 @@ struct User {
     groups: Vec<u32>,
 }
 
+/// The daemon's own supplementary groups, as they were before any thread took on
+/// somebody.
+static OWN_GROUPS: LazyLock<Vec<Gid>> =
+    LazyLock::new(|| rustix::process::getgroups().unwrap_or_default());
+
 thread_local! {
-    /// Who the thread is; `None` where taking on somebody failed half-way.
-    static NOW: RefCell<Option<Identity>> = const { RefCell::new(Some(Identity::DAEMON)) };
+    /// Who the thread is; `None` where that is not known: a new thread is who the one
+    /// was that started it, and taking on somebody may fail half-way.
+    static NOW: RefCell<Option<Identity>> = const { RefCell::new(None) };
     /// Whether the thread has an umask of its own.
     static OWN_UMASK: Cell<bool> = const { Cell::new(false) };
 }
@@ -93,6 +99,14 @@ impl Identity {
         self.0.is_none()
     }
 
+    /// Whether it is that of who asks, but perhaps for groups that he was given since.
+    pub fn is_of(&self, requester: &Requester) -> bool {
+        match &self.0 {
+            Some(user) => (user.uid, user.gid) == (requester.uid, requester.gid),
+            None => requester.is_daemon(),
+        }
+    }
+
     /// Makes it the calling thread's.
     ///
     /// # Errors
@@ -101,13 +115,21 @@ impl Identity {
         if NOW.with_borrow(|now| now.as_ref() == Some(self)) {
             return Ok(());
         }
+        if !geteuid().is_root() && self.is_daemon() {
+            NOW.set(Some(self.clone()));
+            return Ok(());
+        }
+        let own_groups = &*OWN_GROUPS;
         NOW.set(None);
+        let theirs: Vec<Gid>;
         let (uid, gid, groups) = match &self.0 {
-            Some(user) => (user.uid, user.gid, user.groups.as_slice()),
-            None => (geteuid().as_raw(), getegid().as_raw(), &[][..]),
+            Some(user) => {
+                theirs = user.groups.iter().copied().map(Gid::from_raw).collect();
+                (user.uid, user.gid, &theirs)
+            }
+            None => (geteuid().as_raw(), getegid().as_raw(), own_groups),
         };
-        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
-        set_thread_groups(&groups)?;
+        set_thread_groups(groups)?;
         setfsgid(gid.into());
         setfsuid(uid.into());
         // These two say what was before, and not whether they did anything; told
@@ -143,6 +165,24 @@ mod tests {
         let own: Vec<u32> = own.into_iter().map(|group| group.as_raw()).collect();
         assert_eq!(read, own);
         assert_eq!(groups(0), None);
+    }
+
+    #[test]
+    fn who_is_started_by_somebody_can_be_the_daemon() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: only root can become somebody else");
+            return;
+        }
+        let user = Identity(Some(Arc::new(User { uid: 1234, gid: 1234, groups: vec![] })));
+        let reads = || {
+            Identity::DAEMON.take_on().unwrap();
+            fs::read("/etc/shadow").is_ok()
+        };
+        let started = std::thread::spawn(move || {
+            user.take_on().unwrap();
+            std::thread::spawn(reads).join().unwrap()
+        });
+        assert!(started.join().unwrap(), "it is still the one who started it");
     }
 
     #[test]

@@ -203,6 +203,8 @@ type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
 struct Call<T> {
     caller: Arc<Caller>,
     op: Op<T>,
+    /// Whether it may change something.
+    once: bool,
     pin: Option<Pin>,
     lane: Lane,
     rights: Rights,
@@ -324,7 +326,7 @@ impl Caller {
     ) {
         let until = Instant::now() + self.policy.deadline;
         let (pin, lane) = (spot.pin, Lane::Metadata);
-        let call = Call::new(self, order, (pin, lane), rights, until, Box::new(op), done);
+        let call = Call::new(self, order, (false, pin, lane), rights, until, Box::new(op), done);
         self.begin(call);
     }
 
@@ -339,7 +341,7 @@ impl Caller {
         let until = Instant::now() + deadline;
         let op = Box::new(move |_, backend: &dyn Backend| op(backend));
         let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
-        let call = Call::new(self, vec![replica], (None, lane), rights, until, op, done);
+        let call = Call::new(self, vec![replica], (true, None, lane), rights, until, op, done);
         self.begin(call);
     }
 
@@ -396,7 +398,7 @@ impl<T: Send + 'static> Call<T> {
     fn new(
         caller: &Arc<Caller>,
         order: Vec<ReplicaId>,
-        (pin, lane): (Option<Pin>, Lane),
+        (once, pin, lane): (bool, Option<Pin>, Lane),
         rights: Rights,
         until: Instant,
         op: Op<T>,
@@ -410,7 +412,7 @@ impl<T: Send + 'static> Call<T> {
             patient_until: Instant::now(),
         };
         let caller = Arc::clone(caller);
-        Arc::new(Self { caller, op, pin, lane, rights, until, state: Mutex::new(state) })
+        Arc::new(Self { caller, op, once, pin, lane, rights, until, state: Mutex::new(state) })
     }
 
     /// Asks the next replica, if one is left.
@@ -458,7 +460,7 @@ impl<T: Send + 'static> Call<T> {
         let counters = &caller.replicas[replica].counters;
         caller.times.took(replica, took);
         let answer = match answer {
-            Err(error) if !error.is_definite() => {
+            Err(error) if !(error.is_definite() || self.once && error.is_refusal()) => {
                 if error.is_replica_fault() {
                     counters.error();
                     caller.reader.heard(replica, false);

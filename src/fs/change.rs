@@ -14,14 +14,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use rustix::io::Errno as E;
+
 use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
 use crate::backend::{
-    Backend, BackendError, Change, FileChange, FileKind, Identity, Lane, OpenAccess, Requester,
-    SetAttr, SyncMode, WriteOpen,
+    Attr, Backend, BackendError, Change, FileChange, FileKind, Identity, Lane, OpenAccess,
+    Requester, SetAttr, SyncMode, WriteOpen,
 };
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
@@ -205,6 +207,7 @@ impl Fs {
         };
         let (fs, old, new) = (Arc::clone(self), name.to_owned(), new_name.to_owned());
         self.caller.call_once(once, rename, move |answer| {
+            noted();
             count(&fs.counters.changes);
             done(answer.map_err(Errno::from).map(|left| {
                 let (from, to) = ((parent, &*old), (new_parent, &*new));
@@ -220,7 +223,6 @@ impl Fs {
                 drop(inodes);
                 fs.follow_names();
             }));
-            noted();
         });
     }
 
@@ -233,8 +235,7 @@ impl Fs {
                 continue;
             }
             let mode = self.policy.mode;
-            let make =
-                |old: &OpenFile| self.reader.file(path, old.version(), mode, old.who().clone());
+            let make = |old: &OpenFile| self.reader.file(path, old.version(), mode, old.who());
             self.reader.retire(&inode.moved(make));
         }
     }
@@ -263,43 +264,71 @@ impl Fs {
         }
         let path = match (self.path(ino), open.clone()) {
             (Ok(path), _) => path,
-            // It has no name any more.
             (Err(_), Some(inode)) => {
-                let (writer, current) = (inode.any_writer(), inode.current());
-                let file = move |backend: &dyn Backend| match &writer {
-                    Some(writer) => Ok(Arc::clone(&writer.file)),
-                    None => current.as_it_is(write.replica, backend),
-                };
-                return self.set_open(&identity, ino, inode, attributes, file, done);
+                return self.set_nameless(&identity, ino, inode, attributes, done);
             }
             (Err(errno), None) => return done(Err(errno)),
         };
         if attributes.size.is_some() && open.is_some() {
             return self.truncate_open(identity, ino, path, attributes, done);
         }
+        let gate = self.handles.gate(ino);
+        let Some(under_way) = gate.begin() else { return done(Err(Errno::IO)) };
         let number = self.inodes.lock().replica_number(ino);
         // Nothing to be set is what chown(2) looks like that changes nothing, and also
         // that somebody is about to write who is to lose set-id bits. He need not be
         // allowed to change anything; the write takes them away.
-        let is_to_write = attributes == SetAttr::default()
-            && open.is_some_and(|inode| inode.any_writer().is_some());
-        let look = path.clone();
+        let is_to_write = attributes == SetAttr::default() && self.is_written(ino);
+        let (look, mine) = (path.clone(), Arc::clone(&under_way));
         let change = Change::Set { path, ino: number, attributes };
-        let (fs, asked) = (Arc::clone(self), self.one_more());
-        self.caller.call_once(
-            self.once(write, Lane::Metadata, &identity),
-            move |backend| match made(backend, &change) {
-                Err(BackendError::Os(rustix::io::Errno::PERM)) if is_to_write => {
-                    backend.stat(&look)
-                }
+        let set = move |backend: &dyn Backend| {
+            let _alone = if attributes.size.is_some() { Some(mine.enter()?) } else { None };
+            match made(backend, &change) {
+                Err(BackendError::Os(E::PERM)) if is_to_write => backend.stat(&look),
                 made => made,
-            },
-            move |answer| {
-                fs.note_inode(ino);
-                count(&fs.counters.changes);
-                done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked)));
-            },
-        );
+            }
+        };
+        let fs = Arc::clone(self);
+        self.caller.call_once(self.once(write, Lane::Metadata, &identity), set, move |answer| {
+            under_way.ends(&answer);
+            match (answer, open) {
+                // Its name stands for another file by now, or for none. Nothing was done.
+                (Err(BackendError::Os(E::STALE | E::NOENT)), Some(inode)) => {
+                    fs.set_nameless(&identity, ino, inode, attributes, done);
+                }
+                (answer, _) => done(fs.has_set(ino, answer)),
+            }
+        });
+    }
+
+    /// Sets attributes of an open file that has no name any more.
+    fn set_nameless(
+        self: &Arc<Self>,
+        who: &Identity,
+        ino: Ino,
+        inode: Arc<OpenInode>,
+        attributes: SetAttr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        let (writer, current) = (inode.any_writer(), inode.current());
+        let file = move |backend: &dyn Backend| match &writer {
+            Some(writer) => Ok(Arc::clone(&writer.file)),
+            None => current.as_it_is(write.replica, backend),
+        };
+        self.set_open(who, ino, inode, attributes, file, done);
+    }
+
+    /// Attributes of an inode were set, or not.
+    fn has_set(&self, ino: Ino, answer: crate::backend::Result<Attr>) -> Answer<Entry> {
+        self.note_inode(ino);
+        count(&self.counters.changes);
+        let change = self.one_more();
+        self.inodes.lock().changed(ino, change);
+        answer.map_err(Errno::from).map(|attr| self.seen(ino, attr, change))
     }
 
     /// Sets attributes of an open file.
@@ -319,32 +348,25 @@ impl Fs {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
-        let Some(under_way) = inode.unsettled.begin() else {
-            return done(Err(Errno::IO));
-        };
-        let (gate, me) = (Arc::clone(&inode.gate), who.clone());
-        let is_to_write = attributes == SetAttr::default() && inode.any_writer().is_some();
+        let Some(under_way) = inode.gate.begin() else { return done(Err(Errno::IO)) };
+        let (mine, me) = (Arc::clone(&under_way), who.clone());
+        let is_to_write = attributes == SetAttr::default() && inode.is_written();
         let set = move |backend: &dyn Backend| {
-            let _still = &under_way;
             let file = file(backend)?;
-            let _alone = gate.write();
+            let _alone = mine.enter()?;
             // Finding the file may have been done in another's name.
             me.take_on()?;
             match file.change(&FileChange::Set(attributes)) {
                 // Who is about to write: see `set_attributes`.
-                Err(BackendError::Os(rustix::io::Errno::PERM)) if is_to_write => {}
+                Err(BackendError::Os(E::PERM)) if is_to_write => {}
                 set => drop(set?),
             }
             file.attr()
         };
-        let (fs, asked) = (Arc::clone(self), self.one_more());
+        let fs = Arc::clone(self);
         self.caller.call_once(self.once(write, Lane::Metadata, who), set, move |answer| {
-            fs.note_inode(ino);
-            count(&fs.counters.changes);
-            if matches!(answer, Err(BackendError::Late)) {
-                inode.unsettled.give_up();
-            }
-            done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked)));
+            under_way.ends(&answer);
+            done(fs.has_set(ino, answer));
         });
     }
 
@@ -363,6 +385,7 @@ impl Fs {
             truncate: false,
             sync: SyncMode::No,
             create: None,
+            ino: None,
         };
         let fs = Arc::clone(self);
         self.open_writer(who.clone(), ino, path, how, move |answer| {
@@ -456,11 +479,10 @@ fn before_removal(
         Err(_) => false,
     };
     if let Some(inode) = open {
-        // Where it cannot be opened, what is open elsewhere has to do.
-        if inode.any_writer().is_none() {
-            let _ = inode.current().as_it_is(replica, backend);
-            who.take_on()?;
-        }
+        // Where it cannot be opened, what is open elsewhere has to do. Who may write it
+        // has it open too, but only until he closes it.
+        let _ = inode.current().as_it_is(replica, backend);
+        who.take_on()?;
     }
     Ok(match (is_last, open) {
         (false, _) => Removed::OneOfSeveral,

@@ -1,15 +1,16 @@
 //! What is open: files and directories, by handle and by inode.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::caching::Blocks;
 use super::inode::Cached;
-use super::written::{Unsettled, Writer};
+use super::written::{Gate, Writer};
 use super::{Backing, Caching, Ino, Listing};
 use crate::backend::{BackendFile, Identity};
 use crate::read::{OpenFile, ReadHandle};
@@ -21,6 +22,8 @@ pub(super) struct Handles {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Handle>>,
     inodes: Mutex<HashMap<Ino, Counted>>,
+    /// Of files that are open, or being changed.
+    gates: Mutex<HashMap<Ino, Weak<Gate>>>,
 }
 
 struct Counted {
@@ -36,10 +39,8 @@ pub(super) struct OpenInode {
     state: Mutex<Current>,
     /// What the kernel reads by itself, for as long as any handle is open.
     backing: Option<Arc<Backing>>,
-    /// Keeps reads and writes of a file that is written apart.
-    pub(super) gate: Arc<RwLock<()>>,
-    /// Its changes that are under way.
-    pub(super) unsettled: Arc<Unsettled>,
+    /// Keeps reads and changes of it apart.
+    pub(super) gate: Arc<Gate>,
 }
 
 /// What is done at a file's open, some of it only if it was not open before.
@@ -91,6 +92,8 @@ pub(super) struct FileHandle {
     caching: Caching,
     pub(super) blocks: Arc<Blocks>,
     pub(super) read: Arc<ReadHandle>,
+    /// Whose it is.
+    pub(super) who: Identity,
     /// If it may write.
     pub(super) writer: Option<Arc<Writer>>,
 }
@@ -143,11 +146,10 @@ impl Counted {
 }
 
 impl OpenInode {
-    fn new(file: OpenFile, backing: Option<Arc<Backing>>) -> Self {
+    fn new(file: OpenFile, backing: Option<Arc<Backing>>, gate: Arc<Gate>) -> Self {
         let file = Arc::new(file);
         let state = Current { file, checked: Instant::now(), writers: Vec::new(), epoch: 0 };
-        let (gate, unsettled) = (Arc::default(), Arc::default());
-        Self { state: Mutex::new(state), backing, gate, unsettled }
+        Self { state: Mutex::new(state), backing, gate }
     }
 
     /// The version to read now, if it is not being written.
@@ -180,6 +182,11 @@ impl OpenInode {
     /// One of the handles that may write it.
     pub(super) fn any_writer(&self) -> Option<Arc<Writer>> {
         self.state.lock().writers.first().cloned()
+    }
+
+    /// Whether any handle may write it.
+    pub(super) fn is_written(&self) -> bool {
+        !self.state.lock().writers.is_empty()
     }
 
     /// A handle may write it from now on.
@@ -301,7 +308,7 @@ impl Handles {
         let backing = lend();
         // Counts as cached: nothing is kept here for its readers.
         let caching = backing.as_ref().map_or(caching, |_| Caching::Kernel);
-        let inode = Arc::new(OpenInode::new(file, backing));
+        let inode = Arc::new(OpenInode::new(file, backing, self.gate(ino)));
         let mut counted = Counted { inode: Arc::clone(&inode), handles: 0, direct: 0 };
         counted.count(caching, 1);
         inodes.insert(ino, counted);
@@ -312,13 +319,14 @@ impl Handles {
         &self,
         ino: Ino,
         inode: Arc<OpenInode>,
-        cached: Cached,
-        caching: Caching,
+        (cached, caching): (Cached, Caching),
         read: ReadHandle,
+        who: Identity,
         writer: Option<Arc<Writer>>,
     ) -> u64 {
         let (read, blocks) = (Arc::new(read), Arc::default());
-        self.insert(Handle::File(FileHandle { ino, inode, cached, caching, blocks, read, writer }))
+        let handle = FileHandle { ino, inode, cached, caching, blocks, read, who, writer };
+        self.insert(Handle::File(handle))
     }
 
     pub(super) fn insert_directory(&self, ino: Ino, who: Identity) -> u64 {
@@ -376,6 +384,28 @@ impl Handles {
     /// The open file with this number, if it is open.
     pub(super) fn inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
         self.inodes.lock().get(&ino).map(|counted| Arc::clone(&counted.inode))
+    }
+
+    /// What keeps reads and changes of a file apart, open or not.
+    pub(super) fn gate(&self, ino: Ino) -> Arc<Gate> {
+        let mut gates = self.gates.lock();
+        if let Some(gate) = gates.get(&ino).and_then(Weak::upgrade) {
+            return gate;
+        }
+        if gates.len() == gates.capacity() {
+            gates.retain(|_, gate| gate.strong_count() > 0);
+        }
+        let gate = Arc::new(Gate::default());
+        gates.insert(ino, Arc::downgrade(&gate));
+        gate
+    }
+
+    /// Whether a file that is in the directory `dir` is open to be written.
+    pub(super) fn is_written_in(&self, dir: &Path) -> bool {
+        let inodes = self.inodes.lock();
+        inodes.values().any(|counted| {
+            counted.inode.is_written() && counted.inode.current().path().parent() == Some(dir)
+        })
     }
 
     /// All files that are open.

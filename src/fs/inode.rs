@@ -56,6 +56,8 @@ struct Node {
     generation: u64,
     /// The change that removed it, if one did: its number may come to be used again.
     gone: Option<u64>,
+    /// Whether it lost its last name while it was open.
+    is_nameless: bool,
     /// When it was made, where that is known.
     born: Option<Timestamp>,
     /// When its data or attributes were last changed through this mount, by the
@@ -149,6 +151,7 @@ impl Node {
             settled: 0,
             generation: 0,
             gone: None,
+            is_nameless: false,
             born: None,
             changed: 0,
             domain,
@@ -320,7 +323,7 @@ impl Inodes {
     /// `change`.
     pub(super) fn closed(&mut self, ino: Ino, change: u64) {
         if let Some(node) = self.nodes.get_mut(&ino)
-            && node.names.is_empty()
+            && node.is_nameless
         {
             node.gone = Some(change);
         }
@@ -388,6 +391,7 @@ impl Inodes {
         }
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.gone = (removed == Removed::All).then_some(change);
+            node.is_nameless = removed == Removed::Name;
             // Whatever else is known was not true any more.
             for (parent, name) in std::mem::take(&mut node.names) {
                 self.leave(parent, &name);

@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -114,6 +115,7 @@ impl Owner {
     fn file(
         &self,
         open: &OpenFile,
+        for_write: bool,
         backend: &dyn Backend,
     ) -> crate::backend::Result<Arc<dyn BackendFile>> {
         let mut file = self.file.lock();
@@ -125,10 +127,15 @@ impl Owner {
             truncate: false,
             sync: SyncMode::No,
             create: None,
+            ino: None,
         };
         use rustix::io::Errno as E;
         // An exclusive lock wants a file that may be written, a shared one does not.
-        let (opened, attr) = match backend.open_to_write(open.path(), &how) {
+        let opened = match for_write {
+            true => backend.open_to_write(open.path(), &how),
+            false => Err(E::ROFS.into()),
+        };
+        let (opened, attr) = match opened {
             Ok(opened) => (opened.file, opened.attr),
             Err(BackendError::Os(E::ACCESS | E::PERM | E::ROFS | E::TXTBSY)) => {
                 backend.open(open.path())?
@@ -196,14 +203,25 @@ impl Fs {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         let Some(replica) = self.policy.locks else { return done(Err(Errno::NOSYS)) };
         let (open, ino) = (file.inode.current(), file.ino);
-        let who = file.writer.as_ref().map_or(open.who(), |writer| &writer.who).clone();
+        let who = file.who.clone();
         let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
         let once = Once { replica, lane: Lane::Metadata, deadline, rights: Rights::Of(who) };
         let taken = self.locks.owner(ino, owner);
         taken.handles.lock().insert(handle);
-        let op = move |backend: &dyn Backend| taken.file(&open, backend)?.lock(&request);
+        let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
+        let is_told = Arc::clone(&told);
+        let op = move |backend: &dyn Backend| {
+            let file = taken.file(&open, for_write, backend)?;
+            let locked = file.lock(&request)?;
+            if let (LockRequest::Set(lock), true) = (request, is_told.load(Ordering::Acquire)) {
+                // Who asked has been told that he has none.
+                file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
+            }
+            Ok(locked)
+        };
         let fs = Arc::clone(self);
         self.caller.call_once(once, op, move |answer| {
+            told.store(answer.is_err(), Ordering::Release);
             match (&answer, request) {
                 (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
                     fs.locks.given_up(ino);
@@ -280,10 +298,14 @@ fn is_interrupted(thread: u32) -> bool {
     let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
         return true;
     };
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let pending = mask("SigPnd:").unwrap_or(0) | mask("ShdPnd:").unwrap_or(0);
-    pending & !mask("SigBlk:").unwrap_or(0) != 0
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mask = |name: &str| u64::from_str_radix(value(name).unwrap_or_default(), 16).unwrap_or(0);
+    /// SIGKILL among the signals of a mask.
+    const KILL: u64 = 1 << 8;
+    let (own, shared) = (mask("SigPnd:"), mask("ShdPnd:"));
+    // What the process got may be for another of its threads. This one would be told
+    // of an errno that the kernel keeps to itself, if it were not for it.
+    let is_alone = value("Threads:") == Some("1");
+    let pending = own | if is_alone { shared } else { shared & KILL };
+    pending & !mask("SigBlk:") != 0
 }

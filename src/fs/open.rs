@@ -212,10 +212,10 @@ impl Fs {
                 // The kernel would read another file than the one just opened.
                 return Err(Errno::STALE);
             }
-            let cached = match self.handles.inode(ino).and_then(|open| open.any_writer()) {
-                None => inodes.opened(ino, version),
+            let cached = match self.is_written(ino) {
+                false => inodes.opened(ino, version),
                 // What the kernel gets of it now is of no one version.
-                Some(_) => Cached::default(),
+                true => Cached::default(),
             };
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
@@ -233,8 +233,11 @@ impl Fs {
         if backing.is_some() {
             self.passthrough.opened();
         }
+        // Who may read it has it opened elsewhere; a writer perhaps may not.
+        inode.current().open_for(who);
         let read = self.reader.handle();
-        let handle = self.handles.insert_file(ino, inode, cached, caching, read, None);
+        let handle =
+            self.handles.insert_file(ino, inode, (cached, caching), read, who.clone(), None);
         Ok(Opened { handle, caching, unchanged, backing, writes: false })
     }
 

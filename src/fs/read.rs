@@ -6,9 +6,25 @@ use std::time::Instant;
 use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
 use super::{Answer, Errno, Fs, ReadData};
-use crate::backend::{Requester, SeekTo};
+use crate::backend::SeekTo;
 use crate::read::{ReadError, Thread};
 use crate::volume::ByteRange;
+
+/// Which try at a read it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Try {
+    First,
+    /// After somebody has begun to write the file.
+    Again,
+    /// After it was looked what version there is.
+    Last,
+}
+
+impl Try {
+    fn again(self) -> Self {
+        if self == Self::Last { self } else { Self::Again }
+    }
+}
 
 impl Fs {
     /// Reads a range of an open file; fewer bytes come only at its end. A small
@@ -30,18 +46,18 @@ impl Fs {
         let at_end = range.start >= current.version().size;
         if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
             // The file may have grown since.
-            let (fs, ino) = (Arc::clone(self), file.ino);
-            let then = move |_| fs.read_now(file, range, true, done);
-            return self.attributes(Requester::DAEMON, ino, Some(handle), then);
+            let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
+            let then = move |_| fs.read_now(file, range, Try::Last, done);
+            return self.attributes_by(rights, ino, Some(handle), then);
         }
-        self.read_now(file, range, false, done);
+        self.read_now(file, range, Try::First, done);
     }
 
     fn read_now(
         self: &Arc<Self>,
         file: FileHandle,
         range: ByteRange,
-        checked: bool,
+        this: Try,
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
         let (current, epoch) = match file.inode.read_from(file.writer.as_ref()) {
@@ -51,25 +67,28 @@ impl Fs {
         let fs = Arc::clone(self);
         let (inode, read_handle) = (Arc::clone(&file.inode), Arc::clone(&file.read));
         let sink = Box::new(move |answer: Result<ReadData, ReadError>| match answer {
+            Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
             // Somebody has begun to write it: what came may be from before and after.
-            _ if !file.inode.is_still(epoch) => fs.read_now(file, range, checked, done),
+            _ if !inode.is_still(epoch) => fs.read_now(file, range, this.again(), done),
             Ok(data) => match inode.hold_back_writes(epoch) {
                 // What is pages of a replica is not copied before it is sent.
                 Some(_held_back) => done(Ok(data)),
-                None => fs.read_now(file, range, checked, done),
+                // It is being changed right now.
+                None => fs.read_written(file, None, range, done),
             },
-            Err(error) if error.is_another_version() && !checked => {
+            Err(error) if error.is_another_version() && this != Try::Last => {
                 // Nobody has this version any more: look what there is now.
                 let (again, ino) = (Arc::clone(&fs), file.ino);
-                fs.attributes(Requester::DAEMON, ino, None, move |answer| match answer {
-                    Ok(_) => again.read_now(file, range, true, done),
+                let rights = Rights::Granted(file.who.clone());
+                fs.attributes_by(rights, ino, None, move |answer| match answer {
+                    Ok(_) => again.read_now(file, range, Try::Last, done),
                     Err(errno) => done(Err(errno)),
                 });
             }
             Err(error) => done(Err(error.into())),
         });
-        // After a check it is some replica's thread that gets here.
-        let thread = if checked { Thread::IsBusy } else { Thread::MayVisit };
+        // From the second on it is some replica's thread that gets here.
+        let thread = if this == Try::First { Thread::MayVisit } else { Thread::IsBusy };
         self.reader.read(&current, &read_handle, range, thread, sink);
     }
 
@@ -90,7 +109,7 @@ impl Fs {
         };
         self.caller.call_by_replica(
             self.spot_of(file.ino, current.path()),
-            Rights::Of(current.who().clone()),
+            Rights::Of(current.who()),
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
         );

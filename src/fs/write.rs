@@ -38,6 +38,8 @@ pub struct WriteRequest {
     pub data: Vec<u8>,
     /// To the file's end, wherever that is on the write replica.
     pub append: bool,
+    /// All of them, or an error: nobody looks how many it were.
+    pub whole: bool,
     /// Who writes, where that is known and he is not to keep set-id bits alive.
     pub who: Option<Requester>,
 }
@@ -87,14 +89,22 @@ impl Fs {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
+        let Some(change) = self.handles.gate(ino).begin() else {
+            return done(Err(Errno::IO));
+        };
         self.note_inode(ino);
         let fs = Arc::clone(self);
         let once = self.once(write, Lane::Metadata, &who);
-        let at = path.clone();
+        let (at, under_way) = (path.clone(), Arc::clone(&change));
+        let how = WriteOpen { ino: self.inodes.lock().replica_number(ino), ..how };
         self.caller.call_once(
             once,
-            move |backend| backend.open_to_write(&at, &how),
+            move |backend| {
+                let _alone = if how.truncate { Some(under_way.enter()?) } else { None };
+                backend.open_to_write(&at, &how)
+            },
             move |answer| {
+                change.ends(&answer);
                 let enter = |opened| fs.begin_writing(&who, ino, path, opened);
                 done(answer.map_err(Errno::from).and_then(enter));
             },
@@ -160,9 +170,7 @@ impl Fs {
             if !inodes.is_same(ino, write.replica, &attr) {
                 return Err(Errno::STALE);
             }
-            let is_written =
-                self.handles.inode(ino).is_some_and(|open| open.any_writer().is_some());
-            let cached = match is_written {
+            let cached = match self.is_written(ino) {
                 false => inodes.opened(ino, version),
                 true => Default::default(),
             };
@@ -181,8 +189,8 @@ impl Fs {
             self.reader.retire(&old);
         }
         let read = self.reader.handle();
-        let own = Some(Arc::clone(&writer));
-        let handle = self.handles.insert_file(ino, Arc::clone(&inode), cached, caching, read, own);
+        let (own, me, opened) = (Some(Arc::clone(&writer)), who.clone(), Arc::clone(&inode));
+        let handle = self.handles.insert_file(ino, opened, (cached, caching), read, me, own);
         Ok((handle, inode, writer))
     }
 
@@ -212,7 +220,7 @@ impl Fs {
                     inode.end_writing(&writer, |old: &OpenFile| {
                         let version = answer.map_or(old.version(), |attr| attr.version());
                         let path = path.unwrap_or_else(|| old.path().to_owned());
-                        fs.reader.file(path, version, mode, old.who().clone()).anew()
+                        fs.reader.file(path, version, mode, old.who()).anew()
                     })
                 };
                 if let Some(old) = retired {
@@ -241,25 +249,22 @@ impl Fs {
             (_, None) => return done(Err(Errno::BADF)),
         };
         let Some(writer) = file.writer else { return done(Err(Errno::BADF)) };
-        let Some(under_way) = file.inode.unsettled.begin() else {
-            return done(Err(Errno::IO));
-        };
+        let Some(under_way) = file.inode.gate.begin() else { return done(Err(Errno::IO)) };
         let now = Instant::now();
         if exclusive && writer.is_to_note(now, write.lag / NOTES) {
             self.note_inode(file.ino);
         }
-        let identity = who.map_or_else(|| writer.who.clone(), |who| who.identity());
+        let other = who.filter(|who| !writer.who.is_of(who));
+        let identity = other.map_or_else(|| writer.who.clone(), |who| who.identity());
         let once = self.once(write, Lane::Read, &identity);
-        let (gate, target) = (Arc::clone(&file.inode.gate), Arc::clone(&writer.file));
+        let (mine, target) = (Arc::clone(&under_way), Arc::clone(&writer.file));
         let op = move |backend: &dyn Backend| {
-            let _still = &under_way;
-            let _alone = exclusive.then(|| gate.write());
+            let _alone = if exclusive { Some(mine.enter()?) } else { None };
             change(&*target, backend)
         };
-        let inode = file.inode;
         self.caller.call_once(once, op, move |answer| {
+            under_way.ends(&answer);
             if matches!(answer, Err(BackendError::Late)) {
-                inode.unsettled.give_up();
                 writer.fails(BackendError::Late.into());
             }
             done(answer.map_err(Errno::from));
@@ -273,15 +278,17 @@ impl Fs {
         request: WriteRequest,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        let WriteRequest { offset, data, append, who } = request;
-        // Taken out, so that it is not kept longer than it takes.
-        let data = Mutex::new(Some(data));
+        let WriteRequest { offset, data, append, whole, who } = request;
+        // Taken out, so that it is not kept longer than somebody waits for it.
+        let data = Arc::new(Mutex::new(Some(data)));
+        let left = Arc::clone(&data);
         let write = move |file: &dyn BackendFile, _: &dyn Backend| {
             let data = data.lock().take().unwrap_or_default();
-            file.change(&FileChange::Write { offset, data: &data, append })
+            file.change(&FileChange::Write { offset, data: &data, append, whole })
         };
         let fs = Arc::clone(self);
         self.change_file(handle, true, who, write, move |answer| {
+            drop(left.lock().take());
             if let Ok(bytes) = answer {
                 count(&fs.counters.writes);
                 fs.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
@@ -319,8 +326,12 @@ impl Fs {
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),
         };
+        let Some(me) = self.handles.file(to).map(|file| file.who) else {
+            return done(Err(Errno::BADF));
+        };
         let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
             let source = source.on_writer(write.replica, backend)?;
+            me.take_on()?;
             let (offset, len) = (range.start, range.len());
             source.change(&FileChange::Copy { offset, to: file, at, len })
         };
@@ -431,11 +442,15 @@ impl Fs {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
-        let mut once = self.once(write, lane, file.inode.current().who());
+        let mut once = self.once(write, lane, &file.who);
         once.deadline = self.policy.deadline;
         let look = move |backend: &dyn Backend| match &through {
             Some(writer) => op(&*writer.file),
-            None => op(&*file.inode.current().as_it_is(write.replica, backend)?),
+            None => {
+                let current = file.inode.current();
+                current.open_for(&file.who);
+                op(&*current.as_it_is(write.replica, backend)?)
+            }
         };
         self.caller.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
     }
@@ -451,7 +466,11 @@ impl FileHandle {
         let own = self.writer.iter().cloned().chain(self.inode.any_writer());
         match own.into_iter().find(|writer| writer.readable) {
             Some(writer) => Ok(Arc::clone(&writer.file)),
-            None => self.inode.current().as_it_is(replica, backend),
+            None => {
+                let current = self.inode.current();
+                current.open_for(&self.who);
+                current.as_it_is(replica, backend)
+            }
         }
     }
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Errno;
-use crate::backend::{BackendFile, Identity};
+use crate::backend::{BackendError, BackendFile, Identity};
 
 /// A handle that may write.
 pub(super) struct Writer {
@@ -59,37 +59,72 @@ impl Writer {
     }
 }
 
-/// Changes of a file that have not come to an end.
+/// Keeps reads and changes of one file apart. It lives as long as the file is open, or
+/// a change of it is under way.
 #[derive(Default)]
-pub(super) struct Unsettled {
+pub(super) struct Gate {
+    lock: RwLock<()>,
+    /// Changes that have not come to an end.
     running: AtomicUsize,
     /// Whether any of them was given up.
     given_up: AtomicBool,
 }
 
 /// A change that is under way; it is not any more when this is dropped.
-pub(super) struct UnderWay(Arc<Unsettled>);
+pub(super) struct UnderWay {
+    gate: Arc<Gate>,
+    /// Whether who asked for it has been told that it did not end in time.
+    given_up: AtomicBool,
+}
 
-impl Unsettled {
+impl Gate {
     /// A change begins; `None` where it could be overtaken by an older one.
-    pub(super) fn begin(self: &Arc<Self>) -> Option<UnderWay> {
+    pub(super) fn begin(self: &Arc<Self>) -> Option<Arc<UnderWay>> {
         let others = self.running.fetch_add(1, Ordering::AcqRel);
-        let under_way = UnderWay(Arc::clone(self));
+        let under_way = UnderWay { gate: Arc::clone(self), given_up: AtomicBool::new(false) };
         if others == 0 {
             self.given_up.store(false, Ordering::Release);
         }
-        (!self.given_up.load(Ordering::Acquire)).then_some(under_way)
+        (!self.given_up.load(Ordering::Acquire)).then(|| Arc::new(under_way))
     }
 
-    /// Somebody was told that a change did not end in time.
-    pub(super) fn give_up(&self) {
-        self.given_up.store(true, Ordering::Release);
+    /// Waits until nothing is being changed. Blocks.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, ()> {
+        self.lock.read()
+    }
+
+    /// The same, if nothing is being changed now.
+    pub(super) fn try_read(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        self.lock.try_read()
+    }
+}
+
+impl UnderWay {
+    /// Waits until nothing else is being read or changed. Blocks.
+    ///
+    /// # Errors
+    /// [`BackendError::Late`] where nobody waits for it any more: it is not to be
+    /// done after what was asked for later.
+    pub(super) fn enter(&self) -> crate::backend::Result<RwLockWriteGuard<'_, ()>> {
+        let alone = self.gate.lock.write();
+        match self.given_up.load(Ordering::Acquire) {
+            true => Err(BackendError::Late),
+            false => Ok(alone),
+        }
+    }
+
+    /// Who asked for it is about to be told this.
+    pub(super) fn ends<T>(&self, answer: &crate::backend::Result<T>) {
+        if matches!(answer, Err(BackendError::Late)) {
+            self.given_up.store(true, Ordering::Release);
+            self.gate.given_up.store(true, Ordering::Release);
+        }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::AcqRel);
+        self.gate.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -99,13 +134,14 @@ mod tests {
 
     #[test]
     fn nothing_begins_while_something_given_up_is_under_way() {
-        let unsettled = Arc::new(Unsettled::default());
-        let lost = unsettled.begin().unwrap();
-        let other = unsettled.begin().unwrap();
-        unsettled.give_up();
+        let gate = Arc::new(Gate::default());
+        let lost = gate.begin().unwrap();
+        let other = gate.begin().unwrap();
+        lost.ends::<()>(&Err(BackendError::Late));
+        assert!(lost.enter().is_err() && other.enter().is_ok());
         drop(other);
-        assert!(unsettled.begin().is_none());
+        assert!(gate.begin().is_none());
         drop(lost);
-        assert!(unsettled.begin().is_some());
+        assert!(gate.begin().is_some());
     }
 }

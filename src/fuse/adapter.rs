@@ -392,6 +392,7 @@ impl fuser::Filesystem for Adapter {
             data: data.to_vec(),
             // What is written back of a mapped file belongs where it says.
             append: !cached && flags.0 & APPEND != 0,
+            whole: cached,
             who: (kills && !cached).then(|| who(req)),
         };
         self.fs.write(handle.0, request, move |answer| reply_written(reply, answer));

@@ -37,7 +37,7 @@ pub struct OpenFile {
     version: FileVersion,
     mode: Mode,
     /// In whose name replicas open it.
-    who: Identity,
+    who: Mutex<Identity>,
     /// Whether what an older version has open does not count, even where it shows
     /// this version: times may be too coarse to tell two writes apart.
     anew: bool,
@@ -112,7 +112,7 @@ impl OpenFile {
             path,
             version,
             mode,
-            who,
+            who: Mutex::new(who),
             anew: false,
             stream: STREAMS.fetch_add(1, Ordering::Relaxed),
             place,
@@ -134,8 +134,13 @@ impl OpenFile {
     }
 
     /// In whose name replicas open it.
-    pub fn who(&self) -> &Identity {
-        &self.who
+    pub fn who(&self) -> Identity {
+        self.who.lock().clone()
+    }
+
+    /// Replicas are to open it in this name from now on.
+    pub fn open_for(&self, who: &Identity) {
+        self.who.lock().clone_from(who);
     }
 
     /// Replica `id` has opened it, and its open showed this version.
@@ -234,7 +239,7 @@ impl OpenFile {
         }
         let agrees = |attr: &Attr| self.version.agrees(&attr.version(), self.mode);
         let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
-        self.who.take_on()?;
+        self.who().take_on()?;
         if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
             self.opened_by(id, Arc::clone(file));
             return Ok(Arc::clone(file));
@@ -324,7 +329,7 @@ impl OpenFile {
         if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
             return Ok(Arc::clone(file));
         }
-        self.who.take_on()?;
+        self.who().take_on()?;
         let (file, attr) = backend.open(&self.path)?;
         if attr.id.ino != self.version.ino {
             return Err(BackendError::Version);

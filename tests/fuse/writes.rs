@@ -212,6 +212,55 @@ fn who_shows_the_version_before_a_write_is_not_read() {
     assert_eq!(names, ["f"]);
 }
 
+/// A write that nobody waits for any more is not done after a later one.
+#[test]
+fn what_was_given_up_does_not_come_after_what_was_done_later() {
+    let rig = rig(IMPATIENT);
+    fs::write(rig.at("f"), b"....").unwrap();
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, Fault::Hang) });
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let file = File::options().write(true).open(rig.at("f"));
+                assert!(file.and_then(|file| file.write_all_at(b"AAAA", 0)).is_err());
+            });
+        }
+    });
+    // All handles are closed, and another one is opened. It may not write yet.
+    let late = || File::options().write(true).open(rig.at("f"))?.write_all_at(b"BBBB", 0);
+    assert!(late().is_err());
+    rig.scripts[1].heal();
+    let until = Instant::now() + Duration::from_secs(5);
+    while late().is_err() {
+        assert!(Instant::now() < until, "it never took a write again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(fs::read(rig.source(0, "f")).unwrap(), b"BBBB");
+}
+
+/// Somebody reads it, and it is changed by nobody who has it open to be written.
+#[test]
+fn reads_beside_a_change_that_takes_long_wait_for_it() {
+    let rig = rig(SECOND);
+    let file = File::open(rig.at("old")).unwrap();
+    fs::remove_file(rig.at("old")).unwrap();
+    let long = Fault::Delay(Duration::from_millis(300));
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, long) });
+    std::thread::scope(|scope| {
+        let changed = scope.spawn(|| file.set_permissions(fs::Permissions::from_mode(0o600)));
+        let mut buf = vec![0; MIB];
+        while !changed.is_finished() {
+            file.read_exact_at(&mut buf, MIB as u64).unwrap();
+            assert!(buf == bytes(3 * MIB, 1)[MIB..2 * MIB]);
+        }
+        changed.join().unwrap().unwrap();
+    });
+    let mut buf = vec![0; 3 * MIB];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    assert!(buf == bytes(3 * MIB, 1));
+}
+
 #[test]
 fn files_without_a_name_go_on() {
     let rig = rig(SECOND);
@@ -288,6 +337,21 @@ fn there_is_no_file_without_a_name_from_the_start() {
     let mut options = File::options();
     options.read(true).write(true).custom_flags(nix::libc::O_TMPFILE);
     assert_eq!(errno(options.open(rig.at(""))), Some(Errno::OPNOTSUPP));
+}
+
+#[test]
+fn times_before_1970_are_kept() {
+    let rig = rig(SECOND);
+    let stamps = [(-1, 250_000_000), (-1, 0), (-1000, 999_999_999), (0, 1), (5, 0)];
+    for (seconds, nanos) in stamps {
+        let stamp = rustix::fs::Timespec { tv_sec: seconds, tv_nsec: nanos };
+        let times = rustix::fs::Timestamps { last_access: stamp, last_modification: stamp };
+        rustix::fs::utimensat(CWD, rig.at("old"), &times, AtFlags::empty()).unwrap();
+        for path in [rig.source(0, "old"), rig.at("old")] {
+            let status = fs::metadata(&path).unwrap();
+            assert_eq!((status.mtime(), status.mtime_nsec()), (seconds, nanos), "{path:?}");
+        }
+    }
 }
 
 /// Sizes and holes as the write replica has them.

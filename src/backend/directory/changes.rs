@@ -35,9 +35,7 @@ impl Directory {
         path: &Path,
         how: &WriteOpen,
     ) -> Result<(DirectoryFile, bool)> {
-        // NONBLOCK: a named pipe that took the file's place must not block us.
-        let mut flags = OFlags::NONBLOCK;
-        flags |= match how.sync {
+        let mut flags = match how.sync {
             SyncMode::No => OFlags::empty(),
             SyncMode::Data => OFlags::DSYNC,
             SyncMode::All => OFlags::SYNC,
@@ -49,7 +47,14 @@ impl Directory {
             flags.set(OFlags::EXCL, create.exclusive);
             mode = masked(create.perm)?;
         }
-        let open = |access| self.resolve_with(path, flags | access, mode);
+        if let Some(ino) = how.ino {
+            // Before anything is cut off.
+            let object = self.resolve(path, OFlags::PATH)?;
+            if !self.is_number(object.as_fd(), ino) {
+                return Err(Errno::STALE.into());
+            }
+        }
+        let open = |access| self.resolve_file(path, flags | access, mode);
         let (file, readable) = match how.access {
             OpenAccess::Read => (open(OFlags::RDONLY)?, true),
             OpenAccess::Both => (open(OFlags::RDWR)?, true),
@@ -204,7 +209,14 @@ impl DirectoryFile {
     pub(super) fn apply(&self, change: &FileChange<'_>) -> Result<u64> {
         let file = self.any();
         match *change {
-            FileChange::Write { offset, data, append } => write(file, offset, data, append),
+            FileChange::Write { offset, data, append, whole } => {
+                let mut written = write(file, offset, data, append)?;
+                while whole && written < data.len() as u64 {
+                    let rest = &data[written as usize..];
+                    written += write(file, offset + written, rest, append)?;
+                }
+                Ok(written)
+            }
             FileChange::Copy { offset, to, at, len } => {
                 let to = to.descriptor().ok_or(Errno::OPNOTSUPP)?;
                 let (mut from_at, mut to_at) = (offset, at);
