@@ -89,6 +89,10 @@ pub trait Backend: Send + Sync {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
 
+    /// Closes files that have been given up and are not closed yet. One that is still
+    /// open when it is removed leaves a `.nfs...` file behind.
+    fn settle(&self) {}
+
     /// Opens a regular file that may be written, or makes one.
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite>;
 

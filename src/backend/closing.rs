@@ -102,6 +102,10 @@ impl Backend for Closing {
         self.inner.list_xattr(path)
     }
 
+    fn settle(&self) {
+        self.closer.close();
+    }
+
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         let opened = self.inner.open_to_write(path, how)?;
         Ok(OpenedToWrite { file: self.file(opened.file), ..opened })

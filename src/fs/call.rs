@@ -197,12 +197,13 @@ pub struct PinnedTimes {
     pub times: ReplicaMap<u64>,
 }
 
-type Op<T> = Box<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
+type Op<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
 type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
 
 struct Call<T> {
     caller: Arc<Caller>,
-    op: Op<T>,
+    /// Until it is over: what it holds on to may be waited for.
+    op: Mutex<Option<Op<T>>>,
     /// Whether it may change something.
     once: bool,
     pin: Option<Pin>,
@@ -326,7 +327,7 @@ impl Caller {
     ) {
         let until = Instant::now() + self.policy.deadline;
         let (pin, lane) = (spot.pin, Lane::Metadata);
-        let call = Call::new(self, order, (false, pin, lane), rights, until, Box::new(op), done);
+        let call = Call::new(self, order, (false, pin, lane), rights, until, Arc::new(op), done);
         self.begin(call);
     }
 
@@ -339,7 +340,7 @@ impl Caller {
     ) {
         let Once { replica, lane, deadline, rights } = once;
         let until = Instant::now() + deadline;
-        let op = Box::new(move |_, backend: &dyn Backend| op(backend));
+        let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
         let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
         let call = Call::new(self, vec![replica], (true, None, lane), rights, until, op, done);
         self.begin(call);
@@ -412,6 +413,7 @@ impl<T: Send + 'static> Call<T> {
             patient_until: Instant::now(),
         };
         let caller = Arc::clone(caller);
+        let op = Mutex::new(Some(op));
         Arc::new(Self { caller, op, once, pin, lane, rights, until, state: Mutex::new(state) })
     }
 
@@ -432,11 +434,12 @@ impl<T: Send + 'static> Call<T> {
             let (call, call_lane) = (Arc::clone(self), self.lane);
             let job = move |backend: &dyn Backend| {
                 let begun = Instant::now();
-                if call.state.lock().done.is_none() {
+                let Some(op) = call.op.lock().clone() else {
                     // Whoever asked has been answered.
                     return;
-                }
-                let answer = call.rights.exert(|| (call.op)(replica, backend));
+                };
+                let answer = call.rights.exert(|| op(replica, backend));
+                drop(op);
                 if let Some(pin) = call.pin {
                     // Without the wait for a thread: those who take all the
                     // calls would seem slower than those who take none.
@@ -518,6 +521,7 @@ impl<T: Send + 'static> Call<T> {
             let failover = state.error.is_some() || silent.len() > 1;
             (done, silent, failover)
         };
+        self.op.lock().take();
         self.caller.pending.fetch_sub(1, Ordering::Relaxed);
         if by.is_some() {
             for replica in silent.into_iter().filter(|id| Some(*id) != by) {

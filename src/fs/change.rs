@@ -12,7 +12,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno as E;
 
@@ -32,6 +32,10 @@ use crate::volume::ReplicaId;
 /// When there will have been so many changes, what was just made here may be out of
 /// date. To refuse it would be to have the kernel make it once more.
 pub(super) const MADE_HERE: u64 = u64::MAX;
+
+/// How often, and how many times, it is looked whether a file was closed.
+const MOMENT: Duration = Duration::from_millis(1);
+const CLOSING: u32 = 30;
 
 /// `RENAME_EXCHANGE` of renameat2(2).
 const EXCHANGE: u32 = 2;
@@ -122,8 +126,42 @@ impl Fs {
         });
     }
 
+    /// Does `then` once the file, which is about to lose a name, is closed, if it looks
+    /// as if it soon were. The kernel tells of the last close a little after it, and a
+    /// file that is open when it is removed leaves a `.nfs...` file behind, and its
+    /// directory full.
+    fn when_closed(
+        self: &Arc<Self>,
+        ino: Option<Ino>,
+        then: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) {
+        let Some(ino) = ino.filter(|ino| self.handles.is_closing(*ino)) else { return then(self) };
+        let fs = Arc::clone(self);
+        self.locks.runtime().spawn(async move {
+            for _ in 0..CLOSING {
+                tokio::time::sleep(MOMENT).await;
+                if !fs.handles.is_closing(ino) {
+                    break;
+                }
+            }
+            then(&fs);
+        });
+    }
+
     /// Removes a name: of a directory, or of anything else.
     pub fn remove(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        is_dir: bool,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let (ino, name) = (self.inodes.lock().named(parent, name), name.to_owned());
+        self.when_closed(ino, move |fs| fs.remove_now(who, parent, &name, is_dir, done));
+    }
+
+    fn remove_now(
         self: &Arc<Self>,
         who: Requester,
         parent: Ino,
@@ -167,6 +205,21 @@ impl Fs {
 
     /// Changes a name; `flags` are renameat2(2)'s.
     pub fn rename(
+        self: &Arc<Self>,
+        who: Requester,
+        (parent, name): (Ino, &OsStr),
+        (new_parent, new_name): (Ino, &OsStr),
+        flags: u32,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let replaced = self.inodes.lock().named(new_parent, new_name);
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        self.when_closed(replaced, move |fs| {
+            fs.rename_now(who, (parent, &name), (new_parent, &new_name), flags, done);
+        });
+    }
+
+    fn rename_now(
         self: &Arc<Self>,
         who: Requester,
         (parent, name): (Ino, &OsStr),
@@ -296,7 +349,7 @@ impl Fs {
                 (Err(BackendError::Os(E::STALE | E::NOENT)), Some(inode)) => {
                     fs.set_nameless(&identity, ino, inode, attributes, done);
                 }
-                (answer, _) => done(fs.has_set(ino, answer)),
+                (answer, _) => done(fs.has_set(ino, attributes, answer)),
             }
         });
     }
@@ -323,11 +376,25 @@ impl Fs {
     }
 
     /// Attributes of an inode were set, or not.
-    fn has_set(&self, ino: Ino, answer: crate::backend::Result<Attr>) -> Answer<Entry> {
+    fn has_set(
+        &self,
+        ino: Ino,
+        set: SetAttr,
+        answer: crate::backend::Result<Attr>,
+    ) -> Answer<Entry> {
         self.note_inode(ino);
         count(&self.counters.changes);
         let change = self.one_more();
         self.inodes.lock().changed(ino, change);
+        let is_same_data = set.size.is_none() && set.mtime.is_none();
+        if let (Ok(attr), Some(open), true) = (&answer, self.handles.inode(ino), is_same_data) {
+            let (version, mode) = (attr.version(), self.policy.mode);
+            let make =
+                |old: &OpenFile| self.reader.file(old.path().to_owned(), version, mode, old.who());
+            if let Some(old) = open.touched(version, make) {
+                self.reader.retire(&old);
+            }
+        }
         answer.map_err(Errno::from).map(|attr| self.seen(ino, attr, change))
     }
 
@@ -366,7 +433,7 @@ impl Fs {
         let fs = Arc::clone(self);
         self.caller.call_once(self.once(write, Lane::Metadata, who), set, move |answer| {
             under_way.ends(&answer);
-            done(fs.has_set(ino, answer));
+            done(fs.has_set(ino, attributes, answer));
         });
     }
 
@@ -474,6 +541,7 @@ fn before_removal(
     open: Option<&OpenInode>,
     who: &Identity,
 ) -> crate::backend::Result<Removed> {
+    backend.settle();
     let is_last = match backend.stat(path) {
         Ok(attr) => attr.kind == FileKind::Directory || attr.nlink <= 1,
         Err(_) => false,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,9 @@ pub(super) struct FileHandle {
     pub(super) read: Arc<ReadHandle>,
     /// Whose it is.
     pub(super) who: Identity,
+    /// Whether one of its descriptors was closed since it was last used: mostly the
+    /// only one, and the kernel will say so in a moment.
+    pub(super) closing: Arc<AtomicBool>,
     /// If it may write.
     pub(super) writer: Option<Arc<Writer>>,
 }
@@ -211,6 +214,25 @@ impl OpenInode {
         Some(state.replace(make))
     }
 
+    /// Its rights or owner were changed here, and nothing of its data: `version` is what
+    /// that made of it. Who has it open need not open it again, and might not be allowed
+    /// to any more.
+    pub(super) fn touched(
+        &self,
+        version: FileVersion,
+        make: impl FnOnce(&OpenFile) -> OpenFile,
+    ) -> Option<Arc<OpenFile>> {
+        let mut state = self.state.lock();
+        let own = state.file.version();
+        let is_touched = FileVersion { ctime: version.ctime, ..own } == version && own != version;
+        if !is_touched || !state.writers.is_empty() {
+            return None;
+        }
+        let old = state.replace(make);
+        state.file.takes_over(&old);
+        Some(old)
+    }
+
     /// It has another name: `make` makes the same version of it.
     pub(super) fn moved(&self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
         self.state.lock().replace(make)
@@ -325,7 +347,8 @@ impl Handles {
         writer: Option<Arc<Writer>>,
     ) -> u64 {
         let (read, blocks) = (Arc::new(read), Arc::default());
-        let handle = FileHandle { ino, inode, cached, caching, blocks, read, who, writer };
+        let closing = Arc::default();
+        let handle = FileHandle { ino, inode, cached, caching, blocks, read, who, closing, writer };
         self.insert(Handle::File(handle))
     }
 
@@ -384,6 +407,21 @@ impl Handles {
     /// The open file with this number, if it is open.
     pub(super) fn inode(&self, ino: Ino) -> Option<Arc<OpenInode>> {
         self.inodes.lock().get(&ino).map(|counted| Arc::clone(&counted.inode))
+    }
+
+    /// Whether it looks as if the file were not open, or not changed, much longer.
+    pub(super) fn is_closing(&self, ino: Ino) -> bool {
+        let open = self.open.lock();
+        let mut own = open.values().filter_map(|handle| match handle {
+            Handle::File(file) if file.ino == ino => Some(&file.closing),
+            _ => None,
+        });
+        let is = |closing: &Arc<AtomicBool>| closing.load(Ordering::Relaxed);
+        let gate = self.gates.lock().get(&ino).and_then(Weak::upgrade);
+        match own.next() {
+            Some(first) => is(first) && own.all(is),
+            None => gate.is_some_and(|gate| gate.is_busy()),
+        }
     }
 
     /// What keeps reads and changes of a file apart, open or not.

@@ -67,6 +67,11 @@ impl Locks {
         Self { runtime, owners: Mutex::default(), awaited: Mutex::default() }
     }
 
+    /// Where whoever has to wait for something does so.
+    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.runtime
+    }
+
     fn owner(&self, ino: Ino, owner: LockOwner) -> Arc<Owner> {
         Arc::clone(self.owners.lock().entry((ino, owner)).or_default())
     }

@@ -1,6 +1,7 @@
 //! Reading what is open.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::call::Rights;
@@ -38,6 +39,7 @@ impl Fs {
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.cached.read();
+        file.closing.store(false, Ordering::Relaxed);
         file.blocks.read(range.len());
         let current = match file.inode.read_from(file.writer.as_ref()) {
             ReadFrom::Version(current, _) => current,

@@ -206,10 +206,13 @@ impl Fs {
         self.note_inode(ino);
         let (fs, file) = (Arc::clone(self), Arc::clone(&writer.file));
         let once = self.once(write, Lane::Metadata, &writer.who);
+        // Who removes the file waits until it is closed.
+        let closing = inode.gate.begin();
         self.caller.call_once(
             once,
             move |_| file.attr(),
             move |answer| {
+                let _closing = closing;
                 fs.note_inode(ino);
                 let mode = fs.policy.mode;
                 let retired = {
@@ -249,6 +252,9 @@ impl Fs {
             (_, None) => return done(Err(Errno::BADF)),
         };
         let Some(writer) = file.writer else { return done(Err(Errno::BADF)) };
+        if exclusive {
+            file.closing.store(false, Ordering::Relaxed);
+        }
         let Some(under_way) = file.inode.gate.begin() else { return done(Err(Errno::IO)) };
         let now = Instant::now();
         if exclusive && writer.is_to_note(now, write.lag / NOTES) {
@@ -356,6 +362,7 @@ impl Fs {
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        file.closing.store(true, Ordering::Relaxed);
         let fs = Arc::clone(self);
         // First the data, as on NFS: who gets the lock next is to see them.
         self.settle(handle, FileChange::Flush, move |answer| {

@@ -88,6 +88,11 @@ impl Gate {
         (!self.given_up.load(Ordering::Acquire)).then(|| Arc::new(under_way))
     }
 
+    /// Whether a change is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.running.load(Ordering::Acquire) > 0
+    }
+
     /// Waits until nothing is being changed. Blocks.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, ()> {
         self.lock.read()

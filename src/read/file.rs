@@ -170,6 +170,15 @@ impl OpenFile {
         }
     }
 
+    /// Whoever has `older` open has this one open, too: it is the same data.
+    pub fn takes_over(&self, older: &OpenFile) {
+        for (id, slot) in older.replicas.iter() {
+            if let Held::Open(file) = &*slot.held.lock() {
+                self.opened_by(id, Arc::clone(file));
+            }
+        }
+    }
+
     /// A read of it has passed its deadline.
     pub(super) fn timed_out(&self, now: Instant) {
         *self.timed_out.lock() = Some(now);
