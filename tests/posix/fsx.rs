@@ -47,7 +47,8 @@ pub(crate) fn run(dir: &Path, backing: &Path, operations: u64, seed: u64) {
     let file = dir.join(format!("fsx-{seed}"));
 
     // Told to tell every operation: a call that fails ends fsx without its log.
-    let mut command = bounded(120, "fsx", scratch.path());
+    let seconds = 120 + u32::try_from(operations / 200).unwrap();
+    let mut command = bounded(seconds, "fsx", scratch.path());
     command.args(["-v", "-f", "fsx.toml", "-P", "."]);
     command.arg("-N").arg(operations.to_string()).arg("-S").arg(seed.to_string()).arg(&file);
     let output = command.env("RUST_BACKTRACE", "0").output().unwrap();
