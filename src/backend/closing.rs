@@ -28,12 +28,17 @@ struct Closer {
     pool: Arc<Pool>,
     /// Dropped and not closed yet. A job is on its way while there are any.
     dropped: Mutex<Vec<Arc<dyn BackendFile>>>,
+    /// Held by whoever closes some, so that who waits for it waits for them.
+    closing: Mutex<()>,
 }
 
 impl Closing {
     /// Has `inner`'s files closed by `pool`.
     pub(super) fn new(inner: Arc<dyn Backend>, pool: Arc<Pool>) -> Self {
-        Self { inner, closer: Arc::new(Closer { pool, dropped: Mutex::default() }) }
+        Self {
+            inner,
+            closer: Arc::new(Closer { pool, dropped: Mutex::default(), closing: Mutex::default() }),
+        }
     }
 
     fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
@@ -59,6 +64,7 @@ impl Closer {
     }
 
     fn close(&self) {
+        let _alone = self.closing.lock();
         let dropped = std::mem::take(&mut *self.dropped.lock());
         drop(dropped);
     }

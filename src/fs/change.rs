@@ -310,6 +310,8 @@ impl Fs {
         let identity = who.identity();
         let open = self.handles.inode(ino);
         let own = handle.and_then(|handle| self.handles.file(handle)?.writer);
+        // The kernel names no handle where it truncates what was opened a moment ago.
+        let own = own.or_else(|| open.as_ref()?.writer_of(&identity));
         if let (Some(writer), Some(inode), Some(_)) = (own, open.clone(), attributes.size) {
             let file = Arc::clone(&writer.file);
             let file = move |_: &dyn Backend| Ok(Arc::clone(&file));

@@ -187,6 +187,11 @@ impl OpenInode {
         self.state.lock().writers.first().cloned()
     }
 
+    /// A handle by which he may write it.
+    pub(super) fn writer_of(&self, who: &Identity) -> Option<Arc<Writer>> {
+        self.state.lock().writers.iter().find(|writer| writer.who == *who).cloned()
+    }
+
     /// Whether any handle may write it.
     pub(super) fn is_written(&self) -> bool {
         !self.state.lock().writers.is_empty()

@@ -312,9 +312,15 @@ impl Inodes {
             node.gone.take().is_some() || self.mode == Mode::Shared && node.is_other(attr);
         node.born = attr.born;
         if is_another {
+            // What the kernel has cached goes with the next open.
+            node.seen = Seen::MovedOn;
+        }
+        // What was removed stays dead to the kernel if it is a directory. An older file it
+        // takes for the new one, which is well: told of another, it would fail those who
+        // have looked the name up and not opened it yet.
+        if is_another && attr.kind == FileKind::Directory {
             self.generation += 1;
             node.generation = self.generation;
-            node.seen = Seen::Never;
         }
         node.generation
     }

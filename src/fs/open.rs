@@ -243,6 +243,9 @@ impl Fs {
 
     /// Closes a file or directory.
     pub fn release(self: &Arc<Self>, handle: u64) {
+        // Who removes it waits until nothing of it is open any more.
+        let open = self.handles.file(handle).filter(|_| self.can_write());
+        let _closing = open.and_then(|file| file.inode.gate.begin());
         let closed = {
             let mut inodes = self.inodes.lock();
             let closed = self.handles.remove(handle);

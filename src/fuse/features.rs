@@ -28,9 +28,11 @@ impl Features {
         ] {
             let _ = config.add_capabilities(capability);
         }
+        // Without FUSE_ATOMIC_O_TRUNC the kernel opens and then truncates, after it has
+        // looked whether the file is a program that runs: to open it read-only and
+        // truncated, which asks for that, would have cut it off before.
         if fs.can_write() {
             for capability in [
-                InitFlags::FUSE_ATOMIC_O_TRUNC,
                 // The replica takes set-id bits away, as it would from the caller.
                 InitFlags::FUSE_HANDLE_KILLPRIV_V2,
                 // It applies the umask too, or a default access control list.
