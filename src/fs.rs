@@ -14,6 +14,7 @@
 //! - Paths sent to replicas are made of names that the kernel looked up, with no
 //!   `.` or `..` among them.
 
+mod attributes;
 mod caching;
 mod call;
 mod change;
