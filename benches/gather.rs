@@ -4,13 +4,14 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, FileKind, Identity, Lock,
     LockRequest, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, WriteOpen,
 };
+use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
 use fanfs::read::{ReadPolicy, Reader, Thread};
 use fanfs::scheduler::ReplicaPolicy;
@@ -109,6 +110,7 @@ fn reader(replicas: usize) -> Arc<Reader> {
         attempt_deadline: Duration::from_secs(5),
         pipes: None,
         guests: 0,
+        compare: Share(0.0),
     };
     let limits = PoolLimits { threads: 8, queue: 1024, guests: 0 };
     let map = ReplicaMap::from_fn(replicas, |id| {
@@ -149,7 +151,7 @@ fn gather(c: &mut Criterion) {
                 let range = ByteRange::at(at, len);
                 at = (at + stride) % (SIZE / 2);
                 let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
-                reader.read(&file, &handle, range, Thread::IsBusy, sink);
+                reader.read(&file, &handle, (range, Instant::now()), Thread::IsBusy, sink);
                 let data =
                     receive.recv().expect("the sink is called").expect("memory does not fail");
                 data.len()

@@ -77,6 +77,7 @@ fn cycle(c: &mut Criterion) {
                 segment: MIB,
                 attempt_deadline: Duration::from_secs(5),
                 names: ReplicaMap::from_fn(replicas, |_| String::new()),
+                proofs: false,
             };
             let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
             let map = ReplicaMap::from_fn(replicas, |_| replica.clone());

@@ -15,6 +15,7 @@
 //! nothing more. Backends know nothing of scheduling: they neither retry nor
 //! choose.
 
+mod carried;
 mod change;
 mod closing;
 mod directory;
@@ -22,6 +23,7 @@ mod error;
 mod fault;
 mod guest;
 mod identity;
+mod later;
 mod pool;
 mod rate_limit;
 
@@ -29,11 +31,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
 use closing::Closing;
 
+pub use carried::{Parts, PartsOpen};
 pub use change::{
     Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
     SyncMode, WriteOpen,
@@ -42,7 +48,8 @@ pub use directory::Directory;
 pub use error::BackendError;
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
-pub use identity::{Identity, Requester};
+pub use identity::{Identity, Requester, Written};
+pub use later::OpenedLater;
 pub use pool::{Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
 
@@ -89,6 +96,20 @@ pub trait Backend: Send + Sync {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
 
+    /// Whether the replica is the mount that it was when it was opened. Where that
+    /// one has gone, looks for it in its place: true where the same file system is
+    /// mounted there again, which is used from then on; false where nothing is, or
+    /// another one.
+    fn prove(&self) -> Result<bool> {
+        self.stat(Path::new("")).map(|_| true)
+    }
+
+    /// The id of the mount that its root lies in, in this process's mount table;
+    /// `None` where there is none to watch.
+    fn mount_id(&self) -> Option<u64> {
+        None
+    }
+
     /// Closes files that have been given up and are not closed yet. One that is still
     /// open when it is removed leaves a `.nfs...` file behind.
     fn settle(&self) {}
@@ -99,6 +120,13 @@ pub trait Backend: Send + Sync {
     /// Changes the tree. Returns the attributes of what was made or changed, where
     /// there is something that a caller would look at next.
     fn change(&self, change: &Change) -> Result<Option<Attr>>;
+
+    /// A file of this replica that another process had open, by its descriptors.
+    /// Asks the replica nothing. `None` where it needs more than those.
+    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+        let _ = parts;
+        None
+    }
 }
 
 /// What [`Backend::open_to_write`] opened.
@@ -137,6 +165,12 @@ pub trait BackendFile: Send + Sync {
         None
     }
 
+    /// What another process needs to have this file open ([`Backend::adopt`]);
+    /// nothing where that takes more than descriptors.
+    fn parts(&self) -> PartsOpen<'_> {
+        PartsOpen::default()
+    }
+
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
 
@@ -160,7 +194,7 @@ pub enum SeekTo {
 }
 
 /// What kind of object an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
     /// Regular file.
     Regular,
@@ -223,7 +257,7 @@ impl Attr {
 }
 
 /// One entry of a directory listing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
     /// The entry's name: any bytes but `/` and NUL.
     pub name: OsString,
@@ -305,9 +339,31 @@ impl Replica {
         pool::carry_out(|| job(&*self.backend));
     }
 
+    /// A file that another process had open ([`Backend::adopt`]); asks nothing of
+    /// the replica.
+    pub fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+        self.backend.adopt(parts)
+    }
+
+    /// The backend itself, for a file that is opened when it is first used: who uses
+    /// it is on the replica's pool.
+    pub fn backend(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend)
+    }
+
     /// Threads that are inside a call on the replica right now.
     pub fn busy_threads(&self) -> usize {
         self.pool.busy() + self.guests.inside()
+    }
+
+    /// Threads that have been inside one call for longer than `time`.
+    pub fn stuck_threads(&self, time: Duration) -> usize {
+        self.pool.stuck(time)
+    }
+
+    /// See [`Backend::mount_id`].
+    pub fn mount_id(&self) -> Option<u64> {
+        self.backend.mount_id()
     }
 
     /// Takes no more jobs and lets idle threads end. Threads inside a call end

@@ -2,16 +2,21 @@
 //! read and how errors leave the program.
 //!
 //! *Invariant:* an error is one line on standard error that names what is wrong
-//! and where. The exit status is 2 for usage and configuration, 1 for the rest.
+//! and where. The exit status is 2 for usage and configuration, 1 for the rest,
+//! 3 where `fanfs verify` found a difference.
 
 pub mod check;
 mod demo;
 mod explain;
+mod interrupt;
 mod mount;
 mod mount_options;
+mod reload;
 mod simulate;
 mod status;
 mod umount;
+mod upgrade;
+mod verify;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -36,12 +41,15 @@ Start here:
   fanfs mount  /etc/fanfs/genomes.toml /genomes
   fanfs status /genomes
   fanfs explain /genomes/large.file         where its chunks are, and what rate to expect
+  fanfs reload /genomes                     after its configuration was changed
+  fanfs upgrade /genomes                    after a newer fanfs was installed
   fanfs umount /genomes
+  fanfs verify /etc/fanfs/genomes.toml      compare the replicas with each other
 
 In /etc/fstab:
   /etc/fanfs/genomes.toml  /genomes  fuse.fanfs  ro,allow_other,_netdev  0 0
 
-Exit status: 0 done, 1 failed, 2 wrong usage or configuration.
+Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 the replicas differ.
 A volume's configuration is described in docs/CONFIGURATION.md; $FANFS_LOG sets what is logged."
 )]
 struct Cli {
@@ -56,6 +64,10 @@ enum Command {
     /// Unmount a volume and wait for its daemon to end
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    /// Go on with a mounted volume's configuration as it is now; nothing that is open is lost
+    Reload(reload::Args),
+    /// Have a mounted volume served by this program from now on; nothing that is open is lost
+    Upgrade(upgrade::Args),
     /// Validate a volume's configuration and look at its replicas
     Check {
         /// The volume's configuration file
@@ -68,6 +80,8 @@ enum Command {
     Status(status::Args),
     /// Show where a file's chunks are, what rate to expect, and what would improve it
     Explain(explain::Args),
+    /// Compare a volume's replicas with each other, and list what differs
+    Verify(verify::Args),
     /// Simulate a cluster and its readers, and compare fanfs with simpler policies
     Simulate(simulate::Args),
     /// Make rate-limited replicas, mount them and read one file through one, two and all of them
@@ -126,6 +140,8 @@ fn run(command: Command) -> Outcome {
     match command {
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
+        Command::Reload(args) => reload::run(&args),
+        Command::Upgrade(args) => upgrade::run(&args),
         Command::Check { volume, json } => {
             let config = crate::config::load(&volume).map_err(Failure::usage)?;
             crate::daemon::check_placement(&config).map_err(Failure::usage)?;
@@ -133,6 +149,7 @@ fn run(command: Command) -> Outcome {
         }
         Command::Status(args) => status::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),
     }

@@ -37,6 +37,7 @@ use error::Problem;
 use outline::Outline;
 pub use placement::{Affinity, Placement};
 use settings::Settings;
+use units::Share;
 pub use write::{Locks, Write};
 
 use crate::volume::Mode;
@@ -174,6 +175,9 @@ pub struct Read {
     pub deadline: Duration,
     /// How long one replica may take before another is asked as well.
     pub attempt_deadline: Duration,
+    /// In `copies` volumes, how much of what is delivered is compared with the
+    /// deciding replica's.
+    pub compare: Share,
     /// Who caches file data.
     pub cache: CachePolicy,
     /// Which files the kernel reads from one replica by itself.

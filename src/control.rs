@@ -1,8 +1,13 @@
 //! The control socket: how other processes ask a mounted volume how it is.
 //!
 //! One Unix socket a mount, in [`runtime_dir`], which only its owner may enter;
-//! a peer that is neither that user nor root is turned away besides. A request
-//! is one line of JSON, so is the answer; then the connection ends.
+//! what a peer may ask for is decided by [`Peer`] besides. A request is one line of
+//! JSON, so is the answer; then the connection ends.
+//!
+//! *Invariant:* a peer costs a bounded amount of memory, for a bounded time, and
+//! there are so many of them at most, whatever it sends and whether it reads.
+
+mod peer;
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -11,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -21,9 +27,12 @@ use tokio::net::UnixListener;
 use crate::explain::Facts;
 use crate::fs::{self, FsGauges};
 use crate::placement::PlacementStatus;
-use crate::scheduler::health::HealthState;
+use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
 use crate::volume::Mode;
+use peer::{Peers, Spare};
+
+pub use peer::Peer;
 
 /// What may be asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,6 +45,54 @@ pub enum Ask {
         /// Its path in the volume, without a leading `/`.
         path: PathBuf,
     },
+    /// Hand the mount over to a process of this program. Answered by [`HandedOver`].
+    Upgrade {
+        /// Absolute.
+        program: PathBuf,
+    },
+    /// Go on with the configuration as it is now. Answered by [`HandedOver`].
+    Reload {
+        /// The volume's file, absolute, where it is another one.
+        volume: Option<PathBuf>,
+    },
+}
+
+/// What came of handing a mount over.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// The process that serves it now.
+    pub pid: u32,
+    /// For how long no request was taken, milliseconds.
+    pub stalled_ms: u64,
+    /// Files and directories that are open.
+    pub handles: u64,
+}
+
+impl Ask {
+    /// Reads a request: a line of JSON, at most [`LONGEST_REQUEST`] bytes.
+    ///
+    /// # Errors
+    /// Says in one line what is wrong with it.
+    pub fn parse(line: &[u8]) -> Result<Self, String> {
+        let printable = |error: serde_json::Error| {
+            let text = error.to_string();
+            text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        };
+        serde_json::from_slice(line).map_err(printable)
+    }
+
+    /// Whether it changes anything.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Status | Self::Explain { .. } => false,
+            Self::Upgrade { .. } | Self::Reload { .. } => true,
+        }
+    }
+
+    /// Whether the answer may take longer than [`PATIENCE`].
+    fn takes_long(&self) -> bool {
+        !matches!(self, Self::Status)
+    }
 }
 
 /// A mounted volume's state.
@@ -80,6 +137,12 @@ pub struct ReplicaStatus {
     pub node: String,
     /// Whether it is asked.
     pub health: HealthState,
+    /// Why it is in that state.
+    pub health_reason: Reason,
+    /// For how long, seconds.
+    pub health_s: u64,
+    /// How often it was ejected, or found absent, since the mount.
+    pub ejections: u64,
     /// The rate that the scheduler expects of it for chunks that its node
     /// holds, bytes a second.
     pub rate: u64,
@@ -91,6 +154,9 @@ pub struct ReplicaStatus {
     pub in_flight_cap: u64,
     /// Threads that are inside a call on it.
     pub busy_threads: usize,
+    /// Of these, those that have been inside one call for longer than an attempt
+    /// may take: what hangs there is left to itself, and comes back when it heals.
+    pub stuck_threads: usize,
     /// What it did.
     #[serde(flatten)]
     pub counters: ReplicaReading,
@@ -179,16 +245,25 @@ impl Gauges {
 pub struct Control {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
+    /// Connections that have not ended.
+    open: Arc<AtomicUsize>,
 }
 
 /// A request longer than this is not one.
 const LONGEST_REQUEST: u64 = 64 * 1024;
+
+/// A longer answer is none either: a status of many replicas is some ten KiB, what
+/// is known of a file with very many chunks some MiB.
+const LONGEST_ANSWER: u64 = 1 << 30;
 
 /// How long a peer may take to ask, or a daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The same where a placement provider is asked: its own longest timeout.
 const EXPLAINED: Duration = Duration::from_secs(3600 + 900);
+
+/// The same where a mount is handed over: all its steps' patience, and a little.
+const HANDED_OVER: Duration = Duration::from_secs(60);
 
 /// An answer that is none.
 #[derive(Serialize, Deserialize)]
@@ -224,7 +299,7 @@ pub fn make_runtime_dir() -> io::Result<PathBuf> {
     let meta = std::fs::symlink_metadata(&dir)?;
     let owner = std::os::unix::fs::MetadataExt::uid(&meta);
     if !meta.is_dir() || owner != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other(format!("{} is not a directory of this user", dir.display())));
+        return Err(io::Error::other("not a directory of this user"));
     }
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))?;
     Ok(dir)
@@ -256,6 +331,11 @@ pub fn socket_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(file_name(mount_point) + ".sock")
 }
 
+/// Where a mount's daemon writes down what the next one has to know if it is killed.
+pub fn journal_path(mount_point: &Path) -> PathBuf {
+    runtime_dir().join(file_name(mount_point) + ".journal")
+}
+
 /// Where a mount's daemon logs when it is told nothing else.
 pub fn log_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(file_name(mount_point) + ".log")
@@ -273,16 +353,29 @@ impl Control {
     ) -> io::Result<Self> {
         make_runtime_dir()?;
         let path = socket_path(mount_point);
-        // A socket of that name is a dead daemon's: there was no mount here.
-        match std::fs::remove_file(&path) {
+        let next = path.with_extension("next");
+        match std::fs::remove_file(&next) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let _entered = runtime.enter();
-        let listener = UnixListener::bind(&path)?;
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-        let task = runtime.spawn(accept(listener, Arc::new(answer)));
-        Ok(Self { path, task })
+        let listener = UnixListener::bind(&next)?;
+        std::fs::set_permissions(&next, PermissionsExt::from_mode(0o600))?;
+        // One of that name is a dead daemon's, or that of the one before this.
+        std::fs::rename(&next, &path)?;
+        let open = Arc::default();
+        let task = runtime.spawn(accept(listener, Arc::new(answer), Arc::clone(&open)));
+        Ok(Self { path, task, open })
+    }
+
+    /// Waits until who has asked has got his answer, for a second at most. The socket
+    /// stays: it is another daemon's.
+    pub fn leave(self) {
+        let until = std::time::Instant::now() + Duration::from_secs(1);
+        while self.open.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::mem::forget(self);
     }
 }
 
@@ -298,38 +391,84 @@ pub type Answering = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send
 
 type AnswerFn = dyn Fn(Ask) -> Answering + Send + Sync;
 
-async fn accept(listener: UnixListener, answer: Arc<AnswerFn>) {
+async fn accept(listener: UnixListener, answer: Arc<AnswerFn>, open: Arc<AtomicUsize>) {
+    let (peers, mut spare) = (Peers::new(), Spare::default());
+    let mut is_told = false;
     loop {
-        match listener.accept().await {
+        spare.keep();
+        let Some(room) = peers.enter().await else { return };
+        let mut accepted = listener.accept().await;
+        let out_of_descriptors = accepted.as_ref().is_err_and(is_out_of_descriptors);
+        if out_of_descriptors && spare.give_up() {
+            accepted = listener.accept().await;
+        }
+        match accepted {
             Ok((stream, _)) => {
-                let answer = Arc::clone(&answer);
-                tokio::spawn(async move {
-                    if let Err(error) = serve(stream, &*answer).await {
+                let (answer, peers) = (Arc::clone(&answer), peers.clone());
+                let under_way = UnderWay::new(&open);
+                let task = async move {
+                    let (_room, _under_way) = (room, under_way);
+                    if let Err(error) = serve(stream, &*answer, &peers).await {
                         tracing::debug!(%error, "a control request failed");
                     }
-                });
+                };
+                if out_of_descriptors {
+                    // The one that was kept is for one peer after the other.
+                    task.await;
+                } else {
+                    is_told = false;
+                    tokio::spawn(task);
+                }
             }
             Err(error) => {
-                // Out of descriptors, most likely; they come back.
-                tracing::warn!(%error, "the control socket cannot accept");
+                if !is_told {
+                    tracing::warn!(%error, "the control socket cannot accept");
+                    is_told = true;
+                }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
     }
 }
 
-async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn) -> io::Result<()> {
-    let peer = stream.peer_cred()?.uid();
-    if peer != 0 && peer != rustix::process::geteuid().as_raw() {
+/// A request that is being answered, counted.
+struct UnderWay(Arc<AtomicUsize>);
+
+impl UnderWay {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(open))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers) -> io::Result<()> {
+    let peer = Peer::of(&stream)?;
+    if !peer.may_ask() {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied));
     }
     let (read, mut write) = stream.into_split();
-    let mut line = String::new();
+    let mut line = Vec::new();
     let mut read = tokio::io::BufReader::new(read.take(LONGEST_REQUEST));
-    tokio::time::timeout(PATIENCE, read.read_line(&mut line)).await??;
-    let answered = match serde_json::from_str(&line) {
+    tokio::time::timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
+    let answered = match Ask::parse(&line) {
+        Ok(ask) if !peer.may(&ask) => Err("that is for root and who mounted it".to_owned()),
+        Ok(ask) if ask.takes_long() => match peers.wait_long() {
+            Some(_room) => answer(ask).await,
+            None => Err("too many ask that at once".to_owned()),
+        },
         Ok(ask) => answer(ask).await,
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     };
     let mut reply = match answered {
         Ok(reply) => reply,
@@ -356,6 +495,15 @@ pub fn ask_facts(socket: &Path, path: PathBuf) -> io::Result<Facts> {
     ask(socket, &Ask::Explain { path }, EXPLAINED)
 }
 
+/// Has the daemon that listens at `socket` hand its mount over, by [`Ask::Upgrade`] or
+/// [`Ask::Reload`].
+///
+/// # Errors
+/// Where nobody listens, or why it did not.
+pub fn ask_to_hand_over(socket: &Path, order: &Ask) -> io::Result<HandedOver> {
+    ask(socket, order, HANDED_OVER)
+}
+
 fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<T> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(patience))?;
@@ -364,7 +512,7 @@ fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io:
     request.push(b'\n');
     stream.write_all(&request)?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
+    BufReader::new(io::Read::take(stream, LONGEST_ANSWER)).read_line(&mut line)?;
     if let Ok(Refusal { error }) = serde_json::from_str(&line) {
         return Err(io::Error::other(error));
     }
@@ -404,8 +552,12 @@ mod tests {
 
     #[test]
     fn a_request_with_anything_unknown_is_none() {
-        assert!(serde_json::from_str::<Ask>(r#"{"ask":"status"}"#).is_ok());
-        assert!(serde_json::from_str::<Ask>(r#"{"ask":"reboot"}"#).is_err());
-        assert!(serde_json::from_str::<Ask>("[]").is_err());
+        assert!(Ask::parse(br#"{"ask":"status"}"#).is_ok());
+        for nonsense in
+            [&br#"{"ask":"reboot"}"#[..], b"[]", b"", b"\xff", b"{\"ask\":\"a\\u0007\"}"]
+        {
+            let error = Ask::parse(nonsense).unwrap_err();
+            assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
+        }
     }
 }

@@ -6,35 +6,55 @@
 //! socket. [`Mount::stop`] goes the other way: the mount disappears first, what
 //! is under way is waited for a short while, the rest is failed.
 //!
+//! One process may follow another on a mount: [`handover`] and [`successor`] are the
+//! two sides of that, [`keeper`] a process that stays when this one dies, [`service`]
+//! what systemd does for it.
+//!
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
+mod estate;
 mod explaining;
+mod handover;
+mod keeper;
+mod kept;
+mod link;
 mod memory;
 mod mount_point;
 mod placing;
+mod privileges;
+pub mod service;
+mod successor;
 mod tuning;
+mod watching;
 
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{
-    Attr, Backend, BackendError, Directory, FileKind, PoolLimits, RateLimited, Replica,
-};
+use crate::backend::{Attr, Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
 use crate::buffer::Pipes;
+use crate::config::units::Share;
 use crate::config::{Access, Affinity, Config, Locks, PageCache, Passthrough};
 use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
 use crate::explain::Facts;
 use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes, WritePolicy};
-use crate::fuse::{AttachError, MountOptions, Session, detach};
+use crate::fuse::{Agreed, AttachError, MountOptions, Session, detach};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
 use crate::scheduler::{ReplicaPolicy, metadata};
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
-use crate::volume::{ReplicaId, ReplicaMap};
+use crate::volume::{Mode, ReplicaId, ReplicaMap};
+
+pub use privileges::drop_privileges;
+
+pub use handover::{Again, Order};
+pub use keeper::{KeeperError, keep};
+pub use kept::{Keeper, Task};
+pub use link::Link;
+pub use successor::refuse;
 
 /// Why a volume could not be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -110,14 +130,13 @@ pub struct Extra {
     pub allow_other: bool,
     /// Do not listen on a control socket.
     pub no_control: bool,
+    /// Somebody keeps the device: write down what the next daemon has to know if this
+    /// one is killed.
+    pub is_kept: bool,
 }
 
 /// How long what is under way may take at the end, before it is failed.
 const DRAIN: Duration = Duration::from_secs(3);
-
-/// Whole requests that fit into the budget at least, however large the kernel's
-/// limit for one is: a request claims all that it needs at once.
-const REQUESTS_IN_BUDGET: u64 = 8;
 
 /// Session threads that never call a replica: one that takes requests, and one
 /// that takes them while the first answers.
@@ -133,12 +152,17 @@ pub struct Mount {
     mount_point: PathBuf,
     runtime: Option<tokio::runtime::Runtime>,
     control: Option<Control>,
+    again: Option<Again>,
+    keeper: Option<Keeper>,
 }
 
 /// What serves the volume, apart from the session.
 struct Core {
     config: Config,
     mount_point: PathBuf,
+    extra: Extra,
+    /// Where what somebody wants of the mount goes to.
+    orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
     replicas: ReplicaMap<Arc<Replica>>,
     reader: Arc<Reader>,
     fs: Arc<Fs>,
@@ -190,43 +214,39 @@ impl Mount {
     /// # Errors
     /// [`StartError`]; nothing is mounted then.
     pub fn start(
-        mut config: Config,
+        config: Config,
         backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
         let mount_point = mount_point::check(mount_point)?;
-        if extra.read_only {
-            config.volume.access = Access::ReadOnly;
-        }
-        raise_descriptor_limit();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("control")
-            .enable_all()
-            .build()
-            .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
-        let source = usable_source(&config)?;
-        let locator = placing::locator(&config, source, runtime.handle().clone());
-        let core =
-            Core::new(config, backends, locator, mount_point.clone(), runtime.handle().clone());
-        let core = Arc::new(core);
-        runtime.spawn(Arc::clone(&core.reader).run_clock());
+        let (core, runtime) = Core::start(config, backends, &mount_point, extra)?;
         core.ask_for_root()?;
         let options = core.mount_options(extra);
-        let session = Session::start(Arc::clone(&core.fs), &mount_point, &options)?;
+        let first = |agreed: &Agreed| core.write_down(agreed);
+        let session = Session::start(Arc::clone(&core.fs), &mount_point, &options, first)?;
+        Ok(Self::served(core, runtime, session))
+    }
+
+    /// A mount that a session serves.
+    fn served(core: Arc<Core>, runtime: tokio::runtime::Runtime, session: Session) -> Self {
+        if core.extra.is_kept {
+            service::keep(session.device());
+        }
         let mut mount = Self {
+            mount_point: session.mount_point().to_owned(),
             core,
             session: Mutex::new(Some(session)),
-            mount_point,
             runtime: Some(runtime),
             control: None,
+            again: None,
+            keeper: None,
         };
         mount.tune();
-        if !extra.no_control {
+        if !mount.core.extra.no_control {
             mount.listen();
         }
-        Ok(mount)
+        mount
     }
 
     fn tune(&self) {
@@ -280,6 +300,10 @@ impl Mount {
     fn end(&mut self) -> Result<(), AttachError> {
         let Some(mut session) = self.session.lock().take() else { return Ok(()) };
         self.control = None;
+        if self.core.extra.is_kept {
+            service::keep_no_more();
+            let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
+        }
         if !session.is_over() {
             match detach(&self.mount_point, false) {
                 Err(AttachError::Busy(_)) => {
@@ -305,6 +329,9 @@ impl Mount {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
+        if let Some(keeper) = &self.keeper {
+            keeper.done();
+        }
         Ok(())
     }
 }
@@ -318,11 +345,36 @@ impl Drop for Mount {
 }
 
 impl Core {
+    fn start(
+        mut config: Config,
+        backends: ReplicaMap<Arc<dyn Backend>>,
+        mount_point: &Path,
+        extra: &Extra,
+    ) -> Result<(Arc<Self>, tokio::runtime::Runtime), StartError> {
+        if extra.read_only {
+            config.volume.access = Access::ReadOnly;
+        }
+        tuning::raise_descriptor_limit();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .enable_all()
+            .build()
+            .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
+        let source = usable_source(&config)?;
+        let locator = placing::locator(&config, source, runtime.handle().clone());
+        let place = (mount_point.to_owned(), extra.clone());
+        let core = Arc::new(Self::new(config, backends, locator, place, runtime.handle().clone()));
+        runtime.spawn(Arc::clone(&core.reader).run_clock());
+        runtime.spawn(watching::watch_mounts(Arc::clone(&core.reader), core.replicas.clone()));
+        Ok((core, runtime))
+    }
+
     fn new(
         config: Config,
         backends: ReplicaMap<Arc<dyn Backend>>,
         locator: Locator,
-        mount_point: PathBuf,
+        (mount_point, extra): (PathBuf, Extra),
         runtime: tokio::runtime::Handle,
     ) -> Self {
         // Of several replicas one alone must not get hold of all guests.
@@ -347,7 +399,7 @@ impl Core {
             }
         });
         let counters = Arc::new(VolumeCounters::default());
-        let pipes = page_pipes(&config);
+        let pipes = tuning::page_pipes(&config);
         let read = ReadPolicy {
             segment: config.read.segment_size,
             readahead_max: config.read.readahead_max,
@@ -355,6 +407,10 @@ impl Core {
             deadline: config.read.deadline,
             attempt_deadline: config.read.attempt_deadline,
             guests,
+            compare: match config.volume.mode {
+                Mode::Shared => Share(0.0),
+                Mode::Copies => config.read.compare,
+            },
             pipes: pipes.as_ref().map(|pipes| pipes.segments.clone()),
         };
         let locator = Arc::new(locator);
@@ -378,7 +434,19 @@ impl Core {
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
         let replies = pipes.map(|pipes| pipes.replies);
         let started = Instant::now();
-        Self { config, mount_point, replicas, reader, fs, counters, replies, started }
+        let orders = Mutex::default();
+        Self {
+            config,
+            mount_point,
+            extra,
+            orders,
+            replicas,
+            reader,
+            fs,
+            counters,
+            replies,
+            started,
+        }
     }
 
     fn ask_for_root(&self) -> Result<(), StartError> {
@@ -403,7 +471,7 @@ impl Core {
             read_only: self.config.volume.access == Access::ReadOnly,
             threads: self.config.fuse.threads,
             max_background: self.config.fuse.max_background,
-            max_request: max_request(&self.config),
+            max_request: tuning::max_request(&self.config),
             pipes: self.replies.clone(),
         }
     }
@@ -423,12 +491,16 @@ impl Core {
                 name: configured.name.clone(),
                 path: configured.path.clone(),
                 node: configured.node.clone(),
-                health: standing.health,
+                health: standing.health.state,
+                health_reason: standing.health.reason,
+                health_s: standing.health.lasts.as_secs(),
+                ejections: standing.health.ejections,
                 rate: standing.rate.local as u64,
                 rate_remote: standing.rate.remote as u64,
                 in_flight: standing.in_flight,
                 in_flight_cap: standing.cap,
                 busy_threads: replica.busy_threads(),
+                stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
                 counters: replica.counters.reading(now),
             }
         };
@@ -455,30 +527,14 @@ impl Core {
         let json = match ask {
             Ask::Status => serde_json::to_vec(&self.status()),
             Ask::Explain { path } => serde_json::to_vec(&self.facts(path).await?),
+            Ask::Upgrade { program } => {
+                serde_json::to_vec(&self.order(Order { program, ..Order::reload() }).await?)
+            }
+            Ask::Reload { volume } => {
+                serde_json::to_vec(&self.order(Order { volume, ..Order::reload() }).await?)
+            }
         };
         json.map_err(|error| error.to_string())
-    }
-
-    async fn facts(&self, path: PathBuf) -> Result<Facts, String> {
-        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
-            return Err(format!("{} is not a path in the volume", path.display()));
-        }
-        let (send, receive) = tokio::sync::oneshot::channel();
-        self.fs.look(path.clone(), move |answer| {
-            let _ = send.send(answer);
-        });
-        let wrong = |error: String| format!("{}: {error}", Path::new("/").join(&path).display());
-        let attr = match receive.await {
-            Ok(Ok(attr)) if attr.kind == FileKind::Regular => attr,
-            Ok(Ok(_)) => return Err(wrong("not a regular file".to_owned())),
-            Ok(Err(errno)) => {
-                return Err(wrong(io::Error::from_raw_os_error(errno.raw()).to_string()));
-            }
-            Err(_) => return Err(wrong("no replica answered".to_owned())),
-        };
-        let standings = (self.reader.standings(), self.reader.usable());
-        let locator = self.reader.locator();
-        Ok(explaining::facts(&self.config, locator, &path, attr.version(), Some(standings)).await)
     }
 
     fn affinities(&self) -> Vec<AffinityStatus> {
@@ -495,32 +551,5 @@ impl Core {
             }
         };
         rules.map(status).collect()
-    }
-}
-
-fn max_request(config: &Config) -> u64 {
-    config.memory.budget / REQUESTS_IN_BUDGET
-}
-
-fn page_pipes(config: &Config) -> Option<tuning::PagePipes> {
-    if !config.fuse.splice {
-        return None;
-    }
-    let request = max_request(config).min(tuning::largest_request());
-    let pipes = tuning::pipes(config.read.segment_size, request, config.fuse.kernel_tuning);
-    if let Err(error) = &pipes {
-        tracing::info!(%error, "no pipes of the size needed; bytes are copied");
-    }
-    pipes.ok()
-}
-
-/// An open file takes a descriptor for each replica that reads it; the usual
-/// soft limit of 1024 is soon used up.
-fn raise_descriptor_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::info!(%error, "the limit of open files stays as it is");
     }
 }

@@ -17,16 +17,20 @@
 mod attributes;
 mod caching;
 mod call;
+mod carried;
 mod change;
 mod directory;
 mod error;
 mod handle;
 mod inode;
+mod journal;
 mod lock;
+mod look;
 mod open;
 mod passthrough;
 mod read;
 mod recent;
+mod root;
 mod write;
 mod written;
 
@@ -38,7 +42,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Replica, Requester, StatFs};
+use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Replica, Requester};
 use crate::read::{OpenFile, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{Mode, ReplicaId, ReplicaMap};
@@ -51,9 +55,11 @@ use recent::Recent;
 
 pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
+pub use carried::{Carried, FORMAT};
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
 pub use inode::{Ino, ROOT};
+pub use journal::recover;
 pub use lock::{LockOwner, Waiting};
 pub use open::{OpenReply, Opened};
 pub use passthrough::{Backing, Lent, PassthroughStatus};
@@ -122,6 +128,8 @@ pub struct Fs {
     /// Changes of files so far: tells answers from before one from those after it.
     changes: AtomicU64,
     locks: Locks,
+    /// What the root was last seen to be.
+    root: Mutex<Option<(ReplicaId, Attr)>>,
     counters: Arc<VolumeCounters>,
 }
 
@@ -153,6 +161,7 @@ impl Fs {
             recent,
             changes: AtomicU64::new(0),
             locks: Locks::new(runtime),
+            root: Mutex::new(None),
             counters: own,
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
@@ -162,19 +171,6 @@ impl Fs {
             reader,
             policy,
         })
-    }
-
-    /// Finds out the root's identity. Ask it once, before anything else.
-    pub fn start(self: &Arc<Self>, done: impl FnOnce(Answer<Entry>) + Send + 'static) {
-        self.caller.call(
-            self.spot(&PathBuf::new()),
-            Rights::DAEMON,
-            |backend| backend.stat(&PathBuf::new()),
-            move |answer| {
-                let root = |(_, attr)| Entry { ino: ROOT, generation: 0, attr };
-                done(answer.map_err(Errno::from).map(root));
-            },
-        );
     }
 
     fn path(&self, ino: Ino) -> Answer<PathBuf> {
@@ -207,7 +203,11 @@ impl Fs {
 
     /// The same for the path of an inode, which may have been changed by another.
     fn spot_of(&self, ino: Ino, path: &Path) -> Spot {
-        let spot = self.spot(path);
+        let spot = match self.policy.mode {
+            Mode::Shared => self.spot(path).known(),
+            // The first replica decides what the tree looks like.
+            Mode::Copies => self.spot(path),
+        };
         match self.policy.write {
             Some(write)
                 if self.recent.covers_inode(ino, Instant::now()) || self.is_written(ino) =>
@@ -352,6 +352,7 @@ impl Fs {
             (ino, inodes.generation(ino, attr))
         };
         self.learned(ino, attr, asked);
+        self.keep_journal_short();
         Ok(Entry { ino, generation, attr: *attr })
     }
 
@@ -368,6 +369,7 @@ impl Fs {
     /// The kernel forgets `count` lookups of an inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.inodes.lock().forget(ino, count);
+        self.keep_journal_short();
     }
 
     /// An inode's attributes; through the open file where `handle` is given and
@@ -379,21 +381,26 @@ impl Fs {
         handle: Option<u64>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        self.attributes_by(Rights::Enough(who), ino, handle, done);
+        self.attributes_by(Rights::Enough(who), ino, handle, Instant::now(), done);
     }
 
+    /// The deadline counts from `since`.
     fn attributes_by(
         self: &Arc<Self>,
         rights: Rights,
         ino: Ino,
         handle: Option<u64>,
+        since: Instant,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
+        if ino == ROOT {
+            return self.root_attributes(rights, done);
+        }
         // The kernel names no handle for an fstat(2); any open one will do.
         let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
         let inode = named.or_else(|| self.handles.inode(ino));
         if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
-            return self.written_attributes(ino, writer, done);
+            return self.written_attributes(ino, writer, since, done);
         }
         // What the kernel reads by itself is what its attributes are to be of.
         let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
@@ -401,7 +408,7 @@ impl Fs {
         let open = inode.map(|inode| inode.current());
         let path = match (self.path(ino), open) {
             (Ok(path), _) => path,
-            (Err(_), Some(open)) => return self.open_attributes(ino, open, done),
+            (Err(_), Some(open)) => return self.open_attributes(ino, open, since, done),
             (Err(errno), None) => return done(Err(errno)),
         };
         let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
@@ -412,21 +419,19 @@ impl Fs {
                 _ => backend.stat(&path),
             }
         };
-        let spot = self.spot_of(ino, &path);
+        let spot = self.spot_of(ino, &path).since(since);
         let mine = rights.clone();
         self.caller.call_first(first, spot, mine, look, move |answer| {
-            let same = |(replica, attr): &(_, Attr)| {
-                ino == ROOT || fs.inodes.lock().is_same(ino, *replica, attr)
-            };
+            let same = |(replica, attr): &(_, Attr)| fs.inodes.lock().is_same(ino, *replica, attr);
             let open = fs.handles.inode(ino).map(|inode| inode.current());
             match (answer, open) {
                 (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
-                    fs.attributes_by(rights, ino, handle, done);
+                    fs.attributes_by(rights, ino, handle, since, done);
                 }
                 (Ok(found), _) if same(&found) => done(Ok(fs.seen(ino, found.1, asked))),
                 // Its name is gone or stands for another file: ask the open one.
                 (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
-                    fs.open_attributes(ino, open, done);
+                    fs.open_attributes(ino, open, since, done);
                 }
                 (Ok(_), None) => done(Err(Errno::STALE)),
                 (Err(error), _) => done(Err(error.into())),
@@ -445,11 +450,12 @@ impl Fs {
         self: &Arc<Self>,
         ino: Ino,
         open: Arc<OpenFile>,
+        since: Instant,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let (fs, asked) = (Arc::clone(self), self.now());
         self.caller.call_by_replica(
-            self.spot_of(ino, open.path()),
+            self.spot_of(ino, open.path()).since(since),
             Rights::Of(open.who()),
             move |replica, backend| open.held_or_on(replica, backend)?.attr(),
             move |answer| {
@@ -463,13 +469,14 @@ impl Fs {
         self: &Arc<Self>,
         ino: Ino,
         writer: Arc<written::Writer>,
+        since: Instant,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let Some(write) = self.policy.write else { return done(Err(Errno::ROFS)) };
         let once = Once {
             replica: write.replica,
             lane: Lane::Metadata,
-            deadline: self.policy.deadline,
+            deadline: self.policy.deadline.saturating_sub(since.elapsed()),
             rights: Rights::Of(writer.who.clone()),
         };
         let (fs, asked) = (Arc::clone(self), self.now());
@@ -505,63 +512,6 @@ impl Fs {
         };
         if let Some(old) = retired {
             self.reader.retire(&old);
-        }
-    }
-
-    /// A symbolic link's target, verbatim.
-    pub fn read_link(
-        &self,
-        who: Requester,
-        ino: Ino,
-        done: impl FnOnce(Answer<OsString>) + Send + 'static,
-    ) {
-        self.on_path(who, ino, |backend, path| backend.read_link(path), done);
-    }
-
-    /// One extended attribute.
-    pub fn get_xattr(
-        &self,
-        who: Requester,
-        ino: Ino,
-        name: &OsStr,
-        done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
-    ) {
-        let name = name.to_owned();
-        self.on_path(who, ino, move |backend, path| backend.get_xattr(path, &name), done);
-    }
-
-    /// Names of all extended attributes, each ended by a NUL byte.
-    pub fn list_xattr(
-        &self,
-        who: Requester,
-        ino: Ino,
-        done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
-    ) {
-        self.on_path(who, ino, |backend, path| backend.list_xattr(path), done);
-    }
-
-    /// Size and use of the volume: one replica's, never their sum.
-    pub fn stat_fs(&self, done: impl FnOnce(Answer<StatFs>) + Send + 'static) {
-        self.on_path(Requester::DAEMON, ROOT, |backend, _| backend.stat_fs(), done);
-    }
-
-    fn on_path<T: Send + 'static>(
-        &self,
-        who: Requester,
-        ino: Ino,
-        op: impl Fn(&dyn Backend, &Path) -> crate::backend::Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Answer<T>) + Send + 'static,
-    ) {
-        match self.path(ino) {
-            Ok(path) => self.caller.call(
-                self.spot_of(ino, &path),
-                Rights::Enough(who),
-                move |backend| op(backend, &path),
-                move |answer| {
-                    done(answer.map_err(Errno::from).map(|(_, value)| value));
-                },
-            ),
-            Err(errno) => done(Err(errno)),
         }
     }
 

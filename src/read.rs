@@ -24,6 +24,7 @@ mod ahead;
 mod attempt;
 mod cache;
 mod clock;
+mod compare;
 mod crowd;
 mod fetch;
 mod file;
@@ -46,12 +47,14 @@ use tokio::sync::Notify;
 use crate::backend::{BackendError, Guests, Identity, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
+use crate::scheduler::health::Heard;
 use crate::scheduler::turns::Turns;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use cache::Cache;
+use compare::Comparer;
 use crowd::{Crowd, Seen};
 use fetch::{Fetch, Joined};
 use file::Place;
@@ -84,12 +87,25 @@ pub struct Reader {
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
     guests: Guests,
+    comparer: Option<Comparer>,
     wake: Notify,
     /// Whether the clock runs.
     ticking: AtomicBool,
 }
 
 type Dispatches = Vec<Dispatch<Arc<Fetch>>>;
+
+/// Who may be asked for metadata.
+#[derive(Clone, Copy, Debug)]
+pub struct Usable {
+    /// All who may be asked at all.
+    pub replicas: ReplicaSet,
+    /// Those of them who failed or were late lately.
+    pub suspect: ReplicaSet,
+    /// Whether that is everybody, and nobody waits to be heard of
+    /// ([`Reader::heard`]).
+    pub all_are_in: bool,
+}
 
 /// One open handle's place in the read path.
 pub struct ReadHandle {
@@ -128,6 +144,7 @@ impl Reader {
             segment: policy.segment,
             attempt_deadline: policy.attempt_deadline,
             names: replicas.map(|_, replica| replica.name.clone()),
+            proofs: true,
         };
         let now = Instant::now();
         Self {
@@ -138,6 +155,7 @@ impl Reader {
             line: Mutex::default(),
             crowd: Crowd::new(now),
             guests: Guests::new(policy.guests),
+            comparer: Comparer::new(policy.compare),
             wake: Notify::new(),
             ticking: AtomicBool::new(false),
             policy,
@@ -156,12 +174,19 @@ impl Reader {
             self.locator.opened(at, Instant::now());
         }
         let place = Place { at, pinned };
-        OpenFile::new(path, version, mode, who, self.replicas.len(), place)
+        let marks = self.comparer.as_ref().map(|comparer| comparer.marks(&path, version));
+        let file = OpenFile::new(path, version, mode, who, self.replicas.len(), place);
+        file.marked(marks.unwrap_or_default())
     }
 
     /// Who knows where chunks are.
     pub fn locator(&self) -> &Arc<Locator> {
         &self.locator
+    }
+
+    /// Session threads that are inside a replica.
+    pub fn guests_inside(&self) -> usize {
+        self.guests.inside()
     }
 
     /// A new handle's state.
@@ -170,12 +195,13 @@ impl Reader {
         ReadHandle { readahead: Mutex::new((readahead, Seen::default())) }
     }
 
-    /// Answers `sink` with the bytes of `range` that the file has.
+    /// Answers `sink` with the bytes of `range` that the file has. The deadline
+    /// counts from `since`, when the application asked.
     pub fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         handle: &ReadHandle,
-        range: ByteRange,
+        (range, since): (ByteRange, Instant),
         thread: Thread,
         sink: Sink,
     ) {
@@ -193,7 +219,7 @@ impl Reader {
         // another thread, and is to be seen after this one.
         let now = Instant::now();
         let advice = self.observe(file, handle, range, now);
-        let gather = Arc::new(Gather::new(range, now, sink));
+        let gather = Arc::new(Gather::new(range, since, sink));
         let served = self.serve(file, &gather, range, None).or_else(|| {
             self.free(self.cost(range));
             self.serve(file, &gather, range, None)
@@ -374,7 +400,11 @@ impl Reader {
     }
 
     fn watch(&self, gather: &Arc<Gather>) {
-        self.requests.lock().push_back(Arc::clone(gather));
+        let mut requests = self.requests.lock();
+        // One that is done again is older than those that came meanwhile.
+        let older = requests.iter().rposition(|other| other.since <= gather.since);
+        requests.insert(older.map_or(0, |at| at + 1), Arc::clone(gather));
+        drop(requests);
         self.wake_clock();
     }
 
@@ -462,13 +492,22 @@ impl Reader {
         self.scheduler.lock().standings(Instant::now())
     }
 
-    /// Replicas that may be asked for metadata.
-    pub fn usable(&self) -> ReplicaSet {
-        self.scheduler.lock().usable(Instant::now())
+    /// Who may be asked for metadata.
+    pub fn usable(&self) -> Usable {
+        let usable = {
+            let mut scheduler = self.scheduler.lock();
+            let replicas = scheduler.usable(Instant::now());
+            let (suspect, all_are_in) = (scheduler.suspect(), scheduler.all_are_in());
+            Usable { replicas, suspect, all_are_in }
+        };
+        if !usable.all_are_in {
+            self.wake_clock();
+        }
+        usable
     }
 
-    /// A metadata call went well or failed by the replica's fault.
-    pub fn heard(&self, replica: ReplicaId, well: bool) {
-        self.scheduler.lock().heard(replica, well, Instant::now());
+    /// What a metadata call told of a replica.
+    pub fn heard(&self, replica: ReplicaId, heard: Heard) {
+        self.scheduler.lock().heard(replica, heard, Instant::now());
     }
 }

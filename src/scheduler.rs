@@ -15,8 +15,8 @@
 //!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
 //!   Whose node holds the segment goes first; who does not is asked where that
 //!   is measurably sooner.
-//! - [`health`]: who may be asked at all; [`hedge`]: what is late, and whether a
-//!   second replica may be asked for it.
+//! - [`health`], [`board`]: who may be asked at all; [`hedge`]: what is late, and
+//!   whether a second replica may be asked for it.
 //! - [`turns`]: in which order files are served.
 //! - [`metadata`]: whom to ask for what is no file data.
 //!
@@ -30,11 +30,14 @@
 //! attempts that have not finished.
 
 pub mod assign;
+pub mod board;
 pub mod estimate;
 pub mod health;
 pub mod hedge;
+mod late;
 pub mod metadata;
 pub mod pace;
+mod probing;
 pub mod turns;
 
 use std::collections::BTreeMap;
@@ -42,9 +45,10 @@ use std::time::{Duration, Instant};
 
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, Demand};
+use board::HealthBoard;
 use estimate::{Estimate, Limits, Sent};
-use health::{Health, HealthState};
-use hedge::HedgeBudget;
+use health::{HealthReading, HealthState, Heard, Proof};
+use hedge::{HedgeBudget, Lateness};
 use pace::{ByLocality, Locality};
 use turns::Turns;
 
@@ -132,6 +136,8 @@ pub struct Ended {
     pub service: Option<Duration>,
     /// Whether the replica's node holds the segment.
     pub locality: Locality,
+    /// Whether it was a second read of what was late elsewhere.
+    pub is_hedge: bool,
 }
 
 /// A segment that is later than it should be and may go to another replica too.
@@ -141,6 +147,8 @@ pub struct Late<T> {
     pub item: T,
     /// Who is late with it.
     pub replica: ReplicaId,
+    /// Whom to ask.
+    pub candidates: ReplicaSet,
 }
 
 /// How an attempt ended.
@@ -163,21 +171,10 @@ pub struct Policy {
     pub attempt_deadline: Duration,
     /// The replicas' names, for the log.
     pub names: ReplicaMap<String>,
+    /// Whether a replica that was ejected has to prove itself, by
+    /// [`Scheduler::proved`], before it is asked again.
+    pub proofs: bool,
 }
-
-/// A replica that was not asked for so long is probed with a real segment.
-/// Often enough that a recovered replica is used again within seconds, seldom
-/// enough that one a hundred times too slow costs no more than the odd hedge.
-const PROBE_AFTER: Duration = Duration::from_secs(2);
-
-/// The same with a segment that its node does not hold, if it has read such
-/// before: that it is not asked for one is as it should be.
-const PROBE_REMOTE_AFTER: Duration = Duration::from_secs(15);
-
-/// Probes are this far apart, however many replicas there are: of 64 that are
-/// idle because their nodes hold nothing of what is read, each would otherwise
-/// fetch a segment from the nodes that do.
-const BETWEEN_PROBES: Duration = Duration::from_millis(100);
 
 /// What the scheduler needs to know of one replica beforehand.
 #[derive(Clone, Debug)]
@@ -197,6 +194,8 @@ struct Attempt<T> {
     expected: Duration,
     /// Who else might have been sent it.
     others: ReplicaSet,
+    /// Who of them holds a copy of it.
+    copies: ReplicaSet,
     /// Whether others would read another copy of it.
     has_copies: bool,
     /// Whether a second replica has been asked since.
@@ -212,7 +211,7 @@ struct Attempt<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Standing {
     /// Its health.
-    pub health: HealthState,
+    pub health: HealthReading,
     /// The measured rate that the next decision will use, bytes a second.
     pub rate: ByLocality<f64>,
     /// Whether any of it was measured.
@@ -229,7 +228,8 @@ pub struct Standing {
 pub struct Scheduler<T> {
     policy: Policy,
     estimates: ReplicaMap<Estimate>,
-    health: ReplicaMap<Health>,
+    health: HealthBoard,
+    lateness: ReplicaMap<Lateness>,
     hedges: HedgeBudget,
     queue: BTreeMap<WantId, Want<T>>,
     turns: Turns,
@@ -240,6 +240,8 @@ pub struct Scheduler<T> {
     decided: Vec<Assignment<WantId>>,
     sequence: u64,
     probed: Option<Instant>,
+    /// Replicas that have not delivered anything for longer than an attempt may take.
+    stuck: ReplicaSet,
 }
 
 impl<T: Clone> Scheduler<T> {
@@ -254,7 +256,8 @@ impl<T: Clone> Scheduler<T> {
             Estimate::new(replica.weight, limits, now)
         });
         Self {
-            health: replicas.map(|_, _| Health::default()),
+            health: HealthBoard::new(policy.names.clone(), policy.proofs, now),
+            lateness: replicas.map(|_, _| Lateness::default()),
             hedges: HedgeBudget::new(policy.segment, replicas.len()),
             policy,
             assigner: Assigner::new(estimates.len()),
@@ -265,6 +268,7 @@ impl<T: Clone> Scheduler<T> {
             decided: Vec::new(),
             sequence: 0,
             probed: None,
+            stuck: ReplicaSet::EMPTY,
         }
     }
 
@@ -311,7 +315,17 @@ impl<T: Clone> Scheduler<T> {
             return;
         }
         let usable = self.usable(now);
+        // The last one is not ejected, but it may hang: what waits for its room would
+        // wait until it heals, while one that is ejected may be back.
+        let usable =
+            if usable.minus(self.stuck).is_empty() { self.estimates.all() } else { usable };
         let loads = self.loads(now);
+        // Where the others take whatever is wanted at once, nothing is left for it
+        // afterwards. What is small would tell nothing.
+        let tells = |id: &WantId, want: &Want<T>| id.ahead && want.bytes * 2 > self.policy.segment;
+        if self.queue.last_key_value().is_some_and(|(id, want)| tells(id, want)) {
+            self.probe(usable, now, out);
+        }
         if self.probe_alone(usable, &loads, now, out) {
             return;
         }
@@ -338,92 +352,6 @@ impl<T: Clone> Scheduler<T> {
         self.probe(usable, now, out);
     }
 
-    /// Gives the least urgent waiting segment to a replica that has not been
-    /// asked for a while, because it was slow: its estimate is old. If it still
-    /// is, nobody is to wait for it longer than for another one.
-    fn probe(&mut self, usable: ReplicaSet, now: Instant, out: &mut Vec<Dispatch<T>>) {
-        if self.has_just_probed(now) {
-            return;
-        }
-        for replica in usable.iter() {
-            let Some(since) = self.estimates[replica].idle_since() else { continue };
-            let idle = now.saturating_duration_since(since);
-            let last = self.queue.last_entry();
-            let Some(last) = last.filter(|last| last.get().choice(usable).contains(replica)) else {
-                continue;
-            };
-            let estimate = &self.estimates[replica];
-            let is_known = estimate.load(now).remote_is_measured;
-            let patience = match last.get().locality(replica) {
-                Locality::Remote if is_known => PROBE_REMOTE_AFTER,
-                Locality::Remote | Locality::Local => PROBE_AFTER,
-            };
-            if idle < patience {
-                continue;
-            }
-            let want = last.remove();
-            let loads = want.candidates.iter().map(|id| (id, self.estimates[id].load(now)));
-            let expected = loads
-                .map(|(id, load)| load.completion(want.locality(id), load.work, want.bytes))
-                .fold(f64::INFINITY, f64::min);
-            out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
-            self.probed = Some(now);
-            return;
-        }
-    }
-
-    fn has_just_probed(&self, now: Instant) -> bool {
-        self.probed.is_some_and(|at| now.saturating_duration_since(at) < BETWEEN_PROBES)
-    }
-
-    /// The same where the only waiting segment is one that a reader waits for.
-    /// Who reads single parts one after the other never has another one, and a
-    /// replica whose first read was slow by accident would never be asked again.
-    /// If it still is slow, another one is asked when it would have been done
-    /// twice; true where a segment was sent.
-    fn probe_alone(
-        &mut self,
-        usable: ReplicaSet,
-        loads: &ReplicaMap<estimate::Load>,
-        now: Instant,
-        out: &mut Vec<Dispatch<T>>,
-    ) -> bool {
-        let Some((id, want)) = self.queue.first_key_value() else { return false };
-        let is_alone = self.queue.len() == 1 && !want.ahead && !want.hedge;
-        if !is_alone || self.has_just_probed(now) {
-            return false;
-        }
-        let completion = |replica: ReplicaId| {
-            let load = &loads[replica];
-            load.completion(want.locality(replica), load.work, want.bytes)
-        };
-        // The best may be remote: that is how the only holder is left alone.
-        let choice = want.choice(usable);
-        let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
-        let Some(best) = choice.iter().min_by(sooner) else { return false };
-        let is_stale = |replica: &ReplicaId| {
-            let since = self.estimates[*replica].idle_since();
-            let idle = since.map(|since| now.saturating_duration_since(since));
-            *replica != best && idle.is_some_and(|idle| idle >= PROBE_AFTER)
-        };
-        let holders = choice.and(want.holders.local);
-        let Some(replica) = holders.iter().find(is_stale) else { return false };
-        let expected = Duration::from_secs_f64(completion(replica));
-        let race_after = 2 * Duration::from_secs_f64(completion(best));
-        let (id, bytes) = (*id, want.bytes);
-        if !self.hedges.spend_spare(bytes) {
-            return false;
-        }
-        let Some(want) = self.queue.remove(&id) else { return false };
-        let dispatch = self.send(want, replica, expected, now);
-        if let Some(attempt) = self.attempts.get_mut(&dispatch.attempt) {
-            attempt.race_after = Some(race_after);
-        }
-        out.push(dispatch);
-        self.probed = Some(now);
-        true
-    }
-
     fn send(
         &mut self,
         want: Want<T>,
@@ -439,17 +367,23 @@ impl<T: Clone> Scheduler<T> {
         self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
         let Want { item, bytes, candidates, hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
-        let state = Attempt {
+        let copies = others.and(holders.local);
+        let mut state = Attempt {
             item: item.clone(),
             replica,
             sent,
             expected,
             others,
-            has_copies: holders.spare || !others.and(holders.local).is_empty(),
+            copies,
+            has_copies: holders.spare || !copies.is_empty(),
             hedged: false,
             is_hedge: hedge,
             race_after: None,
         };
+        // One that is tried again is to cost nobody anything.
+        if self.health.state(replica) == HealthState::Probing {
+            state.race_after = self.race_after(state.others, state.sent.bytes, now);
+        }
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
     }
@@ -463,84 +397,45 @@ impl<T: Clone> Scheduler<T> {
         now: Instant,
     ) -> Option<Ended> {
         let attempt = self.attempts.remove(&attempt)?;
-        let estimate = &mut self.estimates[attempt.replica];
-        let health = &mut self.health[attempt.replica];
+        let replica = attempt.replica;
+        let estimate = &mut self.estimates[replica];
+        let took = now.saturating_duration_since(attempt.sent.at);
         let mut service = None;
-        let change = match outcome {
+        match outcome {
+            Outcome::Delivered(bytes)
+                if self.health.was_ejected_since(replica, attempt.sent.at) =>
+            {
+                estimate.outlived(now, attempt.sent);
+                self.hedges.earn(bytes);
+                self.health.delivered(replica, now);
+            }
             Outcome::Delivered(bytes) => {
                 service = estimate.completed(now, attempt.sent, bytes);
+                self.lateness[replica].add(took, attempt.expected);
                 self.hedges.earn(bytes);
-                health.delivered()
+                if service.is_some() {
+                    let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
+                    let best = self.best_but(replica, now);
+                    self.health.delivered_at(replica, rate, best, now);
+                } else {
+                    self.health.delivered(replica, now);
+                }
             }
             Outcome::Failed => {
                 estimate.dropped(now, attempt.sent);
-                health.failed(now)
+                self.health.failed(replica, now);
             }
-            Outcome::Unused => {
-                estimate.dropped(now, attempt.sent);
-                None
-            }
-        };
-        self.note(attempt.replica, change);
-        let took = now.saturating_duration_since(attempt.sent.at);
-        Some(Ended { took, service, locality: attempt.sent.locality })
+            Outcome::Unused => estimate.dropped(now, attempt.sent),
+        }
+        let (locality, is_hedge) = (attempt.sent.locality, attempt.is_hedge);
+        Some(Ended { took, service, locality, is_hedge })
     }
 
-    /// What is late and may be asked of another replica as well; each attempt
-    /// once. Call it every few dozen milliseconds while anything is in flight.
-    pub fn late(&mut self, now: Instant, out: &mut Vec<Late<T>>) {
-        let mut stalled = ReplicaSet::EMPTY;
-        for attempt in self.attempts.values_mut() {
-            let age = now.saturating_duration_since(attempt.sent.at);
-            let expired = age >= self.policy.attempt_deadline;
-            let late = expired || hedge::is_late(age, attempt.expected);
-            let raced = attempt.race_after.is_some_and(|after| age >= after);
-            if !late && !raced {
-                continue;
-            }
-            let delivered_since = |id: ReplicaId| {
-                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent.at)
-            };
-            let silent =
-                !delivered_since(attempt.replica) && attempt.others.iter().any(delivered_since);
-            // Where the replica's node does not hold the segment, the one that
-            // does may be to blame. A deadline counts once; silence for as long
-            // as it lasts.
-            if late
-                && attempt.sent.locality == Locality::Local
-                && (silent || expired && !attempt.hedged && !attempt.is_hedge)
-            {
-                stalled = stalled.with(attempt.replica);
-            }
-            if attempt.hedged || attempt.others.is_empty() {
-                continue;
-            }
-            // What made two replicas late may be what is behind both; a third
-            // would make it worse. But nobody waits for two that hang.
-            let bytes = attempt.sent.bytes;
-            let may = match (attempt.is_hedge, expired) {
-                _ if raced => true,
-                (false, true) => true,
-                (false, false) if silent => self.hedges.overdraw(bytes),
-                // A replica that is slow and at work would get the same read
-                // twice, were there no other copy.
-                (false, false) => {
-                    (attempt.has_copies || !delivered_since(attempt.replica))
-                        && self.hedges.spend(bytes)
-                }
-                (true, true) => silent,
-                (true, false) => false,
-            };
-            if !may {
-                continue;
-            }
-            attempt.hedged = true;
-            out.push(Late { item: attempt.item.clone(), replica: attempt.replica });
-        }
-        for replica in stalled.iter() {
-            let change = self.health[replica].stalled(now);
-            self.note(replica, change);
-        }
+    /// What the best of the other replicas delivers, bytes a second, as far as that
+    /// was measured.
+    fn best_but(&self, replica: ReplicaId, now: Instant) -> f64 {
+        let others = self.estimates.iter().filter(|(id, _)| *id != replica);
+        others.filter_map(|(_, estimate)| estimate.measured(now)).fold(0.0, f64::max)
     }
 
     /// Whether anything waits or is in flight.
@@ -558,7 +453,7 @@ impl<T: Clone> Scheduler<T> {
         self.estimates.map(|id, estimate| {
             let load = estimate.load(now);
             Standing {
-                health: self.health[id].state(),
+                health: self.health.reading(id, now),
                 rate: load.rate,
                 is_measured: estimate.measured(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
@@ -575,23 +470,43 @@ impl<T: Clone> Scheduler<T> {
 
     /// A call outside the read path (an open, a lookup) told something about a
     /// replica's health.
-    pub fn heard(&mut self, replica: ReplicaId, well: bool, now: Instant) {
-        let health = &mut self.health[replica];
-        let change = if well { health.delivered() } else { health.failed(now) };
-        self.note(replica, change);
+    pub fn heard(&mut self, replica: ReplicaId, heard: Heard, now: Instant) {
+        match heard {
+            Heard::Well => self.health.delivered(replica, now),
+            Heard::Late => self.health.late(replica, now),
+            Heard::Failed => self.health.failed(replica, now),
+        }
     }
 
     /// Replicas that may be asked; all of them where none should be.
     pub fn usable(&mut self, now: Instant) -> ReplicaSet {
-        let mut usable = ReplicaSet::EMPTY;
-        for id in self.health.ids() {
-            let change = self.health[id].elapsed(now);
-            self.note(id, change);
-            if self.health[id].is_usable() {
-                usable = usable.with(id);
-            }
-        }
-        if usable.is_empty() { self.health.all() } else { usable }
+        self.health.usable(now)
+    }
+
+    /// Whether all replicas are asked as always.
+    pub fn all_are_in(&self) -> bool {
+        self.health.all_are_in()
+    }
+
+    /// Replicas that have failed or were late lately, and are asked.
+    pub fn suspect(&self) -> ReplicaSet {
+        self.health.suspect()
+    }
+
+    /// Replicas that are to prove that they are the mounts that they were; see
+    /// [`Policy::proofs`].
+    pub fn to_prove(&mut self, now: Instant) -> ReplicaSet {
+        self.health.to_prove(now)
+    }
+
+    /// What came of a proof.
+    pub fn proved(&mut self, replica: ReplicaId, proof: Proof, now: Instant) {
+        self.health.proved(replica, proof, now);
+    }
+
+    /// A replica's mount has gone from its place.
+    pub fn gone(&mut self, replica: ReplicaId, now: Instant) {
+        self.health.gone(replica, now);
     }
 
     fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::Load> {
@@ -609,18 +524,11 @@ impl<T: Clone> Scheduler<T> {
         }
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
-            if self.health[id].state() == HealthState::Probing {
+            if self.health.state(id) == HealthState::Probing {
                 // One attempt at a time shows whether it is back.
                 load.cap = 1;
             }
             load
         })
-    }
-
-    fn note(&self, replica: ReplicaId, change: Option<health::Change>) {
-        if let Some((from, to, reason)) = change {
-            let name = &self.policy.names[replica];
-            tracing::warn!(replica = %name, ?from, ?to, ?reason, "health changed");
-        }
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::cli::check::{Report, question};
 use fanfs::config::placement::Provider;
+use fanfs::config::units::Share;
 use fanfs::config::{
     Access, CachePolicy, Config, Fuse, Locks, Memory, Passthrough, Placement, Read, Replica,
     Volume, Write,
@@ -81,6 +82,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             max_in_flight: 1 << 20,
             deadline: Duration::from_secs(30),
             attempt_deadline: Duration::from_secs(10),
+            compare: Share(0.0),
             cache: CachePolicy::Kernel,
             passthrough: Passthrough::Off,
         },

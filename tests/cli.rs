@@ -1,10 +1,28 @@
 //! The program as users start it: its errors, its daemon, its other names.
 
+#[path = "cli/control.rs"]
+mod control;
 #[path = "cli/daemon.rs"]
 mod daemon;
 #[path = "cli/errors.rs"]
 mod errors;
+#[path = "cli/escape.rs"]
+mod escape;
+#[path = "cli/limits.rs"]
+mod limits;
+#[path = "cli/logs.rs"]
+mod logs;
+#[path = "cli/ordinary.rs"]
+mod ordinary;
 #[path = "cli/placement.rs"]
 mod placement;
+#[path = "cli/privileges.rs"]
+mod privileges;
 #[path = "cli/room.rs"]
 mod room;
+#[path = "cli/unit.rs"]
+mod unit;
+#[path = "cli/verify.rs"]
+mod verify;
+#[path = "cli/volumes.rs"]
+mod volumes;

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use fanfs::config::units::Share;
 use fanfs::config::{self, Access, CachePolicy, Config, Locks, Passthrough};
 use fanfs::volume::{Mode, ReplicaId};
 use proptest::prelude::*;
@@ -47,6 +48,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.max_in_flight, 32 << 20);
     assert_eq!(config.read.deadline, Duration::from_secs(30));
     assert_eq!(config.read.attempt_deadline, Duration::from_secs(5));
+    assert_eq!(config.read.compare, Share(0.001));
     assert_eq!(config.read.cache, CachePolicy::Auto);
     assert_eq!(config.read.passthrough, Passthrough::Off);
     assert_eq!(config.write.replica, ReplicaId::new(0));
@@ -202,7 +204,7 @@ fn the_example_shows_the_real_defaults() {
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        36
+        37
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

@@ -203,3 +203,37 @@ fn a_rate_limit_holds_for_all_threads_together() {
     // 4 MiB at 8 MiB/s cannot have passed sooner; later they may.
     assert!(started.elapsed().as_millis() >= 490, "{:?}", started.elapsed());
 }
+
+#[test]
+fn links_of_a_proc_in_the_tree_lead_nowhere() {
+    use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: mounting needs root");
+        return;
+    }
+    let room = tree();
+    let at = room.path().join("root/proc");
+    fs::create_dir(&at).unwrap();
+    // Only this thread sees what it mounts.
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", apart).unwrap();
+    mount_bind("/proc", &at).unwrap();
+    let backend = directory(&room);
+    let secret = fs::File::open(room.path().join("outside/f")).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
+    let pid = std::process::id();
+    // A mount inside a replica is a part of it, what its links stand for is not.
+    assert!(backend.list(Path::new(&format!("proc/{pid}/fd"))).is_ok());
+    for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]
+    {
+        assert_eq!(refused(backend.open(Path::new(&way_out))), Errno::LOOP, "{way_out}");
+        assert_eq!(backend.stat(Path::new(&way_out)).unwrap().kind, FileKind::Symlink);
+    }
+    let root = room.path().join("outside/f");
+    for way in ["root", "cwd", "task/1/root"] {
+        let way_out = format!("proc/{pid}/{way}{}", root.display());
+        let refused = refused(backend.open(Path::new(&way_out)));
+        assert!(matches!(refused, Errno::LOOP | Errno::NOENT), "{way_out}: {refused}");
+    }
+}

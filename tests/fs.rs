@@ -7,6 +7,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use fanfs::backend::{Backend, Directory, PoolLimits, Replica, Requester};
+use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT};
 use fanfs::placement::affinity::Affinities;
@@ -47,6 +48,7 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
         attempt_deadline: LONG,
         pipes: None,
         guests: 0,
+        compare: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());
     let reader =

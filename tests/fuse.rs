@@ -5,12 +5,16 @@
 
 #[path = "fuse/changes.rs"]
 mod changes;
+#[path = "fuse/compare.rs"]
+mod compare;
 #[path = "fuse/content.rs"]
 mod content;
 #[path = "fuse/crowds.rs"]
 mod crowds;
 #[path = "fuse/faults.rs"]
 mod faults;
+#[path = "fuse/health.rs"]
+mod health;
 #[path = "fuse/namespace.rs"]
 mod namespace;
 #[path = "fuse/passthrough.rs"]

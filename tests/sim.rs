@@ -69,6 +69,7 @@ impl Sim {
             segment: MIB,
             attempt_deadline: Duration::from_secs(5),
             names: ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1)),
+            proofs: false,
         };
         let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
         let replicas = ReplicaMap::from_fn(links.len(), |_| replica.clone());
@@ -188,7 +189,7 @@ impl Sim {
         }
         if self.steps.is_multiple_of(TICK) {
             let mut late = Vec::new();
-            self.scheduler.late(self.now, &mut late);
+            self.scheduler.late(self.now, |_| true, &mut late);
             for late in late {
                 if !self.here.contains(&late.item) {
                     self.want(late.item, false);
@@ -360,6 +361,7 @@ fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
         segment: MIB,
         attempt_deadline: Duration::from_secs(5),
         names: ReplicaMap::from_fn(1, |_| String::new()),
+        proofs: false,
     };
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
     let mut scheduler = Scheduler::new(policy, ReplicaMap::from_fn(1, |_| replica.clone()), now);

@@ -48,6 +48,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "control",
             "explain",
             "simulate",
+            "verify",
             "placement",
             "scheduler",
             "backend",
@@ -71,24 +72,44 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "volume",
             "telemetry",
+            "privilege",
         ],
     ),
     (
         "control",
         &["explain", "fs", "read", "placement", "scheduler", "config", "volume", "telemetry"],
     ),
-    ("fuse", &["fs", "buffer", "backend", "config", "volume", "telemetry"]),
-    ("fs", &["read", "placement", "scheduler", "backend", "config", "volume", "telemetry"]),
-    ("read", &["placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"]),
+    ("fuse", &["fs", "buffer", "backend", "config", "volume", "telemetry", "privilege"]),
+    (
+        "fs",
+        &[
+            "read",
+            "placement",
+            "scheduler",
+            "backend",
+            "config",
+            "volume",
+            "telemetry",
+            "privilege",
+        ],
+    ),
+    (
+        "read",
+        &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
+    ),
     ("placement", &["config", "volume", "telemetry"]),
     ("explain", &["simulate", "placement", "scheduler", "volume"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume"]),
+    ("verify", &["backend", "config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),
-    ("buffer", &["telemetry"]),
-    ("backend", &["volume", "telemetry"]),
+    ("buffer", &["sync", "telemetry", "privilege", "headroom"]),
+    ("backend", &["volume", "telemetry", "privilege", "headroom"]),
     ("config", &["volume"]),
     ("volume", &[]),
+    ("sync", &[]),
     ("telemetry", &["volume"]),
+    ("privilege", &[]),
+    ("headroom", &[]),
 ];
 
 #[test]
@@ -140,6 +161,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         matches!(room(path), "scheduler" | "simulate" | "explain")
             || path == "read/plan.rs"
             || path == "read/readahead.rs"
+            || matches!(path, "verify/narrow.rs" | "verify/sample.rs" | "verify/pace.rs")
     };
     let mut seen = 0;
     for (path, text) in sources().into_iter().filter(|(path, _)| pure(path)) {
@@ -149,6 +171,27 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         }
     }
     assert!(seen >= 7, "the pure modules have moved");
+}
+
+/// The clock of the day jumps. It is shown, and compared with itself: a table's time of
+/// modification. How long something took or may take is measured by `Instant`.
+#[test]
+fn nothing_waits_by_the_clock_of_the_day() {
+    let may = ["fuse/wire.rs", "fuse/adapter.rs", "placement/table.rs", "verify/attributes.rs"];
+    let mut seen = 0;
+    for (path, text) in sources() {
+        if path.ends_with("/tests.rs") {
+            continue;
+        }
+        let code = code(&text);
+        if code.contains("SystemTime") || code.contains("UNIX_EPOCH") {
+            seen += 1;
+            assert!(may.contains(&&*path), "src/{path} uses the clock of the day");
+        }
+        assert!(!code.contains("SystemTime::now"), "src/{path} asks for the time of the day");
+        assert!(!code.contains("ClockId::Realtime"), "src/{path} asks for the time of the day");
+    }
+    assert_eq!(seen, may.len(), "those that may have moved");
 }
 
 #[test]

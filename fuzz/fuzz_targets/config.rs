@@ -1,18 +1,8 @@
-//! Whatever is in a volume's file, it is parsed or refused in one line.
+//! See `fuzz/checks/config.rs`.
 
 #![no_main]
 
-use std::path::Path;
+#[path = "../checks/config.rs"]
+mod checks;
 
-use libfuzzer_sys::fuzz_target;
-
-fuzz_target!(|data: &[u8]| {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    match fanfs::config::parse(text, Path::new("/volume.toml")) {
-        Ok(config) => assert!(!config.replicas.is_empty()),
-        Err(error) => {
-            let error = error.to_string();
-            assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
-        }
-    }
-});
+libfuzzer_sys::fuzz_target!(|data: &[u8]| checks::check_volume(data));

@@ -131,6 +131,20 @@ pub enum SyncMode {
     All,
 }
 
+impl SyncMode {
+    const ALL: [Self; 3] = [Self::No, Self::Data, Self::All];
+
+    /// A number for it, to be written down.
+    pub fn number(self) -> u8 {
+        Self::ALL.iter().position(|mode| *mode == self).unwrap_or_default() as u8
+    }
+
+    /// The one that `number` was written down for; the strictest for any other.
+    pub fn of(number: u8) -> Self {
+        Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::All)
+    }
+}
+
 /// A lock on a range of a file, or the absence of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lock {

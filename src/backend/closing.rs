@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lane, Lock, LockRequest,
-    OpenedToWrite, Pool, Result, SeekTo, StatFs, WriteOpen,
+    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, WriteOpen,
 };
 
 /// The decorator.
@@ -87,6 +87,14 @@ impl Backend for Closing {
         self.inner.visit(dir)
     }
 
+    fn prove(&self) -> Result<bool> {
+        self.inner.prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.inner.mount_id()
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.inner.read_link(path)
     }
@@ -120,6 +128,10 @@ impl Backend for Closing {
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
         self.inner.change(change)
     }
+
+    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+        Some(self.file(self.inner.adopt(parts)?))
+    }
 }
 
 struct ClosingFile {
@@ -137,6 +149,10 @@ impl ClosingFile {
 impl BackendFile for ClosingFile {
     fn attr(&self) -> Result<Attr> {
         self.inner().attr()
+    }
+
+    fn parts(&self) -> PartsOpen<'_> {
+        self.inner().parts()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

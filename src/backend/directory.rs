@@ -1,14 +1,15 @@
 //! The real backend: a directory, usually an NFS mount's root.
 //!
 //! The root is held open by descriptor, so the replica stays the mount it was
-//! when the volume was mounted, also when somebody mounts over its path. Every
-//! path is resolved by openat2(2) beneath that descriptor with
+//! when the volume was mounted, also when somebody mounts over its path; where that
+//! mount has gone, it is looked for anew ([`root`]). Every path is resolved by openat2(2) beneath that descriptor with
 //! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
 //! leads nowhere, neither out of the replica nor to another place in it.
 //! Mounts inside a replica are crossed, as an NFS export may contain several
 //! file systems. What changes the tree is in [`changes`].
 
 mod changes;
+mod root;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -25,9 +26,11 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
     Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
-    LockRequest, OpenedToWrite, Result, SeekTo, StatFs, WriteOpen,
+    LockRequest, OpenedToWrite, Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
 };
+use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
+use root::Place;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
 /// Deeper trees are entered in steps.
@@ -42,8 +45,7 @@ const NFS_MAGIC: u64 = 0x6969;
 
 /// A mounted directory.
 pub struct Directory {
-    root: OwnedFd,
-    device: Device,
+    place: Place,
     /// Whether its files are read with O_DIRECT.
     direct: bool,
     /// Whether such reads may begin and end anywhere.
@@ -65,13 +67,10 @@ impl Directory {
     /// # Errors
     /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
     pub fn open(path: &Path) -> Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = openat(rustix::fs::CWD, path, flags, Mode::empty())?;
-        let s = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)?;
-        let device = Device(s.stx_dev_major, s.stx_dev_minor);
+        let place = Place::open(path)?;
         // NFS has no blocks; its O_DIRECT takes any range.
-        let is_nfs = rustix::fs::fstatfs(&root).is_ok_and(|fs| fs.f_type as u64 == NFS_MAGIC);
-        let replica = Self { root, device, direct: is_nfs, any_range: is_nfs };
+        let is_nfs = place.root().is_nfs;
+        let replica = Self { place, direct: is_nfs, any_range: is_nfs };
         replica.resolve(Path::new("."), OFlags::PATH)?;
         Ok(replica)
     }
@@ -86,7 +85,7 @@ impl Directory {
     /// Opens a file the ways it is to be read.
     fn open_file(&self, path: &Path) -> Result<DirectoryFile> {
         let flags = OFlags::RDONLY;
-        let device = self.device;
+        let device = self.device();
         if self.direct && self.any_range {
             match self.resolve_file(path, flags | OFlags::DIRECT, Mode::empty()) {
                 Err(BackendError::Os(Errno::INVAL)) => {}
@@ -101,6 +100,11 @@ impl Directory {
         Ok(DirectoryFile { direct, cached: Some(cached), device })
     }
 
+    /// The device that the root lies on.
+    fn device(&self) -> Device {
+        self.place.root().device
+    }
+
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
         self.resolve_with(path, flags, Mode::empty())
     }
@@ -110,7 +114,7 @@ impl Directory {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let bytes = path.as_os_str().as_bytes();
         if bytes.len() <= LONGEST_PATH {
-            return open_beneath(self.root.as_fd(), bytes, flags, mode);
+            return open_beneath(self.place.root().fd.as_fd(), bytes, flags, mode);
         }
         self.resolve_in_steps(bytes, flags, mode)
     }
@@ -121,7 +125,7 @@ impl Directory {
         match self.resolve_with(path, flags | OFlags::NONBLOCK, mode) {
             Err(BackendError::Os(Errno::AGAIN)) => {
                 let object = self.resolve(path, OFlags::PATH)?;
-                match self.device.attr(object.as_fd())?.kind {
+                match self.device().attr(object.as_fd())?.kind {
                     FileKind::Regular => self.resolve_with(path, flags, mode),
                     _ => Err(Errno::AGAIN.into()),
                 }
@@ -131,18 +135,19 @@ impl Directory {
     }
 
     fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let root = self.place.root();
         let mut dir: Option<OwnedFd> = None;
         while rest.len() > LONGEST_PATH {
             let cut = rest[..=LONGEST_PATH]
                 .iter()
                 .rposition(|byte| *byte == b'/')
                 .ok_or(Errno::NAMETOOLONG)?;
-            let at = dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd);
+            let at = dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd);
             let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             dir = Some(open_beneath(at, &rest[..cut], step, Mode::empty())?);
             rest = &rest[cut + 1..];
         }
-        open_beneath(dir.as_ref().map_or(self.root.as_fd(), AsFd::as_fd), rest, flags, mode)
+        open_beneath(dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd), rest, flags, mode)
     }
 }
 
@@ -154,12 +159,12 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> 
 
 impl Backend for Directory {
     fn stat(&self, path: &Path) -> Result<Attr> {
-        self.device.attr(self.resolve(path, OFlags::PATH)?.as_fd())
+        self.device().attr(self.resolve(path, OFlags::PATH)?.as_fd())
     }
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        let dir = self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?;
-        let look = |name: &OsString| match self.device.attr_at(dir.as_fd(), name) {
+        let (dir, device) = (self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?, self.device());
+        let look = |name: &OsString| match device.attr_at(dir.as_fd(), name) {
             // It has gone since it was listed.
             Err(error @ BackendError::Os(Errno::NOENT | Errno::STALE)) => Ok(Err(error)),
             // What says nothing about this one entry must not make it disappear.
@@ -184,7 +189,7 @@ impl Backend for Directory {
                 Some(kind) => kind,
                 // Not every NFS server tells; what is gone meanwhile is left out.
                 None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
-                    Ok(s) => self.device.read(&s)?.kind,
+                    Ok(s) => self.device().read(&s)?.kind,
                     Err(Errno::NOENT) => continue,
                     Err(errno) => return Err(errno.into()),
                 },
@@ -217,7 +222,7 @@ impl Backend for Directory {
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        let s = rustix::fs::fstatvfs(&self.root)?;
+        let s = rustix::fs::fstatvfs(&self.place.root().fd)?;
         Ok(StatFs {
             blocks: s.f_blocks,
             bfree: s.f_bfree,
@@ -233,6 +238,7 @@ impl Backend for Directory {
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
         let file = self.resolve(path, OFlags::PATH)?;
         let mut value = vec![0; XATTR_MAX];
+        let _raised = privilege::raise(for_xattr(name));
         let n = getxattr(proc_path(&file), name, &mut value[..])?;
         value.truncate(n);
         Ok(value)
@@ -241,9 +247,19 @@ impl Backend for Directory {
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
         let file = self.resolve(path, OFlags::PATH)?;
         let mut names = vec![0u8; XATTR_MAX];
+        // Those of `trusted` are shown to the privileged only.
+        let _raised = privilege::raise(privilege::ADMIN);
         let n = listxattr(proc_path(&file), &mut names[..])?;
         names.truncate(n);
         Ok(names)
+    }
+
+    fn prove(&self) -> Result<bool> {
+        self.place.prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.place.root().watched_mount()
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {
@@ -262,12 +278,32 @@ impl Backend for Directory {
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
         self.apply(change)
     }
+
+    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+        if parts.is_empty() {
+            return None;
+        }
+        let Parts { direct, cached } = parts;
+        Some(Arc::new(DirectoryFile { direct, cached, device: self.device() }))
+    }
 }
 
 /// A path to what an `O_PATH` descriptor stands for, symbolic links included:
 /// the xattr calls do not take such a descriptor itself.
 fn proc_path(fd: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// What it takes to read or change such an attribute. Whether the caller may, the
+/// kernel has asked before.
+fn for_xattr(name: &OsStr) -> Capabilities {
+    match name.as_bytes() {
+        [b't', b'r', b'u', b's', b't', b'e', b'd', b'.', ..] => privilege::ADMIN,
+        [b's', b'e', b'c', b'u', b'r', b'i', b't', b'y', b'.', ..] => {
+            privilege::ADMIN | privilege::FILE_CAPS
+        }
+        _ => Capabilities::empty(),
+    }
 }
 
 /// Open past the page cache, through it, or both ways.
@@ -300,6 +336,11 @@ impl DirectoryFile {
 impl BackendFile for DirectoryFile {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.any())
+    }
+
+    fn parts(&self) -> PartsOpen<'_> {
+        let [direct, cached] = [&self.direct, &self.cached].map(|fd| fd.as_ref().map(AsFd::as_fd));
+        PartsOpen { direct, cached }
     }
 
     fn attr(&self) -> Result<Attr> {

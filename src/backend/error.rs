@@ -1,4 +1,16 @@
-//! What a backend call can fail with, and what follows from it.
+//! What a backend call can fail with, and what follows from it. All that fanfs
+//! makes of an errno is here, but what the application is told, which is in
+//! [`crate::fs::Errno`]:
+//!
+//! | from a replica | another one is asked | counts against the replica | besides |
+//! |---|---|---|---|
+//! | EIO, errnos that applications do not know | yes | once for each file | a read: that file is read from others for a second |
+//! | ETIMEDOUT, EHOSTDOWN and its like; silence | yes | yes | |
+//! | ESTALE of an open file | after it | no | it is opened anew once, and has to show the same inode and version |
+//! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | yes | no | |
+//! | ENOENT and others that say something of the object | no | no | of what the kernel was shown before: a second one has to agree |
+//! | too few bytes, an end before the size | yes | no | that file is read from others for 3 s |
+//! | another version, or none | yes | no | the same |
 
 use rustix::io::Errno;
 
@@ -65,14 +77,43 @@ impl BackendError {
         matches!(self, Self::Os(errno) if refusals.contains(errno)) || self.is_definite()
     }
 
-    /// Whether the error is a mark against the replica's health. A full queue
-    /// is our own doing, and another version is a matter of that one file.
+    /// Whether the error is a mark against the replica's health. A full queue, and
+    /// what this process has run out of, is our own doing; another version is a
+    /// matter of that one file.
     pub fn is_replica_fault(&self) -> bool {
         match self {
-            Self::Os(_) => !self.is_definite(),
+            Self::Os(_) => !self.is_definite() && !self.is_our_own(),
             Self::Late => true,
             Self::Version | Self::Short | Self::Busy => false,
         }
+    }
+
+    /// Whether this process, or this machine, has run out of something.
+    pub fn is_our_own(&self) -> bool {
+        use rustix::io::Errno as E;
+        matches!(self, Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) | Self::Busy)
+    }
+
+    /// Whether a read that failed so may have failed for the one file's sake: for a
+    /// bad block, or because the server does not know the file any more. Not where
+    /// the replica as a whole does not answer.
+    pub fn may_be_the_files(&self) -> bool {
+        use rustix::io::Errno as E;
+        let networks = [
+            E::TIMEDOUT,
+            E::CONNREFUSED,
+            E::CONNRESET,
+            E::CONNABORTED,
+            E::HOSTDOWN,
+            E::HOSTUNREACH,
+            E::NETDOWN,
+            E::NETUNREACH,
+            E::NOTCONN,
+            E::SHUTDOWN,
+            E::PIPE,
+            E::REMOTEIO,
+        ];
+        matches!(self, Self::Os(errno) if !networks.contains(errno)) && self.is_replica_fault()
     }
 }
 
@@ -90,6 +131,24 @@ mod tests {
     fn a_missing_file_is_definite_and_no_fault_of_the_replica() {
         let e = BackendError::Os(Errno::NOENT);
         assert!(e.is_definite() && !e.is_replica_fault());
+    }
+
+    #[test]
+    fn what_we_have_run_out_of_is_no_fault_of_the_replica() {
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            let e = BackendError::Os(errno);
+            assert!(!e.is_definite() && !e.is_replica_fault(), "another may have it open");
+        }
+    }
+
+    #[test]
+    fn a_bad_block_is_the_files_and_a_dead_server_is_not() {
+        assert!(BackendError::Os(Errno::IO).may_be_the_files());
+        assert!(BackendError::Os(Errno::from_raw_os_error(512)).may_be_the_files());
+        assert!(!BackendError::Os(Errno::TIMEDOUT).may_be_the_files());
+        assert!(
+            !BackendError::Late.may_be_the_files() && !BackendError::Version.may_be_the_files()
+        );
     }
 
     #[test]

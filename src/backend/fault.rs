@@ -1,7 +1,7 @@
 //! A backend that misbehaves as told: delays, errnos, hangs, short reads.
 //!
 //! The script is shared and may be changed while calls are under way; a call
-//! that hangs goes on as soon as the script is healed.
+//! that hangs or is delayed goes on as soon as the script is healed.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -36,7 +36,7 @@ pub enum Op {
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It takes this much longer.
+    /// It takes this much longer, or until the script is healed.
     Delay(Duration),
     /// It fails.
     Errno(Errno),
@@ -87,7 +87,7 @@ impl FaultScript {
         self.rules.lock().push(rule);
     }
 
-    /// Forgets all rules and lets hung calls go on.
+    /// Forgets all rules and lets calls that hang or are delayed go on.
     pub fn heal(&self) {
         self.rules.lock().clear();
         self.healed.notify_all();
@@ -116,8 +116,8 @@ impl FaultScript {
             Fault::Errno(errno) => Err(errno.into()),
             Fault::Short(most) => Ok(most),
             Fault::Delay(time) => {
-                drop(rules);
-                std::thread::sleep(time);
+                // Who is healed meanwhile has nothing more to wait for.
+                self.healed.wait_for(&mut rules, time);
                 Ok(usize::MAX)
             }
             Fault::Hang => {
@@ -164,6 +164,15 @@ impl<B: Backend> Backend for Faulty<B> {
     fn visit(&self, dir: &Path) -> Result<()> {
         self.script.meet(Op::Metadata)?;
         self.inner.visit(dir)
+    }
+
+    fn prove(&self) -> Result<bool> {
+        self.script.meet(Op::Metadata)?;
+        self.inner.prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.inner.mount_id()
     }
 
     fn read_link(&self, path: &Path) -> Result<OsString> {

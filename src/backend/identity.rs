@@ -11,11 +11,10 @@
 //! - A thread's identity is its own; the other threads of the process keep theirs.
 //! - A thread keeps an identity until it takes on another. So whoever makes a
 //!   call on a replica that asks for rights takes one on first.
-//! - A daemon that is not root takes on nobody: it has no rights but its own, and
-//!   everybody whom it lets in has them.
+//! - A daemon that is not root, or lets in nobody but who mounted, takes on nobody:
+//!   it has no rights but its own, and everybody whom it lets in has them.
 
 use std::cell::{Cell, RefCell};
-use std::fs;
 use std::sync::{Arc, LazyLock};
 
 use nix::sched::{CloneFlags, unshare};
@@ -26,6 +25,7 @@ use rustix::process::{getegid, geteuid};
 use rustix::thread::{Gid, set_thread_groups};
 
 use super::Result;
+use crate::privilege;
 
 /// Who asks for something, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,10 @@ pub struct Requester {
 /// Whose rights count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity(Option<Arc<User>>);
+
+/// An identity written down: user, group, supplementary groups; `None` for the
+/// daemon's.
+pub type Written = Option<(u32, u32, Vec<u32>)>;
 
 #[derive(Debug, PartialEq, Eq)]
 struct User {
@@ -85,7 +89,7 @@ impl Requester {
 
 /// The supplementary groups of a thread.
 fn groups(pid: u32) -> Option<Vec<u32>> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = privilege::status_of(pid).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:"))?;
     line.split_whitespace().map(|group| group.parse().ok()).collect()
 }
@@ -107,6 +111,16 @@ impl Identity {
         }
     }
 
+    /// Writes it down.
+    pub fn written(&self) -> Written {
+        self.0.as_ref().map(|user| (user.uid, user.gid, user.groups.clone()))
+    }
+
+    /// The one that was written down.
+    pub fn read(written: Written) -> Self {
+        Self(written.map(|(uid, gid, groups)| Arc::new(User { uid, gid, groups })))
+    }
+
     /// Makes it the calling thread's.
     ///
     /// # Errors
@@ -115,7 +129,8 @@ impl Identity {
         if NOW.with_borrow(|now| now.as_ref() == Some(self)) {
             return Ok(());
         }
-        if !geteuid().is_root() && self.is_daemon() {
+        // What can be nobody else is the daemon.
+        if self.is_daemon() && !privilege::may_be_others() {
             NOW.set(Some(self.clone()));
             return Ok(());
         }
@@ -157,6 +172,7 @@ pub(super) fn set_umask(umask: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn groups_are_those_of_the_thread() {

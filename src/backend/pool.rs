@@ -11,10 +11,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{BackendError, Result};
+use crate::headroom;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -57,6 +59,8 @@ struct State {
     threads: usize,
     idle: usize,
     reading: usize,
+    /// When each job under way was begun.
+    begun: Vec<Instant>,
     stopped: bool,
 }
 
@@ -130,6 +134,14 @@ impl Pool {
         state.threads - state.idle
     }
 
+    /// Threads that have been running one job for longer than `time`.
+    pub fn stuck(&self, time: Duration) -> usize {
+        let now = Instant::now();
+        let state = self.shared.state.lock();
+        let is_stuck = |begun: &&Instant| now.saturating_duration_since(**begun) > time;
+        state.begun.iter().filter(is_stuck).count()
+    }
+
     /// Drops what waits and ends the threads that are idle, now or later.
     pub fn stop(&self) {
         let mut state = self.shared.state.lock();
@@ -147,22 +159,29 @@ impl Drop for Pool {
     }
 }
 
+/// The stack of a thread, bytes; what is usual.
+const STACK: usize = 2 << 20;
+
 fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
+    if !headroom::is_there(STACK) {
+        return Err(std::io::ErrorKind::OutOfMemory.into());
+    }
     let shared = Arc::clone(shared);
     // 15 bytes is all the kernel keeps of a thread's name.
     let name = format!("r:{}", shared.name);
-    std::thread::Builder::new().name(name).spawn(move || run(&shared)).map(drop)
+    std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&shared)).map(drop)
 }
 
 fn run(shared: &Shared) {
     let mut state = shared.state.lock();
     loop {
         if let Some(job) = state.metadata.pop_front() {
-            parking_lot::MutexGuard::unlocked(&mut state, || carry_out(job));
-        } else if state.reading < shared.limits.readers() && !state.reads.is_empty() {
-            let job = state.reads.pop_front();
+            run_one(&mut state, job);
+        } else if state.reading < shared.limits.readers()
+            && let Some(job) = state.reads.pop_front()
+        {
             state.reading += 1;
-            parking_lot::MutexGuard::unlocked(&mut state, || job.map(carry_out));
+            run_one(&mut state, job);
             state.reading -= 1;
         } else if state.stopped {
             state.threads -= 1;
@@ -172,6 +191,15 @@ fn run(shared: &Shared) {
             shared.wake.wait(&mut state);
             state.idle -= 1;
         }
+    }
+}
+
+fn run_one(state: &mut MutexGuard<'_, State>, job: Job) {
+    let begun = Instant::now();
+    state.begun.push(begun);
+    MutexGuard::unlocked(state, || carry_out(job));
+    if let Some(at) = state.begun.iter().position(|at| *at == begun) {
+        state.begun.swap_remove(at);
     }
 }
 
@@ -187,7 +215,6 @@ pub(super) fn carry_out(job: impl FnOnce()) {
 mod tests {
     use super::*;
     use std::sync::mpsc;
-    use std::time::Duration;
 
     const SOON: Duration = Duration::from_secs(10);
 
@@ -231,6 +258,23 @@ mod tests {
         let (done, answer) = mpsc::channel();
         pool.submit(Lane::Read, Box::new(move || done.send(()).unwrap())).unwrap();
         answer.recv_timeout(SOON).expect("the pool is out of threads");
+    }
+
+    #[test]
+    fn a_thread_that_does_not_come_back_is_stuck_until_it_does() {
+        let pool = pool(3, 16);
+        let (release, hang) = mpsc::channel::<()>();
+        pool.submit(Lane::Read, Box::new(move || hang.recv().unwrap_or(()))).unwrap();
+        let wait = |stuck| {
+            let until = Instant::now() + SOON;
+            while pool.stuck(Duration::from_millis(20)) != stuck {
+                assert!(Instant::now() < until, "{stuck} stuck");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        wait(1);
+        drop(release);
+        wait(0);
     }
 
     #[test]

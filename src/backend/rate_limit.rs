@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, StatFs, WriteOpen,
+    Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
 };
 
 /// The decorator. The rate may be changed while it runs.
@@ -84,6 +84,14 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.visit(dir)
     }
 
+    fn prove(&self) -> Result<bool> {
+        self.inner.prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.inner.mount_id()
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.inner.read_link(path)
     }
@@ -113,6 +121,10 @@ impl<B: Backend> Backend for RateLimited<B> {
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
         self.inner.change(change)
     }
+
+    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+        Some(self.file(self.inner.adopt(parts)?))
+    }
 }
 
 struct LimitedFile {
@@ -123,6 +135,10 @@ struct LimitedFile {
 impl BackendFile for LimitedFile {
     fn attr(&self) -> Result<Attr> {
         self.inner.attr()
+    }
+
+    fn parts(&self) -> PartsOpen<'_> {
+        self.inner.parts()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

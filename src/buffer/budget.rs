@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// What to do with a reservation that had to be waited for.
 type Grant = Box<dyn FnOnce(Reservation) + Send>;

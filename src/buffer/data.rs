@@ -194,7 +194,13 @@ impl Pages {
             Some(buffer) => buffer,
             none => {
                 let claim = self.claim.take().ok_or(io::ErrorKind::OutOfMemory)?;
-                none.insert(self.buffers.buffer(self.len, claim))
+                match self.buffers.buffer(self.len, claim) {
+                    Ok(buffer) => none.insert(buffer),
+                    Err(claim) => {
+                        self.claim = Some(claim);
+                        return Err(io::ErrorKind::OutOfMemory.into());
+                    }
+                }
             }
         };
         let copied = pipe.copy_out(&mut buffer[start..end]);

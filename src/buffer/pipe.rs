@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
+use crate::privilege;
+
 /// Pipes kept for reuse. As many as the longest window has segments, several
 /// times; each is two descriptors.
 const MOST_IDLE: usize = 256;
@@ -74,6 +76,7 @@ impl Pipes {
 
 impl Ends {
     fn new(bytes: usize) -> io::Result<Self> {
+        let _raised = privilege::raise(privilege::PIPES);
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Above the limit this fails; what it got is rounded up, never down.
         fcntl_setpipe_size(&write, bytes)?;

@@ -1,6 +1,6 @@
 //! Aligned buffers in power-of-two sizes, kept for reuse.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Budget, Reservation};
+use crate::headroom;
 
 /// Alignment and smallest size: a page, as O_DIRECT reads of a replica want.
 const PAGE: usize = 4096;
@@ -58,35 +59,23 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    fn new(bytes: usize) -> Self {
+    /// `None` where there is no memory.
+    fn new(bytes: usize) -> Option<Self> {
         let layout = Layout::from_size_align(bytes, PAGE).expect("a buffer size fits a layout");
-        if let Some(memory) = map(bytes) {
-            return Self { memory, layout, mapped: true };
+        if bytes >= MAPPED_FROM {
+            return headroom::map(bytes).map(|memory| Self { memory, layout, mapped: true });
         }
         // SAFETY: the size is a power of two of at least a page, so not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        let memory = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { memory, layout, mapped: false }
+        Some(Self { memory: NonNull::new(memory)?, layout, mapped: false })
     }
-}
-
-/// A mapping of its own for a large block, if there is room for it.
-fn map(bytes: usize) -> Option<NonNull<u8>> {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-    if bytes < MAPPED_FROM {
-        return None;
-    }
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new private mapping, at no address in particular, zeroed.
-    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-    NonNull::new(memory.ok()?.cast())
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         let memory = self.memory.as_ptr();
         if self.mapped {
-            // SAFETY: mapped in `new` with this size and unmapped only here.
+            // SAFETY: mapped for `new` with this size and unmapped only here.
             let unmapped = unsafe { rustix::mm::munmap(memory.cast(), self.layout.size()) };
             debug_assert!(unmapped.is_ok(), "{unmapped:?}");
         } else {
@@ -110,9 +99,12 @@ impl BufferPool {
     /// A buffer of `len` bytes, page aligned, paid by `claim`. Its content is
     /// whatever it held before.
     ///
+    /// # Errors
+    /// The claim, where the system has no memory, and none is kept here.
+    ///
     /// # Panics
     /// Where `claim` is below the size class of `len`.
-    pub fn buffer(&self, len: usize, claim: Reservation) -> Buffer {
+    pub fn buffer(&self, len: usize, claim: Reservation) -> Result<Buffer, Reservation> {
         let class = size_class(len as u64);
         assert!(claim.bytes() >= class, "a buffer of {class} bytes paid with {}", claim.bytes());
         let mut idle = self.inner.idle.lock();
@@ -124,10 +116,24 @@ impl BufferPool {
                 idle.allocated += class;
                 drop(idle);
                 drop(excess);
-                Block::new(class as usize)
+                match Block::new(class as usize).or_else(|| self.instead_of_idle(class)) {
+                    Some(block) => block,
+                    None => {
+                        self.inner.idle.lock().allocated -= class;
+                        return Err(claim);
+                    }
+                }
             }
         };
-        Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), claim }
+        Ok(Buffer { block: Some(block), len, pool: Arc::clone(&self.inner), claim })
+    }
+
+    /// Frees all that is kept, for a block of another size.
+    #[cold]
+    fn instead_of_idle(&self, class: u64) -> Option<Block> {
+        let kept = self.inner.idle.lock().shrink_to(0);
+        drop(kept);
+        Block::new(class as usize)
     }
 
     /// Frees what is kept beyond what the budget leaves: something else than a
@@ -244,7 +250,7 @@ mod tests {
 
     fn take(pool: &BufferPool, len: usize) -> Buffer {
         let claim = pool.budget().claim(size_class(len as u64)).unwrap();
-        pool.buffer(len, claim)
+        pool.buffer(len, claim).map_err(|_| "no memory").unwrap()
     }
 
     #[test]
@@ -281,6 +287,6 @@ mod tests {
     fn a_buffer_must_be_paid_for() {
         let pool = pool(1 << 20);
         let claim = pool.budget().claim(4096).unwrap();
-        pool.buffer(4097, claim);
+        let _ = pool.buffer(4097, claim);
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, Outcome, say, to_json};
+use super::{Failure, Outcome, interrupt, say, to_json};
 use crate::backend::{Backend, Directory, RateLimited};
 use crate::config;
 use crate::config::units::{Rate, Size};
@@ -59,15 +59,14 @@ const BLOCK: usize = 1 << 20;
 
 pub(super) fn run(args: &Args) -> Outcome {
     let interrupted =
-        on_interrupt().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
+        interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let room = tempfile::Builder::new().prefix("fanfs-demo-").tempdir_in(&parent);
     // Goes with all that is in it when this function ends, whichever way.
     let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
     match demo(args, room.path(), &interrupted) {
         Ok(rows) => report(args, &rows),
-        // What a shell reports of a program that Ctrl-C ended.
-        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(130)),
+        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(interrupt::STATUS)),
         Err(failure) => Err(failure),
     }
 }
@@ -228,27 +227,4 @@ fn report(args: &Args, rows: &[Row]) -> Outcome {
         "\nEvery byte was as written. Next: docs/CONFIGURATION.md, `fanfs check`, `fanfs mount`.\n",
     );
     say(&text)
-}
-
-/// A flag that Ctrl-C or SIGTERM sets, instead of ending the program with the
-/// demo's mount and files left behind.
-fn on_interrupt() -> io::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (mut interrupt, mut terminate) = {
-        use tokio::signal::unix::{SignalKind, signal};
-        let _entered = runtime.enter();
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-        });
-        set.store(true, Ordering::Relaxed);
-    })?;
-    Ok(flag)
 }

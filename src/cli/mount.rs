@@ -4,20 +4,32 @@
 //! The daemon is this program started once more with `--ready`, in a session of
 //! its own: it says on its standard output how starting went, and the command
 //! passes that on as message and exit status. Starting a fresh process instead
-//! of forking keeps threads and locks out of it.
+//! of forking keeps threads and locks out of it. The same program is started by a
+//! keeper (`--kept`), and by a daemon that hands its mount over (`--successor`); these
+//! tell it the rest by a socket on its standard input.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check};
 use crate::config::{self, Config};
 use crate::control;
-use crate::daemon::{Mount, backends, check_placement};
+use crate::daemon::{
+    Again, Keeper, KeeperError, Link, Mount, Order, Task, backends, check_placement,
+    drop_privileges, keep, refuse, service,
+};
 use crate::telemetry;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 
@@ -30,7 +42,7 @@ pub(crate) struct Args {
     #[arg(value_name = "MOUNTPOINT")]
     pub(super) mount_point: PathBuf,
     /// Mount options, comma-separated, as in /etc/fstab: allow_other, noexec, suid, dev,
-    /// log=FILE; ro, noauto, _netdev, x-systemd.* and other standard ones are accepted
+    /// keeper, log=FILE; ro, noauto, _netdev, x-systemd.* and other standard ones are accepted
     #[arg(short = 'o', value_name = "OPTIONS")]
     pub(super) options: Vec<String>,
     /// Stay in the foreground and log to standard error; SIGTERM and SIGINT unmount
@@ -45,23 +57,150 @@ pub(crate) struct Args {
     /// Ignore options that are not known
     #[arg(long, hide = true)]
     pub(super) sloppy: bool,
+    /// Started by a keeper, which says on standard input what to do
+    #[arg(long, hide = true)]
+    pub(super) kept: bool,
+    /// Started by a daemon, which hands its mount over by standard input
+    #[arg(long, hide = true)]
+    pub(super) successor: bool,
 }
 
 /// What the daemon says when its mount answers.
 const READY: &str = "ready";
 
 pub(super) fn run(args: Args) -> Outcome {
-    let options = MountOptions::parse(&args.options, args.sloppy)?;
+    let mut options = MountOptions::parse(&args.options, args.sloppy)?;
+    options.extra.is_kept = options.keeper || service::keeps();
+    if args.successor {
+        return succeed(&args, &options);
+    }
+    if args.kept {
+        return kept(&args, &options);
+    }
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     if args.ready {
         return daemon(&args, config, &options);
     }
     if args.foreground {
         telemetry::log::init(log_file(&args, &options, false)?);
-        let mount = start(&args, config, &options)?;
-        return serve(mount);
+        if options.keeper {
+            return keep_it(&args, || {});
+        }
+        let mut mount = match service::kept() {
+            Some(device) => go_on(&args, config, &options, device)?,
+            None => start(&args, config, &options)?,
+        };
+        let told = Told::begin()?;
+        mount.is_ready(None, again(&args));
+        return serve(mount, told);
     }
     launch(&args, &options)
+}
+
+/// How to start this program again for this mount.
+fn again(args: &Args) -> Again {
+    let mut options: Vec<OsString> = Vec::new();
+    if args.foreground {
+        options.push("--foreground".into());
+    }
+    if args.sloppy {
+        options.push("--sloppy".into());
+    }
+    for list in &args.options {
+        options.extend(["-o".into(), list.into()]);
+    }
+    if let Some(log) = &args.log {
+        options.extend(["--log".into(), absolute(log).into()]);
+    }
+    Again { options, volume: absolute(&args.volume), mount_point: absolute(&args.mount_point) }
+}
+
+/// Where a process that another one has started for this mount logs to.
+fn init_log(args: &Args, options: &MountOptions) -> Result<(), Failure> {
+    // A daemon has its log as standard error.
+    let file = if args.foreground { log_file(args, options, false)? } else { None };
+    telemetry::log::init(file);
+    Ok(())
+}
+
+/// Takes the mount over from the daemon that has started this one.
+fn succeed(args: &Args, options: &MountOptions) -> Outcome {
+    init_log(args, options)?;
+    let link = Link::stdin().map_err(Failure::failed)?;
+    let prepared = || {
+        let config = config::load(&args.volume).map_err(Failure::usage)?;
+        give_up_privileges(&config, options)?;
+        check_placement(&config).map_err(Failure::usage)?;
+        let backends = backends(&config).map_err(Failure::failed)?;
+        Ok((config, backends))
+    };
+    let (config, backends) =
+        prepared().inspect_err(|failure: &Failure| refuse(&link, &failure.text()))?;
+    let mut mount = Mount::succeed(&link, config, backends, &args.mount_point, &options.extra)
+        .map_err(Failure::failed)?;
+    drop(link);
+    let told = Told::begin()?;
+    mount.is_ready(None, again(args));
+    tracing::info!(at = %mount.mount_point().display(), "goes on with the mount");
+    serve(mount, told)
+}
+
+/// Does what the keeper that has started this process says.
+fn kept(args: &Args, options: &MountOptions) -> Outcome {
+    init_log(args, options)?;
+    let (keeper, task) = Keeper::hear().map_err(Failure::failed)?;
+    let begun = config::load(&args.volume).map_err(Failure::usage).and_then(|config| match task {
+        Task::Begin => start(args, config, options),
+        Task::GoOn(device) => recover(args, config, options, device),
+    });
+    match begun {
+        Ok(mut mount) => {
+            let told = Told::begin()?;
+            mount.is_ready(Some(keeper), again(args));
+            serve(mount, told)
+        }
+        Err(failure) => {
+            keeper.failed(failure.text(), matches!(failure, Failure::Usage(_)));
+            Err(failure)
+        }
+    }
+}
+
+/// Goes on with a mount whose daemon was killed; mounts anew where that cannot be done.
+fn go_on(
+    args: &Args,
+    config: Config,
+    options: &MountOptions,
+    device: OwnedFd,
+) -> Result<Mount, Failure> {
+    recover(args, config.clone(), options, device).or_else(|failure| {
+        tracing::error!(why = failure.text(), "it is mounted anew; what was open is lost");
+        service::keep_no_more();
+        // The service manager may still have it: so it is not dead yet.
+        crate::fuse::detach(&absolute(&args.mount_point), true).map_err(Failure::failed)?;
+        start(args, config, options)
+    })
+}
+
+fn recover(
+    args: &Args,
+    config: Config,
+    options: &MountOptions,
+    device: OwnedFd,
+) -> Result<Mount, Failure> {
+    give_up_privileges(&config, options)?;
+    let backends = backends(&config).map_err(Failure::failed)?;
+    let mount_point = absolute(&args.mount_point);
+    Mount::recover(device, config, backends, &mount_point, &options.extra).map_err(Failure::failed)
+}
+
+/// Keeps the mount of a daemon that is started from here.
+fn keep_it(args: &Args, ready: impl FnOnce()) -> Outcome {
+    match keep(again(args), ready) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(KeeperError::Failed { why, usage: true }) => Err(Failure::Usage(why)),
+        Err(error) => Err(Failure::failed(error)),
+    }
 }
 
 /// Starts the daemon and waits until its mount answers or it has failed.
@@ -102,27 +241,42 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
     // Not a group leader, so this cannot fail but by being done already.
     let _ = rustix::process::setsid();
     telemetry::log::init(None);
-    let started = start(args, config, options);
-    let said = match &started {
-        Ok(_) => READY.to_owned(),
-        Err(failure) => failure.text(),
+    let done = if options.keeper {
+        keep_it(args, || detach(READY))
+    } else {
+        start(args, config, options).and_then(|mut mount| {
+            let told = Told::begin()?;
+            mount.is_ready(None, again(args));
+            detach(READY);
+            serve(mount, told)
+        })
     };
+    done.or_else(|failure| {
+        // To the one who waits for it, if he still does.
+        detach(&failure.text());
+        Ok(ExitCode::from(failure.status()))
+    })
+}
+
+/// Says how starting went, to whoever waits for it, and is on its own.
+fn detach(said: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{said}").and_then(|()| out.flush());
-    let mount = match started {
-        Ok(mount) => mount,
-        // Said already, to the one who waits for it.
-        Err(failure) => return Ok(ExitCode::from(failure.status())),
-    };
     // Whoever waits reads to the end of this: give it up, and the directory.
     if let Ok(null) = OpenOptions::new().write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(null);
     }
     let _ = std::env::set_current_dir("/");
-    serve(mount)
+}
+
+/// To be done before there is a second thread: each has its own.
+fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Failure> {
+    drop_privileges(config, &options.extra)
+        .map_err(|e| Failure::failed(format!("cannot give up privileges: {e}")))
 }
 
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
+    give_up_privileges(&config, options)?;
     check_placement(&config).map_err(Failure::usage)?;
     let question = check::question(&config, Some(&absolute(&args.mount_point)));
     let survey = survey(question, DEFAULT_LIMIT);
@@ -140,34 +294,85 @@ fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, F
     Ok(mount)
 }
 
-/// Serves until somebody unmounts or a signal says to.
-fn serve(mount: Mount) -> Outcome {
-    let signals = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let signals = signals.map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
-    let signalled = signals.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let (mut terminate, mut interrupt) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        // A terminal that closes is no reason to unmount a daemon's volume.
-        let mut hangup = signal(SignalKind::hangup())?;
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok("SIGTERM"),
-                _ = interrupt.recv() => return Ok("SIGINT"),
-                _ = hangup.recv() => tracing::info!("SIGHUP ignored"),
-                () = tokio::time::sleep(UNMOUNT_NOTICED) => {
-                    if mount.is_over() {
-                        return Ok("unmounted");
-                    }
+/// What a mount is served until.
+enum Event {
+    /// It is to end.
+    End(&'static str),
+    /// It is to be handed over.
+    Order(Order),
+}
+
+/// The signals that end a daemon or have it reload, from when this is made on: before
+/// anybody is told that it is ready, or one of them would leave the mount behind.
+struct Told {
+    runtime: tokio::runtime::Runtime,
+    signals_of: [Signal; 3],
+}
+
+impl Told {
+    fn begin() -> Result<Self, Failure> {
+        let listen = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let entered = runtime.enter();
+            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+            let [terminate, interrupt, hangup] = kinds.map(signal);
+            let signals_of = [terminate?, interrupt?, hangup?];
+            drop(entered);
+            Ok(Self { runtime, signals_of })
+        };
+        listen()
+            .map_err(|e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}")))
+    }
+}
+
+/// Serves until somebody unmounts, a signal says to, or another process does so.
+fn serve(mount: Mount, told: Told) -> Outcome {
+    let Told { runtime: signals, mut signals_of } = told;
+    let (mut orders, ended) = (mount.orders(), Arc::new(Notify::new()));
+    if let Some(keeper) = mount.keeper() {
+        let end = Arc::clone(&ended);
+        keeper.listen(move || end.notify_one()).map_err(Failure::failed)?;
+    }
+    loop {
+        match signals.block_on(wait(&mount, &mut orders, &ended, &mut signals_of)) {
+            Event::Order(mut order) => {
+                let answer = mount.hand_over(&order);
+                let is_over = answer.is_ok();
+                order.answer(answer);
+                if is_over {
+                    mount.leave();
+                }
+            }
+            Event::End(reason) => {
+                tracing::info!(reason, "ending");
+                mount.stop().map_err(Failure::failed)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+}
+
+/// Waits for the next event; `told` by SIGTERM, SIGINT and SIGHUP.
+async fn wait(
+    mount: &Mount,
+    orders: &mut UnboundedReceiver<Order>,
+    ended: &Notify,
+    [terminate, interrupt, hangup]: &mut [Signal; 3],
+) -> Event {
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => return Event::End("SIGTERM"),
+            _ = interrupt.recv() => return Event::End("SIGINT"),
+            _ = hangup.recv() => return Event::Order(Order::reload()),
+            () = ended.notified() => return Event::End("the keeper says so"),
+            Some(order) = orders.recv() => return Event::Order(order),
+            () = tokio::time::sleep(UNMOUNT_NOTICED) => {
+                if mount.is_over() {
+                    return Event::End("unmounted");
                 }
             }
         }
-    });
-    let reason = signalled
-        .map_err(|e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}")))?;
-    tracing::info!(reason, "ending");
-    mount.stop().map_err(Failure::failed)?;
-    Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// How soon the daemon ends after somebody else has unmounted.

@@ -18,6 +18,8 @@ pub(super) struct MountOptions {
     pub(super) extra: Extra,
     /// `log=FILE`
     pub(super) log: Option<PathBuf>,
+    /// `keeper`
+    pub(super) keeper: bool,
 }
 
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
@@ -57,7 +59,7 @@ const ACCEPTED: &[&str] = &[
 
 /// Options that do something.
 const KNOWN: &[&str] =
-    &["ro", "rw", "allow_other", "suid", "dev", "noexec", "log", "fsname", "subtype"];
+    &["ro", "rw", "allow_other", "suid", "dev", "noexec", "keeper", "log", "fsname", "subtype"];
 
 impl MountOptions {
     /// Reads comma-separated lists. Unknown options are refused, or ignored
@@ -77,6 +79,8 @@ impl MountOptions {
                 "nodev" => options.extra.dev = false,
                 "noexec" => options.extra.noexec = true,
                 "exec" => options.extra.noexec = false,
+                "keeper" => options.keeper = true,
+                "nokeeper" => options.keeper = false,
                 "log" if !value.is_empty() => options.log = Some(value.into()),
                 "log" => {
                     return Err(Failure::Usage("mount option `log` wants a file: log=FILE".into()));
@@ -176,6 +180,8 @@ fn helper_args(args: &[OsString], helper: bool) -> Result<mount::Args, Failure> 
         log: None,
         ready: false,
         sloppy,
+        kept: false,
+        successor: false,
     })
 }
 

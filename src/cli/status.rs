@@ -3,12 +3,13 @@
 use std::fmt::Write;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
 use super::{Failure, Outcome, absolute, say, to_json};
 use crate::control::{self, ReplicaStatus, Status};
-use crate::scheduler::health::HealthState;
+use crate::scheduler::health::{HealthState, Reason};
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
@@ -80,7 +81,7 @@ macro_rules! line {
 /// One volume's state for people.
 fn table(status: &Status) -> String {
     let mut text = String::new();
-    let up = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
+    let up = humantime::format_duration(Duration::from_secs(status.uptime_s));
     line!(
         text,
         "{} at {} ({}), pid {}, up {up}",
@@ -107,8 +108,10 @@ fn table(status: &Status) -> String {
     for replica in &status.replicas {
         let health = match replica.health {
             HealthState::Healthy => "healthy",
+            HealthState::Suspect => "suspect",
             HealthState::Ejected => "ejected",
             HealthState::Probing => "probing",
+            HealthState::Absent => "absent",
         };
         line!(
             text,
@@ -126,6 +129,9 @@ fn table(status: &Status) -> String {
             replica.busy_threads,
         );
     }
+    for replica in &status.replicas {
+        ailing(&mut text, replica);
+    }
     let (c, g) = (&status.counters, &status.gauges);
     line!(
         text,
@@ -139,9 +145,10 @@ fn table(status: &Status) -> String {
     );
     line!(
         text,
-        "  retries {}, hedges {}, wasted {}; buffers {} of {} in use, {} kept; {} open, {} inodes, {} requests waiting",
+        "  retries {}, hedges {} ({} won), wasted {}; buffers {} of {} in use, {} kept; {} open, {} inodes, {} requests waiting",
         c.retries,
         c.hedges,
+        c.hedges_won,
         size(c.bytes_wasted),
         size(g.buffer_used),
         size(g.buffer_budget),
@@ -150,10 +157,52 @@ fn table(status: &Status) -> String {
         g.inodes,
         g.requests
     );
+    content(&mut text, status);
     passthrough(&mut text, status);
     placement(&mut text, status);
     affinities(&mut text, status);
     text
+}
+
+/// What is wrong with a replica, if anything is.
+fn ailing(text: &mut String, replica: &ReplicaStatus) {
+    let why = match replica.health_reason {
+        Reason::Started | Reason::Delivered | Reason::Quiet => return,
+        Reason::Failed => "a call failed",
+        Reason::Late => "it was late",
+        Reason::Failures => "too many calls failed",
+        Reason::Stalled => "it delivered nothing while others did",
+        Reason::Deadline => "a read took longer than attempt_deadline",
+        Reason::Slow => "it delivers less than a twentieth of what the best does",
+        Reason::Proved => "it is tried again",
+        Reason::Gone => "its mount has gone; it is looked for in its place",
+    };
+    let lasts = humantime::format_duration(Duration::from_secs(replica.health_s));
+    let _ = write!(text, "  warning: {}: {why}, {lasts} ago", replica.name);
+    if replica.stuck_threads > 0 {
+        let _ = write!(text, "; {} stuck", number(replica.stuck_threads as u64, "thread"));
+    }
+    line!(text, "");
+}
+
+/// Whether the copies' bytes are the same, as far as that was looked at.
+fn content(text: &mut String, status: &Status) {
+    let c = &status.counters;
+    if c.compared == 0 {
+        return;
+    }
+    line!(text, "  content: {} compared while reading", number(c.compared, "block"));
+    for replica in status.replicas.iter().filter(|replica| replica.counters.differing > 0) {
+        let files = number(replica.counters.differing, "file");
+        line!(text, "  warning: {} is kept off {files}: its bytes are others", replica.name);
+    }
+    if c.outvoted > 0 {
+        let files = number(c.outvoted, "file");
+        line!(
+            text,
+            "  warning: about {files} two replicas agree against the one that decides; see `fanfs verify`"
+        );
+    }
 }
 
 /// What the kernel reads by itself, and what keeps it from it.

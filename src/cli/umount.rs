@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{Failure, Outcome, absolute};
 use crate::control;
-use crate::fuse::detach;
+use crate::fuse::{AttachError, detach};
 use crate::volume::mounts::MountTable;
 
 /// Arguments of `fanfs umount`.
@@ -20,13 +20,23 @@ pub(super) struct Args {
     lazy: bool,
 }
 
+/// What has just been closed, or is about to be by a process that ends, may hold the
+/// mount for so long.
+const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+
 /// How long the daemon may take to end once its mount is gone.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> Outcome {
     let mount_point = find(&args.mount_point)?;
     let socket = control::socket_path(&mount_point);
-    detach(&mount_point, args.lazy).map_err(Failure::failed)?;
+    let until = Instant::now() + CLOSED_WITHIN;
+    let mut detached = detach(&mount_point, args.lazy);
+    while matches!(detached, Err(AttachError::Busy(_))) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        detached = detach(&mount_point, args.lazy);
+    }
+    detached.map_err(Failure::failed)?;
     // The daemon removes its socket when it has put everything away. One that
     // was killed cannot; then nobody listens there.
     let until = Instant::now() + GONE_WITHIN;

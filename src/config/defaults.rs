@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytesize::{KIB, MIB};
 
-use super::units::{Rate, Size, Time};
+use super::units::{Rate, Share, Size, Time};
 use super::{CachePolicy, Passthrough};
 
 /// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
@@ -50,6 +50,11 @@ pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
 pub(super) const ATTEMPT_DEADLINE: Time = Time(Duration::from_secs(5));
 /// Shorter is what hedging is for, which learns its delay instead.
 pub(super) const ATTEMPT_DEADLINE_MIN: Time = Time(Duration::from_millis(50));
+
+/// A block of 64 KiB in a thousand segments, and one for each replica of a file of
+/// several: next to nothing (docs/CONFIGURATION.md), and a file that was copied
+/// badly is noticed when it is read.
+pub(super) const COMPARE: Share = Share(0.001);
 
 /// Files that fit stay in memory, files that do not push nothing out of it; which
 /// is which is decided for each open (`fs::caching`).

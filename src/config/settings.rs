@@ -11,7 +11,7 @@
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor, value::Error as ValueError};
 
-use super::units::{Rate, Size, Time};
+use super::units::{Rate, Share, Size, Time};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -58,6 +58,7 @@ pub(super) struct Read {
     pub(super) max_in_flight: Option<Size>,
     pub(super) deadline: Option<Time>,
     pub(super) attempt_deadline: Option<Time>,
+    pub(super) compare: Option<Share>,
     pub(super) cache: Option<String>,
     pub(super) passthrough: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Sizes, rates and durations: a number and its unit, never a number alone.
+//! Sizes, rates, durations and shares: a number and its unit, never a number alone.
 //!
 //! A bare `64` would be bytes to one reader and MiB to the next, and a factor of
 //! a million in a buffer size is found by the kernel's OOM killer. So the unit
@@ -48,6 +48,10 @@ pub struct Rate(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(pub Duration);
 
+/// A part of a whole, 0 to 1, written as a percentage: "1%", "0.1%", "0%".
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Share(pub f64);
+
 /// Why a text is not a quantity; says what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
@@ -89,7 +93,7 @@ pub enum UnitError {
     },
 }
 
-/// What the three have in common, for one visitor and one set of errors.
+/// What they have in common, for one visitor and one set of errors.
 trait Quantity: FromStr<Err = UnitError> {
     const NOUN: &'static str;
     const EXAMPLE: &'static str;
@@ -116,6 +120,11 @@ impl Quantity for Rate {
 impl Quantity for Time {
     const NOUN: &'static str = "duration";
     const EXAMPLE: &'static str = "30s";
+}
+
+impl Quantity for Share {
+    const NOUN: &'static str = "share";
+    const EXAMPLE: &'static str = "1%";
 }
 
 /// The bytes in `text`, and `whole` to complain about: the two differ by "/s".
@@ -202,6 +211,38 @@ impl FromStr for Time {
     }
 }
 
+impl FromStr for Share {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let share = text.trim();
+        let Some(number) = share.strip_suffix('%') else {
+            return Err(match is_bare_number(share) {
+                true => Self::no_unit(format_args!("{text:?}")),
+                false => Self::malformed(text),
+            });
+        };
+        let number = number.trim_end();
+        // `f64` takes "inf", "1e2" and "-0" as well.
+        if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return Err(Self::malformed(text));
+        }
+        let percent: f64 = number.parse().map_err(|_| Self::malformed(text))?;
+        if percent > 100.0 {
+            return Err(UnitError::TooLarge { text: text.to_owned(), max: "100%" });
+        }
+        Ok(Self(percent / 100.0))
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not 0.1 * 100 = 10.000000000000002.
+        let percent = (self.0 * 1e14).round() / 1e12;
+        write!(f, "{percent}%")
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact =
@@ -259,7 +300,7 @@ macro_rules! deserialize_quantity {
         }
     )*};
 }
-deserialize_quantity!(Size, Rate, Time);
+deserialize_quantity!(Size, Rate, Time, Share);
 
 #[cfg(test)]
 mod tests {
@@ -323,6 +364,25 @@ mod tests {
         assert!(time("99999999999999999999s").unwrap_err().contains("too large"));
         for text in ["", "soon", "-5s", "1s 5"] {
             assert!(time(text).unwrap_err().contains("is not a duration"), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_percentages() {
+        let share = |text: &str| text.parse::<Share>().map_err(|error| error.to_string());
+        assert_eq!(share("1%"), Ok(Share(0.01)));
+        assert_eq!(share(" 0.1 %"), Ok(Share(0.001)));
+        assert_eq!(share("0%"), Ok(Share(0.0)));
+        assert_eq!(share("100%"), Ok(Share(1.0)));
+        for bare in ["1", "0.5", "0"] {
+            assert!(share(bare).unwrap_err().contains("has no unit"), "{bare}");
+        }
+        for text in ["", "%", "some", "-1%", "1e1%", "inf%", "1.2.3%", "1%%"] {
+            assert!(share(text).unwrap_err().contains("is not a share"), "{text}");
+        }
+        assert!(share("100.1%").unwrap_err().contains("at most 100%"));
+        for text in ["1%", "0.1%", "33.3%", "0%", "100%", "0.0001%"] {
+            assert_eq!(share(text).unwrap().to_string(), text);
         }
     }
 

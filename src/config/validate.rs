@@ -221,6 +221,7 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         max_in_flight: written.max_in_flight.unwrap_or(defaults::MAX_IN_FLIGHT).0,
         deadline: deadline.0,
         attempt_deadline: attempt_deadline.0,
+        compare: written.compare.unwrap_or(defaults::COMPARE),
         cache: match written.cache.as_deref() {
             None => defaults::CACHE,
             Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,

@@ -1,7 +1,10 @@
 //! The facts about one file, for `fanfs explain`.
 
-use std::path::Path;
+use std::io;
+use std::path::{Component, Path, PathBuf};
 
+use super::Core;
+use crate::backend::FileKind;
 use crate::config::Config;
 use crate::explain::{Facts, ReplicaFacts};
 use crate::placement::Locator;
@@ -58,4 +61,29 @@ pub(crate) async fn facts(
     };
     facts.set_chunks(&chunks);
     facts
+}
+
+impl Core {
+    /// The facts about a file of the mounted volume.
+    pub(super) async fn facts(&self, path: PathBuf) -> Result<Facts, String> {
+        if path.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(format!("{} is not a path in the volume", path.display()));
+        }
+        let (send, receive) = tokio::sync::oneshot::channel();
+        self.fs.look(path.clone(), move |answer| {
+            let _ = send.send(answer);
+        });
+        let wrong = |error: String| format!("{}: {error}", Path::new("/").join(&path).display());
+        let attr = match receive.await {
+            Ok(Ok(attr)) if attr.kind == FileKind::Regular => attr,
+            Ok(Ok(_)) => return Err(wrong("not a regular file".to_owned())),
+            Ok(Err(errno)) => {
+                return Err(wrong(io::Error::from_raw_os_error(errno.raw()).to_string()));
+            }
+            Err(_) => return Err(wrong("no replica answered".to_owned())),
+        };
+        let standings = (self.reader.standings(), self.reader.usable().replicas);
+        let locator = self.reader.locator();
+        Ok(facts(&self.config, locator, &path, attr.version(), Some(standings)).await)
+    }
 }

@@ -1,9 +1,10 @@
-//! What can be set in the kernel for one mount.
+//! What can be set in the kernel for one mount, and for this process.
 
 use std::io;
 use std::path::Path;
 
 use crate::buffer::Pipes;
+use crate::config::Config;
 
 /// Sets how far the kernel reads ahead on files of this mount.
 ///
@@ -40,7 +41,7 @@ const PIPE_MAX_SIZE: &str = "/proc/sys/fs/pipe-max-size";
 ///
 /// # Errors
 /// Where there are no pipes of this size for this process.
-pub(super) fn pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> {
+fn pipes(segment: u64, request: u64, raise: bool) -> io::Result<PagePipes> {
     // A page more for the header, and one for a request that begins and ends
     // inside a page.
     let reply = (request + 2 * page()).next_power_of_two();
@@ -63,7 +64,40 @@ fn page() -> u64 {
 }
 
 /// The largest request that the kernel makes, bytes, as far as it can be known.
-pub(super) fn largest_request() -> u64 {
+fn largest_request() -> u64 {
     let pages = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit");
     pages.ok().and_then(|pages| pages.trim().parse::<u64>().ok()).unwrap_or(256) * page()
+}
+
+/// Whole requests that fit into the budget at least, however large the kernel's
+/// limit for one is: a request claims all that it needs at once.
+const REQUESTS_IN_BUDGET: u64 = 8;
+
+/// The longest request that the budget allows, bytes.
+pub(super) fn max_request(config: &Config) -> u64 {
+    config.memory.budget / REQUESTS_IN_BUDGET
+}
+
+/// Pipes for pages, where they are configured and can be had.
+pub(super) fn page_pipes(config: &Config) -> Option<PagePipes> {
+    if !config.fuse.splice {
+        return None;
+    }
+    let request = max_request(config).min(largest_request());
+    let pipes = pipes(config.read.segment_size, request, config.fuse.kernel_tuning);
+    if let Err(error) = &pipes {
+        tracing::info!(%error, "no pipes of the size needed; bytes are copied");
+    }
+    pipes.ok()
+}
+
+/// An open file takes a descriptor for each replica that reads it; the usual
+/// soft limit of 1024 is soon used up.
+pub(super) fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::info!(%error, "the limit of open files stays as it is");
+    }
 }

@@ -12,26 +12,37 @@
 //! nobody else when that one fails or is late, and not even that one any more when
 //! its turn comes after the caller has been told that it was late.
 //!
-//! One task looks after all calls, every [`TICK`] while there are any: a task or
+//! One task looks after all calls, every [`clock::TICK`] while there are any: a task or
 //! a timer for each would cost more than most calls take.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+mod clock;
+mod rights;
+mod spot;
+mod times;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
-use crate::backend::{Backend, BackendError, Identity, Lane, Replica, Requester, Result};
+use crate::backend::{Backend, BackendError, Lane, Replica, Result};
 use crate::placement::affinity::Pin;
-use crate::read::Reader;
+use crate::read::{Reader, Usable};
+use crate::scheduler::health::Heard;
+use crate::scheduler::hedge;
 use crate::scheduler::metadata::{self, Choice};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
+use clock::{Watched, run_clock};
+use times::Times;
+
+pub(super) use rights::{Once, Rights};
+pub(super) use spot::Spot;
+pub use times::PinnedTimes;
 
 /// Asks replicas for metadata.
 pub(super) struct Caller {
@@ -44,158 +55,25 @@ pub(super) struct Caller {
     reader: Arc<Reader>,
     counters: Arc<VolumeCounters>,
     pending: AtomicUsize,
+    /// What is left for second calls, [`ONE_IN`] each.
+    tokens: AtomicI64,
+    /// Whether nobody waits to hear that a replica answers again.
+    all_are_in: AtomicBool,
+    /// Those of them that may change something.
+    changing: AtomicUsize,
     /// Where the clock gets the calls from. It holds no more than are unanswered
-    /// and than are made in a [`TICK`].
+    /// and than are made in a [`clock::TICK`].
     clock: UnboundedSender<Arc<dyn Watched>>,
 }
 
-/// How often late calls and passed deadlines are looked for while there are
-/// calls. A tenth of the least patience is close enough.
-const TICK: Duration = Duration::from_millis(25);
+/// Before this nobody is given an old answer for want of a new one.
+const FALLBACK_AFTER: Duration = Duration::from_millis(50);
 
-/// Another replica is asked when the call takes this many times as long as it
-/// usually does, and not before [`SOONEST`].
-const PATIENCE: u32 = 8;
-const SOONEST: Duration = Duration::from_millis(250);
+/// One call in so many may be made twice, where the first replica answers others.
+const ONE_IN: i64 = 25;
 
-/// What a call is about, as far as it matters who is asked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
-    /// The same for all calls about one path.
-    affinity: u64,
-    /// The rule that pins it.
-    pin: Option<Pin>,
-    /// The one replica that knows.
-    only: Option<ReplicaId>,
-    /// The one that knows best.
-    first: Option<ReplicaId>,
-}
-
-impl Spot {
-    /// A call about `path`, which `pin` pins.
-    pub(super) fn new(path: &Path, pin: Option<Pin>) -> Self {
-        let mut hasher = DefaultHasher::new();
-        path.as_os_str().hash(&mut hasher);
-        Self { affinity: hasher.finish(), pin, only: None, first: None }
-    }
-
-    /// The same call, which `replica` alone knows about.
-    pub(super) fn only(self, replica: ReplicaId) -> Self {
-        Self { only: Some(replica), ..self }
-    }
-
-    /// The same call, which `replica` is asked before all others.
-    pub(super) fn first(self, replica: ReplicaId) -> Self {
-        Self { first: Some(replica), ..self }
-    }
-}
-
-/// In whose name a call is made.
-#[derive(Clone, Debug)]
-pub(super) enum Rights {
-    /// His. For what opens or changes something.
-    Of(Identity),
-    /// The daemon's, and his where those do not do: where the server maps root to
-    /// nobody. For looking at what the kernel has checked that he may look at.
-    Enough(Requester),
-    /// His, and the daemon's where those do not do. For what he may have and could
-    /// not get in his own name: a program that he may run and not read, a directory
-    /// that he opened when he was allowed to.
-    Granted(Identity),
-}
-
-impl Rights {
-    /// The daemon's own.
-    pub(super) const DAEMON: Self = Self::Of(Identity::DAEMON);
-
-    /// Makes a call with them.
-    fn exert<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
-        use rustix::io::Errno;
-        let (first, second): (_, Option<&dyn Fn() -> Identity>) = match self {
-            Self::Of(identity) => (identity, None),
-            Self::Granted(identity) => (identity, Some(&|| Identity::DAEMON)),
-            Self::Enough(requester) => (&Identity::DAEMON, Some(&|| requester.identity())),
-        };
-        first.take_on()?;
-        match (call(), second) {
-            (Err(BackendError::Os(Errno::ACCESS | Errno::PERM)), Some(second)) => {
-                second().take_on()?;
-                call()
-            }
-            (answer, _) => answer,
-        }
-    }
-}
-
-/// How a call that changes something is made.
-#[derive(Clone, Debug)]
-pub(super) struct Once {
-    /// Who is asked.
-    pub(super) replica: ReplicaId,
-    /// By which of its threads.
-    pub(super) lane: Lane,
-    /// For how long it is waited for.
-    pub(super) deadline: Duration,
-    /// In whose name.
-    pub(super) rights: Rights,
-}
-
-/// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
-/// is known.
-struct Times {
-    calls: AtomicU64,
-    since: Instant,
-    /// When each was last asked or answered, microseconds from `since`.
-    asked: ReplicaMap<AtomicU64>,
-    smoothed: ReplicaMap<AtomicU64>,
-}
-
-impl Times {
-    fn new(replicas: usize) -> Self {
-        Self {
-            calls: AtomicU64::new(0),
-            since: Instant::now(),
-            asked: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
-            smoothed: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
-        }
-    }
-
-    fn of(&self, replica: ReplicaId) -> u64 {
-        self.smoothed[replica].load(Ordering::Relaxed)
-    }
-
-    fn all(&self) -> ReplicaMap<u64> {
-        self.smoothed.map(|_, time| time.load(Ordering::Relaxed))
-    }
-
-    /// How long each was not asked.
-    fn idle(&self) -> ReplicaMap<Duration> {
-        let now = self.since.elapsed();
-        let at = |at: &AtomicU64| Duration::from_micros(at.load(Ordering::Relaxed));
-        self.asked.map(|_, asked| now.saturating_sub(at(asked)))
-    }
-
-    fn asks(&self, replica: ReplicaId) {
-        self.asked[replica].store(self.since.elapsed().as_micros() as u64, Ordering::Relaxed);
-    }
-
-    fn took(&self, replica: ReplicaId, time: Duration) {
-        self.asks(replica);
-        let smoothed = &self.smoothed[replica];
-        let mean = smoothed.load(Ordering::Relaxed);
-        // A lost update is one sample less.
-        smoothed.store(metadata::smooth(mean, time.as_micros() as u64), Ordering::Relaxed);
-    }
-}
-
-/// How an affinity rule does, as `fanfs status` shows it.
-#[derive(Clone, Debug)]
-pub struct PinnedTimes {
-    /// Calls under the rule.
-    pub calls: u64,
-    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
-    pub times: ReplicaMap<u64>,
-}
+/// Calls that may be made twice in one go.
+const BURST: i64 = 16;
 
 type Op<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
 type Done<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
@@ -204,30 +82,42 @@ struct Call<T> {
     caller: Arc<Caller>,
     /// Until it is over: what it holds on to may be waited for.
     op: Mutex<Option<Op<T>>>,
-    /// Whether it may change something.
-    once: bool,
-    pin: Option<Pin>,
-    lane: Lane,
+    kind: Kind,
     rights: Rights,
     until: Instant,
     state: Mutex<State<T>>,
 }
 
+/// What kind of call it is.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    /// Whether it may change something.
+    once: bool,
+    pin: Option<Pin>,
+    /// See [`Spot::known`].
+    known: bool,
+    lane: Lane,
+}
+
+impl From<Spot> for Kind {
+    fn from(spot: Spot) -> Self {
+        Self { once: false, pin: spot.pin, known: spot.known, lane: Lane::Metadata }
+    }
+}
+
 struct State<T> {
     /// Not asked yet, the next one last.
     left: Vec<ReplicaId>,
-    /// Asked and silent.
-    silent: Vec<ReplicaId>,
+    /// Asked, when, and silent.
+    silent: Vec<(ReplicaId, Instant)>,
     error: Option<BackendError>,
+    /// Whether somebody has said that it is not there.
+    denied: bool,
     done: Option<Done<T>>,
     /// When another one is asked.
     patient_until: Instant,
-}
-
-/// A call as the clock sees it.
-trait Watched: Send + Sync {
-    /// Does what is due; false once the call is over.
-    fn tick(self: Arc<Self>, now: Instant) -> bool;
+    /// The answer where nobody has given one by then.
+    fallback: Option<(Instant, ReplicaId, T)>,
 }
 
 impl Caller {
@@ -250,6 +140,9 @@ impl Caller {
             reader,
             counters,
             pending: AtomicUsize::new(0),
+            tokens: AtomicI64::new(BURST * ONE_IN),
+            all_are_in: AtomicBool::new(true),
+            changing: AtomicUsize::new(0),
             clock,
         }
     }
@@ -257,6 +150,11 @@ impl Caller {
     /// Calls that have not been answered.
     pub(super) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// Those of them that may change something.
+    pub(super) fn changing(&self) -> usize {
+        self.changing.load(Ordering::Acquire)
     }
 
     /// A replica's name.
@@ -325,9 +223,27 @@ impl Caller {
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        let until = Instant::now() + self.policy.deadline;
-        let (pin, lane) = (spot.pin, Lane::Metadata);
-        let call = Call::new(self, order, (false, pin, lane), rights, until, Arc::new(op), done);
+        let until = spot.since.unwrap_or_else(Instant::now) + self.policy.deadline;
+        let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
+        self.begin(call);
+    }
+
+    /// As [`Caller::call_by_replica`], with an answer to be given where nobody has
+    /// given another one after a call's usual time, [`FALLBACK_AFTER`] at least.
+    pub(super) fn call_or<T: Send + 'static>(
+        self: &Arc<Self>,
+        fallback: Option<(ReplicaId, T)>,
+        spot: Spot,
+        rights: Rights,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        let (order, now) = (self.order(spot), Instant::now());
+        let usual = order.first().map_or(Duration::ZERO, |first| self.times.patience(*first));
+        let until = now + self.policy.deadline;
+        let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
+        call.state.lock().fallback =
+            fallback.map(|(replica, value)| (now + usual.max(FALLBACK_AFTER), replica, value));
         self.begin(call);
     }
 
@@ -342,12 +258,14 @@ impl Caller {
         let until = Instant::now() + deadline;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
         let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
-        let call = Call::new(self, vec![replica], (true, None, lane), rights, until, op, done);
+        let kind = Kind { once: true, pin: None, known: false, lane };
+        let call = Call::new(self, vec![replica], kind, rights, until, op, done);
         self.begin(call);
     }
 
     fn begin<T: Send + 'static>(self: &Arc<Self>, call: Arc<Call<T>>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
+        self.changing.fetch_add(usize::from(call.kind.once), Ordering::AcqRel);
         call.ask_next();
         // Without a clock the volume is going away.
         let _ = self.clock.send(call);
@@ -367,7 +285,8 @@ impl Caller {
     }
 
     fn usual_order(&self, spot: Spot) -> Vec<ReplicaId> {
-        let usable = self.reader.usable();
+        let Usable { replicas: usable, suspect, all_are_in } = self.reader.usable();
+        self.all_are_in.store(all_are_in, Ordering::Relaxed);
         let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
         if self.policy.mode == Mode::Copies && spot.pin.is_none() {
@@ -378,6 +297,7 @@ impl Caller {
             times: &times.all(),
             idle: &times.idle(),
             usable,
+            suspect,
             pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
             affinity: spot.affinity,
             turn,
@@ -390,8 +310,25 @@ impl Caller {
     }
 
     fn patience(&self, replica: ReplicaId) -> Duration {
-        let patience = Duration::from_micros(self.times.of(replica)) * PATIENCE;
-        patience.max(SOONEST).min(self.policy.attempt_deadline)
+        let patience = self.times.patience(replica);
+        patience.max(hedge::SOONEST).min(self.policy.attempt_deadline)
+    }
+
+    /// Whether a call that is late may be made a second time: where its replica has
+    /// been silent since, and else as far as the budget goes.
+    fn may_ask_twice(&self, replica: ReplicaId, asked: Instant, now: Instant) -> bool {
+        if self.times.is_silent_since(replica, asked)
+            || now.saturating_duration_since(asked) >= self.policy.attempt_deadline
+        {
+            return true;
+        }
+        let spend = |tokens: i64| (tokens >= ONE_IN).then_some(tokens - ONE_IN);
+        self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
+    }
+
+    fn earn(&self) {
+        let earn = |tokens: i64| (tokens < BURST * ONE_IN).then_some(tokens + 1);
+        let _ = self.tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earn);
     }
 }
 
@@ -399,7 +336,7 @@ impl<T: Send + 'static> Call<T> {
     fn new(
         caller: &Arc<Caller>,
         order: Vec<ReplicaId>,
-        (once, pin, lane): (bool, Option<Pin>, Lane),
+        kind: Kind,
         rights: Rights,
         until: Instant,
         op: Op<T>,
@@ -409,12 +346,14 @@ impl<T: Send + 'static> Call<T> {
             left: order.into_iter().rev().collect(),
             silent: Vec::new(),
             error: None,
+            denied: false,
             done: Some(Box::new(done)),
             patient_until: Instant::now(),
+            fallback: None,
         };
         let caller = Arc::clone(caller);
         let op = Mutex::new(Some(op));
-        Arc::new(Self { caller, op, once, pin, lane, rights, until, state: Mutex::new(state) })
+        Arc::new(Self { caller, op, kind, rights, until, state: Mutex::new(state) })
     }
 
     /// Asks the next replica, if one is left.
@@ -427,11 +366,11 @@ impl<T: Send + 'static> Call<T> {
                     return;
                 }
                 let Some(replica) = state.left.pop() else { return };
-                state.silent.push(replica);
+                state.silent.push((replica, asked));
                 state.patient_until = asked + self.caller.patience(replica);
                 replica
             };
-            let (call, call_lane) = (Arc::clone(self), self.lane);
+            let (call, call_lane) = (Arc::clone(self), self.kind.lane);
             let job = move |backend: &dyn Backend| {
                 let begun = Instant::now();
                 let Some(op) = call.op.lock().clone() else {
@@ -440,7 +379,7 @@ impl<T: Send + 'static> Call<T> {
                 };
                 let answer = call.rights.exert(|| op(replica, backend));
                 drop(op);
-                if let Some(pin) = call.pin {
+                if let Some(pin) = call.kind.pin {
                     // Without the wait for a thread: those who take all the
                     // calls would seem slower than those who take none.
                     call.caller.pinned_times[pin.rule].took(replica, begun.elapsed());
@@ -463,10 +402,10 @@ impl<T: Send + 'static> Call<T> {
         let counters = &caller.replicas[replica].counters;
         caller.times.took(replica, took);
         let answer = match answer {
-            Err(error) if !(error.is_definite() || self.once && error.is_refusal()) => {
+            Err(error) if !(error.is_definite() || self.kind.once && error.is_refusal()) => {
                 if error.is_replica_fault() {
                     counters.error();
-                    caller.reader.heard(replica, false);
+                    caller.reader.heard(replica, Heard::Failed);
                 }
                 if self.failed(replica, error) {
                     self.ask_next();
@@ -476,12 +415,45 @@ impl<T: Send + 'static> Call<T> {
             answer => answer,
         };
         counters.metadata();
+        caller.earn();
+        if !caller.all_are_in.load(Ordering::Relaxed) {
+            caller.reader.heard(replica, Heard::Well);
+        }
+        if let Err(error) = &answer
+            && self.is_to_be_confirmed(replica, *error)
+        {
+            return self.ask_next();
+        }
         let Some((done, failover)) = self.finish(Some(replica)) else { return };
         count(&caller.counters.metadata);
         if failover {
             count(&caller.counters.metadata_failovers);
         }
         done(answer.map(|value| (replica, value)));
+        self.is_told();
+    }
+
+    /// Whether somebody else is to be asked because this one says that something is
+    /// not there which the kernel was shown: it may have another version of a
+    /// directory, or have lost the file.
+    fn is_to_be_confirmed(&self, replica: ReplicaId, error: BackendError) -> bool {
+        use rustix::io::Errno as E;
+        let says_no = matches!(error, BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP));
+        if !self.kind.known || !says_no {
+            return false;
+        }
+        let usable = self.caller.reader.usable();
+        let well = usable.replicas.minus(usable.suspect);
+        let mut state = self.state.lock();
+        // Who does not answer soon would not be waited for.
+        let has_other = state.left.last().is_some_and(|next| well.contains(*next));
+        if state.done.is_none() || state.denied || !has_other {
+            return false;
+        }
+        state.silent.retain(|(id, _)| *id != replica);
+        state.error = Some(error);
+        state.denied = true;
+        true
     }
 
     /// Notes a failure; true where there is somebody else to ask. Where there
@@ -489,8 +461,11 @@ impl<T: Send + 'static> Call<T> {
     fn failed(&self, replica: ReplicaId, error: BackendError) -> bool {
         {
             let mut state = self.state.lock();
-            state.silent.retain(|id| *id != replica);
-            if state.error.is_none() || matches!(error, BackendError::Os(_)) {
+            state.silent.retain(|(id, _)| *id != replica);
+            if state.denied {
+                // Nobody has said otherwise.
+                state.left.clear();
+            } else if state.error.is_none() || matches!(error, BackendError::Os(_)) {
                 state.error = Some(error);
             }
             if !state.left.is_empty() {
@@ -508,7 +483,14 @@ impl<T: Send + 'static> Call<T> {
         let error = self.state.lock().error.unwrap_or(BackendError::Late);
         if let Some((done, _)) = self.finish(None) {
             done(Err(error));
+            self.is_told();
         }
+    }
+
+    /// Whoever asked has the answer, and the tables have followed it.
+    fn is_told(&self) {
+        self.caller.pending.fetch_sub(1, Ordering::Relaxed);
+        self.caller.changing.fetch_sub(usize::from(self.kind.once), Ordering::AcqRel);
     }
 
     /// Ends the call, once. Those who were asked and stayed silent while
@@ -522,10 +504,13 @@ impl<T: Send + 'static> Call<T> {
             (done, silent, failover)
         };
         self.op.lock().take();
-        self.caller.pending.fetch_sub(1, Ordering::Relaxed);
         if by.is_some() {
-            for replica in silent.into_iter().filter(|id| Some(*id) != by) {
-                self.caller.reader.heard(replica, false);
+            for (replica, asked) in silent.into_iter().filter(|(id, _)| Some(*id) != by) {
+                let heard = match self.caller.times.is_silent_since(replica, asked) {
+                    true => Heard::Failed,
+                    false => Heard::Late,
+                };
+                self.caller.reader.heard(replica, heard);
             }
         }
         Some((done, failover))
@@ -534,36 +519,33 @@ impl<T: Send + 'static> Call<T> {
 
 impl<T: Send + 'static> Watched for Call<T> {
     fn tick(self: Arc<Self>, now: Instant) -> bool {
-        let (over, late) = {
-            let state = self.state.lock();
-            (state.done.is_none(), now >= state.patient_until)
+        let (over, fallback, late) = {
+            let mut state = self.state.lock();
+            let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
+            let late =
+                (now >= state.patient_until).then(|| (state.denied, state.silent.last().copied()));
+            (state.done.is_none(), state.fallback.take_if(is_due), late)
         };
         if over {
             return false;
         }
-        if now >= self.until {
+        if let Some((_, replica, value)) = fallback {
+            if let Some((done, _)) = self.finish(None) {
+                done(Ok((replica, value)));
+                self.is_told();
+            }
+            return false;
+        }
+        // Or who was to confirm that it is not there does not answer.
+        if now >= self.until || matches!(late, Some((true, _))) {
             self.give_up();
             return false;
         }
-        if late {
+        if let Some((_, last)) = late
+            && last.is_none_or(|(id, asked)| self.caller.may_ask_twice(id, asked, now))
+        {
             self.ask_next();
         }
         true
-    }
-}
-
-/// Looks after calls until there can be no more.
-async fn run_clock(mut begun: UnboundedReceiver<Arc<dyn Watched>>) {
-    let mut calls = Vec::new();
-    while let Some(call) = begun.recv().await {
-        calls.push(call);
-        while !calls.is_empty() {
-            tokio::time::sleep(TICK).await;
-            while let Ok(call) = begun.try_recv() {
-                calls.push(call);
-            }
-            let now = Instant::now();
-            calls.retain(|call| Arc::clone(call).tick(now));
-        }
     }
 }

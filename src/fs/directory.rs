@@ -118,12 +118,14 @@ impl Fs {
             }
             Ok(entries)
         };
-        let rights = Rights::Granted(dir.who.clone());
+        let (fs, rights) = (Arc::clone(self), Rights::Granted(dir.who.clone()));
         self.caller.call(spot, rights, list, move |answer| {
-            done(answer.map_err(Errno::from).map(|(_, entries)| {
+            done(answer.map_err(Errno::from).and_then(|(_, entries)| {
                 let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
-                dir.keep(Arc::clone(&listing));
-                listing
+                // In another listing the offset may be another place.
+                let is_kept = dir.keep(Arc::clone(&listing), offset);
+                fs.handles.listed(handle, &listing);
+                if is_kept { Ok(listing) } else { Err(Errno::STALE) }
             }));
         });
     }

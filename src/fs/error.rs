@@ -26,9 +26,17 @@ impl Errno {
     pub const NOLCK: Self = Self(rustix::io::Errno::NOLCK.raw_os_error());
     /// A signal came.
     pub const INTR: Self = Self(rustix::io::Errno::INTR.raw_os_error());
+    /// The daemon has no memory for it.
+    pub const NOMEM: Self = Self(rustix::io::Errno::NOMEM.raw_os_error());
     /// Something went wrong that no other errno says.
     pub const IO: Self = Self(rustix::io::Errno::IO.raw_os_error());
-    const TIMEDOUT: Self = Self(rustix::io::Errno::TIMEDOUT.raw_os_error());
+    /// Nobody knows whether it was done.
+    pub const TIMEDOUT: Self = Self(rustix::io::Errno::TIMEDOUT.raw_os_error());
+
+    /// The one with this number, which [`Errno::raw`] gave.
+    pub(super) fn from_raw(raw: i32) -> Self {
+        Self(raw)
+    }
 
     /// Its number; always positive.
     pub fn raw(self) -> i32 {

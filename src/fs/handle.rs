@@ -1,20 +1,24 @@
 //! What is open: files and directories, by handle and by inode.
 
+pub(super) mod carried;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::caching::Blocks;
 use super::inode::Cached;
+use super::journal::Journal;
 use super::written::{Gate, Writer};
 use super::{Backing, Caching, Ino, Listing};
 use crate::backend::{BackendFile, Identity};
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
+use carried::{Digest, digest};
 
 /// Everything open.
 #[derive(Default)]
@@ -24,6 +28,10 @@ pub(super) struct Handles {
     inodes: Mutex<HashMap<Ino, Counted>>,
     /// Of files that are open, or being changed.
     gates: Mutex<HashMap<Ino, Weak<Gate>>>,
+    /// Where what is opened and closed is written down, if it is.
+    journal: OnceLock<Arc<Journal>>,
+    /// Locked by who opens or closes, and before the tables.
+    still: Mutex<()>,
 }
 
 struct Counted {
@@ -132,6 +140,8 @@ struct Kept {
     listing: Option<Arc<Listing>>,
     /// Whether it has been read from the start.
     begun: bool,
+    /// Stands for the listing that was lost with the daemon before this one.
+    lost: Option<Digest>,
 }
 
 impl Counted {
@@ -363,15 +373,20 @@ impl Handles {
 
     fn insert(&self, handle: Handle) -> u64 {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let _still = self.still.lock();
+        self.opened(id, &handle);
         self.open.lock().insert(id, handle);
         id
     }
 
     /// Closes a handle.
     pub(super) fn remove(&self, id: u64) -> Closed {
-        let Some(Handle::File(file)) = self.open.lock().remove(&id) else {
-            return Closed::default();
+        let removed = {
+            let _still = self.still.lock();
+            self.closed(id);
+            self.open.lock().remove(&id)
         };
+        let Some(Handle::File(file)) = removed else { return Closed::default() };
         let mut inodes = self.inodes.lock();
         let (mut last, mut backing) = (None, None);
         if let Some(counted) = inodes.get_mut(&file.ino) {
@@ -479,7 +494,16 @@ impl DirHandle {
         kept.listing.clone()
     }
 
-    pub(super) fn keep(&self, listing: Arc<Listing>) {
-        self.kept.lock().listing = Some(listing);
+    /// Keeps the directory as it is listed now, for a reader who stands at `offset`;
+    /// false where he stands in another listing, which was lost.
+    pub(super) fn keep(&self, listing: Arc<Listing>, offset: u64) -> bool {
+        let mut kept = self.kept.lock();
+        let is_it = |lost: Digest| lost == digest(&listing);
+        if offset > 0 && !kept.lost.is_none_or(is_it) {
+            return false;
+        }
+        kept.lost = None;
+        kept.listing = Some(listing);
+        true
     }
 }

@@ -11,6 +11,8 @@
 //! tree has numbers of its own, so a number is made of the path; of the number
 //! in the first replica for files with several links.
 
+pub(super) mod carried;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,8 +20,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::journal::{Entry, Journal};
 use crate::backend::{Attr, FileKind, Timestamp};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
+use carried::Step;
 
 /// An inode number on this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +42,8 @@ pub(super) struct Inodes {
     nodes: HashMap<Ino, Node>,
     /// The latest given to an inode number that came to be used again.
     generation: u64,
+    /// Where steps are written down, if they are.
+    journal: Option<Arc<Journal>>,
 }
 
 struct Node {
@@ -109,6 +115,11 @@ impl Cached {
         }
     }
 
+    /// Whether it is the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether none of it is of an older version.
     pub(super) fn is_good(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -165,7 +176,18 @@ impl Node {
 impl Inodes {
     pub(super) fn new(mode: Mode) -> Self {
         let root = Node { lookups: 1, ..Node::new(0, FileKind::Directory) };
-        Self { mode, nodes: HashMap::from([(ROOT, root)]), generation: 0 }
+        Self { mode, nodes: HashMap::from([(ROOT, root)]), generation: 0, journal: None }
+    }
+
+    /// Writes its steps down from now on.
+    pub(super) fn write_down(&mut self, journal: Arc<Journal>) {
+        self.journal = Some(journal);
+    }
+
+    fn took(&self, step: impl FnOnce() -> Step) {
+        if let Some(journal) = &self.journal {
+            journal.append(&Entry::Step(step()));
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -300,6 +322,10 @@ impl Inodes {
         // with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.name(ino, parent, name, is_single);
+        self.took(|| {
+            let (parent, name, replica) = (parent.0, name.to_owned(), replica.index() as u16);
+            Step::Remember { parent, name, replica, found: attr.into() }
+        });
         Some(ino)
     }
 
@@ -390,6 +416,10 @@ impl Inodes {
         change: u64,
     ) {
         self.turn(parent, name, change);
+        self.took(|| {
+            let (parent, name, ino) = (parent.0, name.to_owned(), ino.map(|ino| ino.0));
+            Step::Remove { parent, name, ino, left: removed.into() }
+        });
         let Some(ino) = ino.filter(|ino| self.named(parent, name) == Some(*ino)) else { return };
         self.unname(ino, parent, name);
         if removed == Removed::OneOfSeveral {
@@ -416,6 +446,10 @@ impl Inodes {
     ) {
         self.turn(from.0, from.1, change);
         self.turn(to.0, to.1, change);
+        self.took(|| {
+            let [from, to] = [from, to].map(|(parent, name)| (parent.0, name.to_owned()));
+            Step::Rename { from, to, moved: moved.map(|ino| ino.0) }
+        });
         let Some(moved) = moved else { return };
         if self.named(from.0, from.1) == Some(moved) {
             self.unname(moved, from.0, from.1);
@@ -498,6 +532,7 @@ impl Inodes {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.lookups = node.lookups.saturating_sub(count);
             self.drop_if_unused(ino);
+            self.took(|| Step::Forget { ino: ino.0, count });
         }
     }
 

@@ -13,6 +13,8 @@
 //! A signal ends the wait: the kernel does not tell this library of it, so it is
 //! looked for in /proc.
 
+pub(super) mod carried;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -300,7 +302,7 @@ impl Fs {
 
 /// Whether a signal waits for a thread, which waits for us.
 fn is_interrupted(thread: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{thread}/status")) else {
+    let Ok(status) = crate::privilege::status_of(thread) else {
         return true;
     };
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -177,7 +177,7 @@ impl Fs {
                 local.and(at.placement.holders(offset, now).map_or(all, |holders| holders.local))
             });
         }
-        let (standings, usable) = (self.reader.standings(), self.reader.usable());
+        let (standings, usable) = (self.reader.standings(), self.reader.usable().replicas);
         self.passthrough.target(&standings, usable, [pinned, local], version.size)
     }
 

@@ -41,62 +41,64 @@ impl Fs {
         file.cached.read();
         file.closing.store(false, Ordering::Relaxed);
         file.blocks.read(range.len());
+        // What is done again is to end by the deadline all the same.
+        let asked = (range, Instant::now());
         let current = match file.inode.read_from(file.writer.as_ref()) {
             ReadFrom::Version(current, _) => current,
-            ReadFrom::Written(through) => return self.read_written(file, through, range, done),
+            ReadFrom::Written(through) => return self.read_written(file, through, asked, done),
         };
         let at_end = range.start >= current.version().size;
         if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
             // The file may have grown since.
             let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
-            let then = move |_| fs.read_now(file, range, Try::Last, done);
-            return self.attributes_by(rights, ino, Some(handle), then);
+            let then = move |_| fs.read_now(file, asked, Try::Last, done);
+            return self.attributes_by(rights, ino, Some(handle), asked.1, then);
         }
-        self.read_now(file, range, Try::First, done);
+        self.read_now(file, asked, Try::First, done);
     }
 
     fn read_now(
         self: &Arc<Self>,
         file: FileHandle,
-        range: ByteRange,
+        asked: (ByteRange, Instant),
         this: Try,
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
         let (current, epoch) = match file.inode.read_from(file.writer.as_ref()) {
             ReadFrom::Version(current, epoch) => (current, epoch),
-            ReadFrom::Written(through) => return self.read_written(file, through, range, done),
+            ReadFrom::Written(through) => return self.read_written(file, through, asked, done),
         };
         let fs = Arc::clone(self);
         let (inode, read_handle) = (Arc::clone(&file.inode), Arc::clone(&file.read));
         let sink = Box::new(move |answer: Result<ReadData, ReadError>| match answer {
             Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
             // Somebody has begun to write it: what came may be from before and after.
-            _ if !inode.is_still(epoch) => fs.read_now(file, range, this.again(), done),
+            _ if !inode.is_still(epoch) => fs.read_now(file, asked, this.again(), done),
             Ok(data) => match inode.hold_back_writes(epoch) {
                 // What is pages of a replica is not copied before it is sent.
                 Some(_held_back) => done(Ok(data)),
                 // It is being changed right now.
-                None => fs.read_written(file, None, range, done),
+                None => fs.read_written(file, None, asked, done),
             },
             Err(error) if error.is_another_version() && this != Try::Last => {
                 // Nobody has this version any more: look what there is now.
                 let (again, ino) = (Arc::clone(&fs), file.ino);
                 let rights = Rights::Granted(file.who.clone());
-                fs.attributes_by(rights, ino, None, move |answer| match answer {
-                    Ok(_) => again.read_now(file, range, Try::Last, done),
+                fs.attributes_by(rights, ino, None, asked.1, move |answer| match answer {
+                    Ok(_) => again.read_now(file, asked, Try::Last, done),
                     Err(errno) => done(Err(errno)),
                 });
             }
             // It changes faster than it can be opened everywhere. The write replica's
             // mount knows what there is.
             Err(error) if error.is_another_version() && fs.can_write() => {
-                fs.read_written(file, None, range, done);
+                fs.read_written(file, None, asked, done);
             }
             Err(error) => done(Err(error.into())),
         });
         // From the second on it is some replica's thread that gets here.
         let thread = if this == Try::First { Thread::MayVisit } else { Thread::IsBusy };
-        self.reader.read(&current, &read_handle, range, thread, sink);
+        self.reader.read(&current, &read_handle, asked, thread, sink);
     }
 
     /// The next data or hole of an open file.

@@ -112,6 +112,17 @@ impl Recent {
             || path.ancestors().any(|dir| is_new(noted(dir).tree))
     }
 
+    /// Anything may have been changed.
+    pub(super) fn note_all(&self, now: Instant) {
+        self.any.store(true, Ordering::Relaxed);
+        self.state.lock().all = Some(now);
+    }
+
+    /// Whether anything was ever changed.
+    pub(super) fn is_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Whether the inode was changed lately.
     pub(super) fn covers_inode(&self, ino: Ino, now: Instant) -> bool {
         if !self.any.load(Ordering::Relaxed) {

@@ -16,7 +16,7 @@ use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, Ino, OpenReply, ReadData};
 use crate::backend::{
     Backend, BackendError, BackendFile, FileChange, Identity, Lane, OpenedToWrite, Requester,
-    SeekTo, WriteOpen,
+    SeekTo, SyncMode, WriteOpen,
 };
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
@@ -105,7 +105,7 @@ impl Fs {
             },
             move |answer| {
                 change.ends(&answer);
-                let enter = |opened| fs.begin_writing(&who, ino, path, opened);
+                let enter = |opened| fs.begin_writing((&who, how.sync), ino, path, opened);
                 done(answer.map_err(Errno::from).and_then(enter));
             },
         );
@@ -136,7 +136,8 @@ impl Fs {
                 count(&fs.counters.changes);
                 let enter = |opened: OpenedToWrite| {
                     let entry = fs.enter(parent, &name, write.replica, &opened.attr, MADE_HERE)?;
-                    match fs.begin_writing(&identity, entry.ino, path, opened) {
+                    let as_whom = (&identity, how.sync);
+                    match fs.begin_writing(as_whom, entry.ino, path, opened) {
                         Ok((handle, ..)) => {
                             Ok(Created { entry, opened: fs.opened_to_write(handle) })
                         }
@@ -155,7 +156,7 @@ impl Fs {
     /// Enters a handle that may write into the tables.
     fn begin_writing(
         self: &Arc<Self>,
-        who: &Identity,
+        (who, sync): (&Identity, SyncMode),
         ino: Ino,
         path: PathBuf,
         opened: OpenedToWrite,
@@ -164,7 +165,7 @@ impl Fs {
         let OpenedToWrite { file, attr, readable } = opened;
         let (mode, version) = (self.policy.mode, attr.version());
         let can_map = self.maps_direct.load(Ordering::Relaxed);
-        let writer = Arc::new(Writer::new(file, readable, who.clone()));
+        let writer = Arc::new(Writer::new(file, readable, sync, who.clone()));
         let (cached, answered, retired) = {
             let mut inodes = self.inodes.lock();
             if !inodes.is_same(ino, write.replica, &attr) {
@@ -392,35 +393,46 @@ impl Fs {
         self: &Arc<Self>,
         file: FileHandle,
         through: Option<Arc<Writer>>,
-        range: ByteRange,
+        (range, since): (ByteRange, Instant),
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
         let gate = Arc::clone(&file.inode.gate);
         let read = move |file: &dyn BackendFile| {
             let _together = gate.read();
             let mut bytes = vec![0; range.len() as usize];
-            let mut filled = 0;
+            let (mut filled, mut ended) = (0, false);
             while filled < bytes.len() {
-                match file.read_at(range.start + filled as u64, &mut bytes[filled..])? {
-                    0 => break,
-                    n => filled += n,
+                let at = range.start + filled as u64;
+                match file.read_at(at, &mut bytes[filled..])? {
+                    0 if at >= file.attr()?.size => break,
+                    // Somebody else has made it longer just now; or the replica ends
+                    // it before its own size, and is not believed.
+                    0 if !ended => ended = true,
+                    0 => return Err(BackendError::Short),
+                    n => (filled, ended) = (filled + n, false),
                 }
             }
             bytes.truncate(filled);
             Ok(bytes)
         };
         let fs = Arc::clone(self);
-        self.on_written(file, through, Lane::Read, read, move |answer: Answer<Vec<u8>>| {
-            match &answer {
-                Ok(bytes) => {
-                    count(&fs.counters.reads);
-                    let delivered = &fs.counters.bytes_delivered;
-                    delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.on_written(
+            file,
+            through,
+            (Lane::Read, since),
+            read,
+            move |answer: Answer<Vec<u8>>| {
+                match &answer {
+                    Ok(bytes) => {
+                        count(&fs.counters.reads);
+                        let delivered = &fs.counters.bytes_delivered;
+                        delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                    }
+                    Err(_) => count(&fs.counters.read_errors),
                 }
-                Err(_) => count(&fs.counters.read_errors),
-            }
-            done(answer.map(ReadData::own));
-        });
+                done(answer.map(ReadData::own));
+            },
+        );
     }
 
     /// The next data or hole of a file that is being written.
@@ -433,7 +445,7 @@ impl Fs {
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
         let seek = move |file: &dyn BackendFile| file.seek(offset, to);
-        self.on_written(file, through, Lane::Metadata, seek, done);
+        self.on_written(file, through, (Lane::Metadata, Instant::now()), seek, done);
     }
 
     /// Looks into a file that is being written, where it is.
@@ -441,7 +453,7 @@ impl Fs {
         self: &Arc<Self>,
         file: FileHandle,
         through: Option<Arc<Writer>>,
-        lane: Lane,
+        (lane, since): (Lane, Instant),
         op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
@@ -450,7 +462,7 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let mut once = self.once(write, lane, &file.who);
-        once.deadline = self.policy.deadline;
+        once.deadline = self.policy.deadline.saturating_sub(since.elapsed());
         let look = move |backend: &dyn Backend| match &through {
             Some(writer) => op(&*writer.file),
             None => {

@@ -17,7 +17,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Errno;
-use crate::backend::{BackendError, BackendFile, Identity};
+use crate::backend::{BackendError, BackendFile, Identity, SyncMode};
 
 /// A handle that may write.
 pub(super) struct Writer {
@@ -25,6 +25,8 @@ pub(super) struct Writer {
     pub(super) file: Arc<dyn BackendFile>,
     /// Whether it can be read through.
     pub(super) readable: bool,
+    /// When a write through it is done.
+    pub(super) sync: SyncMode,
     /// In whose name.
     pub(super) who: Identity,
     /// What the next fsync(2) or close(2) is to say.
@@ -34,8 +36,13 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(file: Arc<dyn BackendFile>, readable: bool, who: Identity) -> Self {
-        Self { file, readable, who, trouble: Mutex::new(None), noted: Mutex::new(None) }
+    pub(super) fn new(
+        file: Arc<dyn BackendFile>,
+        readable: bool,
+        sync: SyncMode,
+        who: Identity,
+    ) -> Self {
+        Self { file, readable, sync, who, trouble: Mutex::new(None), noted: Mutex::new(None) }
     }
 
     /// A change may have been lost.
@@ -46,6 +53,11 @@ impl Writer {
     /// What is to be said of changes before now, once.
     pub(super) fn trouble(&self) -> Option<Errno> {
         self.trouble.lock().take()
+    }
+
+    /// The same, and it still is to be said.
+    pub(super) fn peek(&self) -> Option<Errno> {
+        *self.trouble.lock()
     }
 
     /// Whether a change at `now` has to be noted, as the last one was `often` ago.

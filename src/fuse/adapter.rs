@@ -14,19 +14,20 @@ use fuser::{
 
 use super::MountOptions;
 use super::answers::{
-    errno, fill, fill_plus, reply_attr, reply_created, reply_dir, reply_empty, reply_entry,
+    errno, fill, fill_plus, owned, reply_attr, reply_created, reply_dir, reply_empty, reply_entry,
     reply_link, reply_lock, reply_offset, reply_stat_fs, reply_written, reply_xattr,
 };
 use super::features::Features;
 use super::kernel::Kernel;
 use super::opening::Opening;
+use super::repeat::{once, once_if};
 use super::reply::Replies;
 use super::wire::{
-    APPEND, LARGEST_COPY, PERMISSIONS, TO_RUN, kind_of, lock, new_perm, numbers, seek_to, set_time,
-    write_open,
+    APPEND, LARGEST_COPY, MOVES_DATA, TO_RUN, ino, kind_of, lock, new_perm, numbers, seek_to, set,
+    who, write_open,
 };
-use crate::backend::{Change, LockKind, Requester, SetAttr};
-use crate::fs::{Errno, Fs, Ino, Waiting, WriteRequest};
+use crate::backend::{Change, LockKind};
+use crate::fs::{Errno, Fs, Waiting, WriteRequest};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -48,14 +49,6 @@ impl Adapter {
         let (ttl, features) = (fs.attribute_ttl(), Features::new(options));
         Self { fs, features, ttl, replies: Arc::new(replies), kernel }
     }
-}
-
-fn who(req: &Request) -> Requester {
-    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid() }
-}
-
-fn ino(number: INodeNo) -> Ino {
-    Ino(number.0)
 }
 
 impl fuser::Filesystem for Adapter {
@@ -111,10 +104,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let range = ByteRange::at(offset, size.into());
         let (id, replies) = (req.unique(), Arc::clone(&self.replies));
-        self.fs.read(handle.0, range, move |answer| match answer {
-            Ok(data) => replies.send(id, reply, &data),
-            Err(error) => reply.error(errno(error)),
-        });
+        self.fs.read(handle.0, range, move |answer| replies.answer(id, reply, answer));
     }
 
     fn release(
@@ -257,14 +247,7 @@ impl fuser::Filesystem for Adapter {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let set = SetAttr {
-            perm: mode.map(|mode| mode & PERMISSIONS),
-            uid,
-            gid,
-            size,
-            atime: atime.map(set_time),
-            mtime: mtime.map(set_time),
-        };
+        let set = set(mode, (uid, gid), size, (atime, mtime));
         let (ttl, handle) = (self.ttl, handle.map(|handle| handle.0));
         let done = move |answer| reply_attr(reply, ttl, answer);
         self.fs.set_attributes(who(req), ino(number), handle, set, done);
@@ -280,6 +263,7 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
         let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
         let node = move |path| Change::MakeNode { path, kind, perm, device };
@@ -296,6 +280,7 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let (ttl, perm) = (self.ttl, new_perm(mode, umask));
         let dir = move |path| Change::MakeDir { path, perm };
         let done = move |answer| reply_entry(reply, ttl, answer);
@@ -303,11 +288,13 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
         self.fs.remove(who(req), ino(parent), name, false, done);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
         self.fs.remove(who(req), ino(parent), name, true, done);
     }
@@ -320,6 +307,7 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
         let link = move |path| Change::MakeLink { path, target };
         let done = move |answer| reply_entry(reply, ttl, answer);
@@ -336,6 +324,7 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
         let done = move |answer| reply_empty(reply, answer);
         self.fs.rename(who(req), from, to, flags.bits(), done);
@@ -349,6 +338,7 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let ttl = self.ttl;
         let done = move |answer| reply_entry(reply, ttl, answer);
         self.fs.link(who(req), ino(number), ino(parent), name, done);
@@ -368,6 +358,8 @@ impl fuser::Filesystem for Adapter {
         let Some(how) = write_open(flags, Some(perm)) else {
             return reply.error(errno(Errno::INVAL));
         };
+        let exclusive = how.create.is_some_and(|create| create.exclusive);
+        let Some(reply) = once_if(exclusive, req.unique(), reply) else { return };
         let ttl = self.ttl;
         let done = move |answer| reply_created(reply, ttl, answer);
         self.fs.create(who(req), ino(parent), name, how, done);
@@ -387,11 +379,14 @@ impl fuser::Filesystem for Adapter {
     ) {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let Some(data) = owned(data) else { return reply.error(errno(Errno::NOMEM)) };
+        let append = !cached && flags.0 & APPEND != 0;
+        let Some(reply) = once_if(append, req.unique(), reply) else { return };
         let request = WriteRequest {
             offset,
-            data: data.to_vec(),
+            data,
             // What is written back of a mapped file belongs where it says.
-            append: !cached && flags.0 & APPEND != 0,
+            append,
             whole: cached,
             who: (kills && !cached).then(|| who(req)),
         };
@@ -400,7 +395,7 @@ impl fuser::Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _: &Request,
+        req: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -408,6 +403,8 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let moves = mode as u32 & MOVES_DATA != 0;
+        let Some(reply) = once_if(moves, req.unique(), reply) else { return };
         let range = ByteRange::at(offset, length);
         let done = move |answer| reply_empty(reply, answer);
         self.fs.allocate(handle.0, range, mode as u32, done);
@@ -441,12 +438,14 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        let Some(reply) = once_if(flags != 0, req.unique(), reply) else { return };
         let value = Some((value.to_vec(), flags as u32));
         let done = move |answer| reply_empty(reply, answer);
         self.fs.set_xattr(who(req), ino(number), name, value, done);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(reply) = once(req.unique(), reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
         self.fs.set_xattr(who(req), ino(number), name, None, done);
     }

@@ -19,6 +19,14 @@ pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
 }
 
+/// A copy of what the kernel sent; `None` where there is no memory for it.
+pub(super) fn owned(data: &[u8]) -> Option<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(data.len()).ok()?;
+    copy.extend_from_slice(data);
+    Some(copy)
+}
+
 pub(super) fn generation(entry: &Entry) -> Generation {
     Generation(entry.generation)
 }

@@ -16,6 +16,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::MountOptions;
+use crate::privilege;
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
@@ -26,6 +27,10 @@ pub enum AttachError {
     /// No FUSE device.
     #[error("cannot open {DEVICE}: {0}; is FUSE available here (`modprobe fuse`)?")]
     Device(Errno),
+    /// This user may not use the FUSE device, and then the helper does not let him
+    /// either.
+    #[error("this user may not open {DEVICE}; elsewhere all may (mode 0666)")]
+    DeviceClosed,
     /// mount(2) refused.
     #[error("cannot mount on {}: {errno}", .path.display())]
     Mount {
@@ -59,7 +64,10 @@ pub enum AttachError {
 /// Mounts and returns the session's descriptor.
 pub(super) fn attach(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(AttachError::Device)?;
+    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::ACCESS => AttachError::DeviceClosed,
+        errno => AttachError::Device(errno),
+    })?;
     match by_syscall(&device, mount_point, options) {
         Ok(()) => Ok(device),
         Err(Errno::PERM) => by_helper(mount_point, options),
@@ -87,6 +95,7 @@ fn by_syscall(device: &OwnedFd, mount_point: &Path, options: &MountOptions) -> R
         device.as_raw_fd()
     );
     let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
+    let _raised = privilege::raise(privilege::ADMIN);
     rustix::mount::mount(&*options.name, mount_point, "fuse.fanfs", flags, Some(data.as_c_str()))
 }
 
@@ -147,7 +156,11 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 /// [`AttachError::Busy`] where it is in use and `lazy` is not given.
 pub fn detach(mount_point: &Path, lazy: bool) -> Result<(), AttachError> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(mount_point, flags | UnmountFlags::NOFOLLOW) {
+    let unmounted = {
+        let _raised = privilege::raise(privilege::ADMIN);
+        rustix::mount::unmount(mount_point, flags | UnmountFlags::NOFOLLOW)
+    };
+    match unmounted {
         Ok(()) => Ok(()),
         Err(Errno::BUSY) => Err(AttachError::Busy(mount_point.to_owned())),
         Err(Errno::PERM) => detach_by_helper(mount_point, lazy),

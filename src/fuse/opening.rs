@@ -6,12 +6,24 @@ use fuser::{FileHandle, FopenFlags, ReplyOpen};
 
 use super::answers::errno;
 use crate::fs::{Answer, Caching, Lent, OpenReply, Opened};
+use crate::privilege;
 
 /// The reply to an open.
 pub(super) struct Opening {
     pub(super) reply: ReplyOpen,
     /// Whether closing its descriptors has to be heard of, written or not.
     pub(super) flush: bool,
+}
+
+/// What names a lent file to the kernel.
+struct Backed(Option<fuser::BackingId>);
+
+impl Drop for Backed {
+    fn drop(&mut self) {
+        // The kernel takes it back from the privileged only.
+        let _raised = privilege::raise(privilege::ADMIN);
+        self.0 = None;
+    }
 }
 
 /// What the kernel is to do with an open file.
@@ -25,7 +37,8 @@ pub(super) fn flags(opened: &Opened, flush: bool) -> FopenFlags {
 
 impl OpenReply for Opening {
     fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
-        Ok(Box::new(self.reply.open_backing(file)?))
+        let _raised = privilege::raise(privilege::ADMIN);
+        Ok(Box::new(Backed(Some(self.reply.open_backing(file)?))))
     }
 
     fn answer(self, answer: Answer<Opened>) {
@@ -38,7 +51,7 @@ impl OpenReply for Opening {
         let id = opened
             .backing
             .as_ref()
-            .and_then(|backing| backing.lent().downcast_ref::<fuser::BackingId>());
+            .and_then(|backing| backing.lent().downcast_ref::<Backed>()?.0.as_ref());
         if let Some(id) = id {
             // With "keep what you have" the kernel would refuse it.
             let mut flags = FopenFlags::empty();

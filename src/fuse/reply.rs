@@ -6,11 +6,13 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use fuser::{ReplyData, RequestId};
 
+use super::answers::errno;
 use crate::buffer::{Pipe, Pipes};
-use crate::fs::ReadData;
+use crate::fs::{Answer, ReadData};
 
 /// Length of the header before a reply's data: `struct fuse_out_header` of the
 /// FUSE protocol.
@@ -21,25 +23,31 @@ const MOST_SLICES: usize = 1024;
 
 /// What is needed to answer READ without fuser.
 pub(super) struct Replies {
-    /// The session's descriptor. A request is answered where it was read from,
-    /// so all session threads must share it.
-    pub(super) device: OwnedFd,
+    /// The device. A request is answered where it was read from, so all session
+    /// threads must share it. Not the session's own descriptor: that one may stand
+    /// for something else for a while ([`super::parking`]).
+    pub(super) device: Arc<OwnedFd>,
     /// Where replies that have pages are put together.
     pub(super) pipes: Option<Pipes>,
 }
 
 impl Replies {
     /// Answers the request `id`, which `reply` stands for.
-    pub(super) fn send(&self, id: RequestId, reply: ReplyData, data: &ReadData) {
+    pub(super) fn answer(&self, id: RequestId, reply: ReplyData, answer: Answer<ReadData>) {
+        match answer {
+            Ok(data) => self.send(id, reply, &data),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn send(&self, id: RequestId, reply: ReplyData, data: &ReadData) {
         let sent = match data.slices().as_deref() {
-            Some([]) => return reply.data(&[]),
-            Some([one]) => return reply.data(one),
             Some(slices) if slices.len() < MOST_SLICES => self.write(id, data.len(), slices),
-            Some(_) => return copied(reply, data),
+            Some(_) => self.copy(id, data),
             // Nothing has been taken yet.
             None => match self.pipe() {
                 Some(pipe) => self.splice(pipe, id, data),
-                None => return copied(reply, data),
+                None => self.copy(id, data),
             },
         };
         match sent {
@@ -63,6 +71,12 @@ impl Replies {
         Ok(())
     }
 
+    /// Answers with a copy.
+    fn copy(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
+        let bytes = data.to_vec().map_err(io::Error::other)?;
+        self.write(id, bytes.len(), &[IoSlice::new(&bytes)])
+    }
+
     /// A pipe for a reply; none where there are no more descriptors, or pipes.
     fn pipe(&self) -> Option<Pipe> {
         self.pipes.as_ref()?.pipe().ok()
@@ -72,17 +86,6 @@ impl Replies {
         pipe.put(&header(id, data.len()))?;
         data.give(&mut pipe)?;
         pipe.hand_over(self.device.as_fd())
-    }
-}
-
-/// Answers with a copy.
-fn copied(reply: ReplyData, data: &ReadData) {
-    match data.to_vec() {
-        Ok(bytes) => reply.data(&bytes),
-        Err(error) => {
-            tracing::debug!(%error, "a reply could not be put together");
-            reply.error(fuser::Errno::EIO);
-        }
     }
 }
 

@@ -2,16 +2,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
 
 use crate::backend::{
-    Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, SeekTo, SetTime, SyncMode, Timestamp,
-    WriteOpen,
+    Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, Requester, SeekTo, SetAttr, SetTime,
+    SyncMode, Timestamp, WriteOpen,
 };
 use crate::fs::{Entry, Ino};
 
 /// The permission bits of a mode, set-id and sticky bits included.
-pub(super) const PERMISSIONS: u32 = 0o7777;
+const PERMISSIONS: u32 = 0o7777;
 
 /// Most bytes of one copy; who asked for more asks again. While it lasts nobody reads
 /// the target: a second on a replica of 64 MiB/s that copies by reading and writing.
@@ -22,6 +22,29 @@ pub(super) const APPEND: i32 = nix::libc::O_APPEND;
 
 /// The kernel's own flag for a file that it opens to run it (`__FMODE_EXEC`).
 pub(super) const TO_RUN: i32 = 0x20;
+
+/// Of fallocate(2)'s modes, those that take a range out or put one in
+/// (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`).
+pub(super) const MOVES_DATA: u32 = 0x08 | 0x20;
+
+pub(super) fn who(req: &Request) -> Requester {
+    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+}
+
+pub(super) fn ino(number: INodeNo) -> Ino {
+    Ino(number.0)
+}
+
+/// What SETATTR sets.
+pub(super) fn set(
+    mode: Option<u32>,
+    (uid, gid): (Option<u32>, Option<u32>),
+    size: Option<u64>,
+    (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
+) -> SetAttr {
+    let perm = mode.map(|mode| mode & PERMISSIONS);
+    SetAttr { perm, uid, gid, size, atime: atime.map(set_time), mtime: mtime.map(set_time) }
+}
 
 fn time((seconds, nanos): Timestamp) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
@@ -145,7 +168,7 @@ pub(super) fn numbers(device: u32) -> (u32, u32) {
 }
 
 /// A time to be set.
-pub(super) fn set_time(time: TimeOrNow) -> SetTime {
+fn set_time(time: TimeOrNow) -> SetTime {
     let time = match time {
         TimeOrNow::Now => return SetTime::Now,
         TimeOrNow::SpecificTime(time) => time,

@@ -2,13 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::fetch::{Completed, Fetch, Next, Stage};
+use super::file::OpenFile;
 use super::visit::SMALL;
-use super::{ReadError, Reader};
+use super::{ReadError, Reader, compare};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
@@ -25,7 +27,7 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
         move |backend: &dyn Backend| run(&reader, &fetch, attempt, replica, backend)
     };
     if let Err(error) = reader.replicas[replica].submit(Lane::Read, job) {
-        let next = ended(reader, &fetch, attempt, replica, Err((error, None)));
+        let next = ended(reader, &fetch, attempt, replica, Err((error, fetch.take_claim(replica))));
         reader.dispatch(next.into_iter().collect());
     }
 }
@@ -76,37 +78,63 @@ fn read_segment(
     replica: ReplicaId,
     backend: &dyn Backend,
 ) -> Attempted {
-    let (claim, shared) = {
-        let mut state = fetch.state.lock();
-        (state.claim.take(), state.shared)
-    };
-    let Some(claim) = claim else { return Err((BackendError::Busy, None)) };
+    // Where another attempt has delivered meanwhile, there is none.
+    let Some(claim) = fetch.take_claim(replica) else { return Err((BackendError::Busy, None)) };
+    let shared = fetch.state.lock().shared;
     let file = match fetch.file.on(replica, backend) {
         Ok(file) => file,
         Err(error) => return Err((error, Some(claim))),
     };
-    let pipe = if shared { None } else { reader.pipe_for(fetch) };
-    if let Some(mut pipe) = pipe {
-        match splice(fetch.range, &*file, &mut pipe) {
-            Ok(true) => return Ok(Data::pages(pipe, claim, reader.buffers.clone())),
-            Ok(false) => {}
-            Err(error) => {
-                if error == BackendError::Short {
-                    fetch.file.refuse(replica);
-                }
-                return Err((error, Some(claim)));
+    let (claim, file) = match read_open(reader, fetch, &*file, shared, claim) {
+        // Its server was restarted, or fails over: the same file may be there still.
+        Err((BackendError::Os(Errno::STALE), Some(claim))) => {
+            fetch.file.lost(replica, &file);
+            match fetch.file.on(replica, backend) {
+                Ok(file) => (claim, file),
+                Err(error) => return Err((error, Some(claim))),
             }
         }
+        read => return refused_where_it_ended(fetch, replica, read),
+    };
+    let read = match read_open(reader, fetch, &*file, shared, claim) {
+        Err((BackendError::Os(Errno::STALE), claim)) => Err((BackendError::Version, claim)),
+        read => read,
+    };
+    refused_where_it_ended(fetch, replica, read)
+}
+
+/// A replica whose file ended early, or is gone, is not at the version.
+fn refused_where_it_ended(fetch: &Fetch, replica: ReplicaId, read: Attempted) -> Attempted {
+    if let Err((BackendError::Short | BackendError::Version, _)) = &read {
+        fetch.file.refuse(replica);
     }
-    let mut buffer = reader.buffers.buffer(fetch.range.len() as usize, claim);
+    read
+}
+
+fn read_open(
+    reader: &Reader,
+    fetch: &Fetch,
+    file: &dyn BackendFile,
+    shared: bool,
+    claim: Reservation,
+) -> Attempted {
+    let pipe = if shared { None } else { reader.pipe_for(fetch) };
+    if let Some(mut pipe) = pipe {
+        match splice(fetch.range, file, &mut pipe) {
+            Ok(true) => return Ok(Data::pages(pipe, claim, reader.buffers.clone())),
+            Ok(false) => {}
+            Err(error) => return Err((error, Some(claim))),
+        }
+    }
+    let mut buffer = match reader.buffers.buffer(fetch.range.len() as usize, claim) {
+        Ok(buffer) => buffer,
+        Err(claim) => return Err((BackendError::Os(Errno::NOMEM), Some(claim))),
+    };
     let mut filled = 0;
     while filled < buffer.len() {
         match file.read_at(fetch.range.start + filled as u64, &mut buffer[filled..]) {
             // The version says that there is more.
-            Ok(0) => {
-                fetch.file.refuse(replica);
-                return Err((BackendError::Short, Some(buffer.into_claim())));
-            }
+            Ok(0) => return Err((BackendError::Short, Some(buffer.into_claim()))),
             Ok(n) => filled += n,
             Err(error) => return Err((error, Some(buffer.into_claim()))),
         }
@@ -144,6 +172,10 @@ fn ended(
     let now = Instant::now();
     let outcome = match &result {
         Ok(data) => Outcome::Delivered(data.len() as u64),
+        // Of one file it counts once.
+        Err((error, _)) if error.may_be_the_files() && !fetch.file.fails_on(replica, now) => {
+            Outcome::Unused
+        }
         Err((error, _)) if error.is_replica_fault() => Outcome::Failed,
         Err(_) => Outcome::Unused,
     };
@@ -179,7 +211,16 @@ fn ended(
                 };
                 reader.locator.came(at, came, now);
             }
-            delivered(reader, fetch, data);
+            let came_first = delivered(reader, fetch, data);
+            compare::delivered(reader, fetch, replica);
+            if ended.is_some_and(|ended| ended.is_hedge) {
+                count(if came_first {
+                    &reader.counters.hedges_won
+                } else {
+                    &reader.counters.hedges_lost
+                });
+                reader.counters.hedge_bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
         }
         Err((error, claim)) => {
             match error {
@@ -197,7 +238,8 @@ fn ended(
     next
 }
 
-fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) {
+/// Whether it was the first to bring the segment.
+fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) -> bool {
     let bytes = data.len() as u64;
     match fetch.complete(data) {
         Ok(Completed { waiters, want }) => {
@@ -212,11 +254,12 @@ fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) {
                     reader.answer(&gather);
                 }
             }
+            true
         }
         // Somebody else was first, or nobody wants it any more.
         Err(_data) => {
-            let wasted = &reader.counters.bytes_wasted;
-            wasted.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+            reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
+            false
         }
     }
 }
@@ -227,7 +270,17 @@ fn failed(
     error: BackendError,
     claim: Option<Reservation>,
 ) {
-    match fetch.failed(error, claim) {
+    // Nobody joins it between its being given up and its being forgotten: he would be
+    // told an error of somebody else's attempts.
+    let next = {
+        let mut segments = fetch.file.segments.lock();
+        let next = fetch.failed(error, claim);
+        if matches!(next, Next::GiveUp { .. }) {
+            OpenFile::forget_in(&mut segments, fetch);
+        }
+        next
+    };
+    match next {
         Next::Wait => {}
         Next::Retry(candidates) => {
             count(&reader.counters.retries);
@@ -249,7 +302,6 @@ fn failed(
             if let Some(want) = want {
                 reader.scheduler.lock().cancel(want);
             }
-            fetch.file.forget(fetch);
             for gather in waiters {
                 reader.fail(&gather, ReadError::Failed(error));
             }
@@ -289,7 +341,7 @@ pub(super) fn hedge(
     let fetch = late.item;
     let cost = size_class(fetch.range.len());
     let mut state = fetch.state.lock();
-    let left = fetch.file.candidates().minus(state.tried);
+    let left = fetch.file.candidates().minus(state.tried).and(late.candidates);
     let pending = matches!(state.stage, Stage::Pending);
     if !pending || left.is_empty() || state.want.is_some() || state.is_unwanted() {
         return;

@@ -1,14 +1,21 @@
-//! What time brings: late segments, passed deadlines, memory to be handed on.
+//! What time brings: late segments, passed deadlines, memory to be handed on, and
+//! replicas that are to prove that they are back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{ReadError, Reader, attempt};
+use crate::backend::{Backend, Identity, Lane};
+use crate::scheduler::health::Proof;
+use crate::volume::ReplicaId;
 
 /// How often late segments and passed deadlines are looked for while anything
 /// is under way. A tenth of the earliest hedge is close enough.
 const TICK: Duration = Duration::from_millis(25);
+
+/// And while the only thing to look after is that a replica comes back.
+const SLOW_TICK: Duration = Duration::from_millis(250);
 
 /// The clock stops when there was nothing to look after for so many ticks. To
 /// start it wakes a thread, which is not to happen for each of a row of reads.
@@ -16,6 +23,16 @@ const IDLE_TICKS: u32 = 40;
 
 /// Answered requests behind one that is not are swept out past this number.
 const ANSWERED_KEPT: usize = 1024;
+
+/// What there is to look after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// Reads.
+    Reads,
+    /// Replicas that are not asked.
+    Replicas,
+    Nothing,
+}
 
 impl Reader {
     /// Something is under way that the clock is to look after.
@@ -25,20 +42,24 @@ impl Reader {
         }
     }
 
-    /// Looks after what takes too long; true while there is anything to look
-    /// after.
-    fn tick(self: &Arc<Self>, now: Instant) -> bool {
+    /// Looks after what takes too long. Returns what there is left to look after.
+    fn tick(self: &Arc<Self>, now: Instant) -> Due {
         let mut late = Vec::new();
         let mut dispatches = Vec::new();
+        let to_prove;
         {
             let mut scheduler = self.scheduler.lock();
-            scheduler.late(now, &mut late);
+            scheduler.late(now, |fetch| fetch.is_awaited(), &mut late);
             for late in late {
                 attempt::hedge(self, &mut scheduler, late);
             }
             scheduler.next(now, &mut dispatches);
+            to_prove = scheduler.to_prove(now);
         }
         self.dispatch(dispatches);
+        for replica in to_prove.iter() {
+            self.have_prove_itself(replica);
+        }
         let overdue: Vec<_> = {
             let mut requests = self.requests.lock();
             let mut overdue = Vec::new();
@@ -58,7 +79,40 @@ impl Reader {
             self.fail(&gather, ReadError::Deadline);
         }
         self.make_room();
-        !self.requests.lock().is_empty() || !self.scheduler.lock().is_idle()
+        let scheduler = self.scheduler.lock();
+        match (self.requests.lock().is_empty() && scheduler.is_idle(), scheduler.all_are_in()) {
+            (false, _) => Due::Reads,
+            (true, false) => Due::Replicas,
+            (true, true) => Due::Nothing,
+        }
+    }
+
+    /// Has a replica look whether it is the mount that it was. Where it hangs, so
+    /// does that, on one of its own threads, and ends when it heals.
+    fn have_prove_itself(self: &Arc<Self>, id: ReplicaId) {
+        let reader = Arc::clone(self);
+        let prove = move |backend: &dyn Backend| {
+            let same = Identity::DAEMON.take_on().and_then(|()| backend.prove());
+            let proof = match same {
+                Ok(true) => Proof::Same,
+                Ok(false) => Proof::Gone,
+                Err(error) => {
+                    tracing::debug!(replica = %reader.replicas[id].name, %error, "no proof");
+                    Proof::Failed
+                }
+            };
+            reader.scheduler.lock().proved(id, proof, Instant::now());
+            reader.wake_clock();
+        };
+        if self.replicas[id].submit(Lane::Metadata, prove).is_err() {
+            self.scheduler.lock().proved(id, Proof::Failed, Instant::now());
+        }
+    }
+
+    /// A replica's mount has gone from its place.
+    pub fn gone(&self, replica: ReplicaId) {
+        self.scheduler.lock().gone(replica, Instant::now());
+        self.wake_clock();
     }
 
     /// Runs the read path's clock; never returns. Spawn it once.
@@ -66,16 +120,24 @@ impl Reader {
         loop {
             let mut idle = 0;
             while idle < IDLE_TICKS {
-                idle = if self.tick(Instant::now()) { 0 } else { idle + 1 };
+                let due = self.tick(Instant::now());
+                idle = if due == Due::Reads { 0 } else { idle + 1 };
                 tokio::time::sleep(TICK).await;
             }
             self.ticking.store(false, Ordering::SeqCst);
-            // Who came before that was stored has not woken anybody.
-            if self.tick(Instant::now()) {
-                self.ticking.store(true, Ordering::SeqCst);
-                continue;
+            loop {
+                // Also for who came before that was stored, and has not woken anybody.
+                match self.tick(Instant::now()) {
+                    Due::Reads => break,
+                    Due::Nothing => break self.wake.notified().await,
+                    Due::Replicas => {
+                        if tokio::time::timeout(SLOW_TICK, self.wake.notified()).await.is_ok() {
+                            break;
+                        }
+                    }
+                }
             }
-            self.wake.notified().await;
+            self.ticking.store(true, Ordering::SeqCst);
         }
     }
 }

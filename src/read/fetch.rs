@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::cache::Listed;
 use super::file::OpenFile;
 use super::gather::Gather;
 use crate::backend::BackendError;
 use crate::buffer::{Data, Reservation};
 use crate::scheduler::WantId;
+use crate::sync::Mutex;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// A range of a file that is being fetched or has been.
@@ -33,6 +32,9 @@ pub(super) struct State {
     pub(super) outstanding: usize,
     /// Pays for the next attempt's buffer.
     pub(super) claim: Option<Reservation>,
+    /// Pays for the buffers of attempts that have been sent and not carried out yet:
+    /// each has its own, whichever is carried out first.
+    sent: Vec<(ReplicaId, Reservation)>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
     /// What of it has been promised to requests, each byte once.
@@ -126,6 +128,7 @@ impl Fetch {
             tried: ReplicaSet::EMPTY,
             outstanding: 0,
             claim: Some(claim),
+            sent: Vec::new(),
             consumed: 0,
             promised: Promised::default(),
             shared: false,
@@ -195,6 +198,11 @@ impl Fetch {
         abandoned
     }
 
+    /// Whether some request waits for it.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state.lock().is_awaited()
+    }
+
     /// The bytes, if they are here.
     pub(super) fn data(&self) -> Option<Arc<Data>> {
         match &self.state.lock().stage {
@@ -209,7 +217,17 @@ impl Fetch {
         state.want = None;
         state.tried = state.tried.with(replica);
         state.outstanding += 1;
+        if let Some(claim) = state.claim.take() {
+            state.sent.push((replica, claim));
+        }
         matches!(state.stage, Stage::Pending)
+    }
+
+    /// What pays for the buffer of the attempt that was sent there.
+    pub(super) fn take_claim(&self, replica: ReplicaId) -> Option<Reservation> {
+        let mut state = self.state.lock();
+        let place = state.sent.iter().position(|(id, _)| *id == replica)?;
+        Some(state.sent.swap_remove(place).1)
     }
 
     /// An attempt delivered. Returns who waited and what is still in the queue of
@@ -224,8 +242,9 @@ impl Fetch {
             data.settle(0..0);
         }
         state.stage = Stage::Ready(Arc::new(data));
-        // What was kept to pay for another attempt is not needed any more.
+        // What was kept to pay for other attempts is not needed any more.
         state.claim = None;
+        state.sent.clear();
         Ok(Completed { waiters: std::mem::take(&mut state.waiters), want: state.want.take() })
     }
 

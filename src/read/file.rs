@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use super::compare::Marks;
 use super::fetch::Fetch;
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity};
 use crate::placement::FileAt;
@@ -30,6 +31,10 @@ use crate::volume::{
 /// an NFS client trusts the attributes of a file that has just changed
 /// (acregmin, 3 s): before that it would show the same again.
 const REFUSED_FOR: Duration = Duration::from_secs(3);
+
+/// And one on which reading the file failed. A server that has been restarted
+/// should not be missed for long.
+const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// A file at one version.
 pub struct OpenFile {
@@ -47,6 +52,10 @@ pub struct OpenFile {
     replicas: ReplicaMap<Slot>,
     /// Replicas that have shown another version.
     refused: AtomicReplicaSet,
+    /// What was found out of its contents.
+    pub(super) marks: Marks,
+    /// Replicas on which reading it has failed lately.
+    failing: AtomicReplicaSet,
     /// Replicas whose open showed this version.
     open: AtomicReplicaSet,
     /// Fetched or being fetched, by first byte; disjoint.
@@ -84,6 +93,8 @@ struct Slot {
     /// Until when it is left alone. Locked during an open, which may hang; taken
     /// before `held`.
     opening: Mutex<Option<Instant>>,
+    /// When reading it failed.
+    failed: Mutex<Option<Instant>>,
 }
 
 /// What is open on one replica. Never locked for long.
@@ -118,6 +129,8 @@ impl OpenFile {
             place,
             replicas: slots,
             refused: AtomicReplicaSet::default(),
+            marks: Marks::default(),
+            failing: AtomicReplicaSet::default(),
             open: AtomicReplicaSet::default(),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
@@ -125,6 +138,12 @@ impl OpenFile {
             keep: AtomicBool::new(false),
             timed_out: Mutex::new(None),
         }
+    }
+
+    /// With what is known of its contents.
+    #[must_use]
+    pub(super) fn marked(self, marks: Marks) -> Self {
+        Self { marks, ..self }
     }
 
     /// Every replica has to open it anew.
@@ -157,6 +176,16 @@ impl OpenFile {
         if matches!(*held, Held::Nothing) {
             *held = Held::Older(file);
         }
+    }
+
+    /// What replicas have open of it, and whether their open showed this version.
+    pub fn held(&self) -> Vec<(ReplicaId, bool, Arc<dyn BackendFile>)> {
+        let held = |(id, slot): (ReplicaId, &Slot)| match &*slot.held.lock() {
+            Held::Nothing => None,
+            Held::Older(file) => Some((id, false, Arc::clone(file))),
+            Held::Open(file) => Some((id, true, Arc::clone(file))),
+        };
+        self.replicas.iter().filter_map(held).collect()
     }
 
     /// Takes along what `older`, a version of the same file, has open.
@@ -194,6 +223,11 @@ impl OpenFile {
         self.version
     }
 
+    /// Whether these attributes are of its version.
+    pub(super) fn is_version(&self, attr: &Attr) -> bool {
+        self.version.agrees(&attr.version(), self.mode)
+    }
+
     /// Where it was when it was opened, relative to the replicas' roots.
     pub fn path(&self) -> &Path {
         &self.path
@@ -209,12 +243,15 @@ impl OpenFile {
         self.stream
     }
 
-    /// Replicas that may read it: those that have not shown another version.
-    /// All, where every one has, so that the error is theirs and not ours.
+    /// Replicas that may read it: those that have not shown another version, and
+    /// have not failed. Others where there are none of these, so that the error is
+    /// theirs and not ours; but never those whose bytes are others.
     pub fn candidates(&self) -> ReplicaSet {
-        let all = self.replicas.all();
+        let all = self.replicas.all().minus(self.marks.kept_off());
         let left = all.minus(self.refused.get());
-        if left.is_empty() { all } else { left }
+        let well = left.minus(self.failing.get());
+        let or = |first: ReplicaSet, second| if first.is_empty() { second } else { first };
+        or(well, or(left, all))
     }
 
     /// Replicas that need not open it before they read it.
@@ -233,6 +270,9 @@ impl OpenFile {
         id: ReplicaId,
         backend: &dyn Backend,
     ) -> Result<Arc<dyn BackendFile>, BackendError> {
+        if self.marks.kept_off().contains(id) {
+            return Err(BackendError::Version);
+        }
         let slot = &self.replicas[id];
         if let Held::Open(file) = &*slot.held.lock() {
             return Ok(Arc::clone(file));
@@ -246,7 +286,7 @@ impl OpenFile {
         if refused.is_some_and(|until| Instant::now() < until) {
             return Err(BackendError::Version);
         }
-        let agrees = |attr: &Attr| self.version.agrees(&attr.version(), self.mode);
+        let agrees = |attr: &Attr| self.is_version(attr);
         let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
         self.who().take_on()?;
         if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
@@ -360,15 +400,50 @@ impl OpenFile {
         self.refused.put(id, true);
     }
 
+    /// Reading it failed on a replica, perhaps for this file's sake: it is read from
+    /// others for a while, and what is open there is looked at anew. False where
+    /// that was known. Does not block.
+    pub(super) fn fails_on(&self, id: ReplicaId, now: Instant) -> bool {
+        let slot = &self.replicas[id];
+        let mut held = slot.held.lock();
+        if self.failing.get().contains(id) {
+            return false;
+        }
+        if let Held::Open(file) = &*held {
+            *held = Held::Older(Arc::clone(file));
+        }
+        self.open.put(id, false);
+        *slot.failed.lock() = Some(now);
+        self.failing.put(id, true);
+        true
+    }
+
+    /// What replica `id` has open as `file` is good for nothing any more: its server
+    /// does not know it. Whoever wants it opens it anew.
+    pub(super) fn lost(&self, id: ReplicaId, file: &Arc<dyn BackendFile>) {
+        let mut held = self.replicas[id].held.lock();
+        if let Held::Older(known) | Held::Open(known) = &*held
+            && Arc::ptr_eq(known, file)
+        {
+            *held = Held::Nothing;
+            self.open.put(id, false);
+        }
+    }
+
     /// Lets replicas whose refusal is over be tried again.
     pub fn reconsider(&self) {
-        if self.refused.get().is_empty() {
+        if self.refused.get().is_empty() && self.failing.get().is_empty() {
             return;
         }
+        let now = Instant::now();
         for (id, slot) in self.replicas.iter() {
+            if slot.failed.lock().is_some_and(|at| now.saturating_duration_since(at) >= FAILED_FOR)
+            {
+                self.failing.put(id, false);
+            }
             // What is being opened will speak for itself.
             let Some(refused) = slot.opening.try_lock() else { continue };
-            if refused.is_some_and(|until| Instant::now() >= until) {
+            if refused.is_some_and(|until| now >= until) {
                 self.refused.put(id, false);
             }
         }

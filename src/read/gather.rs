@@ -4,14 +4,12 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-
-use parking_lot::Mutex;
 
 use super::ReadError;
 use super::fetch::Fetch;
 use crate::buffer::{Data, Pipe};
+use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
 
 /// Where the answer goes. Called once, on whatever thread brought the last
@@ -67,9 +65,10 @@ impl ReadData {
     /// A copy of the bytes.
     ///
     /// # Errors
-    /// Where they have been given to a pipe.
+    /// Where they have been given to a pipe, or there is no memory.
     pub fn to_vec(&self) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(self.len());
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(self.len())?;
         for (data, range) in &self.parts {
             data.append_to(range.clone(), &mut bytes)?;
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::backend::BackendError;
 use crate::buffer::Pipes;
+use crate::config::units::Share;
 
 /// Why a read was not answered with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +44,9 @@ pub struct ReadPolicy {
     pub pipes: Option<Pipes>,
     /// Most callers' threads that may be inside a call on some replica at once.
     pub guests: usize,
+    /// How much of what is delivered is compared with the deciding replica's; none in
+    /// `shared` volumes.
+    pub compare: Share,
 }
 
 /// What the thread that asks for a read may be used for.

@@ -32,6 +32,9 @@ use super::pace::{ByLocality, Locality, Pace};
 /// How long the least latency counts.
 const LATENCY_MEMORY: Duration = Duration::from_secs(10);
 
+/// A rate is compared with other replicas' for so long after the last delivery.
+const RATE_MEMORY: Duration = Duration::from_secs(5);
+
 /// The rate that a replica of weight 1 is assumed to have, bytes a second,
 /// until it has delivered something: about what one gigabit link carries.
 pub const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
@@ -243,6 +246,14 @@ impl Estimate {
         self.active = now;
     }
 
+    /// A read came back that had hung with its replica. How long it took says that it
+    /// hung, and nothing of how fast the replica is now.
+    pub fn outlived(&mut self, now: Instant, sent: Sent) {
+        self.dropped(now, sent);
+        self.served = self.busy;
+        self.delivered = Some(now);
+    }
+
     /// The replica as a decision sees it.
     pub fn load(&self, now: Instant) -> Load {
         let rate = self.rates(now);
@@ -309,6 +320,15 @@ impl Estimate {
             (Some(local), Some(remote)) => Some(local.max(remote)),
             (local, remote) => local.or(remote),
         }
+    }
+
+    /// The rate that was measured of what its node holds, if it delivered or was
+    /// asked for anything lately.
+    pub fn local_rate(&self, now: Instant) -> Option<f64> {
+        let is_old = |at: Instant| now.saturating_duration_since(at) > RATE_MEMORY;
+        let is_idle = self.sent.is_empty() && self.delivered.is_none_or(is_old);
+        let is_known = !is_idle && self.paces.local.is_measured();
+        is_known.then(|| self.rates(now).local)
     }
 
     /// The rates over a long time, where there is enough to tell.

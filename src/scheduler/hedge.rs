@@ -1,24 +1,35 @@
 //! When a segment is late, and what a second read of it may cost.
 //!
 //! A segment is late when it takes [`PATIENCE`] times as long as it was expected
-//! to when it was sent, and not before [`SOONEST`]. It may then be read from
-//! another replica too, and the first answer counts. Second reads are paid from
-//! a budget of one byte in twenty delivered; so when everything is slow they
-//! cannot add more than 5 % to the load. For a replica that delivers nothing
-//! while others do the budget may be overdrawn, by what some replicas may have
-//! in flight; it is paid back later. Only the attempt deadline needs no payment.
+//! to when it was sent, and not before [`LATE`]. What a reader waits for is so
+//! sooner, where there is another copy: in as many times as one in a hundred of
+//! its replica's own reads exceeds, twice ([`Lateness`]), and not before
+//! [`SOONEST`]. It may then be read from another replica too, and the first answer
+//! counts. Second reads are paid from a budget of one byte in [`ONE_IN`]
+//! delivered; so when everything is slow they cannot add more than that to the
+//! load. Half of it is left to what is late by any measure. For a replica that
+//! delivers nothing while others do the budget may be overdrawn, by what some
+//! replicas may have in flight; it is paid back later. Only the attempt deadline
+//! needs no payment.
 
 use std::time::Duration;
 
-/// Times the expected completion.
-const PATIENCE: u32 = 4;
+/// Times the expected completion, while little is known of a replica, and at most.
+const PATIENCE: f64 = 4.0;
 
-/// No hedge before this: below it a stall is not noticed by people and is
-/// mostly scheduling noise.
-pub const SOONEST: Duration = Duration::from_millis(250);
+/// And at least: what is expected is a mean.
+const LEAST_PATIENCE: f64 = 2.0;
+
+/// No hedge before this, whoever waits. Below it a stall is mostly this machine's
+/// own: the daemon may not get a processor for tens of milliseconds.
+pub const SOONEST: Duration = Duration::from_millis(100);
+
+/// Nothing is late before this by any measure: below it a stall is not noticed by
+/// people.
+const LATE: Duration = Duration::from_millis(250);
 
 /// One byte of second reads for so many delivered.
-const ONE_IN: u64 = 20;
+const ONE_IN: u64 = 25;
 
 /// Segments that may be hedged in one go, however much was delivered before.
 const BURST: i64 = 8;
@@ -27,9 +38,72 @@ const BURST: i64 = 8;
 /// half of what it has in flight by default.
 const OVERDRAFT: i64 = 3;
 
-/// Whether an attempt of this age is late.
+/// Whether an attempt of this age is late by any measure.
 pub fn is_late(age: Duration, expected: Duration) -> bool {
-    age >= SOONEST.max(expected * PATIENCE)
+    age >= LATE.max(expected.mul_f64(PATIENCE))
+}
+
+/// What is known of the replica that an attempt is on.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    /// Times the expected completion; see [`Lateness::patience`].
+    pub patience: f64,
+    /// Whether it has failed or was late lately.
+    pub is_suspect: bool,
+}
+
+/// Whether an attempt of this age is late for somebody who waits for it; where its
+/// replica is suspect, in half the time.
+pub fn is_late_for_a_reader(age: Duration, expected: Duration, watch: Watch) -> bool {
+    let share = if watch.is_suspect { 2 } else { 1 };
+    age >= SOONEST.max(expected.mul_f64(watch.patience)) / share
+}
+
+/// How many times as long as expected a replica's reads take, as a histogram of
+/// the last thousand or so.
+#[derive(Clone, Debug, Default)]
+pub struct Lateness {
+    counts: [u32; Self::STEPS],
+}
+
+impl Lateness {
+    /// From a half to some ninety times, in steps of the root of two.
+    const STEPS: usize = 16;
+
+    /// When so many are known their weight is halved.
+    const MEMORY: u32 = 1000;
+
+    /// Below this one in a hundred is nobody.
+    const CONVINCING: u32 = 100;
+
+    /// A read took this long.
+    pub fn add(&mut self, took: Duration, expected: Duration) {
+        // Below a millisecond the ratio says how fine the clock is.
+        let expected = expected.as_secs_f64().max(1e-3);
+        let steps = (2.0 * (2.0 * took.as_secs_f64() / expected).log2()).ceil();
+        let step = steps.clamp(0.0, (Self::STEPS - 1) as f64) as usize;
+        self.counts[step] += 1;
+        if self.counts.iter().sum::<u32>() >= Self::MEMORY {
+            self.counts = self.counts.map(|count| count / 2);
+        }
+    }
+
+    /// Times the expected completion after which a read is late.
+    pub fn patience(&self) -> f64 {
+        let all: u32 = self.counts.iter().sum();
+        if all < Self::CONVINCING {
+            return PATIENCE;
+        }
+        let mut above = all;
+        for (step, count) in self.counts.iter().enumerate() {
+            above -= count;
+            if above <= all / 100 {
+                let exceeded_by_few = 0.5 * (step as f64 / 2.0).exp2();
+                return (2.0 * exceeded_by_few).clamp(LEAST_PATIENCE, PATIENCE);
+            }
+        }
+        PATIENCE
+    }
 }
 
 /// What is left for second reads.
@@ -84,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_reads_never_exceed_a_twentieth_after_the_first_burst() {
+    fn second_reads_never_exceed_their_share_after_the_first_burst() {
         let mut budget = HedgeBudget::new(1000, 3);
         while budget.spend(1000) {}
         let mut hedged = 0;
@@ -94,7 +168,7 @@ mod tests {
                 hedged += 1;
             }
         }
-        assert!((499..=500).contains(&hedged), "{hedged}");
+        assert!((399..=400).contains(&hedged), "{hedged}");
     }
 
     #[test]
@@ -120,5 +194,34 @@ mod tests {
         assert!(is_late(ms(250), ms(1)));
         assert!(!is_late(ms(399), ms(100)));
         assert!(is_late(ms(400), ms(100)));
+    }
+
+    #[test]
+    fn who_waits_need_not_wait_as_long() {
+        let ms = Duration::from_millis;
+        let watch = Watch { patience: 2.0, is_suspect: false };
+        assert!(!is_late_for_a_reader(ms(99), ms(1), watch));
+        assert!(is_late_for_a_reader(ms(100), ms(1), watch));
+        assert!(!is_late_for_a_reader(ms(199), ms(100), watch));
+        assert!(is_late_for_a_reader(ms(200), ms(100), watch));
+        let suspect = Watch { is_suspect: true, ..watch };
+        assert!(is_late_for_a_reader(ms(100), ms(100), suspect));
+    }
+
+    #[test]
+    fn a_replica_that_keeps_its_times_is_hedged_sooner() {
+        let (mut steady, mut erratic) = (Lateness::default(), Lateness::default());
+        let ms = Duration::from_millis;
+        assert_eq!(steady.patience(), PATIENCE, "nothing is known");
+        for read in 0..500 {
+            steady.add(ms(100 + read % 10), ms(100));
+            erratic.add(ms(if read % 50 == 0 { 900 } else { 100 }), ms(100));
+        }
+        assert!(steady.patience() < 3.0, "{}", steady.patience());
+        assert_eq!(erratic.patience(), PATIENCE);
+        for _ in 0..2000 {
+            erratic.add(ms(90), ms(100));
+        }
+        assert!(erratic.patience() < 3.0, "it has settled: {}", erratic.patience());
     }
 }

@@ -45,8 +45,10 @@ pub struct Choice<'a> {
     pub times: &'a ReplicaMap<u64>,
     /// How long each was not asked.
     pub idle: &'a ReplicaMap<Duration>,
-    /// Replicas that are well.
+    /// Replicas that may be asked.
     pub usable: ReplicaSet,
+    /// Those of them that failed or were late lately.
+    pub suspect: ReplicaSet,
     /// Those that the object is pinned to; empty where it is not.
     pub pinned: ReplicaSet,
     /// The same for all calls about one path.
@@ -67,7 +69,9 @@ pub fn smooth(mean: u64, sample: u64) -> u64 {
 
 /// All replicas in the order in which they are to be asked.
 pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
-    let Choice { times, usable, pinned, .. } = *choice;
+    let Choice { times, pinned, .. } = *choice;
+    let well = choice.usable.minus(choice.suspect);
+    let usable = if well.is_empty() { choice.usable } else { well };
     let remeasure = choice.turn % REMEASURE == REMEASURE - 1;
     let at_home = pinned.and(usable);
     let first = match (at_home.is_empty(), remeasure) {
@@ -97,7 +101,8 @@ pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
     // Whoever is ejected comes last rather than never: the error is then the
     // replica's and not ours.
     quick.extend(usable.minus(first).iter());
-    quick.extend(times.all().minus(usable).iter());
+    quick.extend(choice.usable.minus(usable).iter());
+    quick.extend(times.all().minus(choice.usable).iter());
     quick
 }
 
@@ -144,7 +149,8 @@ mod tests {
         let idle = times.iter().map(|_| idle).collect();
         let times: ReplicaMap<u64> = times.iter().copied().collect();
         let (usable, pinned) = (set(usable), set(pinned));
-        let choice = Choice { times: &times, idle: &idle, usable, pinned, affinity, turn };
+        let suspect = ReplicaSet::EMPTY;
+        let choice = Choice { times: &times, idle: &idle, usable, suspect, pinned, affinity, turn };
         let order = order(&choice);
         assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
         order[0].index()
@@ -197,6 +203,20 @@ mod tests {
         }
         assert_eq!(first(&[100, 90_000], &[0, 1], &[1], 0, REMEASURE - 1), 0);
         assert_eq!(first(&[100, 90_000], &[0], &[1], 0, 0), 0);
+    }
+
+    #[test]
+    fn a_suspect_comes_after_those_who_are_well_and_before_the_ejected() {
+        let times: ReplicaMap<u64> = [100, 90, 80].into_iter().collect();
+        let idle = times.map(|_, _| Duration::ZERO);
+        let (usable, suspect) = (set(&[1, 2]), set(&[2]));
+        let pinned = ReplicaSet::EMPTY;
+        for turn in 0..2 * REMEASURE {
+            let affinity = turn;
+            let choice =
+                Choice { times: &times, idle: &idle, usable, suspect, pinned, affinity, turn };
+            assert_eq!(order(&choice).iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2, 0]);
+        }
     }
 
     #[test]

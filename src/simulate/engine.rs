@@ -323,9 +323,13 @@ impl<'w> Engine<'w> {
 
     fn tick(&mut self) {
         self.is_ticking = false;
-        for job in self.chooser.late(self.instant()) {
-            let all = ReplicaSet::first(self.world.gateways.len());
-            let left = all.minus(self.jobs[job].tried);
+        let (jobs, readers, now) = (&self.jobs, &self.readers, self.instant());
+        let is_awaited = |job: &Job| {
+            let JobState { reader, range, .. } = &jobs[*job];
+            readers[*reader].reading.is_some_and(|(block, _)| !block.intersect(*range).is_empty())
+        };
+        for (job, candidates) in self.chooser.late(now, is_awaited) {
+            let left = candidates.minus(self.jobs[job].tried);
             if !self.jobs[job].here && !left.is_empty() {
                 self.hedges += 1;
                 self.want(job, false, true, left);

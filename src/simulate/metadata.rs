@@ -58,6 +58,7 @@ pub fn run(calls: &Calls) -> Answered {
                 times: &smoothed,
                 idle: &asked_at.map(|_, at| Duration::from_micros(now - at)),
                 usable: smoothed.all(),
+                suspect: ReplicaSet::EMPTY,
                 pinned: calls.pinned,
                 affinity: turn % calls.directories.max(1),
                 turn,

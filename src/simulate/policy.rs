@@ -84,7 +84,8 @@ impl Chooser {
     ) -> Self {
         let replicas = names.len();
         if kind == PolicyKind::Fanfs {
-            let policy = Policy { segment, attempt_deadline: Duration::from_secs(5), names };
+            let attempt_deadline = Duration::from_secs(5);
+            let policy = Policy { segment, attempt_deadline, names, proofs: false };
             let limits = ReplicaMap::from_fn(replicas, |_| limits.clone());
             return Self::Fanfs(Box::new(Scheduler::new(policy, limits, now)));
         }
@@ -150,12 +151,16 @@ impl Chooser {
         }
     }
 
-    /// The jobs that are late and may be asked of another replica.
-    pub(super) fn late(&mut self, now: Instant) -> Vec<Job> {
+    /// The jobs that are late, and which other replicas may be asked for them.
+    pub(super) fn late(
+        &mut self,
+        now: Instant,
+        is_awaited: impl Fn(&Job) -> bool,
+    ) -> Vec<(Job, ReplicaSet)> {
         let Self::Fanfs(scheduler) = self else { return Vec::new() };
         let mut late = Vec::new();
-        scheduler.late(now, &mut late);
-        late.into_iter().map(|late| late.item).collect()
+        scheduler.late(now, is_awaited, &mut late);
+        late.into_iter().map(|late| (late.item, late.candidates)).collect()
     }
 
     /// Whether anything waits or is in flight.

@@ -20,6 +20,7 @@ pub struct ReplicaCounters {
     errors: AtomicU64,
     late: AtomicU64,
     disagreements: AtomicU64,
+    differing: AtomicU64,
     timing: Mutex<Timing>,
 }
 
@@ -45,6 +46,17 @@ pub struct VolumeCounters {
     pub retries: AtomicU64,
     /// Segments sent to a second replica because the first one was late.
     pub hedges: AtomicU64,
+    /// Of these, those that brought the segment first.
+    pub hedges_won: AtomicU64,
+    /// And those that brought it when it had come already.
+    pub hedges_lost: AtomicU64,
+    /// Bytes that they brought.
+    pub hedge_bytes: AtomicU64,
+    /// Blocks of 64 KiB that were compared with the deciding replica's.
+    pub compared: AtomicU64,
+    /// Of those that differed, those of which a third replica agreed against the
+    /// deciding one.
+    pub outvoted: AtomicU64,
     /// Bytes that arrived after somebody else had delivered them.
     pub bytes_wasted: AtomicU64,
     /// Metadata calls answered.
@@ -81,6 +93,8 @@ pub struct ReplicaReading {
     pub late: u64,
     /// Files that this replica showed another version of.
     pub disagreements: u64,
+    /// Files that the replica is kept off because its bytes are others.
+    pub differing: u64,
     /// Mean over the last ten seconds, bytes a second.
     pub bytes_per_second: u64,
     /// Quantiles of the time one positioned read took.
@@ -117,6 +131,16 @@ pub struct VolumeReading {
     pub retries: u64,
     /// See [`VolumeCounters::hedges`].
     pub hedges: u64,
+    /// See [`VolumeCounters::hedges_won`].
+    pub hedges_won: u64,
+    /// See [`VolumeCounters::hedges_lost`].
+    pub hedges_lost: u64,
+    /// See [`VolumeCounters::hedge_bytes`].
+    pub hedge_bytes: u64,
+    /// See [`VolumeCounters::compared`].
+    pub compared: u64,
+    /// See [`VolumeCounters::outvoted`].
+    pub outvoted: u64,
     /// See [`VolumeCounters::bytes_wasted`].
     pub bytes_wasted: u64,
     /// See [`VolumeCounters::metadata`].
@@ -148,6 +172,7 @@ impl Default for ReplicaCounters {
             errors: AtomicU64::default(),
             late: AtomicU64::default(),
             disagreements: AtomicU64::default(),
+            differing: AtomicU64::default(),
             timing: Mutex::new(Timing { latency, meter: Meter::new(Instant::now()) }),
         }
     }
@@ -193,6 +218,11 @@ impl ReplicaCounters {
         self.disagreements.fetch_add(1, Relaxed);
     }
 
+    /// The replica has other bytes of a file than the deciding one.
+    pub fn differing(&self) {
+        self.differing.fetch_add(1, Relaxed);
+    }
+
     /// All counters as they stand.
     pub fn reading(&self, now: Instant) -> ReplicaReading {
         let timing = self.timing.lock();
@@ -206,6 +236,7 @@ impl ReplicaCounters {
             errors: self.errors.load(Relaxed),
             late: self.late.load(Relaxed),
             disagreements: self.disagreements.load(Relaxed),
+            differing: self.differing.load(Relaxed),
             bytes_per_second: timing.meter.rate(now),
             read_latency: Latency {
                 p50_us: quantile(0.5),
@@ -228,6 +259,11 @@ impl VolumeCounters {
             budget_waits: self.budget_waits.load(Relaxed),
             retries: self.retries.load(Relaxed),
             hedges: self.hedges.load(Relaxed),
+            hedges_won: self.hedges_won.load(Relaxed),
+            hedges_lost: self.hedges_lost.load(Relaxed),
+            hedge_bytes: self.hedge_bytes.load(Relaxed),
+            compared: self.compared.load(Relaxed),
+            outvoted: self.outvoted.load(Relaxed),
             bytes_wasted: self.bytes_wasted.load(Relaxed),
             metadata: self.metadata.load(Relaxed),
             metadata_failovers: self.metadata_failovers.load(Relaxed),

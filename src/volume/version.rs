@@ -36,7 +36,7 @@ impl FileId {
 }
 
 /// Which state of which file an open saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileVersion {
     /// Inode number on the replica.
     pub ino: u64,

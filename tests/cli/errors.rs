@@ -206,7 +206,7 @@ fn help_teaches_and_is_no_error() {
     for word in ["fanfs demo", "/etc/fstab", "Exit status", "docs/CONFIGURATION.md"] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
-    for command in ["mount", "umount", "check", "status", "demo"] {
+    for command in ["mount", "umount", "check", "status", "verify", "demo"] {
         assert!(help.contains(command));
         room.expect(&[command, "--help"]);
     }

@@ -67,7 +67,7 @@ impl Room {
     /// The mount's line in mountinfo.
     pub(crate) fn mounted(&self) -> Option<String> {
         let mnt = self.path("mnt").display().to_string();
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
         table.lines().find(|line| line.split(' ').nth(4) == Some(&mnt)).map(str::to_owned)
     }
 

@@ -100,6 +100,14 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.visit(dir)
     }
 
+    fn prove(&self) -> Result<bool> {
+        self.inner.prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.inner.mount_id()
+    }
+
     fn read_link(&self, path: &Path) -> Result<OsString> {
         self.record.note(Call::ReadLink);
         self.inner.read_link(path)

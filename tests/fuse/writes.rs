@@ -434,3 +434,57 @@ fn nothing_of_a_foreign_path_is_changed() {
         fs::remove_dir(outside).unwrap();
     }
 }
+
+/// The kernel would take it for the file's end, and cut the file short in its cache.
+#[test]
+fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
+    for read in ["cache = \"kernel\"", "cache = \"direct\""] {
+        let room = tree();
+        fs::write(root(&room).join("f"), bytes(MIB, 3)).unwrap();
+        let rig = mount(room, &Setup { write: true, read, ..Setup::default() });
+        let writer = File::options().write(true).open(rig.at("f")).unwrap();
+        let reader = File::open(rig.at("f")).unwrap();
+        rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Short(0)));
+        assert_eq!(errno(reader.read_at(&mut [0; 4096], 8192)), Some(Errno::IO), "{read}");
+        rig.scripts[0].heal();
+        assert_eq!(reader.metadata().unwrap().len(), MIB as u64, "{read}");
+        assert_eq!(reader.read_at(&mut [0; 4096], 8192).unwrap(), 4096, "{read}");
+        // What is the end is the end.
+        assert_eq!(reader.read_at(&mut [0; 4096], MIB as u64 - 10).unwrap(), 10, "{read}");
+        drop((reader, writer));
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn a_read_that_is_done_again_ends_by_its_first_deadline() {
+    let room = tree();
+    fs::write(root(&room).join("f"), bytes(MIB, 3)).unwrap();
+    let read = "cache = \"direct\"\ndeadline = \"1s\"\nattempt_deadline = \"900ms\"";
+    let rig = mount(room, &Setup { replicas: 1, write: true, read, ..Setup::default() });
+    let reader = File::open(rig.at("f")).unwrap();
+    let hang = || rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Hang));
+    hang();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let started = Instant::now();
+            (errno(reader.read_at(&mut [0; 4096], 0)), started.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(400));
+        // Now it has to be read again, from the write replica.
+        let writer = File::options().write(true).open(rig.at("f")).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        rig.scripts[0].heal();
+        hang();
+        let (errno, took) = read.join().unwrap();
+        assert_eq!(errno, Some(Errno::TIMEDOUT));
+        assert!(
+            took > Duration::from_millis(900) && took < Duration::from_millis(1300),
+            "{took:?}"
+        );
+        drop(writer);
+    });
+    rig.scripts[0].heal();
+    drop(reader);
+    rig.expect_quiet();
+}

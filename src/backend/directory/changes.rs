@@ -13,13 +13,14 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
-use super::{Directory, DirectoryFile, proc_path};
+use super::{Directory, DirectoryFile, for_xattr, proc_path};
 use crate::backend::change::{
     Change, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
     SyncMode, WriteOpen,
 };
 use crate::backend::identity::set_umask;
 use crate::backend::{Attr, BackendError, FileKind, Result};
+use crate::privilege;
 
 impl Directory {
     /// The directory that `path` lies in, and its name there.
@@ -64,7 +65,7 @@ impl Directory {
                 opened => (opened?, true),
             },
         };
-        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device }, readable))
+        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device() }, readable))
     }
 
     /// Carries out a change; says what the object is like now, if there is one.
@@ -112,11 +113,14 @@ impl Directory {
             }
             Change::SetXattr { path, name, value, flags } => {
                 let object = self.resolve(path, OFlags::PATH)?;
+                let _raised = privilege::raise(for_xattr(name));
                 setxattr(proc_path(&object), name, value, XattrFlags::from_bits_retain(*flags))?;
                 Ok(None)
             }
             Change::RemoveXattr { path, name } => {
-                removexattr(proc_path(&self.resolve(path, OFlags::PATH)?), name)?;
+                let object = self.resolve(path, OFlags::PATH)?;
+                let _raised = privilege::raise(for_xattr(name));
+                removexattr(proc_path(&object), name)?;
                 Ok(None)
             }
             Change::SyncDir { path } => {
@@ -128,7 +132,7 @@ impl Directory {
     }
 
     fn look(&self, dir: &OwnedFd, name: &OsStr) -> Result<Option<Attr>> {
-        self.device.attr_at(dir.as_fd(), name).map(Some)
+        self.device().attr_at(dir.as_fd(), name).map(Some)
     }
 
     fn set_attributes(&self, path: &Path, ino: Option<u64>, set: &SetAttr) -> Result<Attr> {
@@ -144,13 +148,13 @@ impl Directory {
             rustix::fs::ftruncate(&file, size)?;
         }
         set_by_descriptor(object.as_fd(), set)?;
-        self.device.attr(object.as_fd())
+        self.device().attr(object.as_fd())
     }
 }
 
 impl Directory {
     fn is_number(&self, fd: BorrowedFd<'_>, ino: u64) -> bool {
-        self.device.attr(fd).is_ok_and(|attr| attr.id.ino == ino)
+        self.device().attr(fd).is_ok_and(|attr| attr.id.ino == ino)
     }
 }
 

@@ -1,0 +1,102 @@
+//! Whatever a provider answers, its parser makes a sound map of it or refuses it
+//! in one line.
+//!
+//! The first byte chooses the parser, the next eight are the file's size (least
+//! first), the rest is the answer. Where a parser takes more than an answer, the
+//! rest's first line is that: the path for `glusterfs` and the tables, the layout
+//! for `cephfs`, with an OSD map on each further line.
+
+use fanfs::placement::{ChunkMap, beegfs, cephfs, exec, glusterfs, hdfs, lustre, maprfs, table};
+use fanfs::volume::{ByteRange, ReplicaSet};
+
+/// Chunks looked at in one map, and regions: a stripe of units of one byte has
+/// as many chunks as the file has bytes.
+const LOOKED_AT: usize = 4000;
+
+/// Gives the answer to its parser.
+pub(crate) fn check_answer(data: &[u8]) {
+    let Some((&parser, data)) = data.split_first() else { return };
+    let Some((size, answer)) = data.split_first_chunk() else { return };
+    let size = u64::from_le_bytes(*size);
+    let text = String::from_utf8_lossy(answer);
+    let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
+    match parser % 13 {
+        0 => check(maprfs::parse(&text, size), size),
+        1 => check(hdfs::parse_file_block_locations(answer, size), size),
+        2 => check(hdfs::parse_located_blocks(answer, size), size),
+        3 => check(hdfs::fsck::parse(&text, size), size),
+        4 => layout(&text, size),
+        5 => {
+            let osds = cephfs::parse_osds(&text).map_err(one_line).unwrap_or_default();
+            assert!(osds.iter().all(|osd| osd.starts_with("osd.")), "{osds:?}");
+        }
+        6 => {
+            let answers: Vec<&str> = rest.lines().collect();
+            for start in [0, size / 3] {
+                let range = ByteRange::new(start, size);
+                check(cephfs::parse(first, &answers, range, size), size);
+            }
+        }
+        7 => check(glusterfs::parse(rest, first, size), size),
+        8 => check(lustre::parse(&text, size), size),
+        9 => check(beegfs::parse(&text, size), size),
+        10 => check(exec::parse(answer, size), size),
+        11 => entries(table::parse_toml(rest), first, size),
+        _ => entries(table::parse_csv(rest), first, size),
+    }
+}
+
+fn check<E: ToString>(answer: Result<ChunkMap, E>, size: u64) {
+    let map = match answer {
+        Ok(map) => map,
+        Err(error) => return one_line(error),
+    };
+    let mut end = 0;
+    for region in map.regions() {
+        assert!(region.range.start >= end && region.range.end > region.range.start);
+        assert!(region.range.end <= size && region.unit > 0 && !region.cells.is_empty());
+        end = region.range.end;
+    }
+    let mapped = map.map(|_| ReplicaSet::EMPTY);
+    let mut end = 0;
+    for chunk in map.chunks().take(LOOKED_AT) {
+        assert!(chunk.range.start >= end && chunk.range.end > chunk.range.start);
+        assert!(chunk.range.end <= size);
+        assert!(chunk.nodes.iter().all(|node| usize::from(*node) < map.nodes().len()));
+        for offset in [chunk.range.start, chunk.range.end - 1] {
+            assert_eq!(mapped.at(offset).map(|(_, range)| range), Some(chunk.range));
+        }
+        end = chunk.range.end;
+    }
+}
+
+/// What is asked about objects is within the file, in order, and of few of them.
+fn layout(text: &str, size: u64) {
+    let layout = match cephfs::parse_layout(text) {
+        Ok(layout) => layout,
+        Err(error) => return one_line(error),
+    };
+    let pieces = match layout.pieces(ByteRange::new(size / 3, size), size) {
+        Ok(pieces) => pieces,
+        Err(error) => return one_line(error),
+    };
+    let mut end = 0;
+    for piece in &pieces {
+        assert!(piece.range.start >= end && piece.range.end <= size && piece.unit > 0);
+        end = piece.range.end;
+    }
+    let objects: usize = pieces.iter().map(|piece| piece.objects.len()).sum();
+    assert!(objects as u64 <= cephfs::MOST_OBJECTS, "{objects}");
+}
+
+fn entries(entries: Result<table::Entries, String>, path: &str, size: u64) {
+    match entries {
+        Ok(entries) => check(entries.map(path.as_ref(), size), size),
+        Err(error) => one_line(error),
+    }
+}
+
+fn one_line(error: impl ToString) {
+    let error = error.to_string();
+    assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
+}

@@ -1,0 +1,85 @@
+//! The budget, and as much of data as requests look at.
+
+#[allow(dead_code)]
+#[path = "../src/buffer/budget.rs"]
+mod budget;
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use shuttle::thread;
+
+pub use budget::{Budget, Reservation};
+
+use crate::sync::{AtomicUsize, Ordering};
+
+/// Bytes in memory, with what pays for them.
+pub struct Data {
+    bytes: Vec<u8>,
+    _claim: Option<Reservation>,
+}
+
+/// There are none here.
+pub struct Pipe;
+
+#[allow(dead_code)]
+impl Data {
+    pub fn paid(bytes: Vec<u8>, claim: Reservation) -> Self {
+        Self { bytes, _claim: Some(claim) }
+    }
+
+    pub fn own(bytes: Vec<u8>) -> Self {
+        Self { bytes, _claim: None }
+    }
+
+    pub fn settle(&self, _part: Range<usize>) -> bool {
+        true
+    }
+
+    pub fn as_memory(&self) -> Option<&[u8]> {
+        Some(&self.bytes)
+    }
+
+    pub fn give(&self, _part: Range<usize>, _to: &mut Pipe) -> io::Result<()> {
+        unreachable!("it is memory")
+    }
+
+    pub fn append_to(&self, part: Range<usize>, bytes: &mut Vec<u8>) -> io::Result<()> {
+        bytes.extend_from_slice(&self.bytes[part]);
+        Ok(())
+    }
+}
+
+/// Three claim more than there is for two, and whoever has to wait is served by who
+/// gives back: nobody is forgotten, there is never more in use than there is.
+pub fn line() {
+    const LIMIT: u64 = 100;
+    let budget = Budget::new(LIMIT);
+    let served = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = [60, 70, 100]
+        .into_iter()
+        .enumerate()
+        .map(|(turn, bytes)| {
+            let (budget, served) = (budget.clone(), Arc::clone(&served));
+            thread::spawn(move || {
+                let serve = {
+                    let (budget, served) = (budget.clone(), Arc::clone(&served));
+                    move |claim: Reservation| {
+                        assert!(claim.bytes() == bytes && budget.used() <= LIMIT);
+                        served.fetch_add(1, Ordering::SeqCst);
+                        drop(claim);
+                    }
+                };
+                match budget.claim(bytes) {
+                    Some(claim) => serve(claim),
+                    None => budget.wait(turn as u64, bytes, serve),
+                }
+                budget.settle();
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(served.load(Ordering::SeqCst), 3, "somebody waits for ever");
+    assert_eq!(budget.used(), 0);
+}

@@ -1,0 +1,266 @@
+//! Handing a mount over: the predecessor's side.
+//!
+//! The successor is a process of this one's, so it lives where this one does: same
+//! name spaces, same service. It gets everything ready while this one serves. Then no
+//! more requests are taken, what is under way ends, the rest is written down and sent.
+//! Applications wait for as long as that takes and notice nothing else.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::Mount;
+use super::estate::{Estate, FromPredecessor, FromSuccessor, send};
+use super::kept::Keeper;
+use super::link::Link;
+use super::service;
+use crate::control::HandedOver;
+use crate::fuse::Session;
+
+/// How this program is started again for the same mount.
+#[derive(Clone, Debug)]
+pub struct Again {
+    /// What comes before the volume's file.
+    pub options: Vec<OsString>,
+    /// The volume's file.
+    pub volume: PathBuf,
+    /// Where it is mounted.
+    pub mount_point: PathBuf,
+}
+
+/// What somebody wants of a mount that is being served.
+pub struct Order {
+    /// The program to go on with.
+    pub program: PathBuf,
+    /// The volume's file, where it is another one.
+    pub volume: Option<PathBuf>,
+    /// Who waits for what comes of it.
+    pub(super) reply: Option<tokio::sync::oneshot::Sender<Result<HandedOver, String>>>,
+}
+
+/// This very program, also where its file has been replaced or removed.
+pub(super) fn this_program() -> PathBuf {
+    match std::env::current_exe() {
+        // Of one that was removed the name says so.
+        Ok(program) if program.exists() => program,
+        _ => "/proc/self/exe".into(),
+    }
+}
+
+/// How long a successor may take to get ready; applications do not wait meanwhile.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long reads and looks that are under way are waited for. The kernel sends again
+/// what takes longer, where it can.
+const SETTLE: Duration = Duration::from_millis(100);
+
+/// The same for changes, which must not be made twice, and where the kernel cannot.
+/// Applications wait as long.
+const SETTLE_CHANGES: Duration = Duration::from_secs(5);
+
+/// How long a successor may take to know inodes and handles, and then to serve.
+const TAKEN_WITHIN: Duration = Duration::from_secs(10);
+
+impl Again {
+    /// The command that starts `program`, told by `told` what it is to the mount.
+    pub fn command(&self, program: &std::path::Path, told: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("mount").arg(told).args(&self.options).arg("--");
+        command.arg(&self.volume).arg(&self.mount_point);
+        command
+    }
+}
+
+impl Order {
+    /// To go on with the same program, and the volume's file as it is now.
+    pub fn reload() -> Self {
+        Self { program: this_program(), volume: None, reply: None }
+    }
+
+    /// Says what came of it.
+    pub fn answer(&mut self, answer: Result<HandedOver, String>) {
+        match (self.reply.take(), answer) {
+            (Some(reply), answer) => drop(reply.send(answer)),
+            (None, Err(why)) => tracing::warn!(%why, "the mount is not handed over"),
+            (None, Ok(_)) => {}
+        }
+    }
+}
+
+/// A successor that is not to be.
+struct Rejected(Option<Child>);
+
+impl Drop for Rejected {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            // It may be inside a replica that hangs.
+            let wait = move || drop(child.wait());
+            let _ = std::thread::Builder::new().name("successor".to_owned()).spawn(wait);
+        }
+    }
+}
+
+impl Mount {
+    /// What somebody wants of it from now on.
+    pub fn orders(&self) -> tokio::sync::mpsc::UnboundedReceiver<Order> {
+        let (send, receive) = tokio::sync::mpsc::unbounded_channel();
+        *self.core.orders.lock() = Some(send);
+        receive
+    }
+
+    /// Ends without touching the mount, which another process serves.
+    pub fn leave(mut self) -> ! {
+        if let Some(control) = self.control.take() {
+            control.leave();
+        }
+        std::process::exit(0)
+    }
+
+    /// Hands the mount over to a process that is started as `order` says. After that
+    /// this process has no mount any more and must end without touching it.
+    ///
+    /// # Errors
+    /// Why not, in one line; the mount is served as before then.
+    pub fn hand_over(&self, order: &Order) -> Result<HandedOver, String> {
+        let Some(again) = &self.again else { return Err("nobody knows how to".to_owned()) };
+        let mut again = again.clone();
+        if let Some(volume) = &order.volume {
+            again.volume.clone_from(volume);
+        }
+        let (link, theirs) = Link::pair().map_err(|error| error.to_string())?;
+        // Gone at the end of this line, with its hold on the other end.
+        let child = again.command(&order.program, "--successor").stdin(Stdio::from(theirs)).spawn();
+        let child = child.map_err(|error| format!("{}: {error}", order.program.display()))?;
+        let pid = child.id();
+        let mut successor = Rejected(Some(child));
+        let said = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => "the successor ended".to_owned(),
+            io::ErrorKind::TimedOut => "the successor takes too long".to_owned(),
+            _ => error.to_string(),
+        };
+        let session = self.session.lock();
+        let session = session.as_ref().ok_or("it is being unmounted")?;
+        let estate = self.core.estate(session.agreed().clone());
+        // One that has ended already may have said why.
+        let _ = link.say(&FromPredecessor::Estate(estate), &[]);
+        hear(&link, READY_WITHIN).map_err(said)?;
+        let stopped = Instant::now();
+        session.park().map_err(|error| error.to_string())?;
+        let mut device = None;
+        let given = self.give(&link, session, &mut device).and_then(|handles| {
+            hear(&link, TAKEN_WITHIN).map_err(said)?;
+            if device.is_none() {
+                device = Some(session.let_go().map_err(|error| error.to_string())?);
+            }
+            Ok(handles)
+        });
+        let handles = match given {
+            Ok(handles) => handles,
+            Err(why) => {
+                let taken_up = device.map_or(Ok(()), |device| session.take_up(&device));
+                if let Err(error) = taken_up.and(session.unpark()) {
+                    tracing::error!(%error, "no more requests are taken");
+                }
+                return Err(why);
+            }
+        };
+        // There is no way back from here.
+        let _ = link.say(&FromPredecessor::Go, &[]);
+        service::main_process(pid);
+        let stalled = stopped.elapsed();
+        if let Err(error) = hear(&link, TAKEN_WITHIN) {
+            tracing::error!(%error, "the successor does not say that it serves the mount");
+        }
+        successor.0 = None;
+        let stalled_ms = stalled.as_millis() as u64;
+        tracing::info!(pid, handles, stalled_ms, "handed over");
+        Ok(HandedOver { pid, stalled_ms, handles: handles as u64 })
+    }
+
+    /// Sends everything; says how many handles there are. Where something is left under
+    /// way it lets go of the device first, which is in `device` then: what is answered
+    /// after the tables were written down would not be true of them.
+    fn give(
+        &self,
+        link: &Link,
+        session: &Session,
+        device: &mut Option<OwnedFd>,
+    ) -> Result<usize, String> {
+        if !self.settle(session)? {
+            *device = Some(session.let_go().map_err(|error| error.to_string())?);
+        }
+        let (carried, files) = self.core.fs.carry()?;
+        let handles = carried.handles();
+        let give = || {
+            send(link, carried, &files)?;
+            let mut along = vec![device.as_ref().map_or(session.device(), AsFd::as_fd)];
+            along.extend(self.keeper.as_ref().map(Keeper::end));
+            link.say(&FromPredecessor::Device, &along)
+        };
+        give().map_err(|error| error.to_string())?;
+        Ok(handles)
+    }
+
+    /// Waits until nothing is under way that must not be left; false where something is.
+    fn settle(&self, session: &Session) -> Result<bool, String> {
+        let (begun, resends) = (Instant::now(), session.agreed().resends());
+        loop {
+            // First the threads: what they took is counted by what comes then.
+            let busy = session.busy().map_err(|error| error.to_string())?;
+            let changing = self.core.fs.is_changing();
+            if busy == 0 && !changing && self.core.is_quiet() {
+                return Ok(true);
+            }
+            // Who is inside a replica only reads.
+            let changing = changing || busy > self.core.reader.guests_inside();
+            if !resends && self.core.fs.is_lock_awaited() {
+                return Err("somebody waits for a lock".to_owned());
+            }
+            let waited = begun.elapsed();
+            if waited >= SETTLE && resends && !changing {
+                tracing::info!("what is under way is asked for again");
+                return Ok(false);
+            }
+            if waited >= SETTLE_CHANGES {
+                return Err(match changing {
+                    true => "a change may be under way that does not end".to_owned(),
+                    false => "a read is under way that does not end".to_owned(),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl super::Core {
+    pub(super) async fn order(&self, order: Order) -> Result<HandedOver, String> {
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let order = Order { reply: Some(send), ..order };
+        let orders = self.orders.lock().clone();
+        let sent = orders.is_some_and(|orders| orders.send(order).is_ok());
+        let ended = || "it is being unmounted".to_owned();
+        if !sent {
+            return Err(ended());
+        }
+        receive.await.map_err(|_| ended())?
+    }
+
+    /// What a successor is to know first.
+    pub(super) fn estate(&self, agreed: crate::fuse::Agreed) -> Estate {
+        Estate::new(&self.config, agreed, self.mount_options(&self.extra).fixed())
+    }
+}
+
+/// Hears that the successor has got on.
+fn hear(link: &Link, patience: Duration) -> io::Result<()> {
+    match link.hear(Some(patience))?.0 {
+        FromSuccessor::Refused { why } => Err(io::Error::other(why)),
+        FromSuccessor::Prepared | FromSuccessor::Restored | FromSuccessor::Serving => Ok(()),
+    }
+}

@@ -1,0 +1,243 @@
+//! A process that keeps a mount alive when its daemon dies.
+//!
+//! As long as anybody has the FUSE device open the kernel keeps the mount, and what is
+//! asked of it waits. So this process, which does nothing else and has nothing to do
+//! with replicas, has the device open as well. When the daemon dies by a signal or a
+//! panic it starts another one, which goes on with the device and with what the first
+//! wrote down ([`crate::fs`]).
+//!
+//! How long one daemon lived says whether another is worth it: [`Restarts`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use super::handover::{Again, this_program};
+use super::kept::{FromKeeper, ToKeeper};
+use super::link::Link;
+use crate::fuse::detach;
+
+/// How a kept mount came to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum KeeperError {
+    /// The daemon could not mount.
+    #[error("{why}")]
+    Failed {
+        /// What it said.
+        why: String,
+        /// Whether the configuration or its usage is wrong.
+        usage: bool,
+    },
+    /// It died too often.
+    #[error("the daemon died {MOST} times within {} s; the mount is given up", WITHIN.as_secs())]
+    TooOften,
+    /// Processes or descriptors.
+    #[error("the keeper: {0}")]
+    System(#[from] io::Error),
+}
+
+/// So many times within so long a daemon is started again.
+const MOST: usize = 5;
+const WITHIN: Duration = Duration::from_secs(60);
+
+/// How long a daemon may take to end when it is told to; it gives what is under way
+/// three seconds, and a replica that hangs may keep one from starting.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+
+/// When daemons were started again.
+#[derive(Default)]
+struct Restarts(Vec<Instant>);
+
+impl Restarts {
+    /// Whether to start another one `now`.
+    fn allow(&mut self, now: Instant) -> bool {
+        self.0.retain(|at| now.saturating_duration_since(*at) < WITHIN);
+        self.0.push(now);
+        self.0.len() <= MOST
+    }
+}
+
+/// What the keeper knows.
+struct Keeping {
+    program: PathBuf,
+    again: Again,
+    device: Option<OwnedFd>,
+    restarts: Restarts,
+}
+
+/// What came of a daemon.
+enum End {
+    /// It is unmounted.
+    Done,
+    /// It is dead.
+    Died,
+    /// It could not go on with the mount of the one before.
+    CannotGoOn,
+}
+
+/// Keeps the mount of the daemon that `again` starts; returns when it is unmounted.
+/// `ready` is called when it is mounted for the first time. SIGTERM and SIGINT
+/// unmount.
+///
+/// # Errors
+/// [`KeeperError`]; nothing is mounted any more then.
+pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
+    // Successors of its daemon are this process's children when that one has ended.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(io::Error::from)?;
+    let mut keeping =
+        Keeping { program: this_program(), again, device: None, restarts: Restarts::default() };
+    let signals = Signals::listen(keeping.again.mount_point.clone())?;
+    let mut ready = Some(ready);
+    loop {
+        let link = keeping.start()?;
+        signals.pass_on_to(link.again()?);
+        match keeping.hear(&link, &mut ready)? {
+            End::Done => return Ok(()),
+            End::Died => reap(),
+            // What was open is lost, but whatever is asked from now on need not be.
+            End::CannotGoOn if keeping.restarts.allow(Instant::now()) => {
+                keeping.give_up();
+                continue;
+            }
+            End::CannotGoOn => {}
+        }
+        if keeping.device.is_none() {
+            let why = "the daemon ended without a word; its log may say why".to_owned();
+            return Err(KeeperError::Failed { why, usage: false });
+        }
+        if !keeping.restarts.allow(Instant::now()) {
+            tracing::error!("the daemon dies again and again; the mount is given up");
+            keeping.give_up();
+            return Err(KeeperError::TooOften);
+        }
+        tracing::warn!("the daemon has died and is started again");
+    }
+}
+
+impl Keeping {
+    fn start(&self) -> io::Result<Link> {
+        let (link, theirs) = Link::pair()?;
+        let program = if self.program.exists() { self.program.clone() } else { this_program() };
+        let mut command = self.again.command(&program, "--kept");
+        // It is reaped with all others.
+        drop(command.stdin(Stdio::from(theirs)).spawn()?);
+        match &self.device {
+            Some(device) => link.say(&FromKeeper::GoOn, &[device.as_fd()])?,
+            None => link.say(&FromKeeper::Begin, &[])?,
+        }
+        Ok(link)
+    }
+
+    fn hear(&mut self, link: &Link, ready: &mut Option<impl FnOnce()>) -> Result<End, KeeperError> {
+        loop {
+            match link.hear(None) {
+                Ok((ToKeeper::Mounted, mut along)) => {
+                    self.device = along.pop();
+                    if let Some(ready) = ready.take() {
+                        ready();
+                    }
+                }
+                Ok((ToKeeper::Failed { why, .. }, _)) if self.device.is_some() => {
+                    tracing::error!(why, "the mount is made anew; what was open is lost");
+                    return Ok(End::CannotGoOn);
+                }
+                Ok((ToKeeper::Failed { why, usage }, _)) => {
+                    return Err(KeeperError::Failed { why, usage });
+                }
+                Ok((ToKeeper::Next { program, options, volume, mount_point }, _)) => {
+                    self.program = program;
+                    self.again = Again { options, volume, mount_point };
+                }
+                Ok((ToKeeper::Done, _)) => return Ok(End::Done),
+                Err(error) if is_gone(&error) => return Ok(End::Died),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Nobody serves the mount any more.
+    fn give_up(&mut self) {
+        if let Err(error) = detach(&self.again.mount_point, true) {
+            tracing::error!(%error, "the mount is left behind");
+        }
+        self.device = None;
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(error.kind(), K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe)
+}
+
+/// Lets go of processes that have ended.
+fn reap() {
+    use rustix::process::{WaitOptions, wait};
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// SIGTERM and SIGINT, for whoever is the daemon now.
+struct Signals(tokio::sync::watch::Sender<Option<std::sync::Arc<Link>>>);
+
+impl Signals {
+    fn listen(mount_point: PathBuf) -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (link, mut now) = tokio::sync::watch::channel(None::<std::sync::Arc<Link>>);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listen = move || {
+            runtime.block_on(async move {
+                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut child), Ok(mut hangup)) = (
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::interrupt()),
+                    signal(SignalKind::child()),
+                    signal(SignalKind::hangup()),
+                ) else {
+                    return;
+                };
+                loop {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                        _ = hangup.recv() => continue,
+                        _ = child.recv() => {
+                            reap();
+                            continue;
+                        }
+                    }
+                    let link = now.borrow_and_update().clone();
+                    if let Some(link) = link {
+                        let _ = link.say(&FromKeeper::End, &[]);
+                    }
+                    let mount_point = mount_point.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(ENDS_WITHIN).await;
+                        tracing::error!("the daemon does not end; the mount is given up");
+                        let _ = detach(&mount_point, true);
+                        std::process::exit(1);
+                    });
+                }
+            });
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
+        Ok(Self(link))
+    }
+
+    fn pass_on_to(&self, link: Link) {
+        let _ = self.0.send(Some(std::sync::Arc::new(link)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_started_again_so_often_and_no_oftener() {
+        let (mut restarts, now) = (Restarts::default(), Instant::now());
+        assert!((0..MOST).all(|_| restarts.allow(now)));
+        assert!(!restarts.allow(now));
+        assert!(restarts.allow(now + WITHIN));
+    }
+}

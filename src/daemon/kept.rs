@@ -1,0 +1,140 @@
+//! The daemon's side of its keeper ([`super::keeper`]).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::handover::{Again, this_program};
+use super::link::Link;
+use super::{Mount, service};
+
+/// What keepers say.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum FromKeeper {
+    /// Mount.
+    Begin,
+    /// Go on with the mount of the device that comes along: who served it is dead.
+    GoOn,
+    /// Unmount and end.
+    End,
+}
+
+/// What daemons say to them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum ToKeeper {
+    /// This is the device; it is mounted.
+    Mounted,
+    /// It could not be mounted.
+    Failed { why: String, usage: bool },
+    /// The mount is served by another program from now on, or with other arguments.
+    Next { program: PathBuf, options: Vec<OsString>, volume: PathBuf, mount_point: PathBuf },
+    /// It is unmounted, and nothing is to be started again.
+    Done,
+}
+
+/// The daemon's end.
+pub struct Keeper(Link);
+
+/// What a daemon is told to begin with.
+pub enum Task {
+    /// Mount.
+    Begin,
+    /// Go on with this device's mount.
+    GoOn(OwnedFd),
+}
+
+impl Keeper {
+    pub(super) fn at(link: Link) -> Self {
+        Self(link)
+    }
+
+    /// The keeper that started this process, and what it wants.
+    ///
+    /// # Errors
+    /// Where nobody says anything.
+    pub fn hear() -> io::Result<(Self, Task)> {
+        let link = Link::stdin()?;
+        let task = match link.hear(None)? {
+            (FromKeeper::GoOn, mut along) => match along.pop() {
+                Some(device) => Task::GoOn(device),
+                None => return Err(io::Error::other("no device came along")),
+            },
+            (FromKeeper::Begin | FromKeeper::End, _) => Task::Begin,
+        };
+        Ok((Self(link), task))
+    }
+
+    pub(super) fn end(&self) -> BorrowedFd<'_> {
+        self.0.end()
+    }
+
+    fn say(&self, message: &ToKeeper, along: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.0.say(message, along) {
+            tracing::warn!(%error, "the keeper does not listen; if this daemon is killed, the mount is lost");
+        }
+    }
+
+    pub(super) fn mounted(&self, device: BorrowedFd<'_>) {
+        self.say(&ToKeeper::Mounted, &[device]);
+    }
+
+    pub(super) fn done(&self) {
+        self.say(&ToKeeper::Done, &[]);
+    }
+
+    /// It could not be mounted.
+    pub fn failed(&self, why: String, usage: bool) {
+        self.say(&ToKeeper::Failed { why, usage }, &[]);
+    }
+
+    pub(super) fn next(&self, again: &Again) {
+        let program = this_program();
+        let Again { options, volume, mount_point } = again.clone();
+        self.say(&ToKeeper::Next { program, options, volume, mount_point }, &[]);
+    }
+
+    /// Calls `end` when the keeper says so.
+    ///
+    /// # Errors
+    /// Where there are no threads or descriptors.
+    pub fn listen(&self, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let link = self.0.again()?;
+        let listen = move || {
+            loop {
+                match link.hear(None) {
+                    Ok((FromKeeper::End, _)) => return end(),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the keeper is gone");
+                        return;
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(listen).map(drop)
+    }
+}
+
+impl Mount {
+    /// The mount answers: tells whoever waits for it. `keeper` keeps it, if there is
+    /// one, and `again` starts this program once more for it.
+    pub fn is_ready(&mut self, keeper: Option<Keeper>, again: Again) {
+        self.keeper = keeper.or(self.keeper.take());
+        if let Some(keeper) = &self.keeper {
+            if let Some(session) = &*self.session.lock() {
+                keeper.mounted(session.device());
+            }
+            keeper.next(&again);
+        }
+        self.again = Some(again);
+        service::ready();
+    }
+
+    /// Who keeps it.
+    pub fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+}

@@ -1,0 +1,44 @@
+//! Watching the mount table for replicas whose mount goes.
+//!
+//! What a replica has open stays good when somebody detaches its mount, so nothing
+//! fails that could tell. The kernel says that the table has changed; whose mount is
+//! not in it any more is absent, until its place shows the same mount again
+//! ([`crate::backend::Backend::prove`]).
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::backend::Replica;
+use crate::read::Reader;
+use crate::volume::ReplicaMap;
+use crate::volume::mounts::MountTable;
+
+/// Tells `reader` of replicas whose mount has gone; never returns while the table
+/// can be watched.
+pub(super) async fn watch_mounts(reader: Arc<Reader>, replicas: ReplicaMap<Arc<Replica>>) {
+    if let Err(error) = watch(&reader, &replicas).await {
+        tracing::warn!(%error, "the mount table is not watched");
+    }
+}
+
+async fn watch(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io::Result<()> {
+    // That it has changed is a priority event of an open mountinfo (proc(5)).
+    let table = OwnedFd::from(File::open("/proc/self/mountinfo")?);
+    // SAFETY: the descriptor is this one's own, and nobody closes or replaces it
+    // before the registration ends.
+    let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
+    loop {
+        let now = MountTable::read()?;
+        for (id, replica) in replicas.iter() {
+            if replica.mount_id().is_some_and(|mount| now.by_id(mount).is_none()) {
+                reader.gone(id);
+            }
+        }
+        table.ready(Interest::PRIORITY).await?.clear_ready();
+    }
+}

@@ -1,0 +1,59 @@
+//! What a call is about.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::placement::affinity::Pin;
+use crate::volume::ReplicaId;
+
+/// What a call is about, as far as it matters who is asked.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fs) struct Spot {
+    /// The same for all calls about one path.
+    pub(super) affinity: u64,
+    /// The rule that pins it.
+    pub(super) pin: Option<Pin>,
+    /// The one replica that knows.
+    pub(super) only: Option<ReplicaId>,
+    /// The one that knows best.
+    pub(super) first: Option<ReplicaId>,
+    /// Whether the object is known to be there: that it is not is to be said by two.
+    pub(super) known: bool,
+    /// When an application asked, where that was before this call.
+    pub(super) since: Option<Instant>,
+}
+
+impl Spot {
+    /// A call about `path`, which `pin` pins.
+    pub(in crate::fs) fn new(path: &Path, pin: Option<Pin>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        path.as_os_str().hash(&mut hasher);
+        Self { affinity: hasher.finish(), pin, only: None, first: None, known: false, since: None }
+    }
+
+    /// The same call, whose deadline counts from `since`.
+    pub(in crate::fs) fn since(self, since: Instant) -> Self {
+        Self { since: Some(since), ..self }
+    }
+
+    /// The same call, which `replica` alone knows about.
+    pub(in crate::fs) fn only(self, replica: ReplicaId) -> Self {
+        Self { only: Some(replica), ..self }
+    }
+
+    /// The same call, about what is known to be there.
+    pub(in crate::fs) fn known(self) -> Self {
+        Self { known: true, ..self }
+    }
+
+    /// Whether one replica alone knows.
+    pub(in crate::fs) fn is_only(self) -> bool {
+        self.only.is_some()
+    }
+
+    /// The same call, which `replica` is asked before all others.
+    pub(in crate::fs) fn first(self, replica: ReplicaId) -> Self {
+        Self { first: Some(replica), ..self }
+    }
+}

@@ -1,0 +1,161 @@
+//! What this process may do that others may not: Linux's capabilities.
+//!
+//! A daemon that root starts may do everything, and needs little of it. Before it
+//! starts its first thread it gives up for good what its volume does not need
+//! ([`keep_only`]). What it needs for single calls it keeps without making use of
+//! it: a thread takes it up for that one call ([`raise`]), so that a mistake
+//! anywhere else meets the same refusal as an ordinary user's.
+//!
+//! *Invariants:*
+//! - Capabilities are each thread's own, and a new thread has those of who started
+//!   it. So they are given up while there is one thread, and nobody starts one
+//!   with something raised.
+//! - What was raised is lowered again by the same thread.
+
+use std::io;
+use std::marker::PhantomData;
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+
+/// A set of capabilities.
+pub type Capabilities = CapabilitySet;
+
+/// For mount(2) and umount2(2), to lend the kernel a file, and for extended
+/// attributes of the `trusted` and `security` name spaces.
+pub const ADMIN: Capabilities = CapabilitySet::SYS_ADMIN;
+
+/// For pipes that are larger, or more, than an ordinary user's may be.
+pub const PIPES: Capabilities = CapabilitySet::SYS_RESOURCE.union(CapabilitySet::SYS_ADMIN);
+
+/// For the supplementary groups of callers where `/proc` is mounted with `hidepid`.
+pub const LOOK: Capabilities = CapabilitySet::SYS_PTRACE;
+
+/// For the attribute that gives a program capabilities.
+pub const FILE_CAPS: Capabilities = CapabilitySet::SETFCAP;
+
+/// What a process keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// In use all the time.
+    pub used: Capabilities,
+    /// Taken up for single calls.
+    pub raised: Capabilities,
+    /// What programs that it runs as root may have besides.
+    pub programs: Capabilities,
+    /// Whether such programs may become more than what starts them: set-id programs.
+    pub set_id_programs: bool,
+}
+
+/// Gives up everything but `kept`, of what there is, in the calling thread and
+/// those that it starts from now on. A process of root writes no core dump either:
+/// there are other users' data in it.
+///
+/// # Errors
+/// What the kernel refuses it with.
+pub fn keep_only(kept: &Kept) -> io::Result<()> {
+    let now = capabilities(None)?;
+    let permitted = now.permitted & (kept.used | kept.raised);
+    bound(permitted | kept.programs)?;
+    // Old kernels have none.
+    let _ = clear_ambient_capability_set();
+    set_capabilities(
+        None,
+        CapabilitySets {
+            effective: permitted & kept.used,
+            permitted,
+            inheritable: CapabilitySet::empty(),
+        },
+    )?;
+    // An ordinary user needs a set-id program to unmount.
+    if rustix::process::geteuid().is_root() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+        if !kept.set_id_programs {
+            set_no_new_privs(true)?;
+        }
+    }
+    Ok(())
+}
+
+/// Programs that root runs have what is in the bounding set.
+fn bound(most: Capabilities) -> io::Result<()> {
+    for capability in Capabilities::all().iter().filter(|one| !most.contains(*one)) {
+        // EINVAL is of one that this kernel does not know.
+        if !capability_is_in_bounding_set(capability).unwrap_or(false) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            // An ordinary user cannot, and need not: he has none to hand on.
+            Err(Errno::PERM) => return Ok(()),
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// Capabilities that the calling thread has taken up; it puts them down when this
+/// is dropped.
+#[derive(Debug)]
+#[must_use = "they are put down at once"]
+pub struct Raised {
+    added: Capabilities,
+    /// Another thread has its own.
+    _here: PhantomData<*const ()>,
+}
+
+/// Takes up `wanted`, as far as the process has kept it. Without it the call that
+/// follows is refused, as any user's would be.
+pub fn raise(wanted: Capabilities) -> Raised {
+    let mut added = Capabilities::empty();
+    if let Ok(now) = capabilities(None) {
+        let more = (wanted & now.permitted).difference(now.effective);
+        let sets = CapabilitySets { effective: now.effective | more, ..now };
+        if !more.is_empty() && set_capabilities(None, sets).is_ok() {
+            added = more;
+        }
+    }
+    Raised { added, _here: PhantomData }
+}
+
+impl Drop for Raised {
+    fn drop(&mut self) {
+        if self.added.is_empty() {
+            return;
+        }
+        let lowered = capabilities(None).and_then(|now| {
+            let effective = now.effective.difference(self.added);
+            set_capabilities(None, CapabilitySets { effective, ..now })
+        });
+        if let Err(error) = lowered {
+            // Fewer capabilities are never refused.
+            tracing::error!(%error, "a capability stays raised");
+        }
+    }
+}
+
+/// Whether the calling thread can become other users for its calls on file systems.
+pub fn may_be_others() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    capabilities(None).is_ok_and(|now| now.effective.contains(needed))
+}
+
+/// What `/proc` says of a thread in `status`; as root's daemon also where others
+/// are not shown there.
+///
+/// # Errors
+/// Where there is no such thread, or this process must not see it.
+pub fn status_of(thread: u32) -> io::Result<String> {
+    let path = format!("/proc/{thread}/status");
+    match std::fs::read_to_string(&path) {
+        Ok(status) => Ok(status),
+        Err(_) => {
+            let _raised = raise(LOOK);
+            std::fs::read_to_string(&path)
+        }
+    }
+}

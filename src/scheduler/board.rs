@@ -1,0 +1,283 @@
+//! The health of all replicas together: whom to ask, whom to have prove itself.
+//!
+//! [`super::health`] says what follows from what happens to one replica. Here is
+//! what takes several: the last one is never ejected, and one is slow only in
+//! comparison with the others.
+//!
+//! Pure: proofs are asked for by whoever owns this, who looks at
+//! [`HealthBoard::to_prove`] now and then and reports by [`HealthBoard::proved`].
+
+use std::time::{Duration, Instant};
+
+use super::health::{
+    Change, Health, HealthReading, HealthState, Proof, QUICK_ENOUGH, Reason, SLOW,
+};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// A replica is slow when it has been so for this long. Longer than a server takes
+/// to collect garbage, or a disk to spin up.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
+/// All replicas' health.
+#[derive(Clone, Debug)]
+pub struct HealthBoard {
+    health: ReplicaMap<Health>,
+    /// Since when each is slow.
+    slow_since: ReplicaMap<Option<Instant>>,
+    names: ReplicaMap<String>,
+    /// Whether one that was ejected has to prove itself before it is asked again.
+    proofs: bool,
+}
+
+impl HealthBoard {
+    /// Replicas of these names, all healthy. Without `proofs` time alone ends an
+    /// ejection.
+    pub fn new(names: ReplicaMap<String>, proofs: bool, now: Instant) -> Self {
+        Self {
+            health: names.map(|_, _| Health::new(now)),
+            slow_since: names.map(|_, _| None),
+            names,
+            proofs,
+        }
+    }
+
+    /// A replica's state as of the last event.
+    pub fn state(&self, id: ReplicaId) -> HealthState {
+        self.health[id].state()
+    }
+
+    /// How a replica is.
+    pub fn reading(&self, id: ReplicaId, now: Instant) -> HealthReading {
+        self.health[id].reading(now)
+    }
+
+    /// Replicas that may be asked; all of them where none should be.
+    pub fn usable(&mut self, now: Instant) -> ReplicaSet {
+        if !self.proofs {
+            for id in self.to_prove(now).iter() {
+                self.proved(id, Proof::Same, now);
+            }
+        }
+        for id in self.suspect().iter() {
+            let change = self.health[id].elapsed(now);
+            self.note(id, change);
+        }
+        let usable = self.set(Health::is_usable);
+        if usable.is_empty() { self.health.all() } else { usable }
+    }
+
+    /// Whether a replica was ejected after `at`.
+    pub fn was_ejected_since(&self, id: ReplicaId, at: Instant) -> bool {
+        self.health[id].was_ejected_since(at)
+    }
+
+    /// Whether nobody is ejected, absent, or probed.
+    pub fn all_are_in(&self) -> bool {
+        self.health.iter().all(|(_, health)| health.is_in())
+    }
+
+    /// Replicas that are watched.
+    pub fn suspect(&self) -> ReplicaSet {
+        self.set(|health| health.state() == HealthState::Suspect)
+    }
+
+    /// Replicas that are to prove that they are the mounts that they were; each is
+    /// named once, until its proof has come.
+    pub fn to_prove(&mut self, now: Instant) -> ReplicaSet {
+        let mut wanted = ReplicaSet::EMPTY;
+        for (id, health) in self.health.iter_mut() {
+            if health.wants_proof(now) {
+                wanted = wanted.with(id);
+            }
+        }
+        wanted
+    }
+
+    /// What came of a proof.
+    pub fn proved(&mut self, id: ReplicaId, proof: Proof, now: Instant) {
+        let change = self.health[id].proved(proof, now);
+        self.note(id, change);
+    }
+
+    /// It delivered something that says nothing about its speed.
+    pub fn delivered(&mut self, id: ReplicaId, now: Instant) {
+        if !self.health[id].is_to_show_its_speed() {
+            let change = self.health[id].delivered(now);
+            self.note(id, change);
+        }
+    }
+
+    /// It delivered so many bytes a second, where the best may deliver `best`.
+    pub fn delivered_at(&mut self, id: ReplicaId, rate: f64, best: f64, now: Instant) {
+        let is_slow = self.health[id].is_to_show_its_speed() && rate < QUICK_ENOUGH * best;
+        let change = match is_slow {
+            true => self.health[id].eject(Reason::Slow, false, now),
+            false => self.health[id].delivered(now),
+        };
+        self.note(id, change);
+    }
+
+    /// Something failed by its fault.
+    pub fn failed(&mut self, id: ReplicaId, now: Instant) {
+        let is_last = self.is_last(id);
+        let change = self.health[id].failed(is_last, now);
+        self.note(id, change);
+    }
+
+    /// Something takes longer than it should.
+    pub fn late(&mut self, id: ReplicaId, now: Instant) {
+        let change = self.health[id].late(now);
+        self.note(id, change);
+    }
+
+    /// It is not to be asked any more, for `reason`, where somebody else is left.
+    pub fn eject(&mut self, id: ReplicaId, reason: Reason, now: Instant) {
+        let is_last = self.is_last(id);
+        let change = self.health[id].eject(reason, is_last, now);
+        self.note(id, change);
+    }
+
+    /// Its mount has gone.
+    pub fn gone(&mut self, id: ReplicaId, now: Instant) {
+        let change = self.health[id].gone(now);
+        self.note(id, change);
+    }
+
+    /// Compares how fast each delivers, bytes a second, where that is known and not
+    /// old; call it every few dozen milliseconds while anything is in flight.
+    pub fn compare(&mut self, rates: &ReplicaMap<Option<f64>>, now: Instant) {
+        let usable = self.set(Health::is_usable);
+        let best = |but: ReplicaId| {
+            let others = usable.iter().filter(|id| *id != but);
+            others.filter_map(|id| rates[id]).fold(0.0, f64::max)
+        };
+        for id in usable.iter() {
+            let is_slow = rates[id].is_some_and(|rate| rate < SLOW * best(id));
+            let since = match is_slow {
+                true => *self.slow_since[id].get_or_insert(now),
+                false => {
+                    self.slow_since[id] = None;
+                    continue;
+                }
+            };
+            if self.health[id].is_in() && now.saturating_duration_since(since) >= SLOW_FOR {
+                self.slow_since[id] = None;
+                self.eject(id, Reason::Slow, now);
+            }
+        }
+    }
+
+    fn is_last(&self, id: ReplicaId) -> bool {
+        let others = self.set(Health::is_in).minus(ReplicaSet::EMPTY.with(id));
+        others.is_empty()
+    }
+
+    fn set(&self, of: impl Fn(&Health) -> bool) -> ReplicaSet {
+        let mut set = ReplicaSet::EMPTY;
+        for (id, health) in self.health.iter() {
+            if of(health) {
+                set = set.with(id);
+            }
+        }
+        set
+    }
+
+    fn note(&self, id: ReplicaId, change: Option<Change>) {
+        use HealthState::{Absent, Ejected, Healthy, Suspect};
+        let Some(Change { from, to, reason }) = change else { return };
+        let replica = &self.names[id];
+        match (from, to) {
+            (_, Ejected | Absent) => {
+                tracing::warn!(%replica, ?from, ?to, ?reason, "health changed");
+            }
+            (Healthy, Suspect) | (Suspect, Healthy) => {
+                tracing::debug!(%replica, ?from, ?to, ?reason, "health changed");
+            }
+            _ => tracing::info!(%replica, ?from, ?to, ?reason, "health changed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> (HealthBoard, Instant) {
+        let now = Instant::now();
+        let names = ["r1", "r2", "r3"].map(str::to_owned).into_iter().collect();
+        (HealthBoard::new(names, true, now), now)
+    }
+
+    fn id(index: usize) -> ReplicaId {
+        ReplicaId::new(index)
+    }
+
+    #[test]
+    fn whatever_happens_one_is_left() {
+        let (mut board, now) = board();
+        for replica in [0, 1, 2, 0, 1, 2] {
+            for _ in 0..5 {
+                board.failed(id(replica), now);
+            }
+            board.eject(id(replica), Reason::Stalled, now);
+            assert!(!board.set(Health::is_in).is_empty());
+        }
+        assert_eq!(board.state(id(2)), HealthState::Suspect);
+    }
+
+    #[test]
+    fn all_are_asked_where_all_have_gone() {
+        let (mut board, now) = board();
+        for replica in 0..3 {
+            board.gone(id(replica), now);
+        }
+        assert_eq!(board.usable(now), board.health.all());
+    }
+
+    #[test]
+    fn one_that_is_a_hundred_times_slower_is_ejected_and_has_to_show_its_speed() {
+        let (mut board, now) = board();
+        let rates: ReplicaMap<_> = [Some(100.0), Some(1.0), Some(90.0)].into_iter().collect();
+        board.compare(&rates, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy, "not at once");
+        let now = now + SLOW_FOR;
+        board.compare(&rates, now);
+        assert_eq!(board.state(id(1)), HealthState::Ejected);
+        let now = now + super::super::health::SHORTEST;
+        assert_eq!(board.to_prove(now), ReplicaSet::EMPTY.with(id(1)));
+        board.proved(id(1), Proof::Same, now);
+        board.delivered(id(1), now);
+        assert_eq!(board.state(id(1)), HealthState::Probing, "a lookup shows no speed");
+        board.delivered_at(id(1), 1.0, 100.0, now);
+        assert_eq!(board.state(id(1)), HealthState::Ejected);
+        let now = now + super::super::health::LONGEST;
+        assert!(!board.to_prove(now).is_empty());
+        board.proved(id(1), Proof::Same, now);
+        board.delivered_at(id(1), 50.0, 100.0, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy);
+    }
+
+    #[test]
+    fn unlike_ones_and_one_slow_moment_are_left_alone() {
+        let (mut board, mut now) = board();
+        let unlike: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(10.0)].into_iter().collect();
+        let slow: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(1.0)].into_iter().collect();
+        for round in 0..100 {
+            board.compare(if round % 3 == 0 { &slow } else { &unlike }, now);
+            now += SLOW_FOR / 2;
+        }
+        assert_eq!(board.usable(now), board.health.all());
+        assert_eq!(board.state(id(2)), HealthState::Healthy);
+    }
+
+    #[test]
+    fn without_proofs_time_alone_ends_an_ejection() {
+        let now = Instant::now();
+        let names = ["r1", "r2"].map(str::to_owned).into_iter().collect();
+        let mut board = HealthBoard::new(names, false, now);
+        board.eject(id(0), Reason::Stalled, now);
+        assert!(!board.usable(now).contains(id(0)));
+        assert!(board.usable(now + super::super::health::SHORTEST).contains(id(0)));
+        assert_eq!(board.state(id(0)), HealthState::Probing);
+    }
+}

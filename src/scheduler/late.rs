@@ -1,0 +1,106 @@
+//! What takes too long: segments that go to a second replica, and replicas that
+//! are not asked any more.
+
+use std::time::Instant;
+
+use super::health::Reason;
+use super::hedge::{self, Watch};
+use super::pace::Locality;
+use super::{Late, Scheduler};
+use crate::volume::{ReplicaId, ReplicaSet};
+
+impl<T: Clone> Scheduler<T> {
+    /// What is late and may be asked of another replica as well; each attempt
+    /// once. Call it every few dozen milliseconds while anything is in flight.
+    /// What somebody waits for, as `is_awaited` says, may be so sooner.
+    pub fn late(&mut self, now: Instant, is_awaited: impl Fn(&T) -> bool, out: &mut Vec<Late<T>>) {
+        let mut stalled = ReplicaSet::EMPTY;
+        let mut passed = ReplicaSet::EMPTY;
+        let mut slow = ReplicaSet::EMPTY;
+        let mut only_holders = ReplicaSet::EMPTY;
+        self.stuck = ReplicaSet::EMPTY;
+        let suspect = self.health.suspect();
+        for attempt in self.attempts.values_mut() {
+            let age = now.saturating_duration_since(attempt.sent.at);
+            let expired = age >= self.policy.attempt_deadline;
+            if !attempt.has_copies {
+                only_holders = only_holders.with(attempt.replica);
+            }
+            let watch = Watch {
+                patience: self.lateness[attempt.replica].patience(),
+                is_suspect: suspect.contains(attempt.replica),
+            };
+            let late = expired || hedge::is_late(age, attempt.expected);
+            let soon = !late
+                && !attempt.copies.is_empty()
+                && !attempt.is_hedge
+                && !attempt.hedged
+                && hedge::is_late_for_a_reader(age, attempt.expected, watch)
+                && is_awaited(&attempt.item);
+            let raced = attempt.race_after.is_some_and(|after| age >= after);
+            if !late && !soon && !raced {
+                continue;
+            }
+            let delivered_since = |id: ReplicaId| {
+                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.sent.at)
+            };
+            if expired && !delivered_since(attempt.replica) {
+                self.stuck = self.stuck.with(attempt.replica);
+            }
+            let silent =
+                !delivered_since(attempt.replica) && attempt.others.iter().any(delivered_since);
+            // Where the replica's node does not hold the segment, the one that
+            // does may be to blame. A deadline counts once; silence for as long
+            // as it lasts.
+            if late && attempt.sent.locality == Locality::Local {
+                slow = slow.with(attempt.replica);
+                if expired && !attempt.hedged && !attempt.is_hedge {
+                    passed = passed.with(attempt.replica);
+                } else if silent {
+                    stalled = stalled.with(attempt.replica);
+                }
+            }
+            if attempt.hedged || attempt.others.is_empty() {
+                continue;
+            }
+            // What made two replicas late may be what is behind both; a third
+            // would make it worse. But nobody waits for two that hang.
+            let bytes = attempt.sent.bytes;
+            let may = match (attempt.is_hedge, expired) {
+                _ if raced => true,
+                _ if soon => self.hedges.spend_spare(bytes),
+                (false, true) => true,
+                (false, false) if silent => self.hedges.overdraw(bytes),
+                // A replica that is slow and at work would get the same read
+                // twice, were there no other copy.
+                (false, false) => {
+                    (attempt.has_copies || !delivered_since(attempt.replica))
+                        && self.hedges.spend(bytes)
+                }
+                (true, true) => silent || attempt.has_copies,
+                (true, false) => false,
+            };
+            if !may {
+                continue;
+            }
+            attempt.hedged = true;
+            // A proxy may be no quicker than what is late.
+            let candidates = if soon { attempt.copies } else { attempt.others };
+            out.push(Late { item: attempt.item.clone(), replica: attempt.replica, candidates });
+        }
+        for replica in slow.iter() {
+            self.health.late(replica, now);
+        }
+        for replica in stalled.iter() {
+            self.health.eject(replica, Reason::Stalled, now);
+        }
+        for replica in passed.iter() {
+            self.health.eject(replica, Reason::Deadline, now);
+        }
+        // Of a disk that nobody else has a copy of the others would get no more.
+        let rates = self.estimates.map(|id, estimate| {
+            if only_holders.contains(id) { None } else { estimate.local_rate(now) }
+        });
+        self.health.compare(&rates, now);
+    }
+}

@@ -1,0 +1,38 @@
+//! Paths in JSON: text where they are UTF-8, else an array of their bytes. No two
+//! paths are written alike.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// For `#[serde(with)]`.
+///
+/// # Errors
+/// The serializer's.
+pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    match path.to_str() {
+        Some(text) => text.serialize(serializer),
+        None => path.as_os_str().as_bytes().serialize(serializer),
+    }
+}
+
+/// For `#[serde(with)]`.
+///
+/// # Errors
+/// Where it is neither text nor an array of bytes.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+    let path = match Written::deserialize(deserializer)? {
+        Written::Text(text) => OsString::from(text),
+        Written::Bytes(bytes) => OsString::from_vec(bytes),
+    };
+    Ok(PathBuf::from(path))
+}

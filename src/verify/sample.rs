@@ -1,0 +1,122 @@
+//! Which blocks of a file are compared. Pure.
+//!
+//! Chosen by a hash of the seed, the path and the block's number, so the same
+//! seed chooses the same blocks in whatever order files come, also after an
+//! interruption. Another seed looks at others.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use crate::config::units::Share;
+use crate::volume::ByteRange;
+
+/// The unit of comparison, bytes: one segment, one READ on the wire.
+pub const BLOCK: u64 = 1 << 20;
+
+/// How much of a file is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Coverage {
+    /// All of it.
+    Full,
+    /// This share of its blocks, and the first and the last one in any case.
+    Sample(Share),
+}
+
+impl std::fmt::Display for Coverage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Full => f.write_str("full"),
+            Self::Sample(share) => write!(f, "sample {share}"),
+        }
+    }
+}
+
+/// The blocks of one file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocks {
+    size: u64,
+    /// A block is chosen whose hash is below it; `None`: all are.
+    below: Option<u64>,
+    key: u64,
+}
+
+impl Blocks {
+    pub(super) fn of(path: &Path, size: u64, coverage: Coverage, seed: u64) -> Self {
+        let below = match coverage {
+            Coverage::Full => None,
+            Coverage::Sample(share) if share.0 >= 1.0 => None,
+            Coverage::Sample(share) => Some((share.0 * 2f64.powi(64)) as u64),
+        };
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&seed.to_le_bytes()).update(path.as_os_str().as_bytes());
+        let hash = *hasher.finalize().as_bytes();
+        let [a, b, c, d, e, f, g, h, ..] = hash;
+        Self { size, below, key: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.size.div_ceil(BLOCK)
+    }
+
+    /// The chosen ones from number `first` on.
+    pub(super) fn chosen(self, first: u64) -> impl Iterator<Item = u64> {
+        (first..self.count()).filter(move |block| self.is_chosen(*block))
+    }
+
+    fn is_chosen(&self, block: u64) -> bool {
+        let Some(below) = self.below else { return true };
+        block == 0 || block + 1 == self.count() || mix(self.key ^ mix(block)) < below
+    }
+
+    /// The bytes of block `block`.
+    pub(super) fn range(&self, block: u64) -> ByteRange {
+        let start = block * BLOCK;
+        ByteRange::new(start, (start + BLOCK).min(self.size))
+    }
+}
+
+/// splitmix64's output function.
+fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(path: &str, blocks: u64, share: f64, seed: u64) -> Vec<u64> {
+        let coverage = Coverage::Sample(Share(share));
+        Blocks::of(Path::new(path), blocks * BLOCK, coverage, seed).chosen(0).collect()
+    }
+
+    #[test]
+    fn a_share_of_the_blocks_with_the_first_and_the_last() {
+        for seed in 0..20 {
+            let some = chosen("a", 10_000, 0.01, seed);
+            assert!((60..=150).contains(&some.len()), "{}", some.len());
+            assert_eq!((some[0], *some.last().unwrap()), (0, 9_999));
+        }
+        assert_eq!(chosen("a", 10_000, 0.0, 1), [0, 9_999]);
+        assert_eq!(chosen("a", 100, 1.0, 1).len(), 100);
+        assert_eq!(chosen("a", 1, 0.0, 1), [0]);
+        assert!(chosen("a", 0, 0.5, 1).is_empty());
+    }
+
+    #[test]
+    fn the_seed_and_the_path_choose() {
+        assert_eq!(chosen("a", 10_000, 0.01, 1), chosen("a", 10_000, 0.01, 1));
+        assert_ne!(chosen("a", 10_000, 0.01, 1), chosen("a", 10_000, 0.01, 2));
+        assert_ne!(chosen("a", 10_000, 0.01, 1), chosen("b", 10_000, 0.01, 1));
+    }
+
+    #[test]
+    fn the_last_block_ends_with_the_file() {
+        let blocks = Blocks::of(Path::new("a"), BLOCK + 5, Coverage::Full, 0);
+        assert_eq!(blocks.count(), 2);
+        assert_eq!(blocks.range(1), ByteRange::new(BLOCK, BLOCK + 5));
+    }
+}

@@ -1,0 +1,135 @@
+//! The control socket and peers that mean no good.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::room::Room;
+
+fn socket(room: &Room) -> PathBuf {
+    let mut files = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|e| e == "sock")).unwrap()
+}
+
+/// Descriptors and threads of the daemon.
+fn held(room: &Room) -> [usize; 2] {
+    let pid = room.daemons()[0];
+    ["fd", "task"].map(|what| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count())
+}
+
+fn ask(socket: &Path, request: &[u8]) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let _ = stream.write_all(request);
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn peers_that_say_nothing_are_few_and_go() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    room.expect(&["status", "mnt"]);
+    let (socket, before) = (socket(&room), held(&room));
+    // There is room for others beside some.
+    let silent = |many: usize| (0..many).map(|_| UnixStream::connect(&socket).unwrap());
+    let few: Vec<_> = silent(40).collect();
+    room.expect(&["status", "mnt"]);
+    // However many there are, there are no more of them in the daemon.
+    let many: Vec<_> = silent(300).collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let now = held(&room);
+    assert!(now[0] < before[0] + 100 && now[1] < before[1] + 8, "{before:?}, then {now:?}");
+    drop(many);
+    // Who has said nothing for so long is told good-bye.
+    let mut first = few.into_iter().next().unwrap();
+    first.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(first.read(&mut [0]).unwrap(), 0);
+    room.eventually("they are gone", || held(&room)[0] <= before[0] + 2);
+    room.expect(&["status", "mnt"]);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn peers_that_never_end_or_never_read_are_cut_off() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let socket = socket(&room);
+    // No line ever ends: what is taken of it is bounded.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let block = [b'x'; 64 << 10];
+    let mut taken = 0;
+    while let Ok(written) = stream.write(&block) {
+        taken += written;
+        assert!(taken < 8 << 20, "it takes everything");
+    }
+    // One byte after the other, for ever: the time is bounded.
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    let started = Instant::now();
+    while stream.write_all(b" ").is_ok() {
+        assert!(started.elapsed() < Duration::from_secs(20), "it listens for ever");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    // Questions whose answers nobody reads.
+    let before = held(&room);
+    let unread: Vec<_> = (0..50)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&socket).unwrap();
+            stream.write_all(b"{\"ask\":\"status\"}\n").unwrap();
+            stream
+        })
+        .collect();
+    room.expect(&["status", "mnt"]);
+    room.eventually("their answers are given up", || held(&room)[0] <= before[0] + 2);
+    drop(unread);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn nobody_else_may_ask_even_where_the_socket_is_open() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: becoming another user needs root");
+        return;
+    }
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let socket = socket(&room);
+    for (path, mode) in [(room.path(""), 0o755), (room.path("run"), 0o755), (socket, 0o666)] {
+        fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let mut other = room.fanfs(&["status", "mnt"]);
+    let other = other.uid(4321).gid(4321).output().unwrap();
+    assert_eq!(other.status.code(), Some(1), "{}", String::from_utf8_lossy(&other.stdout));
+    room.expect(&["status", "mnt"]);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn no_question_leads_out_of_the_volume() {
+    let room = Room::new();
+    fs::write(room.path("other/secret"), vec![1; 9 << 20]).unwrap();
+    std::os::unix::fs::symlink("../other", room.path("tree/out")).unwrap();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let socket = socket(&room);
+    let ways = ["../other/secret", "a/../../other/secret", "/etc/passwd", "out/secret", "./hello"];
+    for path in ways.iter().copied().chain(["out", "", "/", "hello/..", "hello/x"]) {
+        let request = serde_json::json!({"ask": "explain", "path": path}).to_string() + "\n";
+        let answer = ask(&socket, request.as_bytes());
+        let said: serde_json::Value = serde_json::from_str(&answer).unwrap();
+        let error = said["error"].as_str();
+        assert!(error.is_some_and(|error| error.lines().count() == 1), "{path}: {answer}");
+    }
+    let request = "{\"ask\":\"explain\",\"path\":\"hello\"}\n";
+    assert!(!ask(&socket, request.as_bytes()).contains("\"error\""));
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}

@@ -1,0 +1,209 @@
+//! No way out of a replica: somebody who may change the replica's tree changes it all
+//! the while, so that paths which led inside lead outside.
+//!
+//! The links that he plants lead out of the replica, and nowhere as the mount's users
+//! see them: what they then get from outside, the daemon gave them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+use crate::room::Room;
+
+/// How long paths are changed under who uses them.
+const RACE: Duration = Duration::from_millis(1500);
+
+const INSIDE: &str = "inside, as everything should be\n";
+const OUTSIDE: &str = "outside, and nobody's business\n";
+
+/// A replica beside what it must not lead to; from the mount point, which is less deep,
+/// the same links lead nowhere.
+fn room(write: bool, more: &str) -> (Room, PathBuf) {
+    let room = Room::new();
+    let (tree, outside) = (room.path("tree/replica"), room.path("tree/outside"));
+    fs::create_dir_all(tree.join("dir")).unwrap();
+    fs::create_dir(&outside).unwrap();
+    for name in ["file", "large"] {
+        let times = if name == "large" { 40_000 } else { 1 };
+        fs::write(tree.join("dir").join(name), INSIDE.repeat(times)).unwrap();
+        fs::write(outside.join(name), OUTSIDE.repeat(times)).unwrap();
+    }
+    fs::write(outside.join("known-only-outside"), "").unwrap();
+    symlink("../outside", tree.join("dir-link")).unwrap();
+    fs::write(tree.join("file"), INSIDE).unwrap();
+    symlink("../outside/file", tree.join("file-link")).unwrap();
+    symlink("replica", room.path("tree/again")).unwrap();
+    let access = if write { "rw" } else { "ro" };
+    let replica = |name: &str| {
+        let path = room.path("tree").join(name);
+        format!("[[replica]]\npath = \"{}\"\nrequire_mount = false\n", path.display())
+    };
+    let text = format!(
+        "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"{access}\"\n{}{}{more}",
+        replica("replica"),
+        replica("again")
+    );
+    fs::write(room.path("v.toml"), text).unwrap();
+    let mnt = room.path("mnt");
+    (room, mnt)
+}
+
+fn mount(room: &Room) {
+    room.expect(&["mount", "v.toml", "mnt"]);
+}
+
+fn unmount(room: &Room) {
+    room.expect(&["umount", "mnt"]);
+}
+
+/// Changes what `dir` and `file` are, all the while.
+fn swap(tree: &Path, over: &AtomicBool) -> usize {
+    let mut swapped = 0;
+    while !over.load(Ordering::Relaxed) {
+        for (one, other) in [("dir", "dir-link"), ("file", "file-link")] {
+            let (one, other) = (tree.join(one), tree.join(other));
+            renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).unwrap();
+        }
+        swapped += 1;
+        if swapped % 16 == 0 {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+    }
+    swapped
+}
+
+/// Has `uses` try while paths change; returns how often what they tried was done.
+fn race(room: &Room, uses: &[&(dyn Fn() -> bool + Sync)]) -> Vec<usize> {
+    let (over, tree) = (AtomicBool::new(false), room.path("tree/replica"));
+    let done: Vec<_> = uses.iter().map(|_| AtomicUsize::new(0)).collect();
+    std::thread::scope(|scope| {
+        let swapping = scope.spawn(|| swap(&tree, &over));
+        let using: Vec<_> = uses
+            .iter()
+            .zip(&done)
+            .map(|(attempt, done)| {
+                let over = &over;
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        done.fetch_add(usize::from(attempt()), Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let until = Instant::now() + RACE;
+        while Instant::now() < until && !using.iter().any(|user| user.is_finished()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        over.store(true, Ordering::Relaxed);
+        for user in using {
+            user.join().unwrap();
+        }
+        assert!(swapping.join().unwrap() > 1000);
+    });
+    done.into_iter().map(AtomicUsize::into_inner).collect()
+}
+
+/// Reads it whole; whether that was possible. What was read is from inside.
+fn reads(path: &Path) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let mut bytes = Vec::new();
+    if file.read_to_end(&mut bytes).is_err() {
+        return false;
+    }
+    let inside = bytes.chunks(INSIDE.len()).all(|line| INSIDE.as_bytes().starts_with(line));
+    assert!(inside, "{}: {}", path.display(), String::from_utf8_lossy(&bytes[..40]));
+    true
+}
+
+fn lists(path: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(path) else { return false };
+    let Ok(names) = entries
+        .map(|entry| Ok(entry?.file_name()))
+        .collect::<Result<BTreeSet<OsString>, std::io::Error>>()
+    else {
+        return false;
+    };
+    assert!(!names.contains(std::ffi::OsStr::new("known-only-outside")), "{names:?}");
+    true
+}
+
+fn reading(more: &str) {
+    let (room, mnt) = room(false, more);
+    mount(&room);
+    let kept = File::open(mnt.join("dir/large")).unwrap();
+    let [in_dir, large, file, dir] = ["dir/file", "dir/large", "file", "dir"].map(|p| mnt.join(p));
+    let counts = race(
+        &room,
+        &[
+            &|| reads(&in_dir),
+            &|| reads(&large),
+            &|| reads(&file),
+            &|| lists(&dir),
+            &|| fs::metadata(dir.join("known-only-outside")).map(|_| panic!("seen")).is_ok(),
+            &|| {
+                // What is open is what was opened, or has gone.
+                let mut bytes = vec![0; INSIDE.len()];
+                let read = kept.read_exact_at(&mut bytes, 0).is_ok();
+                assert!(!read || bytes == INSIDE.as_bytes());
+                read
+            },
+        ],
+    );
+    println!("{counts:?}");
+    assert!(counts[0] > 20 && counts[2] > 20 && counts[3] > 20, "hardly anything was done");
+    drop(kept);
+    unmount(&room);
+}
+
+#[test]
+fn who_reads_never_gets_outside() {
+    reading("[fuse]\nattribute_ttl = \"0s\"\n");
+}
+
+#[test]
+fn who_reads_past_the_daemon_never_gets_outside() {
+    reading("[read]\npassthrough = \"whole-file\"\n[fuse]\nattribute_ttl = \"0s\"\n");
+}
+
+#[test]
+fn who_writes_never_gets_outside() {
+    let (room, mnt) = room(true, "[fuse]\nattribute_ttl = \"0s\"\n");
+    mount(&room);
+    let before = listing(&room.path("tree/outside"));
+    let [new, deep, file, link] = ["dir/new", "dir/deep", "dir/file", "dir/l"].map(|p| mnt.join(p));
+    let counts = race(
+        &room,
+        &[
+            &|| fs::write(&new, INSIDE).is_ok(),
+            &|| fs::create_dir(&deep).is_ok() | fs::remove_dir(&deep).is_ok(),
+            &|| fs::OpenOptions::new().append(true).open(&file).is_ok(),
+            &|| symlink("x", &link).is_ok() | fs::remove_file(&link).is_ok(),
+            &|| fs::rename(&new, mnt.join("dir/newer")).is_ok(),
+            &|| {
+                let all = std::os::unix::fs::PermissionsExt::from_mode(0o666);
+                fs::set_permissions(&file, all).is_ok()
+            },
+        ],
+    );
+    println!("{counts:?}");
+    assert!(counts.iter().filter(|count| **count > 5).count() >= 4, "hardly anything was done");
+    assert_eq!(listing(&room.path("tree/outside")), before, "something was changed outside");
+    unmount(&room);
+}
+
+/// Names, contents and modes.
+fn listing(dir: &Path) -> BTreeSet<(OsString, Vec<u8>, u32)> {
+    let one = |entry: std::io::Result<fs::DirEntry>| {
+        let entry = entry.unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&entry.metadata().unwrap());
+        (entry.file_name(), fs::read(entry.path()).unwrap_or_default(), mode)
+    };
+    fs::read_dir(dir).unwrap().map(one).collect()
+}

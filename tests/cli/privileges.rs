@@ -1,0 +1,210 @@
+//! What a daemon may do, of what root may.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+
+use rustix::thread::CapabilitySet as Set;
+
+use crate::room::Room;
+
+/// What a thread may do: effective, permitted, bounding.
+type Sets = [Set; 3];
+
+/// The sets that are seen in any of the daemon's threads.
+pub(crate) fn of_all_threads(pid: i32) -> BTreeSet<[u64; 3]> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let sets = threads.filter_map(|thread| {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).ok()?;
+        let set = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            u64::from_str_radix(line.trim(), 16).unwrap()
+        };
+        Some(["CapEff:", "CapPrm:", "CapBnd:"].map(set))
+    });
+    sets.collect()
+}
+
+fn field(pid: i32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
+}
+
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root");
+    }
+    root
+}
+
+/// The daemon of `volume` has exactly this, in each of its threads, after reads,
+/// listings and whatever `work` does.
+fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work: impl FnOnce()) {
+    // Root may not have everything here.
+    let before = rustix::thread::capabilities(None).unwrap().permitted;
+    let mut args = vec!["mount", "v.toml", "mnt"];
+    args.extend(options);
+    room.expect(&args);
+    assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+    assert!(fs::read_dir(room.path("mnt")).unwrap().count() > 0);
+    work();
+    let pid = room.daemons()[0];
+    let sets = of_all_threads(pid);
+    // A thread that is another user for its call has nothing of what concerns files.
+    let of_files = Set::CHOWN
+        | Set::DAC_OVERRIDE
+        | Set::DAC_READ_SEARCH
+        | Set::FOWNER
+        | Set::FSETID
+        | Set::MKNOD;
+    let right = [used, permitted, programs].map(|set| (set & before).bits());
+    for found in &sets {
+        let as_other = [((used - of_files) & before).bits(), right[1], right[2]];
+        assert!(*found == right || *found == as_other, "{found:x?}, should be {right:x?}");
+    }
+    assert!(sets.contains(&right) && !sets.is_empty());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn who_only_reads_may_only_read() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    let kept = Set::DAC_READ_SEARCH | Set::SYS_ADMIN | Set::SYS_RESOURCE;
+    // Somebody's private file, in a private directory.
+    fs::create_dir(room.path("tree/private")).unwrap();
+    fs::write(room.path("tree/private/secret"), "secret").unwrap();
+    for path in ["tree/private/secret", "tree/private"] {
+        chown(room.path(path), Some(1234), Some(1234)).unwrap();
+    }
+    fs::set_permissions(room.path("tree/private"), PermissionsExt::from_mode(0o700)).unwrap();
+    fs::set_permissions(room.path("tree/private/secret"), PermissionsExt::from_mode(0o400))
+        .unwrap();
+    expect(&room, &[], [Set::DAC_READ_SEARCH, kept, kept], || {
+        assert_eq!(fs::read_to_string(room.path("mnt/private/secret")).unwrap(), "secret");
+        let pid = room.daemons()[0];
+        assert_eq!(field(pid, "NoNewPrivs:"), "1");
+        // Nobody but root may look into it, and it leaves no core dump.
+        assert_eq!(fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid(), 0);
+    });
+}
+
+#[test]
+fn who_lets_others_in_may_become_them() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let others = Set::SETUID | Set::SETGID;
+    let used = Set::DAC_READ_SEARCH | others;
+    let kept = used | Set::SYS_ADMIN | Set::SYS_RESOURCE | Set::SYS_PTRACE;
+    fs::write(room.path("tree/of-the-group"), "for the group").unwrap();
+    fs::set_permissions(room.path("tree/of-the-group"), PermissionsExt::from_mode(0o040)).unwrap();
+    chown(room.path("tree/of-the-group"), Some(0), Some(4321)).unwrap();
+    expect(&room, &["-o", "allow_other"], [used, kept, kept], || {
+        let read = |groups: &str| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=1234", "--regid=1234", groups, "cat"]);
+            command.arg(room.path("mnt/of-the-group")).output().unwrap()
+        };
+        assert_eq!(read("--groups=4321").stdout, b"for the group");
+        assert!(!read("--clear-groups").status.success());
+    });
+}
+
+#[test]
+fn who_writes_may_change_what_is_others() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    room.write_volume("v.toml", "");
+    let changes = Set::CHOWN | Set::DAC_OVERRIDE | Set::FOWNER | Set::FSETID | Set::MKNOD;
+    let used = Set::DAC_READ_SEARCH | changes;
+    let kept = used | Set::SYS_ADMIN | Set::SYS_RESOURCE | Set::SETFCAP;
+    expect(&room, &[], [used, kept, kept], || {
+        // A file of somebody's that is closed to all is root's all the same.
+        let file = room.path("mnt/file");
+        fs::write(&file, "1").unwrap();
+        chown(&file, Some(1234), Some(1234)).unwrap();
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o0)).unwrap();
+        use std::io::Write;
+        OpenOptions::new().append(true).open(&file).unwrap().write_all(b"2").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "12");
+        fs::set_permissions(&file, PermissionsExt::from_mode(0o6755)).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o6755);
+        use rustix::fs::{CWD, FileType, Mode, XattrFlags, getxattr, makedev, mknodat, setxattr};
+        let (kind, mode) = (FileType::CharacterDevice, Mode::from_raw_mode(0o600));
+        mknodat(CWD, room.path("mnt/null"), kind, mode, makedev(1, 3)).unwrap();
+        // Attributes that the kernel keeps for the privileged.
+        let capability: &[u8] = &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        for (name, value) in [("trusted.x", &b"y"[..]), ("security.capability", capability)] {
+            let on_disk = setxattr(room.path("tree/hello"), name, value, XattrFlags::empty());
+            if on_disk.is_err() {
+                eprintln!("skipped: no {name} on this file system");
+                continue;
+            }
+            setxattr(&file, name, value, XattrFlags::empty()).unwrap();
+            let mut got = [0; 64];
+            let length = getxattr(&file, name, &mut got[..]).unwrap();
+            assert_eq!(&got[..length], value, "{name}");
+            let mut list = vec![0u8; 4096];
+            let length = rustix::fs::listxattr(&file, &mut list[..]).unwrap();
+            assert!(String::from_utf8_lossy(&list[..length]).contains(name), "{name}");
+        }
+    });
+}
+
+#[test]
+fn passthrough_goes_on_without_privileges_in_use() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    room.volume("v.toml", "", "[read]\npassthrough = \"whole-file\"");
+    let kept = Set::DAC_READ_SEARCH | Set::SYS_ADMIN | Set::SYS_RESOURCE;
+    expect(&room, &[], [Set::DAC_READ_SEARCH, kept, kept], || {
+        for _ in 0..3 {
+            // Opened and given back, each time.
+            drop(File::open(room.path("mnt/hello")).unwrap());
+        }
+        let status = room.expect(&["status", "mnt", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        let obstacles = status["passthrough"]["obstacles"].to_string();
+        assert!(!obstacles.contains("CAP_SYS_ADMIN"), "{obstacles}");
+        let (opens, none) = (&status["passthrough"]["opens"], obstacles == "[]");
+        assert_eq!(opens.as_u64().unwrap() > 0, none, "{status}");
+    });
+}
+
+#[test]
+fn programs_that_say_where_chunks_are_may_become_others() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    fs::write(room.path("tree/large"), vec![1; 8 << 20]).unwrap();
+    let told = room.path("told");
+    let more = format!(
+        "[placement]\nprovider = \"exec\"\n\
+         command = [\"sh\", \"-c\", \"setpriv --reuid=1234 --regid=1234 --clear-groups id -u > {}\"]",
+        told.display()
+    );
+    room.volume("v.toml", "", &more);
+    let used = Set::DAC_READ_SEARCH | Set::KILL;
+    let kept = used | Set::SYS_ADMIN | Set::SYS_RESOURCE;
+    let programs = kept | Set::SETUID | Set::SETGID;
+    expect(&room, &[], [used, kept, programs], || {
+        fs::read(room.path("mnt/large")).unwrap();
+        let became = || fs::read_to_string(&told).is_ok_and(|text| text == "1234\n");
+        room.eventually("the program has become somebody", became);
+        assert_eq!(field(room.daemons()[0], "NoNewPrivs:"), "0");
+    });
+}

@@ -1,0 +1,104 @@
+//! The systemd unit, as far as it can be looked at without systemd running.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Exposure by `systemd-analyze security`, tenths, that the unit may have; without its
+/// sandbox it is 96.
+const MOST_EXPOSED: &str = "55";
+
+fn unit() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/fanfs@.service")
+}
+
+fn settings() -> Vec<(String, String)> {
+    let text = fs::read_to_string(unit()).unwrap();
+    let pairs = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        Some((key.to_owned(), value.to_owned()))
+    });
+    pairs.collect()
+}
+
+fn analyze(args: &[&str]) -> Option<Output> {
+    let output = Command::new("systemd-analyze").args(args).arg(unit()).output();
+    if output.is_err() {
+        assert!(std::env::var_os("CI").is_none(), "systemd-analyze is missing");
+        eprintln!("skipped: needs systemd-analyze");
+    }
+    output.ok()
+}
+
+#[test]
+fn systemd_understands_the_unit() {
+    let Some(output) = analyze(&["verify", "--man=no"]) else { return };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    // That fanfs is not installed here is no fault of the unit.
+    let faults = said.lines().filter(|line| !line.contains("/usr/bin/fanfs is not executable"));
+    let faults: Vec<_> = faults.filter(|line| line.contains("fanfs")).collect();
+    assert!(faults.is_empty(), "{said}");
+}
+
+#[test]
+fn the_unit_is_sandboxed() {
+    let threshold = format!("--threshold={MOST_EXPOSED}");
+    let Some(output) = analyze(&["security", "--offline=true", "--no-pager", &threshold]) else {
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", text.lines().last().unwrap_or_default());
+}
+
+#[test]
+fn the_units_mount_is_seen_by_all() {
+    // What gives a service a mount table of its own, and so hides what it mounts.
+    let hiding = [
+        "ProtectSystem",
+        "ProtectHome",
+        "PrivateTmp",
+        "PrivateDevices",
+        "PrivateMounts",
+        "PrivateUsers",
+        "ProtectKernelTunables",
+        "ProtectKernelModules",
+        "ProtectKernelLogs",
+        "ProtectControlGroups",
+        "ProtectProc",
+        "ProcSubset",
+        "ReadOnlyPaths",
+        "ReadWritePaths",
+        "InaccessiblePaths",
+        "ExecPaths",
+        "NoExecPaths",
+        "BindPaths",
+        "BindReadOnlyPaths",
+        "TemporaryFileSystem",
+        "RootDirectory",
+        "RootImage",
+        "MountFlags",
+        "DynamicUser",
+        "PrivateIPC",
+    ];
+    for (key, _) in settings() {
+        assert!(!hiding.contains(&&*key), "{key}= hides the mount");
+    }
+}
+
+#[test]
+fn the_unit_allows_what_daemons_need() {
+    let settings = settings();
+    let of = |key: &str| -> BTreeSet<String> {
+        let values = settings.iter().filter(|(name, _)| name == key);
+        values.flat_map(|(_, value)| value.split_whitespace().map(str::to_owned)).collect()
+    };
+    // `daemon::privileges`; tests/cli/privileges.rs shows that each is needed.
+    let needed = "CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL MKNOD SETFCAP SETGID \
+                  SETPCAP SETUID SYS_ADMIN SYS_PTRACE SYS_RESOURCE";
+    let needed = needed.split_whitespace().map(|name| format!("CAP_{name}")).collect();
+    assert_eq!(of("CapabilityBoundingSet"), needed);
+    assert!(of("DeviceAllow").contains("/dev/fuse"));
+    assert!(of("RestrictAddressFamilies").contains("AF_UNIX"));
+    assert!(of("SystemCallFilter").contains("@mount"));
+}

@@ -1,0 +1,21 @@
+//! What some tests want besides.
+
+use std::fs;
+
+use crate::room::Room;
+
+impl Room {
+    /// As [`Room::volume`], of a volume that can be written.
+    pub(crate) fn write_volume(&self, name: &str, more: &str) {
+        self.volume(name, "", more);
+        let text = fs::read_to_string(self.path(name)).unwrap();
+        fs::write(self.path(name), text.replace("mode =", "access = \"rw\"\nmode =")).unwrap();
+    }
+
+    /// What the daemons have logged.
+    pub(crate) fn log(&self) -> String {
+        let files = fs::read_dir(self.path("run")).unwrap().map(|entry| entry.unwrap().path());
+        let logs = files.filter(|path| path.extension().is_some_and(|e| e == "log"));
+        logs.map(|path| String::from_utf8_lossy(&fs::read(path).unwrap()).into_owned()).collect()
+    }
+}

@@ -1,0 +1,266 @@
+//! Replicas that are not asked for a while, and come back.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::scheduler::health::{HealthState, Reason};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+fn always(rig: &Rig, replica: usize, op: Op, fault: Fault) {
+    rig.scripts[replica].add(FaultRule::always(op, fault));
+}
+
+/// Reads all of `name` and looks whether it is `content`.
+fn read(rig: &Rig, name: &str, content: &[u8]) {
+    assert!(fs::read(rig.at(name)).unwrap() == content, "wrong bytes");
+}
+
+/// A directory that shows another one, until it is dropped.
+struct Bind(PathBuf);
+
+impl Bind {
+    fn new(of: &Path, at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        mount_bind(of, &at).unwrap();
+        Self(at)
+    }
+
+    fn detach(&self) {
+        unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        while unmount(&self.0, UnmountFlags::DETACH).is_ok() {}
+    }
+}
+
+#[test]
+fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let room = tree();
+    let content = bytes(8 * MIB, 31);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let second = Bind::new(&root(&room), room.path().join("copy1"));
+    let setup = Setup { copies: true, read: "cache = \"direct\"", ..Setup::default() };
+    let rig = mount(room, &setup);
+    read(&rig, "f", &content);
+    second.detach();
+    // What is left in its place looks as if it were a copy.
+    fs::write(second.0.join("f"), vec![7; content.len()]).unwrap();
+    let same = File::options().write(true).open(second.0.join("f")).unwrap();
+    same.set_modified(fs::metadata(rig.source(0, "f")).unwrap().modified().unwrap()).unwrap();
+    let status =
+        rig.eventually("it is absent", |status| status.replicas[1].health == HealthState::Absent);
+    assert_eq!(status.replicas[1].health_reason, Reason::Gone);
+    let before = status.replicas[1].counters.bytes;
+    // Longer than it is left alone, so that its place has been looked at.
+    std::thread::sleep(Duration::from_millis(2500));
+    for _ in 0..5 {
+        read(&rig, "f", &content);
+    }
+    let status = rig.status();
+    assert_eq!(status.replicas[1].health, HealthState::Absent);
+    assert_eq!(status.replicas[1].counters.bytes, before, "it was asked");
+    assert_eq!(status.counters.read_errors, 0);
+    mount_bind(root_of(&rig), &second.0).unwrap();
+    let until = Instant::now() + Duration::from_secs(15);
+    while rig.status().replicas[1].counters.bytes == before {
+        assert!(Instant::now() < until, "it never came back: {:?}", rig.status().replicas[1]);
+        read(&rig, "f", &content);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    rig.expect_quiet();
+    drop(rig);
+}
+
+fn root_of(rig: &Rig) -> PathBuf {
+    rig.source(0, "")
+}
+
+#[test]
+fn one_that_is_a_hundred_times_slower_is_ejected_and_comes_back() {
+    let room = tree();
+    let content = bytes(96 * MIB, 32);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let read_keys = "cache = \"direct\"";
+    let rig = mount(room, &Setup { rates: [60; 3], read: read_keys, ..Setup::default() });
+    always(&rig, 2, Op::Read, Fault::Delay(Duration::from_millis(1500)));
+    let until = Instant::now() + Duration::from_secs(20);
+    while rig.status().replicas[2].health != HealthState::Ejected {
+        assert!(Instant::now() < until, "{:?}", rig.status().replicas[2]);
+        read(&rig, "f", &content);
+    }
+    rig.scripts[2].heal();
+    while rig.status().replicas[2].health != HealthState::Healthy {
+        assert!(Instant::now() < until + Duration::from_secs(20), "{:?}", rig.status().replicas[2]);
+        read(&rig, "f", &content);
+    }
+    assert_eq!(rig.status().counters.read_errors, 0);
+}
+
+#[test]
+fn one_that_hangs_is_ejected_and_its_threads_come_back_with_it() {
+    let room = tree();
+    let content = bytes(24 * MIB, 33);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let keys = "cache = \"direct\"\nattempt_deadline = \"500ms\"\nthreads_per_replica = 4";
+    let rig = mount(room, &Setup { rates: [100; 3], read: keys, ..Setup::default() });
+    read(&rig, "f", &content);
+    always(&rig, 1, Op::Any, Fault::Hang);
+    for _ in 0..3 {
+        read(&rig, "f", &content);
+    }
+    let status =
+        rig.eventually("its threads are stuck", |status| status.replicas[1].stuck_threads > 0);
+    assert!(status.replicas[1].stuck_threads <= 4, "no more than it has");
+    assert!(status.replicas[1].ejections > 0);
+    assert_eq!(status.counters.read_errors, 0);
+    let before = status.replicas[1].counters.bytes;
+    rig.scripts[1].heal();
+    rig.eventually("they have come back", |status| status.replicas[1].stuck_threads == 0);
+    let until = Instant::now() + Duration::from_secs(10);
+    while rig.status().replicas[1].counters.bytes < before + 4 * MIB as u64 {
+        assert!(Instant::now() < until, "it is not asked again: {:?}", rig.status().replicas[1]);
+        read(&rig, "f", &content);
+    }
+    rig.expect_quiet();
+}
+
+#[test]
+fn the_last_replica_is_asked_whatever_it_does() {
+    let room = tree();
+    let content = bytes(4 * MIB, 34);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+    for replica in 0..3 {
+        always(&rig, replica, Op::Read, Fault::Errno(Errno::TIMEDOUT));
+    }
+    for _ in 0..10 {
+        let error = fs::read(rig.at("f")).unwrap_err().raw_os_error();
+        assert_eq!(error, Some(Errno::TIMEDOUT.raw_os_error()));
+    }
+    let is_in = |state| matches!(state, HealthState::Healthy | HealthState::Suspect);
+    assert!(rig.status().replicas.iter().any(|replica| is_in(replica.health)));
+    rig.scripts.iter().for_each(|script| script.heal());
+    read(&rig, "f", &content);
+}
+
+#[test]
+fn the_root_is_seen_while_all_hang() {
+    let room = tree();
+    let rig = mount(room, &Setup { rest: "[fuse]\nattribute_ttl = \"0s\"", ..Setup::default() });
+    let known = fs::metadata(rig.at("")).unwrap();
+    for replica in 0..3 {
+        always(&rig, replica, Op::Any, Fault::Hang);
+    }
+    for _ in 0..5 {
+        let started = Instant::now();
+        let seen = fs::metadata(rig.at("")).unwrap();
+        // A tenth of a second is promised; this machine may be busy.
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        assert_eq!(seen.modified().unwrap(), known.modified().unwrap());
+    }
+}
+
+#[test]
+fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
+    let room = tree();
+    let content = bytes(4 * MIB, 35);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+    let file = File::open(rig.at("f")).unwrap();
+    for replica in 0..3 {
+        let stale = Fault::Errno(Errno::STALE);
+        rig.scripts[replica].add(FaultRule { count: 1, ..FaultRule::always(Op::Read, stale) });
+    }
+    let mut whole = vec![0; content.len()];
+    file.read_exact_at(&mut whole, 0).unwrap();
+    assert!(whole == content);
+    let status = rig.status();
+    for replica in &status.replicas {
+        assert_eq!((replica.counters.errors, replica.counters.disagreements), (0, 0));
+    }
+    assert_eq!((status.counters.retries, status.counters.read_errors), (0, 0));
+}
+
+#[test]
+fn a_server_that_does_not_know_the_file_any_more_is_left_out_of_it() {
+    let room = tree();
+    let content = bytes(4 * MIB, 36);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+    always(&rig, 0, Op::Read, Fault::Errno(Errno::STALE));
+    read(&rig, "f", &content);
+    let status = rig.status();
+    let own = &status.replicas[0];
+    assert_eq!((own.counters.errors, own.ejections), (0, 0), "it is no fault of the replica");
+    assert_eq!(status.counters.read_errors, 0);
+}
+
+#[test]
+fn what_one_replica_alone_has_lost_is_read_from_the_others() {
+    let room = tree();
+    let content = bytes(MIB, 37);
+    for i in 0..30 {
+        fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
+    }
+    let rest = "[fuse]\nattribute_ttl = \"0s\"";
+    let rig = mount(room, &Setup { rest, ..Setup::default() });
+    // Open by a path, so that the kernel asks for attributes by the inode it knows.
+    let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
+    always(&rig, 1, Op::Any, Fault::Errno(Errno::NOENT));
+    for file in &files {
+        assert_eq!(file.metadata().unwrap().len(), MIB as u64);
+        let mut buf = vec![0; MIB];
+        file.read_exact_at(&mut buf, 0).unwrap();
+        assert!(buf == content);
+    }
+    for replica in [0, 2] {
+        always(&rig, replica, Op::Metadata, Fault::Errno(Errno::NOENT));
+    }
+    let gone = fs::metadata(rig.at("f0")).unwrap_err().raw_os_error();
+    assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
+}
+
+#[test]
+fn what_this_process_has_run_out_of_is_not_held_against_a_replica() {
+    let room = tree();
+    let content = bytes(MIB, 38);
+    for i in 0..20 {
+        fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    always(&rig, 0, Op::Open, Fault::Errno(Errno::MFILE));
+    for i in 0..20 {
+        read(&rig, &format!("f{i}"), &content);
+    }
+    let status = rig.status();
+    assert_eq!((status.replicas[0].ejections, status.replicas[0].counters.errors), (0, 0));
+    assert_eq!(status.counters.read_errors, 0);
+}
+
+#[test]
+fn a_bad_block_of_one_file_does_not_eject_its_replica() {
+    let room = tree();
+    let content = bytes(16 * MIB, 39);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
+    always(&rig, 1, Op::Read, Fault::Errno(Errno::IO));
+    read(&rig, "f", &content);
+    let status = rig.status();
+    assert!(status.replicas[1].counters.errors > 0, "it was never asked");
+    assert_eq!(status.replicas[1].ejections, 0);
+    assert_eq!(status.counters.read_errors, 0);
+}

@@ -1,0 +1,202 @@
+//! A daemon that is killed while somebody else has the device open.
+
+use std::fs::{self, File};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::load::Load;
+use crate::room::Room;
+use crate::{Listing, daemon, kernel_resends, kill, room, unmount};
+
+#[test]
+fn reads_go_on_when_the_daemon_is_killed() {
+    if !kernel_resends() {
+        return;
+    }
+    let room = room(3, "ro");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    assert_eq!(room.daemons().len(), 2, "the daemon and its keeper");
+    let listing = Listing::begin(&room.path("mnt"));
+    let open = File::open(room.path("mnt/file-007")).unwrap();
+    let load = Load::begin(&room);
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(300));
+        kill(&room);
+    }
+    // A successor is kept as well.
+    room.expect(&["upgrade", "mnt"]);
+    kill(&room);
+    load.end_well();
+    listing.end(&room.path("tree"));
+    let mut text = [0; 2];
+    open.read_exact_at(&mut text, 0).unwrap();
+    assert_eq!(&text, b"7\n");
+    drop(open);
+    unmount(&room);
+    assert!(fs::read_dir(room.path("run")).unwrap().all(|entry| {
+        entry.unwrap().path().extension().is_some_and(|extension| extension == "log")
+    }));
+}
+
+#[test]
+fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
+    if !kernel_resends() {
+        return;
+    }
+    let room = room(2, "rw");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    let written = File::create_new(room.path("mnt/written")).unwrap();
+    let nameless = File::create_new(room.path("mnt/nameless")).unwrap();
+    let renamed = File::create_new(room.path("mnt/before")).unwrap();
+    fs::create_dir(room.path("mnt/dir")).unwrap();
+    fs::rename(room.path("mnt/before"), room.path("mnt/dir/after")).unwrap();
+    nameless.write_all_at(b"x", 0).unwrap();
+    fs::remove_file(room.path("mnt/nameless")).unwrap();
+    for i in 0..3u64 {
+        written.write_all_at(b"0123456789", i * 10).unwrap();
+        kill(&room);
+        renamed.write_all_at(b"abc", i * 3).unwrap();
+    }
+    written.sync_all().unwrap();
+    assert_eq!(fs::read(room.path("tree/written")).unwrap(), b"0123456789".repeat(3));
+    assert_eq!(fs::read(room.path("mnt/dir/after")).unwrap(), b"abcabcabc");
+    let error = nameless.write_all_at(b"y", 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()));
+    drop((written, nameless, renamed));
+    fs::write(room.path("mnt/new"), "new").unwrap();
+    unmount(&room);
+}
+
+#[test]
+fn one_that_dies_again_and_again_is_given_up() {
+    let room = room(1, "ro");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    for _ in 0..5 {
+        kill(&room);
+    }
+    kill_process(daemon(&room), Signal::KILL).unwrap();
+    room.expect_gone();
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    // Told to end, the keeper unmounts.
+    let served = daemon(&room).as_raw_nonzero().get();
+    let keeper = room.daemons().into_iter().find(|pid| *pid != served).unwrap();
+    kill_process(Pid::from_raw(keeper).unwrap(), Signal::TERM).unwrap();
+    room.expect_gone();
+}
+
+/// What systemd does for a service with FileDescriptorStoreMax, as far as it matters.
+struct Manager {
+    socket: UnixDatagram,
+    device: Option<OwnedFd>,
+    said: Vec<String>,
+}
+
+impl Manager {
+    fn new(room: &Room) -> Self {
+        let socket = UnixDatagram::bind(room.path("notify")).unwrap();
+        // Who fails lets go of the device, and so ends who waits for the mount.
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        Self { socket, device: None, said: Vec::new() }
+    }
+
+    fn start(&mut self, room: &Room) -> Child {
+        let program = env!("CARGO_BIN_EXE_fanfs");
+        let mut command = room.program(Path::new("sh"), &["-c", LISTENING, "sh", program]);
+        command.env("NOTIFY_SOCKET", room.path("notify"));
+        command.stdin(self.device.take().map_or(Stdio::null(), Stdio::from));
+        let child = command.spawn().unwrap();
+        while !self.hear().contains("READY=1") {}
+        child
+    }
+
+    /// One message.
+    fn hear(&mut self) -> &str {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let n = recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+        let along = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        let text = String::from_utf8(bytes[..n.bytes].to_vec()).unwrap();
+        if text.contains("FDSTORE=1") {
+            assert!(text.contains("FDNAME=fuse"), "{text}");
+            self.device = along;
+        }
+        self.said.push(text);
+        self.said.last().unwrap()
+    }
+}
+
+/// Starts a service as sd_listen_fds(3) wants it.
+const LISTENING: &str = "exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=fuse \
+    \"$1\" mount -f v.toml mnt 3<&0 </dev/null";
+
+/// Readers in a process of their own. This one starts daemons: its children have what it
+/// has open for a moment, and closing that waits for the daemon that is to be started.
+fn readers(room: &Room) -> Option<Child> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/handover/readers.py");
+    let mut command = Command::new("python3");
+    command.arg(script).arg(room.path("tree")).arg(room.path("mnt")).arg("4");
+    match command.spawn() {
+        Ok(child) => Some(child),
+        Err(error) if std::env::var_os("CI").is_none() => {
+            eprintln!("without readers: python3: {error}");
+            None
+        }
+        Err(error) => panic!("python3: {error}"),
+    }
+}
+
+#[test]
+fn systemd_keeps_the_device() {
+    if !kernel_resends() {
+        return;
+    }
+    let room = room(2, "ro");
+    for name in fs::read_dir(room.path("tree")).unwrap() {
+        let path = name.unwrap().path();
+        if !path.ends_with("large") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let mut manager = Manager::new(&room);
+    let mut first = {
+        // The first one is given nothing.
+        let mut command = room.fanfs(&["mount", "-f", "v.toml", "mnt"]);
+        let child = command.env("NOTIFY_SOCKET", room.path("notify")).spawn().unwrap();
+        while !manager.hear().contains("READY=1") {}
+        child
+    };
+    assert!(manager.device.is_some(), "{:?}", manager.said);
+    let readers = readers(&room);
+    std::thread::sleep(Duration::from_secs(1));
+    first.kill().unwrap();
+    first.wait().unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let mut second = manager.start(&room);
+    std::thread::sleep(Duration::from_millis(300));
+    room.expect(&["upgrade", "mnt"]);
+    let third = daemon(&room);
+    assert!(second.wait().unwrap().success());
+    let main = format!("MAINPID={}", third.as_raw_nonzero());
+    while !manager.hear().contains(&main) {}
+    if let Some(mut readers) = readers {
+        assert!(readers.wait().unwrap().success(), "a read failed or was wrong");
+    }
+    kill_process(third, Signal::TERM).unwrap();
+    while !manager.hear().contains("FDSTOREREMOVE=1") {}
+    manager.device = None;
+    room.expect_gone();
+}

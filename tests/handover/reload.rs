@@ -1,0 +1,101 @@
+//! `fanfs reload`, and ends.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+
+use crate::load::Load;
+use crate::room::Room;
+use crate::{daemon, room, unmount, volume};
+
+fn replicas(room: &Room) -> usize {
+    let status = room.expect(&["status", "mnt", "--json"]).stdout;
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    status["replicas"].as_array().unwrap().len()
+}
+
+#[test]
+fn replicas_come_and_go_while_files_are_read() {
+    let room = room(2, "ro");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let load = Load::begin(&room);
+    volume(&room, "v.toml", "v", 3, "ro");
+    room.expect(&["reload", "mnt"]);
+    assert_eq!(replicas(&room), 3);
+    std::thread::sleep(Duration::from_millis(300));
+    volume(&room, "other.toml", "v", 1, "ro");
+    room.expect(&["reload", "mnt", "other.toml"]);
+    assert_eq!(replicas(&room), 1);
+    // What it is told once more is the file that it was told last.
+    volume(&room, "other.toml", "v", 2, "ro");
+    let before = daemon(&room);
+    kill_process(before, Signal::HUP).unwrap();
+    room.eventually("it has two replicas", || replicas(&room) == 2);
+    load.end_well();
+    unmount(&room);
+}
+
+#[test]
+fn a_configuration_that_cannot_be_is_refused_and_the_old_one_stays() {
+    let room = room(2, "ro");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let before = daemon(&room);
+    let load = Load::begin(&room);
+    let refused = |file: &str, status: i32, why: &str| {
+        let output = room.fanfs(&["reload", "mnt", file]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+    };
+    fs::write(room.path("bad.toml"), "[volume]\nnmae = \"v\"\n").unwrap();
+    refused("bad.toml", 2, "nmae");
+    refused("none.toml", 2, "none.toml");
+    volume(&room, "bad.toml", "w", 2, "ro");
+    refused("bad.toml", 2, "its name cannot be changed");
+    volume(&room, "bad.toml", "v", 2, "rw");
+    refused("bad.toml", 1, "access cannot be changed");
+    let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    fs::write(room.path("bad.toml"), format!("{text}[fuse]\nmax_background = 99\n")).unwrap();
+    refused("bad.toml", 1, "agree on something else with the kernel");
+    fs::write(room.path("bad.toml"), text.replace("/seen1", "/nowhere")).unwrap();
+    refused("bad.toml", 1, "nowhere");
+    assert_eq!(daemon(&room), before);
+    load.end_well();
+    unmount(&room);
+}
+
+#[test]
+fn the_replica_that_files_are_written_on_stays() {
+    let room = room(2, "rw");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let file = fs::File::create(room.path("mnt/open")).unwrap();
+    let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    fs::write(room.path("v.toml"), format!("{text}[write]\nreplica = \"r2\"\n")).unwrap();
+    let refused = room.fanfs(&["reload", "mnt"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("files are open for writing"), "{said}");
+    std::io::Write::write_all(&mut &file, b"written").unwrap();
+    drop(file);
+    room.eventually("the file is closed", || {
+        room.fanfs(&["reload", "mnt"]).output().unwrap().status.success()
+    });
+    assert_eq!(fs::read(room.path("mnt/open")).unwrap(), b"written");
+    unmount(&room);
+}
+
+#[test]
+fn sigterm_ends_it_while_files_are_read() {
+    let room = room(3, "ro");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let load = Load::begin(&room);
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = Instant::now();
+    kill_process(daemon(&room), Signal::TERM).unwrap();
+    room.eventually("the mount is gone", || room.mounted().is_none());
+    room.eventually("the daemon has ended", || room.daemons().is_empty());
+    let took = begun.elapsed();
+    let outcome = load.end();
+    assert!(outcome.wrong == 0 && outcome.longest < Duration::from_secs(5), "{outcome:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
+}

@@ -1,0 +1,353 @@
+//! The nemesis: readers, writers and verifiers over replicas that break as a seed
+//! says, on a real mount.
+//!
+//!     cargo test --release --test nemesis -- --seed 7 --minutes 3
+//!     cargo test --release --test nemesis -- --seed 1 --seeds 20 --minutes 3
+//!
+//! Without arguments it runs the seeds that CI runs, two minutes in all. What a
+//! seed stands for is printed first and is the same each time; how threads meet is
+//! not. docs/RELIABILITY.md says what is checked and what came of it.
+
+#[path = "nemesis/census.rs"]
+mod census;
+#[path = "nemesis/content.rs"]
+mod content;
+#[path = "nemesis/judge.rs"]
+mod judge;
+#[path = "nemesis/readers.rs"]
+mod readers;
+#[path = "nemesis/schedule.rs"]
+mod schedule;
+// Its shortest block is for who writes other lengths.
+#[allow(dead_code)]
+#[path = "posix/stamp.rs"]
+mod stamp;
+#[path = "nemesis/world.rs"]
+mod world;
+#[path = "nemesis/writers.rs"]
+mod writers;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use fanfs::scheduler::health::LONGEST;
+use serde::Serialize;
+
+use census::Census;
+use judge::{Judge, Report};
+use readers::{CREW, Reader};
+use schedule::{Random, Schedule};
+use world::{Setup, World};
+use writers::{StampReader, Stamped, Writer};
+
+/// What CI runs: each of them for [`CI_ROUND`].
+const CI_SEEDS: [u64; 6] = [1, 2, 3, 4, 5, 6];
+const CI_ROUND: Duration = Duration::from_secs(20);
+
+/// After the last healing all replicas are read from again within this time: the
+/// longest pause between two probes, and what it takes to be thought quick again.
+const RECOVERY: Duration = LONGEST.saturating_add(Duration::from_secs(10));
+
+/// Resident memory may grow so much, from the first quarter of a round to its end,
+/// and from the first rounds to the last: small allocations leave holes.
+const RESIDENT: u64 = 16 << 20;
+
+#[derive(Parser)]
+#[command(about = "Readers and writers over replicas that break as a seed says")]
+struct Arguments {
+    /// The first seed.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many seeds, one after the other.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
+    /// How long each seed runs.
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+    /// Append what each seed came to, one line of JSON each.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Print the schedule and do nothing.
+    #[arg(long)]
+    dry: bool,
+    /// Let mounts vanish: replicas show the empty directory under their mount.
+    #[arg(long)]
+    vanishing: bool,
+    /// As `cargo test NAME` hands it to every test.
+    #[arg(hide = true)]
+    filter: Vec<String>,
+    #[arg(long, hide = true)]
+    list: bool,
+    #[arg(long, hide = true)]
+    nocapture: bool,
+    #[arg(long, hide = true)]
+    test_threads: Option<usize>,
+}
+
+/// One seed's result.
+#[derive(Serialize)]
+struct Round {
+    seed: u64,
+    seconds: f64,
+    setup: String,
+    episodes: usize,
+    report: Report,
+    /// The volume's counters, as `fanfs status --json` shows them.
+    counters: serde_json::Value,
+    resident: u64,
+    resident_after_a_quarter: u64,
+    resident_unmounted: u64,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list
+        || !arguments.filter.is_empty() && !arguments.filter.iter().any(|f| f == "nemesis")
+    {
+        return ExitCode::SUCCESS;
+    }
+    let rounds: Vec<(u64, Duration)> = match arguments.seed {
+        None => CI_SEEDS.map(|seed| (seed, CI_ROUND)).to_vec(),
+        Some(first) => {
+            let length = Duration::from_secs_f64(arguments.minutes * 60.0);
+            (first..first + arguments.seeds).map(|seed| (seed, length)).collect()
+        }
+    };
+    give_back_at_once();
+    if std::env::var_os("RUST_LOG").is_some() {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
+    }
+    if !arguments.dry {
+        // What the first mount of a process sets up for all that follow is no leak.
+        let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
+        world.end().expect("it can be unmounted");
+    }
+    let mut violations = Vec::new();
+    let mut resident = Vec::new();
+    for (seed, length) in &rounds {
+        let setup = Setup { vanishing: arguments.vanishing, ..Setup::of(*seed) };
+        let schedule = Schedule::of(*seed, &setup.menu(*length));
+        println!("seed {seed}: {setup:?}\n{schedule}");
+        if arguments.dry {
+            continue;
+        }
+        let round = play(*seed, *length, &setup, schedule);
+        tell(&round);
+        resident.push(round.resident_unmounted);
+        violations.extend(round.report.violations.clone());
+        if let Some(path) = &arguments.report {
+            let line = serde_json::to_string(&round).expect("a report is JSON");
+            let file = std::fs::File::options().append(true).create(true).open(path);
+            let written = file.and_then(|mut file| writeln!(file, "{line}"));
+            written.unwrap_or_else(|error| eprintln!("{}: {error}", path.display()));
+        }
+    }
+    // What was set up once and for all is there after the first two.
+    let warm = resident.iter().take(2).max();
+    if let (Some(warm), Some(last)) = (warm, resident.last())
+        && *last > warm + RESIDENT
+    {
+        violations.push(format!("resident memory grew from round to round: {resident:?}"));
+    }
+    if violations.is_empty() {
+        println!("nemesis: {} seeds, no violation", rounds.len());
+        return ExitCode::SUCCESS;
+    }
+    println!("nemesis: {} violations:", violations.len());
+    violations.iter().for_each(|violation| println!("  {violation}"));
+    ExitCode::FAILURE
+}
+
+/// Has what is large given back to the system when it is freed, so that resident
+/// memory says what is held on to. glibc keeps more the larger what it has been asked
+/// for.
+fn give_back_at_once() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a setting of the allocator, before there are other threads.
+    unsafe {
+        nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, 64 << 10);
+    }
+}
+
+/// One seed, from before its mount until after it.
+fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round {
+    let before = Census::take();
+    let world = World::new(setup).expect("a volume for the nemesis");
+    let mount_point = world.mount_point();
+    let stamped = content::STAMPED.map(|_| Stamped::default());
+    let started = Instant::now();
+    let judge = Judge::new(seed, schedule, setup);
+    let mut random = Random::new(seed);
+    let mut writer = (!setup.copies).then(|| Writer {
+        judge: &judge,
+        root: mount_point.clone(),
+        random: random.fork(),
+        seat: judge.seat(),
+        files: &stamped,
+        pass: 0,
+    });
+    if let Some(writer) = &mut writer {
+        writer.begin().expect("the stamped files are made before anything breaks");
+    }
+    let mut warm = 0;
+    std::thread::scope(|scope| {
+        let judge = &judge;
+        scope.spawn(|| judge.watch_machine());
+        let (many, first) = setup.crew;
+        for manner in CREW.into_iter().cycle().skip(first).take(many) {
+            let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());
+            scope.spawn(move || Reader { judge, root, random, seat }.go_on(manner));
+        }
+        if let Some(mut writer) = writer {
+            for _ in 0..2 {
+                let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());
+                let files = &stamped;
+                scope.spawn(move || StampReader { judge, root, random, seat, files }.go_on());
+            }
+            scope.spawn(move || writer.go_on());
+        }
+        warm = conduct(judge, &world, length);
+        judge.over.store(true, SeqCst);
+    });
+    let resident = census::resident();
+    let end = judge.now();
+    if warm > 0 && resident > warm + RESIDENT {
+        judge.note(format!("resident memory grew from {warm} to {resident} bytes"), end);
+    }
+    if let Err(text) = world.quiet() {
+        judge.note(text, end);
+    }
+    let counters = serde_json::to_value(world.status().counters).expect("counters are JSON");
+    if let Err(text) = world.end() {
+        judge.note(format!("unmounting: {text}"), end);
+    }
+    if let Err(text) = before.expect() {
+        judge.note(format!("something is left over: {text}"), end);
+    }
+    let room = mount_point.parent().expect("it is in a directory");
+    if census::has_mounts(room) {
+        judge.note(format!("something is still mounted in {}", room.display()), end);
+    }
+    Round {
+        seed,
+        seconds: started.elapsed().as_secs_f64(),
+        setup: format!("{setup:?}"),
+        episodes: judge.schedule.episodes.len(),
+        report: judge.report(),
+        counters,
+        resident,
+        resident_after_a_quarter: warm,
+        resident_unmounted: census::resident(),
+    }
+}
+
+/// Breaks and heals what the schedule says, looks every second, and waits until all
+/// replicas are read from again. Returns the resident memory of after a quarter of
+/// the time.
+fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
+    let mut events = judge.schedule.events().into_iter().peekable();
+    let mut warm = 0;
+    let mut next_look = Duration::from_secs(1);
+    while judge.now() < length {
+        let next = events.peek().map_or(length, |event| event.at).min(next_look).min(length);
+        std::thread::sleep(next.saturating_sub(judge.now()));
+        let now = judge.now();
+        while let Some(event) = events.next_if(|event| event.at <= now) {
+            world.turn(event.replica, event.trouble);
+        }
+        if now >= next_look {
+            next_look += Duration::from_secs(1);
+            look(judge, world);
+            tracing::debug!(?now, status = ?brief(world), "looked");
+            if now > length / 4 && warm == 0 {
+                warm = census::resident();
+            }
+        }
+    }
+    world.heal();
+    let delivered = || -> Vec<u64> {
+        world.status().replicas.iter().map(|replica| replica.counters.bytes).collect()
+    };
+    let (from, healed) = (delivered(), judge.now());
+    loop {
+        let now = delivered();
+        if now.iter().zip(&from).all(|(now, from)| now > from) {
+            return warm;
+        }
+        if judge.now() > healed + RECOVERY {
+            let all = world.status().replicas;
+            let states: Vec<_> = all.iter().map(|r| (&r.name, r.health, r.rate)).collect();
+            judge.note(format!("not all replicas are read from again: {states:?}"), healed);
+            return warm;
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        look(judge, world);
+    }
+}
+
+/// What to look at when something is slow.
+fn brief(world: &World) -> impl std::fmt::Debug {
+    let status = world.status();
+    let replica = |r: &fanfs::control::ReplicaStatus| {
+        (r.health, r.in_flight, r.in_flight_cap, r.busy_threads, r.rate)
+    };
+    (status.gauges, status.replicas.iter().map(replica).collect::<Vec<_>>())
+}
+
+/// What is checked every second.
+fn look(judge: &Judge, world: &World) {
+    let gauges = world.status().gauges;
+    let used = gauges.buffer_used.max(gauges.buffer_memory);
+    if used > gauges.buffer_budget {
+        judge.note(format!("{used} bytes of a budget of {}", gauges.buffer_budget), judge.now());
+    }
+    if !judge.look() {
+        // Nothing that waits for this daemon could end otherwise, this process included.
+        world.abort();
+        println!("nemesis: given up\n{:#?}", world.status());
+        std::process::exit(1);
+    }
+}
+
+fn tell(round: &Round) {
+    let report = &round.report;
+    println!(
+        "seed {}: {:.1} s, {} episodes: {} reads ({} MiB), {} other calls; {} wrong, {} failed, \
+         {} late; {} failed as documented; the machine was {} ms late at most",
+        round.seed,
+        round.seconds,
+        round.episodes,
+        report.reads,
+        report.bytes >> 20,
+        report.others,
+        report.wrong,
+        report.failed,
+        report.late,
+        report.failed_as_documented,
+        report.machine_late_us / 1000,
+    );
+    println!(
+        "  {:<12} {:>8} {:>8} {:>7} {:>10} {:>10} {:>10}",
+        "state", "reads", "others", "failed", "p50 ms", "p99 ms", "max ms"
+    );
+    for (name, state) in &report.states {
+        let [p50, p99, max] = state.times_us.map(|us| us as f64 / 1e3);
+        let judge::State { reads, others, failed, .. } = state;
+        println!(
+            "  {name:<12} {reads:>8} {others:>8} {failed:>7} {p50:>10.2} {p99:>10.2} {max:>10.2}"
+        );
+    }
+    println!("  {}", round.counters);
+    let mib = |bytes: u64| bytes >> 20;
+    println!(
+        "  resident: {} MiB after a quarter, {} MiB at the end, {} MiB unmounted",
+        mib(round.resident_after_a_quarter),
+        mib(round.resident),
+        mib(round.resident_unmounted)
+    );
+}

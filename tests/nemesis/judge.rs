@@ -1,0 +1,299 @@
+//! What every call came to, and whether that was allowed.
+//!
+//! - While some replica is well from a call's begin to its end, the call succeeds
+//!   within [`Setup::bound`] of the volume, for each request that it consists of.
+//! - Otherwise it ends by the deadline and a tenth, with its bytes or with an errno
+//!   that docs/SEMANTICS.md names.
+//! - Bytes are right, always.
+//!
+//! A machine that does not let this process run makes everything late. How late, a
+//! thread measures that does nothing but sleep ([`Judge::watch_machine`]); so much
+//! is allowed on top, [`HOPS`] times, as a call is handed from thread to thread.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::schedule::Schedule;
+use crate::world::{DEADLINE, Setup};
+
+/// Threads that a call goes through, each of which may have to wait its turn.
+const HOPS: u32 = 8;
+
+/// The watch on the machine keeps one figure for so long.
+const SLOT: Duration = Duration::from_millis(100);
+
+/// Errnos that docs/SEMANTICS.md names for when nobody is well: EIO, ETIMEDOUT,
+/// ESTALE, and what a replica answers itself (ENOTCONN, of those in a schedule).
+const DOCUMENTED: [i32; 4] = [5, 110, 116, 107];
+
+/// What a call is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) name: &'static str,
+    /// Requests that it consists of, one after the other.
+    pub(crate) requests: u32,
+    /// It may fail, though some replica is well: the one that it needs may not be.
+    pub(crate) may_fail: bool,
+    /// By when each of its requests ends.
+    pub(crate) deadline: Duration,
+    /// Whether it counts as a read in the report.
+    pub(crate) is_read: bool,
+}
+
+impl Call {
+    pub(crate) fn read(name: &'static str) -> Self {
+        Self { name, requests: 1, may_fail: false, deadline: DEADLINE, is_read: true }
+    }
+
+    pub(crate) fn other(name: &'static str, requests: u32) -> Self {
+        Self { is_read: false, requests, ..Self::read(name) }
+    }
+
+    pub(crate) fn or_fail(self, may_fail: bool) -> Self {
+        Self { may_fail, ..self }
+    }
+
+    pub(crate) fn within(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+}
+
+/// What a worker is doing right now.
+#[derive(Clone, Copy)]
+struct Pending {
+    call: Call,
+    since: Duration,
+}
+
+/// A worker's place in the judge's list.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat(usize);
+
+/// Sums for one state of the replicas.
+struct Sums {
+    reads: u64,
+    others: u64,
+    failed: u64,
+    times: Histogram<u64>,
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        let times = Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("sound bounds");
+        Self { reads: 0, others: 0, failed: 0, times }
+    }
+}
+
+pub(crate) struct Judge {
+    pub(crate) seed: u64,
+    pub(crate) schedule: Schedule,
+    bound: Duration,
+    started: Instant,
+    pub(crate) over: AtomicBool,
+    pending: Mutex<Vec<Option<Pending>>>,
+    sums: Mutex<BTreeMap<&'static str, Sums>>,
+    violations: Mutex<Vec<String>>,
+    bytes: AtomicU64,
+    wrong: AtomicU64,
+    failed: AtomicU64,
+    late: AtomicU64,
+    /// The worst oversleeping in each [`SLOT`], microseconds.
+    machine: Mutex<Vec<u32>>,
+}
+
+impl Judge {
+    pub(crate) fn new(seed: u64, schedule: Schedule, setup: &Setup) -> Self {
+        Self {
+            seed,
+            schedule,
+            bound: setup.bound(),
+            started: Instant::now(),
+            over: AtomicBool::new(false),
+            pending: Mutex::default(),
+            sums: Mutex::default(),
+            violations: Mutex::default(),
+            bytes: AtomicU64::new(0),
+            wrong: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+            machine: Mutex::default(),
+        }
+    }
+
+    /// Time since the begin, which is the schedule's.
+    pub(crate) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(SeqCst)
+    }
+
+    pub(crate) fn seat(&self) -> Seat {
+        let mut pending = self.pending.lock();
+        pending.push(None);
+        Seat(pending.len() - 1)
+    }
+
+    /// Makes a call and judges how it ended; its value where it succeeded.
+    pub(crate) fn make<T>(
+        &self,
+        seat: Seat,
+        call: Call,
+        make: impl FnOnce() -> io::Result<T>,
+    ) -> Option<T> {
+        let from = self.now();
+        self.pending.lock()[seat.0] = Some(Pending { call, since: from });
+        let result = make();
+        self.pending.lock()[seat.0] = None;
+        let until = self.now();
+        self.ended(call, from, until, result.as_ref().err());
+        result.ok()
+    }
+
+    fn ended(&self, call: Call, from: Duration, until: Duration, error: Option<&io::Error>) {
+        let took = until - from;
+        {
+            let mut sums = self.sums.lock();
+            let sums = sums.entry(self.schedule.state(from)).or_default();
+            *(if call.is_read { &mut sums.reads } else { &mut sums.others }) += 1;
+            sums.failed += u64::from(error.is_some());
+            sums.times.saturating_record(took.as_micros().max(1) as u64);
+        }
+        let spared = self.schedule.spares(from, until.min(from + self.bound * call.requests));
+        let must_succeed = spared && !call.may_fail;
+        let limit = self.limit(call, must_succeed, from, until);
+        if took > limit {
+            self.late.fetch_add(1, SeqCst);
+            self.note(format!("{} took {took:.3?}, {limit:.3?} at most", call.name), from);
+        }
+        let Some(error) = error else { return };
+        let is_documented = error.raw_os_error().is_some_and(|raw| DOCUMENTED.contains(&raw));
+        if must_succeed || !is_documented {
+            self.failed.fetch_add(1, SeqCst);
+            self.note(format!("{} failed after {took:.3?}: {error}", call.name), from);
+        }
+    }
+
+    /// The longest that a call may take.
+    fn limit(&self, call: Call, must_succeed: bool, from: Duration, until: Duration) -> Duration {
+        let each = if must_succeed { self.bound } else { call.deadline.mul_f64(1.1) };
+        each * call.requests + self.machine(from, until) * HOPS
+    }
+
+    /// Bytes that were read and are right, or what is wrong with them.
+    pub(crate) fn bytes(&self, result: Result<u64, String>) {
+        match result {
+            Ok(bytes) => {
+                self.bytes.fetch_add(bytes, SeqCst);
+            }
+            Err(text) => {
+                self.wrong.fetch_add(1, SeqCst);
+                self.note(text, self.now());
+            }
+        }
+    }
+
+    /// Something that must not be.
+    pub(crate) fn note(&self, text: String, at: Duration) {
+        let state = self.schedule.state(at);
+        let text = format!("seed {}, {:.3} s ({state}): {text}", self.seed, at.as_secs_f64());
+        let mut violations = self.violations.lock();
+        if violations.len() < 50 {
+            eprintln!("VIOLATION {text}");
+            violations.push(text);
+        }
+    }
+
+    /// Looks for calls that should have ended; false where one will not, it seems.
+    pub(crate) fn look(&self) -> bool {
+        let now = self.now();
+        let pending: Vec<Pending> = self.pending.lock().iter().flatten().copied().collect();
+        pending.iter().all(|Pending { call, since }| {
+            let limit = self.limit(*call, false, *since, now);
+            let lost = now.saturating_sub(*since) > 2 * limit + Duration::from_secs(5);
+            if lost {
+                self.note(format!("{} does not end", call.name), *since);
+            }
+            !lost
+        })
+    }
+
+    /// Measures how late this machine lets a thread run; returns when all is over.
+    pub(crate) fn watch_machine(&self) {
+        while !self.is_over() {
+            let from = Instant::now();
+            std::thread::sleep(Duration::from_millis(10));
+            let over = from.elapsed().saturating_sub(Duration::from_millis(10));
+            let slot = (self.now().as_millis() / SLOT.as_millis()) as usize;
+            let mut machine = self.machine.lock();
+            if machine.len() <= slot {
+                machine.resize(slot + 1, 0);
+            }
+            machine[slot] = machine[slot].max(over.as_micros() as u32);
+        }
+    }
+
+    fn machine(&self, from: Duration, until: Duration) -> Duration {
+        let slot = |time: Duration| (time.as_millis() / SLOT.as_millis()) as usize;
+        let machine = self.machine.lock();
+        let slots = machine.iter().take(slot(until) + 1).skip(slot(from).saturating_sub(1));
+        Duration::from_micros(slots.max().copied().unwrap_or(0).into())
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        let state = |(state, sums): (&&'static str, &Sums)| {
+            let us = |q| sums.times.value_at_quantile(q);
+            let times_us = [us(0.5), us(0.99), sums.times.max()];
+            let Sums { reads, others, failed, .. } = *sums;
+            (*state, State { reads, others, failed, times_us })
+        };
+        let states: BTreeMap<_, _> = self.sums.lock().iter().map(state).collect();
+        Report {
+            reads: states.values().map(|state| state.reads).sum(),
+            others: states.values().map(|state| state.others).sum(),
+            bytes: self.bytes.load(SeqCst),
+            wrong: self.wrong.load(SeqCst),
+            failed: self.failed.load(SeqCst),
+            failed_as_documented: states.values().map(|state| state.failed).sum::<u64>()
+                - self.failed.load(SeqCst),
+            late: self.late.load(SeqCst),
+            machine_late_us: self.machine.lock().iter().copied().max().unwrap_or(0),
+            states,
+            violations: self.violations.lock().clone(),
+        }
+    }
+}
+
+/// What a round came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) reads: u64,
+    pub(crate) others: u64,
+    pub(crate) bytes: u64,
+    pub(crate) wrong: u64,
+    /// Calls that failed and were not allowed to.
+    pub(crate) failed: u64,
+    pub(crate) failed_as_documented: u64,
+    pub(crate) late: u64,
+    /// The longest that the machine did not let a thread run that could.
+    pub(crate) machine_late_us: u32,
+    /// By what was the matter when they began.
+    pub(crate) states: BTreeMap<&'static str, State>,
+    pub(crate) violations: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct State {
+    pub(crate) reads: u64,
+    pub(crate) others: u64,
+    pub(crate) failed: u64,
+    /// Median, 99 % and longest.
+    pub(crate) times_us: [u64; 3],
+}

@@ -1,0 +1,221 @@
+//! Who reads the files that stay as they are, in every way there is.
+//!
+//! Each reader is slow on purpose: what counts is what becomes of a call when a
+//! replica breaks in the midst of it, not how many there are.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, MemfdFlags, OFlags, fadvise, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::content::{DIRECTORIES, Fixed, LARGE, SMALL};
+use crate::judge::{Call, Judge, Seat};
+use crate::schedule::Random;
+use crate::stamp::Pages;
+
+/// How somebody reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Manner {
+    /// A large file from the start to the end.
+    Sequential,
+    /// Parts of large files anywhere.
+    Random,
+    /// With O_DIRECT.
+    Direct,
+    /// Through mmap(2).
+    Mapped,
+    /// Small files, opened, read and closed.
+    Small,
+    /// Listings and attributes.
+    Looking,
+}
+
+/// Who reads at the same time.
+pub(crate) const CREW: [Manner; 8] = [
+    Manner::Sequential,
+    Manner::Sequential,
+    Manner::Random,
+    Manner::Random,
+    Manner::Direct,
+    Manner::Mapped,
+    Manner::Small,
+    Manner::Looking,
+];
+
+pub(crate) struct Reader<'a> {
+    pub(crate) judge: &'a Judge,
+    pub(crate) root: PathBuf,
+    pub(crate) random: Random,
+    pub(crate) seat: Seat,
+}
+
+impl Reader<'_> {
+    pub(crate) fn go_on(&mut self, manner: Manner) {
+        while !self.judge.is_over() {
+            match manner {
+                Manner::Sequential => self.sequential(),
+                Manner::Random => self.random(),
+                Manner::Direct => self.direct(),
+                Manner::Mapped => self.mapped(),
+                Manner::Small => self.small(),
+                Manner::Looking => self.look(),
+            };
+            self.rest(15);
+        }
+    }
+
+    fn rest(&mut self, ms: u64) {
+        std::thread::sleep(self.random.time(ms / 2, ms * 2));
+    }
+
+    fn large(&mut self) -> Fixed {
+        Fixed::large(self.random.below(LARGE.len() as u64) as usize)
+    }
+
+    fn open(&self, file: &Fixed, flags: OFlags) -> Option<File> {
+        let path = self.root.join(file.path());
+        let flags = flags.bits() as i32;
+        let parts = file.path().components().count() as u32;
+        let call = Call::other("open", parts + 1);
+        let opened = self
+            .judge
+            .make(self.seat, call, || File::options().read(true).custom_flags(flags).open(path))?;
+        // What the kernel has in memory tells nothing about replicas.
+        let _ = fadvise(&opened, 0, None, Advice::DontNeed);
+        Some(opened)
+    }
+
+    /// One pread, checked; false where it failed.
+    fn pread(&self, file: &Fixed, from: &File, buf: &mut [u8], at: u64, call: Call) -> bool {
+        let Some(len) = self.judge.make(self.seat, call, || from.read_at(buf, at)) else {
+            return false;
+        };
+        let right = file.check(at, &buf[..len], buf.len());
+        self.judge.bytes(right.map(|()| len as u64));
+        true
+    }
+
+    fn sequential(&mut self) -> Option<()> {
+        let file = self.large();
+        let opened = self.open(&file, OFlags::empty())?;
+        let mut buf = vec![0; 128 << 10];
+        let mut at = 0;
+        while at < file.size && !self.judge.is_over() {
+            // Whoever fails goes on behind it.
+            self.pread(&file, &opened, &mut buf, at, Call::read("a sequential read"));
+            at += buf.len() as u64;
+            self.rest(12);
+        }
+        Some(())
+    }
+
+    fn random(&mut self) -> Option<()> {
+        let file = self.large();
+        let opened = self.open(&file, OFlags::empty())?;
+        for _ in 0..20 {
+            let most = [100, 4096, 100_000][self.random.below(3) as usize];
+            let len = 1 + self.random.below(most);
+            let at = self.random.below(file.size);
+            let mut buf = vec![0; len as usize];
+            self.pread(&file, &opened, &mut buf, at, Call::read("a random read"));
+            let _ = fadvise(&opened, 0, None, Advice::DontNeed);
+            self.rest(25);
+        }
+        Some(())
+    }
+
+    fn direct(&mut self) -> Option<()> {
+        let file = self.large();
+        let opened = self.open(&file, OFlags::DIRECT)?;
+        for _ in 0..20 {
+            let mut buf = Pages::new(4096 << self.random.below(6));
+            let at = self.random.below(file.size) / 4096 * 4096;
+            self.pread(&file, &opened, &mut buf, at, Call::read("a direct read"));
+            self.rest(25);
+        }
+        Some(())
+    }
+
+    fn mapped(&mut self) -> Option<()> {
+        const WINDOW: usize = 1 << 20;
+        const PART: usize = 4096;
+        let file = self.large();
+        let opened = self.open(&file, OFlags::empty())?;
+        let from = self.random.below(file.size - WINDOW as u64) / 4096 * 4096;
+        let flags = (ProtFlags::READ, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at a place that the kernel chooses.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), WINDOW, flags.0, flags.1, &opened, from).ok()? };
+        // A write from the mapping fails where a look at it would be SIGBUS.
+        let name = CString::new("fanfs-nemesis").ok()?;
+        let copy = File::from(memfd_create(name, MemfdFlags::CLOEXEC).ok()?);
+        for _ in 0..20 {
+            let at = self.random.below((WINDOW / PART) as u64) as usize * PART;
+            // SAFETY: within the mapping, which stays until below; the bytes are
+            // only handed to a system call, which copes with pages that cannot be had.
+            let part = unsafe { std::slice::from_raw_parts(map.cast::<u8>().add(at), PART) };
+            let call = Call::read("a read of mapped memory");
+            let done = self.judge.make(self.seat, call, || match copy.write_at(part, 0) {
+                // EFAULT is what a page that cannot be had is called here.
+                Err(error) if error.raw_os_error() == Some(14) => {
+                    Err(io::Error::from_raw_os_error(5))
+                }
+                result => result,
+            });
+            if let Some(len) = done {
+                let mut bytes = vec![0; len];
+                copy.read_exact_at(&mut bytes, 0).expect("it was written");
+                let right = file.check(from + at as u64, &bytes, PART);
+                self.judge.bytes(right.map(|()| len as u64));
+            }
+            self.rest(25);
+        }
+        // SAFETY: the mapping from above; nobody has anything of it any more.
+        unsafe { munmap(map, WINDOW).ok() }
+    }
+
+    fn small(&mut self) -> Option<()> {
+        let (directory, index) = (self.random.below(DIRECTORIES), self.random.below(SMALL));
+        let file = Fixed::small(directory, index);
+        let opened = self.open(&file, OFlags::empty())?;
+        let mut buf = vec![0; 32 << 10];
+        self.pread(&file, &opened, &mut buf, 0, Call::read("a read of a small file"));
+        Some(())
+    }
+
+    fn look(&mut self) -> Option<()> {
+        let directory = self.random.below(DIRECTORIES);
+        let path = self.root.join(Fixed::directory(directory));
+        if self.random.below(4) == 0 {
+            let names = |path: &Path| -> io::Result<usize> {
+                let entries = fs::read_dir(path)?.collect::<io::Result<Vec<_>>>()?;
+                Ok(entries.len())
+            };
+            // A lookup, an open, a listing.
+            let found = self.judge.make(self.seat, Call::other("a listing", 3), || names(&path))?;
+            let right = match found as u64 {
+                SMALL => Ok(0),
+                _ => Err(format!("{found} entries in {}, not {SMALL}", path.display())),
+            };
+            self.judge.bytes(right);
+        } else {
+            let file = Fixed::small(directory, self.random.below(SMALL));
+            let path = self.root.join(file.path());
+            let call = Call::other("stat", 2);
+            let size = self.judge.make(self.seat, call, || Ok(fs::metadata(path)?.len()))?;
+            let right = match size == file.size {
+                true => Ok(0),
+                false => {
+                    Err(format!("{} has {size} bytes, not {}", file.path().display(), file.size))
+                }
+            };
+            self.judge.bytes(right);
+        }
+        self.rest(10);
+        Some(())
+    }
+}

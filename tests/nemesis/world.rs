@@ -1,0 +1,317 @@
+//! A mounted volume whose replicas can be troubled at any moment.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{
+    Attr, Backend, BackendFile, Change, DirEntry, Directory, Fault, FaultRule, FaultScript, Faulty,
+    Op, OpenedToWrite, Result, StatFs, WriteOpen,
+};
+use fanfs::config;
+use fanfs::control::Status;
+use fanfs::daemon::{Extra, Mount};
+use fanfs::volume::ReplicaMap;
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use crate::content;
+use crate::schedule::{Calls, Menu, Random, Trouble};
+
+/// By when a request ends.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
+
+/// How long one replica may take before another is asked in any case.
+pub(crate) const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// How long a read takes when all is well: long enough to be under way when
+/// something happens.
+const USUAL: Duration = Duration::from_millis(1);
+
+/// By when a change ends.
+pub(crate) const WRITE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// How a volume is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) replicas: usize,
+    /// Independent copies, or one tree that is also written.
+    pub(crate) copies: bool,
+    pub(crate) cache: &'static str,
+    pub(crate) splice: bool,
+    pub(crate) threads: usize,
+    pub(crate) segment: &'static str,
+    pub(crate) budget: &'static str,
+    pub(crate) blackouts: bool,
+    pub(crate) vanishing: bool,
+    /// Who reads: so many of all readers there are, from this one on.
+    pub(crate) crew: (usize, usize),
+}
+
+impl Setup {
+    /// What this seed stands for.
+    pub(crate) fn of(seed: u64) -> Self {
+        let mut random = Random::new(!seed);
+        Self {
+            copies: seed.is_multiple_of(2),
+            blackouts: seed % 4 >= 2,
+            replicas: [3, 3, 3, 2, 4][random.below(5) as usize],
+            cache: ["direct", "kernel", "auto"][random.below(3) as usize],
+            splice: random.below(2) == 0,
+            threads: [4, 6, 8][random.below(3) as usize],
+            segment: ["128KiB", "256KiB", "1MiB"][random.below(3) as usize],
+            budget: ["16MiB", "32MiB", "64MiB"][random.below(3) as usize],
+            crew: ([1, 2, 4, 8, 8][random.below(5) as usize], random.below(8) as usize),
+            vanishing: false,
+        }
+    }
+
+    /// What may go wrong in it.
+    pub(crate) fn menu(&self, length: Duration) -> Menu {
+        // The first of the copies says which version is right.
+        let diverging = self.copies.then_some(self.replicas - 1);
+        Menu {
+            replicas: self.replicas,
+            length,
+            blackouts: self.blackouts,
+            diverging,
+            vanishing: self.vanishing,
+        }
+    }
+
+    /// The longest that a call may take while one replica is well: every other one
+    /// is given its time, and what answers takes some of its own.
+    pub(crate) fn bound(&self) -> Duration {
+        ATTEMPT * self.replicas as u32 + Duration::from_millis(500)
+    }
+
+    fn text(&self) -> String {
+        let Self { cache, splice, threads, segment, budget, .. } = self;
+        let (mode, access) = if self.copies { ("copies", "ro") } else { ("shared", "rw") };
+        let mut text = format!(
+            "[volume]\nname = \"nemesis\"\nmode = \"{mode}\"\naccess = \"{access}\"\n\
+             [memory]\nbudget = \"{budget}\"\n\
+             [fuse]\nsplice = {splice}\nattribute_ttl = \"100ms\"\n\
+             [write]\ndeadline = \"{}ms\"\nlag = \"0s\"\n\
+             [read]\ncache = \"{cache}\"\nthreads_per_replica = {threads}\n\
+             segment_size = \"{segment}\"\ndeadline = \"{}ms\"\nattempt_deadline = \"{}ms\"\n",
+            WRITE_DEADLINE.as_millis(),
+            DEADLINE.as_millis(),
+            ATTEMPT.as_millis(),
+        );
+        for i in 0..self.replicas {
+            text.push_str(&format!("[[replica]]\npath = \"/nemesis/r{i}\"\n"));
+        }
+        text
+    }
+}
+
+/// One replica's strings.
+struct Strings {
+    script: Arc<FaultScript>,
+    shows: Arc<AtomicUsize>,
+}
+
+/// A mounted volume.
+pub(crate) struct World {
+    mount: Option<Mount>,
+    strings: Vec<Strings>,
+    room: TempDir,
+    /// The kernel's number of its connection.
+    connection: u32,
+}
+
+impl World {
+    pub(crate) fn new(setup: &Setup) -> io::Result<Self> {
+        let room = tempfile::Builder::new().prefix("fanfs-nemesis-").tempdir()?;
+        let at = |name: String| room.path().join(name);
+        fs::create_dir(at("mnt".to_owned()))?;
+        fs::create_dir(at("empty".to_owned()))?;
+        content::fill(&at("tree0".to_owned()), content::USUAL)?;
+        let mut strings = Vec::new();
+        let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
+        for i in 0..setup.replicas {
+            let own = at(format!("tree{}", if setup.copies { i } else { 0 }));
+            if !own.exists() {
+                content::fill(&own, content::USUAL)?;
+            }
+            let other = at("diverged".to_owned());
+            if setup.copies && !other.exists() {
+                content::fill(&other, content::DIVERGED)?;
+            }
+            let empty = at("empty".to_owned());
+            let other = if setup.copies { &other } else { &empty };
+            let trees = [&own, other, &empty].map(|path| Directory::open(path).unwrap());
+            let shows = Arc::new(AtomicUsize::new(0));
+            let script = Arc::new(FaultScript::default());
+            let turning = Turning { trees, shows: Arc::clone(&shows) };
+            backends.push(Arc::new(Faulty::new(turning, Arc::clone(&script))));
+            strings.push(Strings { script, shows });
+        }
+        let config = config::parse(&setup.text(), Path::new("nemesis")).expect("a sound volume");
+        let extra = Extra { no_control: true, allow_other: true, ..Extra::default() };
+        let mount_point = room.path().join("mnt");
+        let backends = ReplicaMap::from_iter(backends);
+        let mount = Mount::start(config, backends, &mount_point, &extra).expect("a mount");
+        // The connection's number is the minor number of the mount's device.
+        let connection = rustix::fs::minor(fs::metadata(&mount_point)?.dev());
+        Ok(Self { mount: Some(mount), strings, room, connection })
+    }
+
+    pub(crate) fn mount_point(&self) -> PathBuf {
+        self.room.path().join("mnt")
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        self.mount.as_ref().expect("it is mounted").status()
+    }
+
+    /// Troubles a replica, or heals it.
+    pub(crate) fn turn(&self, replica: usize, trouble: Option<Trouble>) {
+        let Strings { script, shows } = &self.strings[replica];
+        script.heal();
+        let shown = match trouble {
+            Some(Trouble::Diverged) => 1,
+            Some(Trouble::Vanished) => VANISHED,
+            _ => 0,
+        };
+        shows.store(shown, Ordering::SeqCst);
+        let add = |op, fault| script.add(FaultRule::always(op, fault));
+        match trouble {
+            None | Some(Trouble::Diverged | Trouble::Vanished) => {
+                add(Op::Read, Fault::Delay(USUAL));
+            }
+            Some(Trouble::Hang(calls)) => {
+                ops(calls).iter().for_each(|op| add(*op, Fault::Hang));
+            }
+            Some(Trouble::Slow(times)) => {
+                add(Op::Any, Fault::Delay(USUAL * times));
+            }
+            Some(Trouble::Error(errno, calls)) => {
+                let errno = Errno::from_raw_os_error(errno);
+                ops(calls).iter().for_each(|op| add(*op, Fault::Errno(errno)));
+            }
+            Some(Trouble::Crumbs(most)) => add(Op::Read, Fault::Short(most)),
+            Some(Trouble::EndsEarly) => add(Op::Read, Fault::Short(0)),
+            Some(Trouble::Flap(..)) => unreachable!("it is told as what it consists of"),
+        }
+    }
+
+    /// Heals all.
+    pub(crate) fn heal(&self) {
+        (0..self.strings.len()).for_each(|replica| self.turn(replica, None));
+    }
+
+    /// Has the kernel fail every request that waits: the way out when the daemon
+    /// does not answer.
+    pub(crate) fn abort(&self) {
+        let path = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
+        if let Err(error) = fs::write(&path, "1") {
+            eprintln!("{path}: {error}");
+        }
+    }
+
+    /// What is not as it should be when nobody does anything: see `Gauges`. The
+    /// kernel sends releases a little after close(2).
+    pub(crate) fn quiet(&self) -> std::result::Result<(), String> {
+        let until = Instant::now() + 2 * DEADLINE;
+        loop {
+            let status = self.status();
+            let g = status.gauges;
+            let busy = g.buffer_used as usize + g.segments_waiting + g.segments_in_flight;
+            let inside: usize = status.replicas.iter().map(|replica| replica.busy_threads).sum();
+            if busy + inside + g.requests + g.calls + g.handles == 0 {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                return Err(format!("gauges are not zero, {inside} threads inside: {g:?}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Unmounts.
+    pub(crate) fn end(mut self) -> std::result::Result<(), String> {
+        self.heal();
+        self.mount.take().expect("it is mounted").stop().map_err(|error| error.to_string())
+    }
+}
+
+fn ops(calls: Calls) -> &'static [Op] {
+    match calls {
+        Calls::Reads => &[Op::Read],
+        Calls::Opens => &[Op::Open],
+        Calls::Metadata => &[Op::Open, Op::Metadata],
+        Calls::All => &[Op::Any],
+    }
+}
+
+/// Which tree a replica shows whose mount has gone.
+const VANISHED: usize = 2;
+
+/// A directory that may turn into another one: what is open stays what it is.
+struct Turning {
+    trees: [Directory; 3],
+    shows: Arc<AtomicUsize>,
+}
+
+impl Turning {
+    fn tree(&self) -> &Directory {
+        &self.trees[self.shows.load(Ordering::SeqCst)]
+    }
+}
+
+impl Backend for Turning {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.tree().stat(path)
+    }
+
+    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.tree().stat_entries(dir, names)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+        self.tree().list(dir)
+    }
+
+    fn visit(&self, dir: &Path) -> Result<()> {
+        self.tree().visit(dir)
+    }
+
+    fn read_link(&self, path: &Path) -> Result<OsString> {
+        self.tree().read_link(path)
+    }
+
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        self.tree().open(path)
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        self.tree().stat_fs()
+    }
+
+    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+        self.tree().get_xattr(path, name)
+    }
+
+    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+        self.tree().list_xattr(path)
+    }
+
+    fn prove(&self) -> Result<bool> {
+        Ok(self.shows.load(Ordering::SeqCst) != VANISHED && self.tree().prove()?)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+        self.tree().open_to_write(path, how)
+    }
+
+    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+        self.tree().change(change)
+    }
+}

@@ -1,0 +1,500 @@
+//! Scheduler, health and hedging while replicas break as seeds say: thousands of
+//! seeds, with invented time.
+//!
+//! The schedules are those of the nemesis (`tests/nemesis/schedule.rs`), which does
+//! the same to a real mount. A replica carries one segment after the other at a
+//! rate of its own; its trouble changes that, or what comes of it:
+//!
+//! - *hang*: nothing moves until it is healed;
+//! - *slow*: the rate is so many times lower;
+//! - *errno*: what comes is a failure; *flap*: by turns;
+//! - *crumbs*: a third of the rate, for all the round trips;
+//! - *ends early, diverged, vanished*: an answer that is of no use and no fault of
+//!   the replica's, after which it is left alone with that file for three seconds.
+//!
+//! What holds for every seed is in [`Run::judge`]. A seed that fails is run again by
+//! `FANFS_SIM_SEED=N cargo test --test sim_faults`.
+
+// The nemesis uses all of it.
+#[allow(dead_code)]
+#[path = "nemesis/schedule.rs"]
+mod schedule;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use fanfs::scheduler::health::{LONGEST, Proof};
+use fanfs::scheduler::{
+    AttemptId, Dispatch, Late, Outcome, Policy, ReplicaPolicy, Scheduler, Want, WantId,
+};
+use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
+use schedule::{Calls, Menu, Random, Schedule, Trouble};
+
+const MIB: u64 = 1 << 20;
+
+/// How finely time moves.
+const STEP: Duration = Duration::from_millis(1);
+
+/// How often late segments are looked for, in steps: as the daemon does.
+const TICK: u64 = 25;
+
+const ATTEMPT: Duration = Duration::from_millis(500);
+
+/// How long a replica is left alone with a file that it had another version of.
+const REFUSED: Duration = Duration::from_secs(3);
+
+/// By when a segment is there while one replica is well: every other one has its
+/// time, and the one that is well has to carry what else was sent there.
+const BOUND: Duration = Duration::from_millis(3500);
+
+/// After the healing every replica is used again within the longest pause between
+/// two probes, and what it takes to be thought quick again.
+const RECOVERY: Duration = LONGEST.saturating_add(Duration::from_secs(5));
+
+/// Segments in a row that may be read twice, whatever was delivered before: the
+/// burst and the overdraft of the hedge budget, and what deadlines ask for.
+const FREE: u64 = 64;
+
+/// What CI runs.
+const SEEDS: u64 = 2000;
+
+struct Link {
+    rate: f64,
+    trouble: Option<Trouble>,
+    /// What is carried, and what is left of it, bytes.
+    queue: VecDeque<(AttemptId, Item, f64)>,
+    refused_until: Option<Duration>,
+    /// Whether it is to prove that it is the mount that it was.
+    proving: bool,
+    delivered: u64,
+}
+
+impl Link {
+    /// Bytes that it carries in one step.
+    fn capacity(&self) -> f64 {
+        let factor = match self.trouble {
+            Some(Trouble::Hang(Calls::Reads | Calls::All)) => 0.0,
+            Some(Trouble::Slow(times)) => 1.0 / f64::from(times),
+            Some(Trouble::Crumbs(_)) => 1.0 / 3.0,
+            _ => 1.0,
+        };
+        factor * self.rate * STEP.as_secs_f64()
+    }
+
+    /// What comes of a proof; nothing while it hangs.
+    fn proof(&self) -> Option<Proof> {
+        match self.trouble {
+            Some(Trouble::Hang(Calls::Metadata | Calls::All)) => None,
+            Some(Trouble::Error(_, Calls::Metadata | Calls::All)) => Some(Proof::Failed),
+            Some(Trouble::Vanished) => Some(Proof::Gone),
+            _ => Some(Proof::Same),
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.trouble {
+            Some(Trouble::Error(_, Calls::Reads | Calls::All)) => Outcome::Failed,
+            Some(Trouble::EndsEarly | Trouble::Diverged | Trouble::Vanished) => Outcome::Unused,
+            _ => Outcome::Delivered(MIB),
+        }
+    }
+}
+
+/// What somebody waits for, or is going to.
+struct Segment {
+    /// Since when its reader waits for it, if he does.
+    since: Option<Duration>,
+    tried: ReplicaSet,
+    outstanding: usize,
+    want: Option<WantId>,
+    here: bool,
+}
+
+/// Who reads one file: so many segments beyond the next one are fetched ahead.
+struct Reader {
+    window: u64,
+    next: u64,
+    wanted: u64,
+    pause: Duration,
+    sleeps_until: Duration,
+}
+
+type Item = (usize, u64);
+
+struct Run {
+    seed: u64,
+    schedule: Schedule,
+    epoch: Instant,
+    now: Duration,
+    steps: u64,
+    links: Vec<Link>,
+    scheduler: Scheduler<Item>,
+    readers: Vec<Reader>,
+    segments: BTreeMap<Item, Segment>,
+    over: bool,
+    arrived: u64,
+    /// Of these, what had arrived before.
+    twice: u64,
+    wrong: Vec<String>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5eed);
+        let replicas = 2 + random.below(4) as usize;
+        let length = Duration::from_secs(20);
+        let menu = Menu {
+            replicas,
+            length,
+            blackouts: seed % 4 == 3,
+            diverging: Some(replicas - 1),
+            vanishing: true,
+        };
+        let epoch = Instant::now();
+        let policy = Policy {
+            segment: MIB,
+            attempt_deadline: ATTEMPT,
+            names: ReplicaMap::from_fn(replicas, |id| format!("r{}", id.index() + 1)),
+            proofs: true,
+        };
+        let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
+        let policies = ReplicaMap::from_fn(replicas, |_| replica.clone());
+        let link = |random: &mut Random| Link {
+            rate: (40 + random.below(160)) as f64 * MIB as f64,
+            trouble: None,
+            queue: VecDeque::new(),
+            refused_until: None,
+            proving: false,
+            delivered: 0,
+        };
+        let reader = |random: &mut Random| Reader {
+            window: [0, 0, 2, 16][random.below(4) as usize],
+            next: 0,
+            wanted: 0,
+            pause: Duration::from_millis([0, 5, 50][random.below(3) as usize]),
+            sleeps_until: Duration::ZERO,
+        };
+        let links = (0..replicas).map(|_| link(&mut random)).collect();
+        let readers = (0..=random.below(3)).map(|_| reader(&mut random)).collect();
+        Self {
+            seed,
+            schedule: Schedule::of(seed, &menu),
+            epoch,
+            now: Duration::ZERO,
+            steps: 0,
+            links,
+            scheduler: Scheduler::new(policy, policies, epoch),
+            readers,
+            segments: BTreeMap::new(),
+            over: false,
+            arrived: 0,
+            twice: 0,
+            wrong: Vec::new(),
+        }
+    }
+
+    fn instant(&self) -> Instant {
+        self.epoch + self.now
+    }
+
+    fn note(&mut self, text: String) {
+        let at = self.now.as_secs_f64();
+        self.wrong.push(format!("seed {}, {at:.3} s: {text}", self.seed));
+    }
+
+    /// How the replicas are, and what is thought of them.
+    fn states(&self) -> Vec<String> {
+        let standings = self.scheduler.standings(self.instant());
+        let states = standings.iter().zip(&self.links).map(|((_, thought), link)| {
+            let Link { rate, trouble, queue, delivered, .. } = link;
+            let (health, rate) = (thought.health.state, rate / MIB as f64);
+            let (thought, cap) = (thought.rate.local / MIB as f64, thought.cap / MIB);
+            let queued = queue.len();
+            format!(
+                "{health:?}, {thought:.1} of {rate:.0} MiB/s, {trouble:?}, {queued} in flight of \
+                 {cap}, {delivered} delivered"
+            )
+        });
+        states.collect()
+    }
+
+    /// Replicas that have not shown another version of the file lately.
+    fn candidates(&self) -> ReplicaSet {
+        let may = |(i, link): (usize, &Link)| {
+            let refused = link.refused_until.is_some_and(|until| self.now < until);
+            (!refused).then(|| ReplicaId::new(i))
+        };
+        let left = self.links.iter().enumerate().filter_map(may);
+        let left = left.fold(ReplicaSet::EMPTY, ReplicaSet::with);
+        if left.is_empty() { ReplicaSet::first(self.links.len()) } else { left }
+    }
+
+    fn want(&mut self, item: Item, ahead: bool, hedge: bool, candidates: ReplicaSet) {
+        let want = self.scheduler.want(Want {
+            item,
+            bytes: MIB,
+            ahead,
+            candidates,
+            holders: Holders::UNKNOWN,
+            pinned: ReplicaSet::EMPTY,
+            hedge,
+            stream: item.0 as u64,
+            start: item.1 * MIB,
+            open: ReplicaSet::first(self.links.len()),
+        });
+        self.segments.get_mut(&item).expect("somebody waits for it").want = Some(want);
+    }
+
+    /// As `read` does for a segment that has just been asked for.
+    fn begin(&mut self, item: Item, ahead: bool) {
+        let segment = Segment {
+            since: (!ahead).then_some(self.now),
+            tried: ReplicaSet::EMPTY,
+            outstanding: 0,
+            want: None,
+            here: false,
+        };
+        self.segments.insert(item, segment);
+        self.want(item, ahead, false, self.candidates());
+    }
+
+    /// As `read::fetch` does when an attempt has ended in vain.
+    fn failed(&mut self, item: Item) {
+        let candidates = self.candidates();
+        let Some(segment) = self.segments.get(&item) else { return };
+        if segment.here || segment.want.is_some() {
+            return;
+        }
+        let left = candidates.minus(segment.tried);
+        if !left.is_empty() {
+            return self.want(item, false, false, left);
+        }
+        if segment.outstanding > 0 {
+            return;
+        }
+        // Everybody has failed: the request has, and somebody asks again.
+        let since = segment.since;
+        if since.is_some_and(|since| self.schedule.spares(since, self.now)) {
+            self.note(format!("segment {item:?} failed everywhere"));
+        }
+        self.begin(item, since.is_none());
+    }
+
+    fn read_on(&mut self) {
+        for i in 0..self.readers.len() {
+            while self.segments.get(&(i, self.readers[i].next)).is_some_and(|s| s.here) {
+                self.segments.remove(&(i, self.readers[i].next));
+                self.readers[i].next += 1;
+                self.readers[i].sleeps_until = self.now + self.readers[i].pause;
+            }
+            let Reader { next, window, wanted, sleeps_until, .. } = self.readers[i];
+            if self.over || self.now < sleeps_until {
+                continue;
+            }
+            if let Some(segment) = self.segments.get_mut(&(i, next))
+                && segment.since.is_none()
+            {
+                segment.since = Some(self.now);
+                if let Some(want) = segment.want {
+                    segment.want = self.scheduler.hurry(want);
+                }
+            }
+            for segment in wanted..=next + window {
+                self.begin((i, segment), segment > next);
+            }
+            self.readers[i].wanted = wanted.max(next + window + 1);
+        }
+    }
+
+    fn send(&mut self) {
+        let mut out = Vec::new();
+        self.scheduler.next(self.instant(), &mut out);
+        for Dispatch { attempt, item, replica, .. } in out {
+            if let Some(segment) = self.segments.get_mut(&item) {
+                segment.tried = segment.tried.with(replica);
+                segment.outstanding += 1;
+                segment.want = None;
+            }
+            self.links[replica.index()].queue.push_back((attempt, item, MIB as f64));
+        }
+    }
+
+    /// What arrives in one step.
+    fn carry(&mut self) {
+        for i in 0..self.links.len() {
+            let mut capacity = self.links[i].capacity();
+            while let Some((.., left)) = self.links[i].queue.front_mut() {
+                if *left > capacity {
+                    *left -= capacity;
+                    break;
+                }
+                capacity -= *left;
+                let (attempt, item, _) = self.links[i].queue.pop_front().expect("it has a front");
+                self.ended(i, attempt, item);
+            }
+        }
+    }
+
+    fn ended(&mut self, replica: usize, attempt: AttemptId, item: Item) {
+        let outcome = self.links[replica].outcome();
+        if self.scheduler.finished(attempt, outcome, self.instant()).is_none() {
+            self.note(format!("an attempt at {item:?} ended twice"));
+        }
+        if outcome == Outcome::Unused {
+            self.links[replica].refused_until = Some(self.now + REFUSED);
+        }
+        let is_good = matches!(outcome, Outcome::Delivered(_));
+        self.links[replica].delivered += u64::from(is_good);
+        let known = self.segments.get_mut(&item);
+        if is_good {
+            self.arrived += 1;
+            match known.filter(|segment| !segment.here) {
+                Some(segment) => {
+                    segment.here = true;
+                    if let Some(want) = segment.want.take() {
+                        self.scheduler.cancel(want);
+                    }
+                }
+                None => self.twice += 1,
+            }
+        } else if let Some(segment) = known {
+            segment.outstanding = segment.outstanding.saturating_sub(1);
+            self.failed(item);
+        }
+    }
+
+    /// As the daemon's clock does.
+    fn tick(&mut self) {
+        for id in self.scheduler.to_prove(self.instant()).iter() {
+            self.links[id.index()].proving = true;
+        }
+        for i in 0..self.links.len() {
+            if let Some(proof) = self.links[i].proof()
+                && std::mem::take(&mut self.links[i].proving)
+            {
+                self.scheduler.proved(ReplicaId::new(i), proof, self.instant());
+            }
+        }
+        let mut late = Vec::new();
+        let segments = &self.segments;
+        let awaited = |item: &Item| segments.get(item).is_some_and(|s| s.since.is_some());
+        self.scheduler.late(self.epoch + self.now, awaited, &mut late);
+        for Late { item, candidates, .. } in late {
+            let Some(segment) = self.segments.get(&item) else { continue };
+            let left = self.candidates().and(candidates).minus(segment.tried);
+            if !segment.here && segment.want.is_none() && !left.is_empty() {
+                self.want(item, false, true, left);
+            }
+        }
+        // A request that is past its deadline has failed, and is asked again.
+        let now = self.now;
+        let overdue = |segment: &Segment| {
+            !segment.here && segment.since.is_some_and(|since| now - since > BOUND)
+        };
+        let overdue: Vec<Item> =
+            self.segments.iter().filter(|(_, s)| overdue(s)).map(|(item, _)| *item).collect();
+        for item in overdue {
+            let segment = &self.segments[&item];
+            if segment.since.is_some_and(|since| self.schedule.spares(since, self.now)) {
+                let Segment { tried, outstanding, want, .. } = segment;
+                let tried: Vec<_> = tried.iter().map(|id| id.index() + 1).collect();
+                let queued = if want.is_some() { "queued" } else { "not queued" };
+                let text = format!(
+                    "{item:?} is late: {tried:?} tried, {outstanding} out, {queued}; {:#?}",
+                    self.states()
+                );
+                self.note(text);
+            }
+            if let Some(want) = self.segments[&item].want {
+                self.scheduler.cancel(want);
+            }
+            self.begin(item, false);
+        }
+    }
+
+    fn step(&mut self) {
+        self.read_on();
+        self.send();
+        self.now += STEP;
+        self.steps += 1;
+        self.carry();
+        if self.steps.is_multiple_of(TICK) {
+            self.tick();
+        }
+        if self.scheduler.usable(self.instant()).is_empty() {
+            self.note("nobody is usable".to_owned());
+        }
+    }
+
+    /// Runs a seed, and says what was wrong.
+    fn judge(mut self) -> Vec<String> {
+        let mut events = self.schedule.events().into_iter().peekable();
+        let length = Duration::from_secs(20);
+        while self.now < length && self.wrong.is_empty() {
+            while let Some(event) = events.next_if(|event| event.at <= self.now) {
+                self.links[event.replica].trouble = event.trouble;
+            }
+            self.step();
+        }
+        // All is healed: everybody is used again, by a reader who reads on.
+        self.links.iter_mut().for_each(|link| link.trouble = None);
+        self.readers[0].window = 16;
+        self.readers[0].pause = Duration::ZERO;
+        let before: Vec<u64> = self.links.iter().map(|link| link.delivered).collect();
+        let healed = self.now;
+        while self.wrong.is_empty() {
+            let again = self.links.iter().zip(&before).filter(|(link, b)| link.delivered > **b);
+            if again.count() == self.links.len() {
+                break;
+            }
+            if self.now > healed + RECOVERY {
+                let states = self.states();
+                self.note(format!("not all are used again: {states:?}"));
+            }
+            self.step();
+        }
+        // Nothing is left in flight when nobody wants anything more.
+        self.over = true;
+        let until = self.now + Duration::from_secs(60);
+        while !self.scheduler.is_idle() && self.now < until && self.wrong.is_empty() {
+            self.step();
+        }
+        if self.wrong.is_empty() && self.scheduler.depth() != (0, 0) {
+            self.note(format!("left in the queue and in flight: {:?}", self.scheduler.depth()));
+        }
+        let standings = self.scheduler.standings(self.instant());
+        let in_flight: u64 = standings.iter().map(|(_, standing)| standing.in_flight).sum();
+        if self.wrong.is_empty() && in_flight > 0 {
+            self.note(format!("{in_flight} bytes in flight, and nothing is"));
+        }
+        let most = self.arrived / 20 + FREE;
+        if self.wrong.is_empty() && self.twice > most {
+            self.note(format!("{} of {} segments came twice", self.twice, self.arrived));
+        }
+        self.wrong
+    }
+}
+
+#[test]
+fn whatever_breaks_every_segment_comes_and_nothing_is_left_behind() {
+    let seeds = match std::env::var("FANFS_SIM_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("a seed is a number");
+            println!("{}", Run::new(seed).schedule);
+            seed..seed + 1
+        }
+        Err(_) => 0..SEEDS,
+    };
+    let (first, count) = (seeds.start, seeds.end - seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let part = |thread: u64| {
+        let seeds = (first + thread..first + count).step_by(threads as usize);
+        seeds.flat_map(|seed| Run::new(seed).judge()).collect::<Vec<_>>()
+    };
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("it does not panic")).collect()
+    });
+    assert!(wrong.is_empty(), "{} of {count} seeds:\n{}", wrong.len(), wrong.join("\n"));
+}
