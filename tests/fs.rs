@@ -4,12 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fanfs::backend::{Backend, Directory, PoolLimits, Replica, Requester};
+use fanfs::backend::{
+    Backend, Create, Directory, NewPerm, OpenAccess, PoolLimits, Replica, Requester, SyncMode,
+    WriteOpen,
+};
 use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
-use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT};
+use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT, WritePolicy};
 use fanfs::placement::affinity::Affinities;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source, configured_names};
 use fanfs::read::{ReadPolicy, Reader};
@@ -60,7 +63,7 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
         attribute_ttl: LONG,
         caching: CachingPolicy { cache, memory: 4096 },
         passthrough: false,
-        write: None,
+        write: Some(WritePolicy { replica: ReplicaId::new(0), deadline: LONG, lag: LONG }),
         locks: None,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
@@ -144,4 +147,42 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     assert_eq!(open(&fs, other).caching, Caching::Kernel);
     fs.forget(large, 2);
     assert_eq!(open(&fs, ino("large")).caching, Caching::Direct);
+}
+
+/// A file system uses the number of a file again at once, and two threads may tell the
+/// kernel of the new file and of the removal of the old one in either order. It would
+/// take the new file's link away.
+#[test]
+fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
+    let tree = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
+    let how = WriteOpen {
+        access: OpenAccess::Write,
+        truncate: false,
+        sync: SyncMode::No,
+        create: Some(Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } }),
+        ino: None,
+    };
+    let create = |name: &str| {
+        let since = Instant::now();
+        let made = answer(|done| fs.create(Requester::DAEMON, ROOT, name.as_ref(), how, done));
+        (made.entry.ino, since.elapsed())
+    };
+    // What the create finds has the number of a file that it has just been freed of.
+    let reuse = |from: &str, to: &str| {
+        fs::rename(tree.path().join(from), tree.path().join(to)).unwrap();
+    };
+    let (older, _) = create("a");
+    assert_eq!(create("a").0, older);
+
+    reuse("a", "b");
+    let (newer, waited) = create("b");
+    assert!(newer == older && waited >= Duration::from_millis(30), "after {waited:?}");
+
+    let known = fs.gauges().inodes;
+    fs.forget(older, 3);
+    assert_eq!(fs.gauges().inodes, known - 1);
+    reuse("b", "c");
+    assert_eq!(create("c").0, older);
 }

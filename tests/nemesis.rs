@@ -74,9 +74,6 @@ struct Arguments {
     /// Print the schedule and do nothing.
     #[arg(long)]
     dry: bool,
-    /// Let mounts vanish: replicas show the empty directory under their mount.
-    #[arg(long)]
-    vanishing: bool,
     /// As `cargo test NAME` hands it to every test.
     #[arg(hide = true)]
     filter: Vec<String>,
@@ -130,7 +127,7 @@ fn main() -> ExitCode {
     let mut violations = Vec::new();
     let mut resident = Vec::new();
     for (seed, length) in &rounds {
-        let setup = Setup { vanishing: arguments.vanishing, ..Setup::of(*seed) };
+        let setup = Setup::of(*seed);
         let schedule = Schedule::of(*seed, &setup.menu(*length));
         println!("seed {seed}: {setup:?}\n{schedule}");
         if arguments.dry {

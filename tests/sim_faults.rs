@@ -9,7 +9,7 @@
 //! - *slow*: the rate is so many times lower;
 //! - *errno*: what comes is a failure; *flap*: by turns;
 //! - *crumbs*: a third of the rate, for all the round trips;
-//! - *ends early, diverged, vanished*: an answer that is of no use and no fault of
+//! - *ends early, diverged, unmounted*: an answer that is of no use and no fault of
 //!   the replica's, after which it is left alone with that file for three seconds.
 //!
 //! What holds for every seed is in [`Run::judge`]. A seed that fails is run again by
@@ -86,7 +86,7 @@ impl Link {
         match self.trouble {
             Some(Trouble::Hang(Calls::Metadata | Calls::All)) => None,
             Some(Trouble::Error(_, Calls::Metadata | Calls::All)) => Some(Proof::Failed),
-            Some(Trouble::Vanished) => Some(Proof::Gone),
+            Some(Trouble::Unmounted) => Some(Proof::Gone),
             _ => Some(Proof::Same),
         }
     }
@@ -94,7 +94,7 @@ impl Link {
     fn outcome(&self) -> Outcome {
         match self.trouble {
             Some(Trouble::Error(_, Calls::Reads | Calls::All)) => Outcome::Failed,
-            Some(Trouble::EndsEarly | Trouble::Diverged | Trouble::Vanished) => Outcome::Unused,
+            Some(Trouble::EndsEarly | Trouble::Diverged | Trouble::Unmounted) => Outcome::Unused,
             _ => Outcome::Delivered(MIB),
         }
     }
@@ -148,7 +148,7 @@ impl Run {
             length,
             blackouts: seed % 4 == 3,
             diverging: Some(replicas - 1),
-            vanishing: true,
+            unmounts: true,
         };
         let epoch = Instant::now();
         let policy = Policy {

@@ -38,8 +38,8 @@ pub(crate) enum Trouble {
     Flap(Duration, bool),
     /// It shows another version of its files.
     Diverged,
-    /// Its mount has gone; the directory under it is empty.
-    Vanished,
+    /// Its mount has gone; what is under it looks like another version.
+    Unmounted,
 }
 
 impl Trouble {
@@ -52,7 +52,7 @@ impl Trouble {
             Self::Crumbs(_) | Self::EndsEarly => "short",
             Self::Flap(..) => "flap",
             Self::Diverged => "diverged",
-            Self::Vanished => "vanished",
+            Self::Unmounted => "unmount",
         }
     }
 }
@@ -82,8 +82,8 @@ pub(crate) struct Menu {
     pub(crate) blackouts: bool,
     /// The only one whose files may be of another version, if any.
     pub(crate) diverging: Option<usize>,
-    /// Whether mounts vanish.
-    pub(crate) vanishing: bool,
+    /// Whether mounts can be taken away.
+    pub(crate) unmounts: bool,
 }
 
 /// All that goes wrong, in order of its begin.
@@ -164,8 +164,9 @@ impl Schedule {
         if menu.diverging == Some(replica) && random.below(4) == 0 {
             return Trouble::Diverged;
         }
-        if menu.vanishing && random.below(8) == 0 {
-            return Trouble::Vanished;
+        // The rest of the schedule is the same where they cannot be.
+        if random.below(8) == 0 {
+            return if menu.unmounts { Trouble::Unmounted } else { Trouble::Hang(Calls::All) };
         }
         match random.below(12) {
             0..=2 => Trouble::Hang(calls),

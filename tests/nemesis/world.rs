@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
@@ -18,6 +18,7 @@ use fanfs::control::Status;
 use fanfs::daemon::{Extra, Mount};
 use fanfs::volume::ReplicaMap;
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use tempfile::TempDir;
 
 use crate::content;
@@ -48,7 +49,8 @@ pub(crate) struct Setup {
     pub(crate) segment: &'static str,
     pub(crate) budget: &'static str,
     pub(crate) blackouts: bool,
-    pub(crate) vanishing: bool,
+    /// Whether replicas' mounts can be taken away, for which one has to be root.
+    pub(crate) unmounts: bool,
     /// Who reads: so many of all readers there are, from this one on.
     pub(crate) crew: (usize, usize),
 }
@@ -67,7 +69,7 @@ impl Setup {
             segment: ["128KiB", "256KiB", "1MiB"][random.below(3) as usize],
             budget: ["16MiB", "32MiB", "64MiB"][random.below(3) as usize],
             crew: ([1, 2, 4, 8, 8][random.below(5) as usize], random.below(8) as usize),
-            vanishing: false,
+            unmounts: rustix::process::geteuid().is_root(),
         }
     }
 
@@ -80,7 +82,7 @@ impl Setup {
             length,
             blackouts: self.blackouts,
             diverging,
-            vanishing: self.vanishing,
+            unmounts: self.unmounts,
         }
     }
 
@@ -114,12 +116,47 @@ impl Setup {
 /// One replica's strings.
 struct Strings {
     script: Arc<FaultScript>,
-    shows: Arc<AtomicUsize>,
+    shows_diverged: Arc<AtomicBool>,
+    place: Option<Place>,
+}
+
+/// Where a replica's tree is mounted, over a diverged one: that is what the place
+/// shows when the mount has gone.
+struct Place {
+    at: PathBuf,
+    tree: PathBuf,
+    is_mounted: AtomicBool,
+}
+
+impl Place {
+    fn new(at: PathBuf, tree: PathBuf, diverged: &Path) -> io::Result<Self> {
+        fs::create_dir(&at)?;
+        mount_bind(diverged, &at)?;
+        let place = Self { at, tree, is_mounted: AtomicBool::new(false) };
+        place.mount(true);
+        Ok(place)
+    }
+
+    /// Mounts the tree, or takes the mount away from under whoever uses it.
+    fn mount(&self, mounted: bool) {
+        match (mounted, self.is_mounted.swap(mounted, Ordering::SeqCst)) {
+            (true, false) => mount_bind(&self.tree, &self.at).expect("it can be mounted"),
+            (false, true) => unmount(&self.at, UnmountFlags::DETACH).expect("it was mounted"),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while unmount(&self.at, UnmountFlags::DETACH).is_ok() {}
+    }
 }
 
 /// A mounted volume.
 pub(crate) struct World {
     mount: Option<Mount>,
+    // Their places are unmounted before the directories are removed.
     strings: Vec<Strings>,
     room: TempDir,
     /// The kernel's number of its connection.
@@ -131,27 +168,26 @@ impl World {
         let room = tempfile::Builder::new().prefix("fanfs-nemesis-").tempdir()?;
         let at = |name: String| room.path().join(name);
         fs::create_dir(at("mnt".to_owned()))?;
-        fs::create_dir(at("empty".to_owned()))?;
-        content::fill(&at("tree0".to_owned()), content::USUAL)?;
+        let diverged = at("diverged".to_owned());
+        content::fill(&diverged, content::DIVERGED)?;
         let mut strings = Vec::new();
         let mut backends: Vec<Arc<dyn Backend>> = Vec::new();
         for i in 0..setup.replicas {
-            let own = at(format!("tree{}", if setup.copies { i } else { 0 }));
+            let mut own = at(format!("tree{}", if setup.copies { i } else { 0 }));
             if !own.exists() {
                 content::fill(&own, content::USUAL)?;
             }
-            let other = at("diverged".to_owned());
-            if setup.copies && !other.exists() {
-                content::fill(&other, content::DIVERGED)?;
+            let mut place = None;
+            if setup.unmounts {
+                let place = place.insert(Place::new(at(format!("r{i}")), own, &diverged)?);
+                own = place.at.clone();
             }
-            let empty = at("empty".to_owned());
-            let other = if setup.copies { &other } else { &empty };
-            let trees = [&own, other, &empty].map(|path| Directory::open(path).unwrap());
-            let shows = Arc::new(AtomicUsize::new(0));
+            let trees = [&own, &diverged].map(|path| Directory::open(path).unwrap());
+            let shows_diverged = Arc::new(AtomicBool::new(false));
             let script = Arc::new(FaultScript::default());
-            let turning = Turning { trees, shows: Arc::clone(&shows) };
+            let turning = Turning { trees, shows_diverged: Arc::clone(&shows_diverged) };
             backends.push(Arc::new(Faulty::new(turning, Arc::clone(&script))));
-            strings.push(Strings { script, shows });
+            strings.push(Strings { script, shows_diverged, place });
         }
         let config = config::parse(&setup.text(), Path::new("nemesis")).expect("a sound volume");
         let extra = Extra { no_control: true, allow_other: true, ..Extra::default() };
@@ -173,17 +209,15 @@ impl World {
 
     /// Troubles a replica, or heals it.
     pub(crate) fn turn(&self, replica: usize, trouble: Option<Trouble>) {
-        let Strings { script, shows } = &self.strings[replica];
+        let Strings { script, shows_diverged, place } = &self.strings[replica];
         script.heal();
-        let shown = match trouble {
-            Some(Trouble::Diverged) => 1,
-            Some(Trouble::Vanished) => VANISHED,
-            _ => 0,
-        };
-        shows.store(shown, Ordering::SeqCst);
+        shows_diverged.store(trouble == Some(Trouble::Diverged), Ordering::SeqCst);
+        if let Some(place) = place {
+            place.mount(trouble != Some(Trouble::Unmounted));
+        }
         let add = |op, fault| script.add(FaultRule::always(op, fault));
         match trouble {
-            None | Some(Trouble::Diverged | Trouble::Vanished) => {
+            None | Some(Trouble::Diverged | Trouble::Unmounted) => {
                 add(Op::Read, Fault::Delay(USUAL));
             }
             Some(Trouble::Hang(calls)) => {
@@ -251,18 +285,15 @@ fn ops(calls: Calls) -> &'static [Op] {
     }
 }
 
-/// Which tree a replica shows whose mount has gone.
-const VANISHED: usize = 2;
-
 /// A directory that may turn into another one: what is open stays what it is.
 struct Turning {
-    trees: [Directory; 3],
-    shows: Arc<AtomicUsize>,
+    trees: [Directory; 2],
+    shows_diverged: Arc<AtomicBool>,
 }
 
 impl Turning {
     fn tree(&self) -> &Directory {
-        &self.trees[self.shows.load(Ordering::SeqCst)]
+        &self.trees[usize::from(self.shows_diverged.load(Ordering::SeqCst))]
     }
 }
 
@@ -304,7 +335,11 @@ impl Backend for Turning {
     }
 
     fn prove(&self) -> Result<bool> {
-        Ok(self.shows.load(Ordering::SeqCst) != VANISHED && self.tree().prove()?)
+        self.trees[0].prove()
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.trees[0].mount_id()
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
