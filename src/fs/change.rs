@@ -19,7 +19,7 @@ use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
-use crate::backend::{Backend, BackendError, Change, FileKind, Identity, Lane, Requester};
+use crate::backend::{Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester};
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
 use crate::volume::ReplicaId;
@@ -28,9 +28,10 @@ use crate::volume::ReplicaId;
 /// date. To refuse it would be to have the kernel make it once more.
 pub(super) const MADE_HERE: u64 = u64::MAX;
 
-/// How often, and how many times, it is looked whether a file was closed.
+/// How often, and how many times, it is looked whether the kernel is through with
+/// something that it is about to tell of: a close, a forget.
 const MOMENT: Duration = Duration::from_millis(1);
-const CLOSING: u32 = 30;
+const MOMENTS: u32 = 30;
 
 /// `RENAME_EXCHANGE` of renameat2(2).
 const EXCHANGE: u32 = 2;
@@ -84,6 +85,7 @@ impl Fs {
         let path = dir.join(name);
         let change = change(path.clone());
         let is_dir = matches!(change, Change::MakeDir { .. });
+        let is_new = !matches!(change, Change::Link { .. });
         let reach = if is_dir { Reach::Tree } else { Reach::Itself };
         self.note_name(&path, reach);
         let (fs, name) = (Arc::clone(self), name.to_owned());
@@ -93,10 +95,50 @@ impl Fs {
             move |answer| {
                 fs.note_name(&path, reach);
                 count(&fs.counters.changes);
-                let enter = |attr| fs.enter(parent, &name, write.replica, &attr, MADE_HERE);
-                done(answer.map_err(Errno::from).and_then(enter));
+                let attr = match answer {
+                    Ok(attr) => attr,
+                    Err(error) => return done(Err(error.into())),
+                };
+                let named = is_new.then(|| (parent, name.clone()));
+                fs.when_forgotten(named, write.replica, attr, move |fs| {
+                    done(fs.enter(parent, &name, write.replica, &attr, MADE_HERE));
+                });
             },
         );
+    }
+
+    /// Does `then` once the kernel has forgotten what had the number of `attr` before,
+    /// the attributes of what was just made under a name. It is on its way to: the
+    /// replica has freed the number, so the answer to the removal is there or about
+    /// to be. Told of the new one first, the kernel would take away a link of it.
+    pub(super) fn when_forgotten(
+        self: &Arc<Self>,
+        made: Option<(Ino, OsString)>,
+        replica: ReplicaId,
+        attr: Attr,
+        then: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) {
+        let is_known = move |fs: &Self| {
+            let inodes = fs.inodes.lock();
+            made.as_ref().is_some_and(|(parent, name)| {
+                let ino = inodes.number(*parent, name, replica, &attr);
+                // By that name it was known already: it was there, and was opened.
+                ino != inodes.named(*parent, name) && ino.is_some_and(|ino| inodes.is_known(ino))
+            })
+        };
+        if !is_known(self) {
+            return then(self);
+        }
+        let fs = Arc::clone(self);
+        self.locks.runtime().spawn(async move {
+            for _ in 0..MOMENTS {
+                tokio::time::sleep(MOMENT).await;
+                if !is_known(&fs) {
+                    break;
+                }
+            }
+            then(&fs);
+        });
     }
 
     /// Gives an inode one more name.
@@ -133,7 +175,7 @@ impl Fs {
         let Some(ino) = ino.filter(|ino| self.handles.is_closing(*ino)) else { return then(self) };
         let fs = Arc::clone(self);
         self.locks.runtime().spawn(async move {
-            for _ in 0..CLOSING {
+            for _ in 0..MOMENTS {
                 tokio::time::sleep(MOMENT).await;
                 if !fs.handles.is_closing(ino) {
                     break;

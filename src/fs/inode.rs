@@ -226,6 +226,11 @@ impl Inodes {
         self.nodes.get(&parent)?.entries.get(name).copied()
     }
 
+    /// Whether the kernel knows it.
+    pub(super) fn is_known(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
+    }
+
     /// The directory that the inode was last looked up in.
     pub(super) fn parent(&self, ino: Ino) -> Option<Ino> {
         Some(self.nodes.get(&ino)?.names.last()?.0)
@@ -389,6 +394,7 @@ impl Inodes {
             }
         }
         let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.is_nameless = false;
         node.names.retain(|(p, n)| !(*p == parent && n == name));
         let keep = if is_single { 0 } else { NAMES - 1 };
         let left: Vec<_> = node.names.drain(..node.names.len().saturating_sub(keep)).collect();

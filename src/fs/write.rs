@@ -134,23 +134,36 @@ impl Fs {
             move |answer| {
                 fs.note_name(&noted, Reach::Itself);
                 count(&fs.counters.changes);
-                let enter = |opened: OpenedToWrite| {
-                    let entry = fs.enter(parent, &name, write.replica, &opened.attr, MADE_HERE)?;
-                    let as_whom = (&identity, how.sync);
-                    match fs.begin_writing(as_whom, entry.ino, path, opened) {
-                        Ok((handle, ..)) => {
-                            Ok(Created { entry, opened: fs.opened_to_write(handle) })
-                        }
-                        Err(errno) => {
-                            // The kernel will not know of it.
-                            fs.forget(entry.ino, 1);
-                            Err(errno)
-                        }
-                    }
+                let opened = match answer {
+                    Ok(opened) => opened,
+                    Err(error) => return done(Err(error.into())),
                 };
-                done(answer.map_err(Errno::from).and_then(enter));
+                let (made, attr) = (Some((parent, name.clone())), opened.attr);
+                fs.when_forgotten(made, write.replica, attr, move |fs| {
+                    done(fs.created((parent, &name), path, (&identity, how.sync), opened));
+                });
             },
         );
+    }
+
+    /// The kernel is about to be told of a file that was just made, and opened.
+    fn created(
+        self: &Arc<Self>,
+        (parent, name): (Ino, &OsStr),
+        path: PathBuf,
+        as_whom: (&Identity, SyncMode),
+        opened: OpenedToWrite,
+    ) -> Answer<Created> {
+        let write = self.write_policy()?;
+        let entry = self.enter(parent, name, write.replica, &opened.attr, MADE_HERE)?;
+        match self.begin_writing(as_whom, entry.ino, path, opened) {
+            Ok((handle, ..)) => Ok(Created { entry, opened: self.opened_to_write(handle) }),
+            Err(errno) => {
+                // The kernel will not know of it.
+                self.forget(entry.ino, 1);
+                Err(errno)
+            }
+        }
     }
 
     /// Enters a handle that may write into the tables.
