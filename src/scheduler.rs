@@ -149,6 +149,10 @@ pub struct Late<T> {
     pub replica: ReplicaId,
     /// Whom to ask.
     pub candidates: ReplicaSet,
+    /// The attempt that is late.
+    attempt: AttemptId,
+    /// What the second one is to cost.
+    price: hedge::HedgePrice,
 }
 
 /// How an attempt ended.

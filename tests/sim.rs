@@ -60,6 +60,8 @@ struct Sim {
     progress: Vec<u64>,
     longest_wait: Duration,
     waiting_since: Instant,
+    /// Until so many seconds there is no memory for second attempts.
+    no_memory_until: f64,
 }
 
 impl Sim {
@@ -88,6 +90,7 @@ impl Sim {
             progress: Vec::new(),
             longest_wait: Duration::ZERO,
             waiting_since: now,
+            no_memory_until: 0.0,
         }
     }
 
@@ -191,7 +194,9 @@ impl Sim {
             let mut late = Vec::new();
             self.scheduler.late(self.now, |_| true, &mut late);
             for late in late {
-                if !self.here.contains(&late.item) {
+                if self.seconds() < self.no_memory_until {
+                    self.scheduler.not_hedged(&late);
+                } else if !self.here.contains(&late.item) {
                     self.want(late.item, false);
                 }
             }
@@ -250,6 +255,16 @@ fn a_replica_a_hundred_times_slower_does_not_hold_the_others_up() {
     let (part, sim) = efficiency(&[100.0, 100.0, 1.0]);
     assert!(part > 0.95, "{part}");
     assert!(sim.longest_wait < Duration::from_millis(400), "{:?}", sim.longest_wait);
+}
+
+#[test]
+fn what_cannot_be_hedged_for_want_of_memory_is_hedged_later() {
+    let links = vec![link(|_| 100.0), link(|t| if t < 1.0 { 100.0 } else { 0.0 })];
+    let mut sim = Sim::new(links, SEGMENTS);
+    sim.no_memory_until = 2.0;
+    sim.read(WINDOW);
+    let wait = sim.longest_wait;
+    assert!(wait > Duration::from_millis(900) && wait < Duration::from_millis(1200), "{wait:?}");
 }
 
 #[test]

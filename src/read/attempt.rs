@@ -332,13 +332,14 @@ pub(super) fn want(
     }
 }
 
-/// Asks a second replica for a segment that is late, if memory allows.
+/// Asks a second replica for a segment that is late, if memory allows; if it does
+/// not, it is tried again with the next look at what is late.
 pub(super) fn hedge(
     reader: &Reader,
     scheduler: &mut Scheduler<Arc<Fetch>>,
     late: Late<Arc<Fetch>>,
 ) {
-    let fetch = late.item;
+    let fetch = &late.item;
     let cost = size_class(fetch.range.len());
     let mut state = fetch.state.lock();
     let left = fetch.file.candidates().minus(state.tried).and(late.candidates);
@@ -350,9 +351,9 @@ pub(super) fn hedge(
         state.claim = reader.buffers.budget().claim(cost);
     }
     if state.claim.is_none() {
-        return;
+        return scheduler.not_hedged(&late);
     }
-    let want = Want { hedge: true, ..want(&fetch, left, false, state.holders) };
+    let want = Want { hedge: true, ..want(fetch, left, false, state.holders) };
     state.want = Some(scheduler.want(want));
     drop(state);
     reader.replicas[late.replica].counters.late();

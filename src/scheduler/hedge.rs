@@ -151,7 +151,21 @@ impl HedgeBudget {
         self.tokens = left;
         true
     }
+
+    /// How much less is left than was left `before`.
+    pub fn less_than(&self, before: &Self) -> HedgePrice {
+        HedgePrice(before.tokens - self.tokens)
+    }
+
+    /// What was paid for was not read.
+    pub fn give_back(&mut self, HedgePrice(tokens): HedgePrice) {
+        self.tokens = (self.tokens + tokens).min(self.most);
+    }
 }
+
+/// What a second read has cost; some cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HedgePrice(i64);
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ impl<T: Clone> Scheduler<T> {
         let mut only_holders = ReplicaSet::EMPTY;
         self.stuck = ReplicaSet::EMPTY;
         let suspect = self.health.suspect();
-        for attempt in self.attempts.values_mut() {
+        for (&id, attempt) in &mut self.attempts {
             let age = now.saturating_duration_since(attempt.sent.at);
             let expired = age >= self.policy.attempt_deadline;
             if !attempt.has_copies {
@@ -66,6 +66,7 @@ impl<T: Clone> Scheduler<T> {
             // What made two replicas late may be what is behind both; a third
             // would make it worse. But nobody waits for two that hang.
             let bytes = attempt.sent.bytes;
+            let funds = self.hedges.clone();
             let may = match (attempt.is_hedge, expired) {
                 _ if raced => true,
                 _ if soon => self.hedges.spend_spare(bytes),
@@ -86,7 +87,13 @@ impl<T: Clone> Scheduler<T> {
             attempt.hedged = true;
             // A proxy may be no quicker than what is late.
             let candidates = if soon { attempt.copies } else { attempt.others };
-            out.push(Late { item: attempt.item.clone(), replica: attempt.replica, candidates });
+            out.push(Late {
+                item: attempt.item.clone(),
+                replica: attempt.replica,
+                candidates,
+                attempt: id,
+                price: self.hedges.less_than(&funds),
+            });
         }
         for replica in slow.iter() {
             self.health.late(replica, now);
@@ -102,5 +109,14 @@ impl<T: Clone> Scheduler<T> {
             if only_holders.contains(id) { None } else { estimate.local_rate(now) }
         });
         self.health.compare(&rates, now);
+    }
+
+    /// What was late could not be asked for a second time now: it is late again the
+    /// next time.
+    pub fn not_hedged(&mut self, late: &Late<T>) {
+        if let Some(attempt) = self.attempts.get_mut(&late.attempt) {
+            attempt.hedged = false;
+            self.hedges.give_back(late.price);
+        }
     }
 }
