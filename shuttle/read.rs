@@ -157,7 +157,7 @@ impl World {
                 self.attempt(fetch, 1);
             }
             Next::Wait => {}
-            Next::GiveUp { error, waiters, want } => {
+            Next::GiveUp { error, waiters, want, .. } => {
                 self.cancel(want);
                 waiters.iter().for_each(|gather| self.fail(gather, ReadError::Failed(error)));
             }
@@ -253,7 +253,7 @@ fn gather(range: ByteRange) -> (Arc<Gather>, Arc<Answer>) {
         told.calls.fetch_add(1, Ordering::SeqCst);
         *told.result.lock() = Some(result.map(|data| data.to_vec().expect("it is memory")));
     });
-    (Arc::new(Gather::new(range, Instant::now(), sink)), answer)
+    (Arc::new(Gather::new(gather::Asked { range, since: Instant::now(), looks: false }, sink)), answer)
 }
 
 /// Every request is answered once; who has no deadline gets his bytes.

@@ -63,7 +63,7 @@ use plan::Piece;
 use readahead::Readahead;
 
 pub use file::OpenFile;
-pub use gather::{ReadData, Sink};
+pub use gather::{Asked, ReadData, Sink};
 pub use policy::{ReadError, ReadPolicy, Thread};
 
 /// Segments from this size on are not copied where they need not be; below it
@@ -195,18 +195,17 @@ impl Reader {
         ReadHandle { readahead: Mutex::new((readahead, Seen::default())) }
     }
 
-    /// Answers `sink` with the bytes of `range` that the file has. The deadline
-    /// counts from `since`, when the application asked.
+    /// Answers `sink` with the bytes of what is asked for that the file has.
     pub fn read(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
         handle: &ReadHandle,
-        (range, since): (ByteRange, Instant),
+        asked: Asked,
         thread: Thread,
         sink: Sink,
     ) {
         let size = file.version().size;
-        let range = ByteRange::new(range.start.min(size), range.end.min(size));
+        let range = ByteRange::new(asked.range.start.min(size), asked.range.end.min(size));
         if range.is_empty() {
             return sink(Ok(ReadData::empty()));
         }
@@ -219,7 +218,7 @@ impl Reader {
         // another thread, and is to be seen after this one.
         let now = Instant::now();
         let advice = self.observe(file, handle, range, now);
-        let gather = Arc::new(Gather::new(range, since, sink));
+        let gather = Arc::new(Gather::new(Asked { range, ..asked }, sink));
         let served = self.serve(file, &gather, range, None).or_else(|| {
             self.free(self.cost(range));
             self.serve(file, &gather, range, None)

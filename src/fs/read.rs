@@ -8,7 +8,7 @@ use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
 use super::{Answer, Errno, Fs, ReadData};
 use crate::backend::SeekTo;
-use crate::read::{ReadError, Thread};
+use crate::read::{Asked, ReadError, Thread};
 use crate::volume::ByteRange;
 
 /// Which try at a read it is.
@@ -98,6 +98,8 @@ impl Fs {
         });
         // From the second on it is some replica's thread that gets here.
         let thread = if this == Try::First { Thread::MayVisit } else { Thread::IsBusy };
+        let (range, since) = asked;
+        let asked = Asked { range, since, looks: this != Try::Last || self.can_write() };
         self.reader.read(&current, &read_handle, asked, thread, sink);
     }
 

@@ -298,11 +298,13 @@ fn failed(
             }
             reader.dispatch(dispatches);
         }
-        Next::GiveUp { error, waiters, want } => {
+        Next::GiveUp { error, refuted, waiters, want } => {
             if let Some(want) = want {
                 reader.scheduler.lock().cancel(want);
             }
             for gather in waiters {
+                // Who looks what there is may find what all can read.
+                let error = if refuted && gather.looks { BackendError::Version } else { error };
                 reader.fail(&gather, ReadError::Failed(error));
             }
         }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::gather::Gather;
 use super::{ReadError, Reader, attempt};
-use crate::backend::{Backend, Identity, Lane};
+use crate::backend::{Backend, BackendError, Identity, Lane};
 use crate::scheduler::health::Proof;
+use crate::scheduler::hedge;
 use crate::volume::ReplicaId;
 
 /// How often late segments and passed deadlines are looked for while anything
@@ -60,7 +62,7 @@ impl Reader {
         for replica in to_prove.iter() {
             self.have_prove_itself(replica);
         }
-        let overdue: Vec<_> = {
+        let (overdue, waiting): (Vec<_>, Vec<_>) = {
             let mut requests = self.requests.lock();
             let mut overdue = Vec::new();
             while let Some(first) = requests.front() {
@@ -73,10 +75,18 @@ impl Reader {
             if requests.len() > ANSWERED_KEPT {
                 requests.retain(|gather| !gather.is_over());
             }
-            overdue
+            let since_long = |gather: &&Arc<Gather>| {
+                hedge::is_late(now.saturating_duration_since(gather.since), Duration::ZERO)
+            };
+            let waiting = requests.iter().take_while(since_long).filter(|gather| gather.looks);
+            let waiting = waiting.map(Arc::clone).collect();
+            (overdue, waiting)
         };
         for gather in overdue {
             self.fail(&gather, ReadError::Deadline);
+        }
+        for gather in waiting.iter().filter(|gather| gather.is_refuted()) {
+            self.fail(gather, ReadError::Failed(BackendError::Version));
         }
         self.make_room();
         let scheduler = self.scheduler.lock();

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) listed: Listed,
     /// The most telling error so far.
     error: Option<BackendError>,
+    /// Whether somebody has said that the file is another one by now.
+    refuted: bool,
 }
 
 impl State {
@@ -115,7 +117,13 @@ pub(super) enum Next {
     /// Another attempt is under way, or has delivered.
     Wait,
     /// Nobody is left to ask, or to want it: tell those who wait.
-    GiveUp { error: BackendError, waiters: Vec<Arc<Gather>>, want: Option<WantId> },
+    GiveUp {
+        error: BackendError,
+        /// Whether somebody has said that the file is another one by now.
+        refuted: bool,
+        waiters: Vec<Arc<Gather>>,
+        want: Option<WantId>,
+    },
 }
 
 impl Fetch {
@@ -134,6 +142,7 @@ impl Fetch {
             shared: false,
             listed: Listed::Nowhere,
             error: None,
+            refuted: false,
         };
         Self { file, range, state: Mutex::new(state) }
     }
@@ -248,6 +257,12 @@ impl Fetch {
         Ok(Completed { waiters: std::mem::take(&mut state.waiters), want: state.want.take() })
     }
 
+    /// Whether it is not here, and somebody has said that the file is another one.
+    pub(super) fn is_refuted(&self) -> bool {
+        let state = self.state.lock();
+        matches!(state.stage, Stage::Pending) && state.refuted
+    }
+
     /// An attempt failed; `claim` is what had paid for its buffer.
     pub(super) fn failed(&self, error: BackendError, claim: Option<Reservation>) -> Next {
         let mut state = self.state.lock();
@@ -268,6 +283,7 @@ impl Fetch {
         if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
             state.error = Some(error);
         }
+        state.refuted |= matches!(error, BackendError::Version | BackendError::Short);
         let is_unwanted = state.is_unwanted();
         let left = self.file.candidates().minus(state.tried);
         if is_unwanted {
@@ -276,7 +292,8 @@ impl Fetch {
                 return Next::Wait;
             }
             state.stage = Stage::Over;
-            return Next::GiveUp { error, waiters: Vec::new(), want: state.want.take() };
+            let want = state.want.take();
+            return Next::GiveUp { error, refuted: state.refuted, waiters: Vec::new(), want };
         }
         if state.claim.is_some() && !left.is_empty() && state.want.is_none() {
             return Next::Retry(left);
@@ -286,7 +303,8 @@ impl Fetch {
         }
         state.stage = Stage::Over;
         let error = state.error.unwrap_or(error);
-        Next::GiveUp { error, waiters: std::mem::take(&mut state.waiters), want: None }
+        let waiters = std::mem::take(&mut state.waiters);
+        Next::GiveUp { error, refuted: state.refuted, waiters, want: None }
     }
 }
 

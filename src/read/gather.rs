@@ -76,11 +76,25 @@ impl ReadData {
     }
 }
 
+/// What somebody asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Bytes of the file.
+    pub range: ByteRange,
+    /// When the application asked; the deadline counts from then.
+    pub since: Instant,
+    /// Whether who asks looks what there is now when he is told that the file is
+    /// another one. He is told then without waiting for replicas that are late.
+    pub looks: bool,
+}
+
 /// A request whose bytes are not all here yet.
 pub(super) struct Gather {
     range: ByteRange,
     /// When the request came.
     pub(super) since: Instant,
+    /// As [`Asked::looks`].
+    pub(super) looks: bool,
     missing: AtomicUsize,
     state: Mutex<State>,
 }
@@ -92,11 +106,11 @@ struct State {
 }
 
 impl Gather {
-    pub(super) fn new(range: ByteRange, since: Instant, sink: Sink) -> Self {
+    pub(super) fn new(Asked { range, since, looks }: Asked, sink: Sink) -> Self {
         let state = Mutex::new(State { parts: Vec::new(), sink: Some(sink) });
         // One more than there are parts, so that nothing is answered while the
         // parts are still being collected; `collected` takes it away.
-        Self { range, since, missing: AtomicUsize::new(1), state }
+        Self { range, since, looks, missing: AtomicUsize::new(1), state }
     }
 
     /// Adds the next part; `awaited` where its bytes are not here yet.
@@ -138,6 +152,13 @@ impl Gather {
         before(data.len() as u64);
         sink(Ok(data));
         taken
+    }
+
+    /// Whether somebody has said of a part that is missing that the file is another
+    /// one by now.
+    pub(super) fn is_refuted(&self) -> bool {
+        let parts = self.state.lock().parts.clone();
+        parts.iter().any(|fetch| fetch.is_refuted())
     }
 
     /// One of the parts of a request that has not been answered.

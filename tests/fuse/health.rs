@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultRule, Op};
@@ -193,6 +194,45 @@ fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
         assert_eq!((replica.counters.errors, replica.counters.disagreements), (0, 0));
     }
     assert_eq!((status.counters.retries, status.counters.read_errors), (0, 0));
+}
+
+/// Whoever answers says that the file is another one by now; only the one that hangs
+/// could still have what was opened.
+#[test]
+fn nobody_waits_for_a_version_that_only_a_hung_replica_may_have() {
+    a_changed_file_is_read_while_one_hangs(None);
+    a_changed_file_is_read_while_one_hangs(Some(Fault::Errno(Errno::IO)));
+}
+
+fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
+    let room = tree();
+    let name = |i: usize| format!("f{i}");
+    let content = |i: usize| bytes(MIB, 36 + i as u64);
+    for i in 0..12 {
+        fs::write(root(&room).join(name(i)), content(i)).unwrap();
+    }
+    let keys = "cache = \"direct\"\nattempt_deadline = \"300ms\"\ndeadline = \"20s\"";
+    let rig = mount(room, &Setup { read: keys, ..Setup::default() });
+    let files: Vec<_> = (0..12).map(|i| File::open(rig.at(name(i))).unwrap()).collect();
+    always(&rig, 1, Op::Any, Fault::Hang);
+    if let Some(fault) = third {
+        always(&rig, 2, Op::Read, fault);
+    }
+    for i in 0..12 {
+        fs::write(rig.source(0, name(i)), &content(i + 12)[..MIB - 5000]).unwrap();
+    }
+    let started = Instant::now();
+    thread::scope(|scope| {
+        for (i, file) in files.iter().enumerate() {
+            scope.spawn(move || {
+                let mut block = vec![0; MIB / 2];
+                file.read_exact_at(&mut block, 1000).unwrap();
+                assert!(block == content(i + 12)[1000..][..block.len()], "wrong bytes");
+            });
+        }
+    });
+    let stuck = rig.status().replicas[1].busy_threads;
+    assert!(stuck > 0 && started.elapsed() < Duration::from_secs(8), "{stuck}, {started:?}");
 }
 
 #[test]

@@ -194,7 +194,10 @@ impl StampReader<'_> {
             let first = self.random.below(blocks);
             let mut bytes =
                 stamp::Pages::new(([1, 1, 2, 16][self.random.below(4) as usize] * BLOCK) as usize);
-            let call = Call::read("a read of a stamped file").or_fail(may_fail(self.judge));
+            // Whoever else reads the page may have asked for it first, and been told by
+            // the deadline that it cannot be had: then it is asked for again.
+            let call = Call::read("a read of a stamped file").within(2 * DEADLINE);
+            let call = call.or_fail(may_fail(self.judge));
             let read = || opened.read_at(&mut bytes, first * BLOCK);
             if let Some(len) = self.judge.make(self.seat, call, read) {
                 let begun = file.begun.load(SeqCst);
