@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fanfs::scheduler::health::LONGEST;
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::thread::UnshareFlags;
 use serde::Serialize;
 
 use census::Census;
@@ -115,6 +117,9 @@ fn main() -> ExitCode {
         }
     };
     give_back_at_once();
+    if rustix::process::geteuid().is_root() {
+        have_own_mounts().expect("root may have a mount namespace");
+    }
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
@@ -169,6 +174,13 @@ fn give_back_at_once() {
     unsafe {
         nix::libc::mallopt(nix::libc::M_MMAP_THRESHOLD, 64 << 10);
     }
+}
+
+/// What is mounted from now on goes with this process, however it ends.
+fn have_own_mounts() -> rustix::io::Result<()> {
+    // SAFETY: the only thread there is; no descriptor is shared or lost by it.
+    unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
 }
 
 /// One seed, from before its mount until after it.
