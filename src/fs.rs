@@ -297,6 +297,9 @@ impl Fs {
             Ok(dir) => {
                 let path = dir.join(name);
                 let spot = self.spot(&path);
+                if self.caller.has_just_passed_its_deadline(spot) {
+                    return done(Err(BackendError::Late.into()));
+                }
                 self.look_up(who, (parent, name.to_owned()), path, spot, done);
             }
             Err(errno) => done(Err(errno)),
@@ -319,7 +322,12 @@ impl Fs {
             move |answer| {
                 let (replica, attr) = match answer {
                     Ok(found) => found,
-                    Err(error) => return done(Err(error.into())),
+                    Err(error) => {
+                        if error == BackendError::Late {
+                            fs.caller.passed_its_deadline(spot);
+                        }
+                        return done(Err(error.into()));
+                    }
                 };
                 let number = fs.inodes.lock().number(parent, &name, replica, &attr);
                 let is_old = |ino| {

@@ -513,6 +513,11 @@ impl<T: Clone> Scheduler<T> {
         self.health.gone(replica, now);
     }
 
+    /// Something was mounted or unmounted somewhere: absent replicas may be back.
+    pub fn mounts_changed(&mut self, now: Instant) {
+        self.health.mounts_changed(now);
+    }
+
     fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::Load> {
         // One that has delivered nothing yet is taken for as good as the best,
         // by weight: that is how it gets to show what it can do.

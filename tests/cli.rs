@@ -20,6 +20,8 @@ mod placement;
 mod privileges;
 #[path = "cli/room.rs"]
 mod room;
+#[path = "cli/served.rs"]
+mod served;
 #[path = "cli/unit.rs"]
 mod unit;
 #[path = "cli/verify.rs"]

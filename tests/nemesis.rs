@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use fanfs::scheduler::health::LONGEST;
-use rustix::mount::{MountPropagationFlags, mount_change};
+use nix::sys::signal::{SigSet, Signal};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
 use serde::Serialize;
 
@@ -119,6 +120,7 @@ fn main() -> ExitCode {
     give_back_at_once();
     if rustix::process::geteuid().is_root() {
         have_own_mounts().expect("root may have a mount namespace");
+        end_on_signals();
     }
     if std::env::var_os("RUST_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
@@ -180,7 +182,23 @@ fn give_back_at_once() {
 fn have_own_mounts() -> rustix::io::Result<()> {
     // SAFETY: the only thread there is; no descriptor is shared or lost by it.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
-    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
+    mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    let connections = c"/sys/fs/fuse/connections";
+    mount("fusectl", connections, "fusectl", MountFlags::empty(), None)
+}
+
+/// A process that reads from its own mount cannot be killed while it does. Told to
+/// end it has the kernel fail those reads first. Call it before there are threads:
+/// they are not to get the signals.
+fn end_on_signals() {
+    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+    signals.thread_block().expect("signals can be blocked");
+    std::thread::spawn(move || {
+        let signal = signals.wait();
+        world::abort_all();
+        eprintln!("nemesis: ended by {signal:?}");
+        std::process::exit(1);
+    });
 }
 
 /// One seed, from before its mount until after it.

@@ -34,6 +34,7 @@ async fn watch(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io::Resu
     let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
     loop {
         let now = MountTable::read()?;
+        reader.mounts_changed();
         for (id, replica) in replicas.iter() {
             if replica.mount_id().is_some_and(|mount| now.by_id(mount).is_none()) {
                 reader.gone(id);

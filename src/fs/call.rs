@@ -16,6 +16,7 @@
 //! a timer for each would cost more than most calls take.
 
 mod clock;
+mod overdue;
 mod rights;
 mod spot;
 mod times;
@@ -38,6 +39,7 @@ use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use clock::{Watched, run_clock};
+use overdue::Overdue;
 use times::Times;
 
 pub(super) use rights::{Once, Rights};
@@ -54,13 +56,16 @@ pub(super) struct Caller {
     pinned_times: Vec<Times>,
     reader: Arc<Reader>,
     counters: Arc<VolumeCounters>,
+    /// Calls that have not been answered.
     pending: AtomicUsize,
+    /// Those of them that may change something.
+    changing: AtomicUsize,
     /// What is left for second calls, [`ONE_IN`] each.
     tokens: AtomicI64,
     /// Whether nobody waits to hear that a replica answers again.
     all_are_in: AtomicBool,
-    /// Those of them that may change something.
-    changing: AtomicUsize,
+    /// Lookups that have just passed their deadline.
+    overdue: Overdue,
     /// Where the clock gets the calls from. It holds no more than are unanswered
     /// and than are made in a [`clock::TICK`].
     clock: UnboundedSender<Arc<dyn Watched>>,
@@ -140,9 +145,10 @@ impl Caller {
             reader,
             counters,
             pending: AtomicUsize::new(0),
+            changing: AtomicUsize::new(0),
             tokens: AtomicI64::new(BURST * ONE_IN),
             all_are_in: AtomicBool::new(true),
-            changing: AtomicUsize::new(0),
+            overdue: Overdue::default(),
             clock,
         }
     }
@@ -155,6 +161,16 @@ impl Caller {
     /// Those of them that may change something.
     pub(super) fn changing(&self) -> usize {
         self.changing.load(Ordering::Acquire)
+    }
+
+    /// A lookup at `spot` passed its deadline.
+    pub(super) fn passed_its_deadline(&self, spot: Spot) {
+        self.overdue.note(spot, Instant::now());
+    }
+
+    /// Whether one there has just done so.
+    pub(super) fn has_just_passed_its_deadline(&self, spot: Spot) -> bool {
+        self.overdue.has(spot, Instant::now())
     }
 
     /// A replica's name.

@@ -176,7 +176,10 @@ fn ended(
         Err((error, _)) if error.may_be_the_files() && !fetch.file.fails_on(replica, now) => {
             Outcome::Unused
         }
-        Err((error, _)) if error.is_replica_fault() => Outcome::Failed,
+        Err((error, _)) if error.is_replica_fault() => {
+            fetch.file.doubt(replica);
+            Outcome::Failed
+        }
         Err(_) => Outcome::Unused,
     };
     let mut dispatches = Vec::new();

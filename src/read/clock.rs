@@ -125,6 +125,13 @@ impl Reader {
         self.wake_clock();
     }
 
+    /// Something was mounted or unmounted somewhere: a replica that is absent may be
+    /// back.
+    pub fn mounts_changed(&self) {
+        self.scheduler.lock().mounts_changed(Instant::now());
+        self.wake_clock();
+    }
+
     /// Runs the read path's clock; never returns. Spawn it once.
     pub async fn run_clock(self: Arc<Self>) {
         loop {

@@ -391,12 +391,8 @@ impl OpenFile {
     pub fn refuse(&self, id: ReplicaId) {
         let slot = &self.replicas[id];
         let mut refused = slot.opening.lock();
-        let mut held = slot.held.lock();
-        if let Held::Open(file) = &*held {
-            *held = Held::Older(Arc::clone(file));
-        }
+        self.doubt(id);
         *refused = Some(Instant::now() + REFUSED_FOR);
-        self.open.put(id, false);
         self.refused.put(id, true);
     }
 
@@ -409,13 +405,24 @@ impl OpenFile {
         if self.failing.get().contains(id) {
             return false;
         }
-        if let Held::Open(file) = &*held {
-            *held = Held::Older(Arc::clone(file));
-        }
-        self.open.put(id, false);
+        self.doubt_in(&mut held, id);
         *slot.failed.lock() = Some(now);
         self.failing.put(id, true);
         true
+    }
+
+    /// What is open on a replica is looked at anew before it is read from: the mount
+    /// that it was opened in may be gone, and another one in its place. Does not
+    /// block.
+    pub(super) fn doubt(&self, id: ReplicaId) {
+        self.doubt_in(&mut self.replicas[id].held.lock(), id);
+    }
+
+    fn doubt_in(&self, held: &mut Held, id: ReplicaId) {
+        if let Held::Open(file) = held {
+            *held = Held::Older(Arc::clone(file));
+        }
+        self.open.put(id, false);
     }
 
     /// What replica `id` has open as `file` is good for nothing any more: its server

@@ -143,6 +143,13 @@ impl HealthBoard {
         self.note(id, change);
     }
 
+    /// Something was mounted or unmounted somewhere.
+    pub fn mounts_changed(&mut self, now: Instant) {
+        for id in self.health.all().iter() {
+            self.health[id].mounts_changed(now);
+        }
+    }
+
     /// Compares how fast each delivers, bytes a second, where that is known and not
     /// old; call it every few dozen milliseconds while anything is in flight.
     pub fn compare(&mut self, rates: &ReplicaMap<Option<f64>>, now: Instant) {

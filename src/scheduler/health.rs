@@ -302,6 +302,13 @@ impl Health {
         Some(change)
     }
 
+    /// Something was mounted or unmounted somewhere: it may be back.
+    pub fn mounts_changed(&mut self, now: Instant) {
+        if self.state == HealthState::Absent {
+            self.until = self.until.min(now);
+        }
+    }
+
     fn out(&mut self, change: Change, now: Instant) {
         let is_soon =
             |at: Instant| now.saturating_duration_since(at) < self.backoff.saturating_mul(SOON);
@@ -492,5 +499,18 @@ mod tests {
         assert!(health.wants_proof(now + LONGEST));
         health.proved(Proof::Same, now + LONGEST);
         assert_eq!(health.state(), HealthState::Probing);
+    }
+
+    #[test]
+    fn whoever_mounts_something_need_not_wait() {
+        let now = Instant::now();
+        let mut health = Health::new(now);
+        health.eject(Reason::Stalled, false, now);
+        health.mounts_changed(now);
+        assert!(!health.wants_proof(now), "its mount was not the matter");
+        health.gone(now);
+        assert!(!health.wants_proof(now));
+        health.mounts_changed(now);
+        assert!(health.wants_proof(now) && !health.wants_proof(now));
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
@@ -196,6 +196,7 @@ impl World {
         let mount = Mount::start(config, backends, &mount_point, &extra).expect("a mount");
         // The connection's number is the minor number of the mount's device.
         let connection = rustix::fs::minor(fs::metadata(&mount_point)?.dev());
+        MOUNTED.store(connection, Ordering::SeqCst);
         Ok(Self { mount: Some(mount), strings, room, connection })
     }
 
@@ -244,10 +245,7 @@ impl World {
     /// Has the kernel fail every request that waits: the way out when the daemon
     /// does not answer.
     pub(crate) fn abort(&self) {
-        let path = format!("/sys/fs/fuse/connections/{}/abort", self.connection);
-        if let Err(error) = fs::write(&path, "1") {
-            eprintln!("{path}: {error}");
-        }
+        abort(self.connection);
     }
 
     /// What is not as it should be when nobody does anything: see `Gauges`. The
@@ -272,7 +270,26 @@ impl World {
     /// Unmounts.
     pub(crate) fn end(mut self) -> std::result::Result<(), String> {
         self.heal();
+        MOUNTED.store(0, Ordering::SeqCst);
         self.mount.take().expect("it is mounted").stop().map_err(|error| error.to_string())
+    }
+}
+
+fn abort(connection: u32) {
+    let path = format!("/sys/fs/fuse/connections/{connection}/abort");
+    if let Err(error) = fs::write(&path, "1") {
+        eprintln!("{path}: {error}");
+    }
+}
+
+/// The connection of the volume that is mounted, or 0.
+static MOUNTED: AtomicU32 = AtomicU32::new(0);
+
+/// The same, for whatever is mounted.
+pub(crate) fn abort_all() {
+    match MOUNTED.load(Ordering::SeqCst) {
+        0 => {}
+        connection => abort(connection),
     }
 }
 

@@ -1,0 +1,161 @@
+//! Replicas that a process of their own serves, which is stopped or killed: what a
+//! dead gateway does, by a kernel that knows of it.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::room::Room;
+
+const SIZE: usize = 4 << 20;
+
+fn content() -> Vec<u8> {
+    (0..SIZE).map(|i| ((i * 31) >> 7) as u8).collect()
+}
+
+/// A daemon that shows the tree of `room` at a place of its own.
+struct Server {
+    room: Room,
+}
+
+impl Server {
+    fn new(of: &Room) -> Self {
+        let room = Room::new();
+        let replica = format!(
+            "[volume]\nname = \"served\"\nmode = \"shared\"\n[fuse]\nattribute_ttl = \"0s\"\n\
+             [[replica]]\npath = \"{}\"\nrequire_mount = false\n",
+            of.path("tree").display()
+        );
+        fs::write(room.path("served.toml"), replica).unwrap();
+        let server = Self { room };
+        server.start();
+        server
+    }
+
+    fn start(&self) {
+        self.room.expect(&["mount", "served.toml", "mnt"]);
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.room.daemons()[0]).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // What waits for it would wait for ever.
+        for pid in self.room.daemons() {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT);
+        }
+    }
+}
+
+/// A volume over what these servers show.
+fn volume(room: &Room, servers: &[&Server], read: &str) {
+    fs::write(room.path("tree/data"), content()).unwrap();
+    let mut text = format!(
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n[read]\ncache = \"direct\"\n{read}\n\
+         segment_size = \"256KiB\"\n[fuse]\nattribute_ttl = \"0s\"\n"
+    );
+    for server in servers {
+        let place = server.room.path("mnt");
+        text += &format!("[[replica]]\npath = \"{}\"\nrequire_mount = false\n", place.display());
+    }
+    fs::write(room.path("outer.toml"), text).unwrap();
+    room.expect(&["mount", "outer.toml", "mnt"]);
+}
+
+fn second(room: &Room) -> Value {
+    let status = room.expect(&["status", "mnt", "--json"]).stdout;
+    let status: Value = serde_json::from_slice(&status).unwrap();
+    status["replicas"][1].clone()
+}
+
+fn read(room: &Room) {
+    assert!(fs::read(room.path("mnt/data")).unwrap() == content(), "wrong bytes");
+}
+
+#[test]
+fn one_that_dies_is_done_without_and_used_again_once_it_is_mounted() {
+    let room = Room::new();
+    let server = Server::new(&room);
+    let other = Server::new(&room);
+    volume(&room, &[&other, &server], "");
+    let open = fs::File::open(room.path("mnt/data")).unwrap();
+    let reads = || {
+        use std::os::unix::fs::FileExt;
+        read(&room);
+        let mut whole = vec![0; SIZE];
+        open.read_exact_at(&mut whole, 0).unwrap();
+        assert!(whole == content(), "wrong bytes");
+    };
+    room.eventually("both are read from", || {
+        reads();
+        second(&room)["bytes"].as_u64() > Some(0)
+    });
+    server.send(Signal::KILL);
+    room.eventually("it is not asked", || {
+        reads();
+        second(&room)["health"] == "ejected"
+    });
+    // The dead mount is removed, and another one put in its place.
+    server.start();
+    let before = second(&room)["bytes"].as_u64();
+    room.eventually("it is used again", || {
+        reads();
+        second(&room)["health"] == "healthy" && second(&room)["bytes"].as_u64() > before
+    });
+    drop(open);
+    room.expect(&["umount", "mnt"]);
+    server.room.expect(&["umount", "mnt"]);
+    other.room.expect(&["umount", "mnt"]);
+}
+
+/// The threads that are inside cannot be ended before their kernel lets go of them;
+/// the mount can.
+#[test]
+fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
+    let room = Room::new();
+    let servers = [Server::new(&room), Server::new(&room)];
+    volume(&room, &[&servers[0], &servers[1]], "deadline = \"2s\"\nattempt_deadline = \"1s\"");
+    read(&room);
+    servers.iter().for_each(|server| server.send(Signal::STOP));
+    let within = |what: &str, most: Duration, call: &dyn Fn() -> std::io::Result<()>| {
+        let started = Instant::now();
+        let answer = call();
+        let took = started.elapsed();
+        assert!(took < most, "{what} took {took:?}");
+        answer
+    };
+    thread::scope(|scope| {
+        let data = scope.spawn(|| {
+            within("an open", Duration::from_secs(4), &|| fs::read(room.path("mnt/data")).map(drop))
+        });
+        let answer = within("a lookup", Duration::from_secs(4), &|| {
+            fs::metadata(room.path("mnt/hello")).map(drop)
+        });
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::TimedOut);
+        assert_eq!(data.join().unwrap().unwrap_err().kind(), ErrorKind::TimedOut);
+        within("a stat of the root", Duration::from_secs(1), &|| {
+            fs::metadata(room.path("mnt")).map(drop)
+        })
+        .unwrap();
+        // Somebody waits while it ends.
+        let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
+        thread::sleep(Duration::from_millis(200));
+        let started = Instant::now();
+        kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+        room.eventually("the mount is gone", || room.mounted().is_none());
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(waiting.join().unwrap().is_err());
+    });
+    servers.iter().for_each(|server| server.send(Signal::CONT));
+    room.expect_gone();
+    for server in &servers {
+        server.room.expect(&["umount", "mnt"]);
+    }
+}
