@@ -12,6 +12,11 @@ use std::time::Duration;
 /// A replica breaks only where another one has been well for so long.
 pub(crate) const SETTLED: Duration = Duration::from_secs(4);
 
+/// And a copy is of another version only where the first has been well for so long,
+/// and stays so: it is asked again then, and says what is right. While it is not
+/// asked the next one decides.
+const DECIDES: Duration = Duration::from_secs(20);
+
 /// Which calls are troubled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
@@ -119,12 +124,13 @@ impl Schedule {
         let last = menu.length.saturating_sub(SETTLED);
         let mut at = Duration::from_millis(500);
         let mut next_blackout = random.time(6_000, 15_000);
+        let mut diverged_until = Duration::ZERO;
         loop {
             at += random.time(100, 2_500);
             if at >= last {
                 break;
             }
-            if menu.blackouts && at >= next_blackout {
+            if menu.blackouts && at >= next_blackout && at > diverged_until {
                 let until = (at + random.time(500, 3_000)).min(last);
                 for (replica, well) in well.iter_mut().enumerate() {
                     let from = at.max(*well);
@@ -145,11 +151,17 @@ impl Schedule {
             let replica = random.below(menu.replicas as u64) as usize;
             let settled = |other: usize| at >= well[other] + SETTLED || well[other].is_zero();
             let spared = (0..menu.replicas).any(|other| other != replica && settled(other));
-            if well[replica] + Duration::from_millis(50) > at || !spared {
+            let decides = replica == 0 && at <= diverged_until;
+            if well[replica] + Duration::from_millis(50) > at || !spared || decides {
                 continue;
             }
-            let trouble = Self::trouble_for(replica, menu, &mut random);
+            let first_is_settled = at >= well[0] + DECIDES || well[0].is_zero();
+            let diverging = menu.diverging.filter(|_| first_is_settled);
+            let trouble = Self::trouble_for(replica, &Menu { diverging, ..*menu }, &mut random);
             let until = (at + random.time(300, 9_000)).min(last);
+            if trouble == Trouble::Diverged {
+                diverged_until = until;
+            }
             episodes.push(Episode { replica, trouble, from: at, until });
             well[replica] = until;
         }
