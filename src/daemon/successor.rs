@@ -6,15 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Runtime;
+
 use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
 use super::kept::Keeper;
 use super::link::Link;
 use super::{Core, Extra, Mount, StartError};
-use crate::backend::Backend;
+use crate::backend::{Backend, Parts};
 use crate::config::Config;
 use crate::control::{self, journal_path};
-use crate::fs::recover;
-use crate::fuse::{Agreed, Session};
+use crate::fs::{Carried, recover};
+use crate::fuse::{Agreed, Ready, Session};
 use crate::volume::ReplicaMap;
 
 /// How long a predecessor may take for each step.
@@ -60,24 +62,61 @@ impl Mount {
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
-        let lost = failed("the mount of a daemon that was killed cannot be gone on with");
+        let what = "the mount of a daemon that was killed cannot be gone on with";
+        let lost = failed(what);
         let journal = journal_path(mount_point);
         let (head, carried) = recover(&journal, config.volume.mode).map_err(&lost)?;
         let estate: Estate = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
+        let handles = carried.handles();
+        let heir = Heir::prepare(estate, config, backends, mount_point, extra, what)?;
+        heir.restore(carried, Vec::new())?;
+        let mount = heir.serve(device)?;
+        tracing::warn!(handles, "the daemon before was killed; this one goes on");
+        Ok(mount)
+    }
+}
+
+/// Ready to go on with what another process has served.
+struct Heir {
+    estate: Estate,
+    core: Arc<Core>,
+    runtime: Runtime,
+    ready: Ready,
+    /// What cannot be done, where something fails.
+    what: &'static str,
+}
+
+impl Heir {
+    fn prepare(
+        estate: Estate,
+        config: Config,
+        backends: ReplicaMap<Arc<dyn Backend>>,
+        mount_point: &Path,
+        extra: &Extra,
+        what: &'static str,
+    ) -> Result<Self, StartError> {
         let (core, runtime) = Core::start(config, backends, mount_point, extra)?;
         let options = core.mount_options(extra);
         let suits = estate.suits(&core.config, &options.fixed());
-        suits.map_err(|why| lost(io::Error::other(why)))?;
+        suits.map_err(|why| failed(what)(io::Error::other(why)))?;
         let fs = Arc::clone(&core.fs);
-        let ready = Session::prepare(fs, &options, &estate.agreed).map_err(&lost)?;
-        let handles = carried.handles();
-        let map = |old| estate.replica(&core.config, old);
-        let restored = core.fs.restore(carried, Vec::new(), &map);
-        restored.map_err(|why| lost(io::Error::other(why)))?;
+        let ready = Session::prepare(fs, &options, &estate.agreed).map_err(failed(what))?;
+        Ok(Self { estate, core, runtime, ready, what })
+    }
+
+    /// Knows what the other one knew, and has open what is given of what it had open.
+    fn restore(&self, carried: Carried, files: Vec<Parts>) -> Result<(), StartError> {
+        let map = |old| self.estate.replica(&self.core.config, old);
+        let restored = self.core.fs.restore(carried, files, &map);
+        restored.map_err(|why| failed(self.what)(io::Error::other(why)))
+    }
+
+    /// Answers the kernel from now on.
+    fn serve(self, device: OwnedFd) -> Result<Mount, StartError> {
+        let Self { estate, core, runtime, ready, what } = self;
         core.write_down(&estate.agreed);
-        let session = Session::resume(ready, estate.agreed, device, mount_point).map_err(&lost)?;
-        tracing::warn!(handles, "the daemon before was killed; this one goes on");
-        Ok(Self::served(core, runtime, session))
+        let session = Session::resume(ready, estate.agreed, device, &core.mount_point);
+        Ok(Mount::served(core, runtime, session.map_err(failed(what))?))
     }
 }
 
@@ -88,16 +127,12 @@ fn take(
     mount_point: &Path,
     extra: &Extra,
 ) -> Result<Mount, StartError> {
-    let cannot = failed("cannot take the mount over");
-    let refused = |why: String| cannot(io::Error::other(why));
-    let out_of_turn = || refused("the other process says something else".to_owned());
+    let what = "cannot take the mount over";
+    let cannot = failed(what);
+    let out_of_turn = || cannot(io::Error::other("the other process says something else"));
     let hear = || link.hear::<FromPredecessor>(Some(PATIENCE)).map_err(&cannot);
     let (FromPredecessor::Estate(estate), _) = hear()? else { return Err(out_of_turn()) };
-    let (core, runtime) = Core::start(config, backends, mount_point, extra)?;
-    let options = core.mount_options(extra);
-    estate.suits(&core.config, &options.fixed()).map_err(refused)?;
-    let fs = Arc::clone(&core.fs);
-    let ready = Session::prepare(fs, &options, &estate.agreed).map_err(&cannot)?;
+    let heir = Heir::prepare(estate, config, backends, mount_point, extra, what)?;
     link.say(&FromSuccessor::Prepared, &[]).map_err(&cannot)?;
 
     let (FromPredecessor::All, mut all) = hear()? else { return Err(out_of_turn()) };
@@ -113,14 +148,11 @@ fn take(
     let mut last = last.into_iter();
     let device = last.next().ok_or_else(out_of_turn)?;
     let keeper = last.next().map(|end| Keeper::at(Link::received(end)));
-    let map = |old| estate.replica(&core.config, old);
-    core.fs.restore(carried, parts(&which, files), &map).map_err(refused)?;
+    heir.restore(carried, parts(&which, files))?;
     link.say(&FromSuccessor::Restored, &[]).map_err(&cannot)?;
 
     let (FromPredecessor::Go, _) = hear()? else { return Err(out_of_turn()) };
-    core.write_down(&estate.agreed);
-    let session = Session::resume(ready, estate.agreed, device, mount_point).map_err(&cannot)?;
-    let mut mount = Mount::served(core, runtime, session);
+    let mut mount = heir.serve(device)?;
     mount.keeper = keeper;
     Ok(mount)
 }
