@@ -120,6 +120,20 @@ impl Mount {
         std::process::exit(0)
     }
 
+    /// Why the successor is not ready yet: it opens all replicas first.
+    fn too_long(&self) -> String {
+        let all = self.core.status().replicas;
+        let silent = all.iter().filter(|replica| replica.stuck_threads > 0);
+        let names: Vec<_> = silent.map(|replica| replica.name.as_str()).collect();
+        match &names[..] {
+            [] => "the successor takes too long".to_owned(),
+            names => format!(
+                "the successor waits for what does not answer: {}; leave it out with `fanfs reload`",
+                names.join(", ")
+            ),
+        }
+    }
+
     /// Hands the mount over to a process that is started as `order` says. After that
     /// this process has no mount any more and must end without touching it.
     ///
@@ -141,7 +155,7 @@ impl Mount {
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe => "the successor ended".to_owned(),
-            io::ErrorKind::TimedOut => "the successor takes too long".to_owned(),
+            io::ErrorKind::TimedOut => self.too_long(),
             _ => error.to_string(),
         };
         let session = self.session.lock();

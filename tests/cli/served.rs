@@ -115,6 +115,31 @@ fn one_that_dies_is_done_without_and_used_again_once_it_is_mounted() {
     other.room.expect(&["umount", "mnt"]);
 }
 
+#[test]
+fn an_upgrade_waits_for_one_that_hangs_and_names_it_and_a_reload_does_without() {
+    let room = Room::new();
+    let servers = [Server::new(&room), Server::new(&room)];
+    volume(&room, &[&servers[0], &servers[1]], "");
+    servers[1].send(Signal::STOP);
+    room.eventually("it is found out", || {
+        read(&room);
+        second(&room)["stuck_threads"].as_u64() > Some(0)
+    });
+    let refused = room.fanfs(&["upgrade", "mnt"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("what does not answer: r2; leave it out with `fanfs reload`"), "{said}");
+    read(&room);
+    let text = fs::read_to_string(room.path("outer.toml")).unwrap();
+    let without = text.rsplit_once("[[replica]]").unwrap().0;
+    fs::write(room.path("without.toml"), without).unwrap();
+    room.expect(&["reload", "mnt", "without.toml"]);
+    read(&room);
+    servers[1].send(Signal::CONT);
+    room.expect(&["umount", "mnt"]);
+    servers.iter().for_each(|server| drop(server.room.expect(&["umount", "mnt"])));
+}
+
 /// The threads that are inside cannot be ended before their kernel lets go of them;
 /// the mount can.
 #[test]
