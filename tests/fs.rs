@@ -165,9 +165,19 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
         ino: None,
     };
     let create = |name: &str| {
-        let since = Instant::now();
-        let made = answer(|done| fs.create(Requester::DAEMON, ROOT, name.as_ref(), how, done));
-        (made.entry.ino, since.elapsed())
+        let (since, (send, receive)) = (Instant::now(), sync_channel(1));
+        fs.create(Requester::DAEMON, ROOT, name.as_ref(), how, move |made| {
+            send.send(made.unwrap().entry.ino).unwrap();
+        });
+        let ino = loop {
+            // A daemon that hands over waits for it.
+            let is_changing = fs.is_changing();
+            match receive.try_recv() {
+                Ok(ino) => break ino,
+                Err(_) => assert!(is_changing),
+            }
+        };
+        (ino, since.elapsed())
     };
     // What the create finds has the number of a file that it has just been freed of.
     let reuse = |from: &str, to: &str| {

@@ -16,6 +16,7 @@
 //! a timer for each would cost more than most calls take.
 
 mod clock;
+mod delayed;
 mod overdue;
 mod rights;
 mod spot;
@@ -161,16 +162,6 @@ impl Caller {
     /// Those of them that may change something.
     pub(super) fn changing(&self) -> usize {
         self.changing.load(Ordering::Acquire)
-    }
-
-    /// A lookup at `spot` passed its deadline.
-    pub(super) fn passed_its_deadline(&self, spot: Spot) {
-        self.overdue.note(spot, Instant::now());
-    }
-
-    /// Whether one there has just done so.
-    pub(super) fn has_just_passed_its_deadline(&self, spot: Spot) -> bool {
-        self.overdue.has(spot, Instant::now())
     }
 
     /// A replica's name.

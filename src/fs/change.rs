@@ -129,8 +129,9 @@ impl Fs {
         if !is_known(self) {
             return then(self);
         }
-        let fs = Arc::clone(self);
+        let (fs, delayed) = (Arc::clone(self), self.caller.delayed_change());
         self.locks.runtime().spawn(async move {
+            let _delayed = delayed;
             for _ in 0..MOMENTS {
                 tokio::time::sleep(MOMENT).await;
                 if !is_known(&fs) {
@@ -173,8 +174,9 @@ impl Fs {
         then: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) {
         let Some(ino) = ino.filter(|ino| self.handles.is_closing(*ino)) else { return then(self) };
-        let fs = Arc::clone(self);
+        let (fs, delayed) = (Arc::clone(self), self.caller.delayed_change());
         self.locks.runtime().spawn(async move {
+            let _delayed = delayed;
             for _ in 0..MOMENTS {
                 tokio::time::sleep(MOMENT).await;
                 if !fs.handles.is_closing(ino) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::Spot;
+use super::{Caller, Spot};
 
 /// The kernel looks a name up once more where it could not be told whether what it
 /// knows of it is still true. That second lookup, right after the first one's
@@ -18,12 +18,12 @@ pub(super) struct Overdue(Mutex<VecDeque<(u64, Instant)>>);
 
 impl Overdue {
     /// A lookup at `spot` passed its deadline.
-    pub(super) fn note(&self, spot: Spot, now: Instant) {
+    fn note(&self, spot: Spot, now: Instant) {
         self.0.lock().push_back((spot.affinity, now));
     }
 
     /// Whether that has just happened.
-    pub(super) fn has(&self, spot: Spot, now: Instant) -> bool {
+    fn has(&self, spot: Spot, now: Instant) -> bool {
         let mut names = self.0.lock();
         while let Some((_, at)) = names.front()
             && now.saturating_duration_since(*at) >= JUST_NOW
@@ -31,6 +31,18 @@ impl Overdue {
             names.pop_front();
         }
         names.iter().any(|(name, _)| *name == spot.affinity)
+    }
+}
+
+impl Caller {
+    /// A lookup at `spot` passed its deadline.
+    pub(in crate::fs) fn passed_its_deadline(&self, spot: Spot) {
+        self.overdue.note(spot, Instant::now());
+    }
+
+    /// Whether one there has just done so.
+    pub(in crate::fs) fn has_just_passed_its_deadline(&self, spot: Spot) -> bool {
+        self.overdue.has(spot, Instant::now())
     }
 }
 
