@@ -183,8 +183,12 @@ fn have_own_mounts() -> rustix::io::Result<()> {
     // SAFETY: the only thread there is; no descriptor is shared or lost by it.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS)? };
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+    // Where connections are aborted; systemd has it there already.
     let connections = c"/sys/fs/fuse/connections";
-    mount("fusectl", connections, "fusectl", MountFlags::empty(), None)
+    match mount("fusectl", connections, "fusectl", MountFlags::empty(), None) {
+        Err(rustix::io::Errno::BUSY) => Ok(()),
+        mounted => mounted,
+    }
 }
 
 /// A process that reads from its own mount cannot be killed while it does. Told to
