@@ -124,10 +124,11 @@ impl Fs {
         found: Found,
         reply: impl OpenReply,
     ) {
-        let target = match self.handles.inode(ino) {
-            Some(_) => None,
-            None => self.target(&path, &found),
-        };
+        // Where somebody has it open it is lent already, or is not; should everybody have
+        // closed it in the meantime, the one that was asked will do.
+        let is_open = self.handles.inode(ino).is_some();
+        let target = self.target(&path, &found);
+        let target = target.map(|target| if is_open { found.replica } else { target });
         let target = match target {
             Some(target) if target != found.replica => target,
             target => {
