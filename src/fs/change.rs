@@ -126,7 +126,17 @@ impl Fs {
                 ino != inodes.named(*parent, name) && ino.is_some_and(|ino| inodes.is_known(ino))
             })
         };
-        if !is_known(self) {
+        self.when_through(is_known, then);
+    }
+
+    /// Does `then` once the kernel is through with something, or does not seem to be
+    /// soon. A change that waits for it counts as one that is under way.
+    fn when_through(
+        self: &Arc<Self>,
+        is_not: impl Fn(&Self) -> bool + Send + 'static,
+        then: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) {
+        if !is_not(self) {
             return then(self);
         }
         let (fs, delayed) = (Arc::clone(self), self.caller.delayed_change());
@@ -134,7 +144,7 @@ impl Fs {
             let _delayed = delayed;
             for _ in 0..MOMENTS {
                 tokio::time::sleep(MOMENT).await;
-                if !is_known(&fs) {
+                if !is_not(&fs) {
                     break;
                 }
             }
@@ -173,18 +183,8 @@ impl Fs {
         ino: Option<Ino>,
         then: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) {
-        let Some(ino) = ino.filter(|ino| self.handles.is_closing(*ino)) else { return then(self) };
-        let (fs, delayed) = (Arc::clone(self), self.caller.delayed_change());
-        self.locks.runtime().spawn(async move {
-            let _delayed = delayed;
-            for _ in 0..MOMENTS {
-                tokio::time::sleep(MOMENT).await;
-                if !fs.handles.is_closing(ino) {
-                    break;
-                }
-            }
-            then(&fs);
-        });
+        let is_closing = move |fs: &Self| ino.is_some_and(|ino| fs.handles.is_closing(ino));
+        self.when_through(is_closing, then);
     }
 
     /// Removes a name: of a directory, or of anything else.
