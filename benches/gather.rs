@@ -13,7 +13,7 @@ use fanfs::backend::{
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
-use fanfs::read::{Asked, ReadPolicy, Reader, Thread};
+use fanfs::read::{Asked, By, ReadPolicy, Reader, Thread};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
 
@@ -151,7 +151,7 @@ fn gather(c: &mut Criterion) {
                 let range = ByteRange::at(at, len);
                 at = (at + stride) % (SIZE / 2);
                 let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
-                let asked = Asked { range, since: Instant::now(), looks: false };
+                let asked = Asked { range, since: Instant::now(), looks: false, by: By::default() };
                 reader.read(&file, &handle, asked, Thread::IsBusy, sink);
                 let data =
                     receive.recv().expect("the sink is called").expect("memory does not fail");

@@ -43,6 +43,10 @@ mod file {
     }
 }
 
+fn brought() -> fetch::Brought {
+    fetch::Brought { by: ReplicaId::new(0), at: Instant::now(), took: Duration::ZERO }
+}
+
 /// Bytes of a segment.
 const LEN: u64 = 8;
 
@@ -130,7 +134,7 @@ impl World {
         let (error, claim) = match claim {
             Some(claim) if replica == 1 || !self.fails => {
                 let data = Data::paid(Self::bytes(fetch.range), claim);
-                if let Ok(completed) = fetch.complete(data) {
+                if let Ok(completed) = fetch.complete(data, brought()) {
                     self.cancel(completed.want);
                     for waiter in completed.waiters {
                         if waiter.arrived() {
@@ -253,7 +257,7 @@ fn gather(range: ByteRange) -> (Arc<Gather>, Arc<Answer>) {
         told.calls.fetch_add(1, Ordering::SeqCst);
         *told.result.lock() = Some(result.map(|data| data.to_vec().expect("it is memory")));
     });
-    (Arc::new(Gather::new(gather::Asked { range, since: Instant::now(), looks: false }, sink)), answer)
+    (Arc::new(Gather::new(gather::Asked { range, since: Instant::now(), looks: false, by: gather::By::default() }, sink)), answer)
 }
 
 /// Every request is answered once; who has no deadline gets his bytes.

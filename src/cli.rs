@@ -14,6 +14,8 @@ mod mount_options;
 mod reload;
 mod simulate;
 mod status;
+mod top;
+mod trace;
 mod umount;
 mod upgrade;
 mod verify;
@@ -40,7 +42,9 @@ Start here:
   fanfs check  /etc/fanfs/genomes.toml      look at the replicas before mounting
   fanfs mount  /etc/fanfs/genomes.toml /genomes
   fanfs status /genomes
+  fanfs top /genomes                        watch it work
   fanfs explain /genomes/large.file         where its chunks are, and what rate to expect
+  fanfs trace /genomes                      each read, its segments and replicas
   fanfs reload /genomes                     after its configuration was changed
   fanfs upgrade /genomes                    after a newer fanfs was installed
   fanfs umount /genomes
@@ -78,8 +82,12 @@ enum Command {
     },
     /// Show what mounted volumes and their replicas are doing
     Status(status::Args),
+    /// Watch a mounted volume at work: replicas, files, readers
+    Top(top::Args),
     /// Show where a file's chunks are, what rate to expect, and what would improve it
     Explain(explain::Args),
+    /// Show what becomes of each read: its segments, their replicas, how long it took
+    Trace(trace::Args),
     /// Compare a volume's replicas with each other, and list what differs
     Verify(verify::Args),
     /// Simulate a cluster and its readers, and compare fanfs with simpler policies
@@ -148,7 +156,9 @@ fn run(command: Command) -> Outcome {
             check::run(&config, json)
         }
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),

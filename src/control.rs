@@ -2,7 +2,8 @@
 //!
 //! One Unix socket a mount, in [`runtime_dir`], which only its owner may enter;
 //! what a peer may ask for is decided by [`Peer`] besides. A request is one line of
-//! JSON, so is the answer; then the connection ends.
+//! JSON, so is the answer, or, of a trace, as many lines as there are until the peer
+//! hangs up; then the connection ends.
 //!
 //! *Invariant:* a peer costs a bounded amount of memory, for a bounded time, and
 //! there are so many of them at most, whatever it sends and whether it reads.
@@ -27,6 +28,7 @@ use tokio::net::UnixListener;
 use crate::explain::Facts;
 use crate::fs::{self, FsGauges};
 use crate::placement::PlacementStatus;
+use crate::read::Trace;
 use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
 use crate::volume::Mode;
@@ -45,6 +47,11 @@ pub enum Ask {
         /// Its path in the volume, without a leading `/`.
         path: PathBuf,
     },
+    /// Which files are read most, and by whom? Answered by an array of [`FileUse`].
+    Busiest,
+    /// Tell what becomes of each read, until I hang up. Answered by lines of
+    /// [`crate::telemetry::trace`].
+    Trace,
     /// Hand the mount over to a process of this program. Answered by [`HandedOver`].
     Upgrade {
         /// Absolute.
@@ -55,6 +62,33 @@ pub enum Ask {
         /// The volume's file, absolute, where it is another one.
         volume: Option<PathBuf>,
     },
+}
+
+/// A file that is read, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileUse {
+    /// Its path in the volume, without a leading `/`; bytes that are not UTF-8 are
+    /// replaced.
+    pub path: String,
+    /// The handle it is open by; none for handles that are closed, added up.
+    pub handle: Option<u64>,
+    /// The process, or thread, that read last, as the daemon's process numbers go; 0
+    /// where the kernel did not say.
+    pub pid: u32,
+    /// Bytes asked for, as far as the page cache did not have them.
+    pub bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// How long ago the last one came, milliseconds.
+    pub idle_ms: u64,
+}
+
+impl From<fs::FileUse> for FileUse {
+    fn from(from: fs::FileUse) -> Self {
+        let fs::FileUse { path, handle, process: pid, bytes, reads, idle } = from;
+        let (path, idle_ms) = (path.to_string_lossy().into_owned(), idle.as_millis() as u64);
+        Self { path, handle, pid, bytes, reads, idle_ms }
+    }
 }
 
 /// What came of handing a mount over.
@@ -84,14 +118,14 @@ impl Ask {
     /// Whether it changes anything.
     pub fn changes(&self) -> bool {
         match self {
-            Self::Status | Self::Explain { .. } => false,
+            Self::Status | Self::Explain { .. } | Self::Busiest | Self::Trace => false,
             Self::Upgrade { .. } | Self::Reload { .. } => true,
         }
     }
 
     /// Whether the answer may take longer than [`PATIENCE`].
     fn takes_long(&self) -> bool {
-        !matches!(self, Self::Status)
+        !matches!(self, Self::Status | Self::Busiest)
     }
 }
 
@@ -256,6 +290,10 @@ const LONGEST_REQUEST: u64 = 64 * 1024;
 /// is known of a file with very many chunks some MiB.
 const LONGEST_ANSWER: u64 = 1 << 30;
 
+/// How long a peer may take to read a line of many: it may be a pager. What it misses
+/// meanwhile is counted for it.
+const TO_READ_ON: Duration = Duration::from_secs(600);
+
 /// How long a peer may take to ask, or a daemon to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -386,8 +424,16 @@ impl Drop for Control {
     }
 }
 
-/// A reply to come: JSON, or what went wrong in one line.
-pub type Answering = Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>>;
+/// A reply to come, or what went wrong in one line.
+pub type Answering = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>;
+
+/// What a peer is told.
+pub enum Reply {
+    /// JSON.
+    Once(Vec<u8>),
+    /// What becomes of each read.
+    Lines(Trace),
+}
 
 type AnswerFn = dyn Fn(Ask) -> Answering + Send + Sync;
 
@@ -471,11 +517,32 @@ async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers)
         Err(error) => Err(error),
     };
     let mut reply = match answered {
-        Ok(reply) => reply,
+        Ok(Reply::Once(reply)) => reply,
+        Ok(Reply::Lines(trace)) => return tell(trace, read.into_inner().into_inner(), write).await,
         Err(error) => serde_json::to_vec(&Refusal { error })?,
     };
     reply.push(b'\n');
     tokio::time::timeout(PATIENCE, write.write_all(&reply)).await?
+}
+
+/// Tells a peer one line after the other, until it hangs up or there are no more.
+async fn tell(
+    mut trace: Trace,
+    mut read: tokio::net::unix::OwnedReadHalf,
+    mut write: tokio::net::unix::OwnedWriteHalf,
+) -> io::Result<()> {
+    let mut ignored = [0; 64];
+    loop {
+        let line = tokio::select! {
+            line = trace.next() => line,
+            // A peer that says anything more is none of ours.
+            _ = read.read(&mut ignored) => None,
+        };
+        let Some(line) = line else { return Ok(()) };
+        let mut line = serde_json::to_vec(&line)?;
+        line.push(b'\n');
+        tokio::time::timeout(TO_READ_ON, write.write_all(&line)).await??;
+    }
 }
 
 /// Asks the daemon that listens at `socket`.
@@ -504,13 +571,35 @@ pub fn ask_to_hand_over(socket: &Path, order: &Ask) -> io::Result<HandedOver> {
     ask(socket, order, HANDED_OVER)
 }
 
-fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<T> {
+/// Asks the daemon that listens at `socket` which files are read most, and by whom.
+///
+/// # Errors
+/// Where nobody listens, or the answer is none.
+pub fn ask_busiest(socket: &Path) -> io::Result<Vec<FileUse>> {
+    ask(socket, &Ask::Busiest, PATIENCE)
+}
+
+/// Has the daemon that listens at `socket` tell what becomes of each read: what comes is
+/// lines of [`crate::telemetry::trace`], without an end.
+///
+/// # Errors
+/// Where nobody listens.
+pub fn ask_trace(socket: &Path) -> io::Result<UnixStream> {
+    send(socket, &Ask::Trace)
+}
+
+fn send(socket: &Path, ask: &Ask) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = serde_json::to_vec(ask)?;
     request.push(b'\n');
     stream.write_all(&request)?;
+    Ok(stream)
+}
+
+fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<T> {
+    let stream = send(socket, ask)?;
+    stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
     BufReader::new(io::Read::take(stream, LONGEST_ANSWER)).read_line(&mut line)?;
     if let Ok(Refusal { error }) = serde_json::from_str(&line) {

@@ -20,6 +20,7 @@ mod kept;
 mod link;
 mod memory;
 mod mount_point;
+mod observing;
 mod placing;
 mod privileges;
 pub mod service;
@@ -38,7 +39,7 @@ use crate::backend::{Attr, Backend, BackendError, Directory, PoolLimits, RateLim
 use crate::buffer::Pipes;
 use crate::config::units::Share;
 use crate::config::{Access, Affinity, Config, Locks, PageCache, Passthrough};
-use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Status};
+use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Reply, Status};
 use crate::explain::Facts;
 use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes, WritePolicy};
 use crate::fuse::{Agreed, AttachError, MountOptions, Session, detach};
@@ -523,8 +524,10 @@ impl Core {
 }
 
 impl Core {
-    async fn answer(&self, ask: Ask) -> Result<Vec<u8>, String> {
+    async fn answer(&self, ask: Ask) -> Result<Reply, String> {
         let json = match ask {
+            Ask::Trace => return Ok(Reply::Lines(self.trace())),
+            Ask::Busiest => serde_json::to_vec(&self.busiest()),
             Ask::Status => serde_json::to_vec(&self.status()),
             Ask::Explain { path } => serde_json::to_vec(&self.facts(path).await?),
             Ask::Upgrade { program } => {
@@ -534,7 +537,7 @@ impl Core {
                 serde_json::to_vec(&self.order(Order { volume, ..Order::reload() }).await?)
             }
         };
-        json.map_err(|error| error.to_string())
+        json.map(Reply::Once).map_err(|error| error.to_string())
     }
 
     fn affinities(&self) -> Vec<AffinityStatus> {

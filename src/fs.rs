@@ -15,6 +15,7 @@
 //!   `.` or `..` among them.
 
 mod attributes;
+mod busy;
 mod caching;
 mod call;
 mod carried;
@@ -46,6 +47,7 @@ use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Replica, Reque
 use crate::read::{OpenFile, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{Mode, ReplicaId, ReplicaMap};
+use busy::Busy;
 use call::{Caller, Once, Rights, Spot};
 use handle::Handles;
 use inode::Inodes;
@@ -53,6 +55,7 @@ use lock::Locks;
 use passthrough::Passthrough;
 use recent::Recent;
 
+pub use busy::FileUse;
 pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use carried::{Carried, FORMAT};
@@ -128,6 +131,7 @@ pub struct Fs {
     /// Changes of files so far: tells answers from before one from those after it.
     changes: AtomicU64,
     locks: Locks,
+    busy: Busy,
     /// What the root was last seen to be.
     root: Mutex<Option<(ReplicaId, Attr)>>,
     counters: Arc<VolumeCounters>,
@@ -161,6 +165,7 @@ impl Fs {
             recent,
             changes: AtomicU64::new(0),
             locks: Locks::new(runtime),
+            busy: Busy::default(),
             root: Mutex::new(None),
             counters: own,
             inodes: Mutex::new(Inodes::new(policy.mode)),

@@ -33,6 +33,7 @@ mod memory;
 pub mod plan;
 mod policy;
 pub mod readahead;
+mod trace;
 mod visit;
 
 use std::path::PathBuf;
@@ -61,10 +62,12 @@ use file::Place;
 use gather::Gather;
 use plan::Piece;
 use readahead::Readahead;
+use trace::Tracer;
 
 pub use file::OpenFile;
-pub use gather::{Asked, ReadData, Sink};
+pub use gather::{Asked, By, ReadData, Sink};
 pub use policy::{ReadError, ReadPolicy, Thread};
+pub use trace::Trace;
 
 /// Segments from this size on are not copied where they need not be; below it
 /// one copy costs less than the system calls.
@@ -88,6 +91,7 @@ pub struct Reader {
     locator: Arc<Locator>,
     guests: Guests,
     comparer: Option<Comparer>,
+    tracer: Tracer,
     wake: Notify,
     /// Whether the clock runs.
     ticking: AtomicBool,
@@ -156,6 +160,7 @@ impl Reader {
             crowd: Crowd::new(now),
             guests: Guests::new(policy.guests),
             comparer: Comparer::new(policy.compare),
+            tracer: Tracer::default(),
             wake: Notify::new(),
             ticking: AtomicBool::new(false),
             policy,
@@ -412,6 +417,7 @@ impl Reader {
             count(&self.counters.reads);
             self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
         });
+        self.trace_answer(gather, taken.iter().map(|(fetch, _)| fetch), None);
         for (fetch, bytes) in taken {
             let used_up = {
                 let mut state = fetch.state.lock();
@@ -439,6 +445,7 @@ impl Reader {
         }
         let Some(parts) = gather.fail(error) else { return };
         count(&self.counters.read_errors);
+        self.trace_answer(gather, parts.iter(), Some(error));
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
@@ -469,6 +476,7 @@ impl Reader {
         for gather in waiting {
             self.fail(&gather, ReadError::Stopped);
         }
+        self.end_traces();
     }
 
     /// Memory and queues as they stand.

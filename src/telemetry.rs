@@ -2,9 +2,10 @@
 //!
 //! [`log`] sets up tracing. [`counters`] holds everything that `fanfs status`
 //! shows; each name is defined there and nowhere else. Counters only count:
-//! no decision reads them.
+//! no decision reads them. [`trace`] has the form of what `fanfs trace` records.
 
 pub mod counters;
 pub mod log;
+pub mod trace;
 
 pub use counters::{ReplicaCounters, VolumeCounters};

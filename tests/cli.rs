@@ -28,3 +28,5 @@ mod unit;
 mod verify;
 #[path = "cli/volumes.rs"]
 mod volumes;
+#[path = "cli/watching.rs"]
+mod watching;

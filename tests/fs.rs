@@ -81,7 +81,7 @@ fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
 }
 
 fn read(fs: &Arc<Fs>, opened: &Opened) -> Vec<u8> {
-    let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), done));
+    let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), 0, done));
     data.to_vec().unwrap()
 }
 

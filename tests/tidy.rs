@@ -99,7 +99,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("placement", &["config", "volume", "telemetry"]),
     ("explain", &["simulate", "placement", "scheduler", "volume"]),
-    ("simulate", &["read", "placement", "scheduler", "config", "volume"]),
+    ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("verify", &["backend", "config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),
     ("buffer", &["sync", "telemetry", "privilege", "headroom"]),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::{Failure, Outcome, say, to_json};
 use crate::simulate::scenario::{Scenario, parse, parse_trace};
 use crate::simulate::{self, PolicyKind, Reads, metadata};
+use crate::telemetry::trace;
 
 /// Arguments of `fanfs simulate`.
 #[derive(clap::Args)]
@@ -18,6 +19,10 @@ pub(super) struct Args {
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
+    /// Have the readers of a recording read instead of the scenario's: what `fanfs trace
+    /// --output` wrote
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Use this seed instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
@@ -41,6 +46,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     if let Some(seed) = args.seed {
         scenario.workload.seed = seed;
     }
+    if let Some(path) = &args.trace {
+        replay(&mut scenario, path)?;
+    }
     let mut report = Report { reads: Vec::new(), metadata: Vec::new() };
     // Any instant will do: the simulation only counts from it.
     let epoch = Instant::now();
@@ -63,9 +71,23 @@ pub(super) fn run(args: &Args) -> Outcome {
     say(&if args.json { to_json(&report)? } else { table(&report) })
 }
 
+fn wrong(path: &Path, what: impl std::fmt::Display) -> Failure {
+    Failure::usage(format!("{}: {what}", path.display()))
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| wrong(path, error))
+}
+
+fn replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
+    let recorded = trace::replays(&read(path)?).map_err(|what| wrong(path, what))?;
+    if recorded.is_empty() {
+        return Err(wrong(path, "there is no read in it that was answered"));
+    }
+    scenario.replay(&recorded).map_err(|what| wrong(path, what))
+}
+
 fn load(path: &Path) -> Result<Scenario, Failure> {
-    let wrong = |path: &Path, what: String| Failure::usage(format!("{}: {what}", path.display()));
-    let read = |path: &Path| std::fs::read_to_string(path).map_err(|e| wrong(path, e.to_string()));
     let mut scenario = parse(&read(path)?).map_err(|what| wrong(path, what))?;
     for (reader, trace) in std::mem::take(&mut scenario.traces) {
         // Beside the scenario, as it would be handed on.

@@ -114,6 +114,7 @@ impl Mount {
 
     /// Ends without touching the mount, which another process serves.
     pub fn leave(mut self) -> ! {
+        self.core.reader.end_traces();
         if let Some(control) = self.control.take() {
             control.leave();
         }

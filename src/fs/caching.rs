@@ -16,7 +16,7 @@
 //! handle as well (by mmap). So every open counts in [`super::inode`]'s reasoning
 //! about versions, and none is an exception to it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::config::CachePolicy;
 
@@ -74,13 +74,38 @@ impl CachingPolicy {
 pub(super) struct Blocks {
     reads: AtomicU64,
     bytes: AtomicU64,
+    by: AtomicU32,
+    last: AtomicU64,
+}
+
+/// What was read, and by whom.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Read {
+    pub(super) reads: u64,
+    pub(super) bytes: u64,
+    /// The process that read last.
+    pub(super) by: u32,
+    /// When it did ([`super::busy::Busy::moment`]).
+    pub(super) last: u64,
 }
 
 impl Blocks {
-    /// A read of `bytes` came.
-    pub(super) fn read(&self, bytes: u64) {
+    /// A read of `bytes` came from a process, at a moment.
+    pub(super) fn read(&self, bytes: u64, by: u32, moment: u64) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.by.store(by, Ordering::Relaxed);
+        self.last.store(moment, Ordering::Relaxed);
+    }
+
+    /// What has come so far.
+    pub(super) fn counted(&self) -> Read {
+        Read {
+            reads: self.reads.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            by: self.by.load(Ordering::Relaxed),
+            last: self.last.load(Ordering::Relaxed),
+        }
     }
 
     /// Whether they were small ones; `None` where there were too few to say.
@@ -132,11 +157,11 @@ mod tests {
     #[test]
     fn blocks_are_small_by_their_mean_and_not_by_a_few() {
         let blocks = Blocks::default();
-        (1..ENOUGH).for_each(|_| blocks.read(4096));
+        (1..ENOUGH).for_each(|_| blocks.read(4096, 1, 0));
         assert_eq!(blocks.are_small(), None);
-        blocks.read(4096);
+        blocks.read(4096, 1, 0);
         assert_eq!(blocks.are_small(), Some(true));
-        (0..ENOUGH).for_each(|_| blocks.read(1 << 20));
+        (0..ENOUGH).for_each(|_| blocks.read(1 << 20, 1, 0));
         assert_eq!(blocks.are_small(), Some(false));
     }
 }

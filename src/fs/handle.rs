@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLockReadGuard};
 
-use super::caching::Blocks;
+use super::caching::{Blocks, Read};
 use super::inode::Cached;
 use super::journal::Journal;
 use super::written::{Gate, Writer};
@@ -124,6 +124,8 @@ pub(super) struct Closed {
     pub(super) ino: Option<Ino>,
     /// Its place in the read path, if it was a file.
     pub(super) read: Option<Arc<ReadHandle>>,
+    /// What was read through it, and the version that it had at the end.
+    pub(super) counted: Option<(Read, Arc<OpenFile>)>,
     /// The file's version, where this was its last handle.
     pub(super) last: Option<Arc<OpenFile>>,
     /// Whether its reader took small blocks, where it was a direct one and that
@@ -401,6 +403,7 @@ impl Handles {
         Closed {
             ino: Some(file.ino),
             read: Some(file.read),
+            counted: Some((file.blocks.counted(), file.inode.current())),
             last,
             small_blocks: small.map(|small| (file.ino, small)),
             backing,
@@ -414,6 +417,16 @@ impl Handles {
             Some(Handle::File(file)) => Some(file.clone()),
             _ => None,
         }
+    }
+
+    /// All files that are open, by handle.
+    pub(super) fn files(&self) -> Vec<(u64, FileHandle)> {
+        let open = self.open.lock();
+        let file = |(id, handle): (&u64, &Handle)| match handle {
+            Handle::File(file) => Some((*id, file.clone())),
+            Handle::Directory(_) => None,
+        };
+        open.iter().filter_map(file).collect()
     }
 
     /// An open directory.

@@ -264,6 +264,9 @@ impl Fs {
         if let Some((ino, small)) = closed.small_blocks {
             self.inodes.lock().read_in_small_blocks(ino, small);
         }
+        if let Some((read, file)) = closed.counted {
+            self.busy.closed(file.path(), read);
+        }
         if let Some(read) = closed.read {
             self.reader.close(&read);
         }

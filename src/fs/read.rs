@@ -8,7 +8,7 @@ use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
 use super::{Answer, Errno, Fs, ReadData};
 use crate::backend::SeekTo;
-use crate::read::{Asked, ReadError, Thread};
+use crate::read::{Asked, By, ReadError, Thread};
 use crate::volume::ByteRange;
 
 /// Which try at a read it is.
@@ -28,39 +28,41 @@ impl Try {
 }
 
 impl Fs {
-    /// Reads a range of an open file; fewer bytes come only at its end. A small
-    /// read may be carried out on the calling thread, as far as others are left
-    /// to take requests.
+    /// Reads a range of an open file for `process`, or one of its threads; fewer
+    /// bytes come only at its end. A small read may be carried out on the calling
+    /// thread, as far as others are left to take requests.
     pub fn read(
         self: &Arc<Self>,
         handle: u64,
         range: ByteRange,
+        process: u32,
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.cached.read();
         file.closing.store(false, Ordering::Relaxed);
-        file.blocks.read(range.len());
+        let now = Instant::now();
+        file.blocks.read(range.len(), process, self.busy.moment(now));
         // What is done again is to end by the deadline all the same.
-        let asked = (range, Instant::now());
+        let (asked, by) = ((range, now), By { handle, process });
         let current = match file.inode.read_from(file.writer.as_ref()) {
             ReadFrom::Version(current, _) => current,
             ReadFrom::Written(through) => return self.read_written(file, through, asked, done),
         };
         let at_end = range.start >= current.version().size;
-        if at_end && file.inode.is_due(self.policy.attribute_ttl, Instant::now()) {
+        if at_end && file.inode.is_due(self.policy.attribute_ttl, now) {
             // The file may have grown since.
             let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
-            let then = move |_| fs.read_now(file, asked, Try::Last, done);
+            let then = move |_| fs.read_now(file, (asked, by), Try::Last, done);
             return self.attributes_by(rights, ino, Some(handle), asked.1, then);
         }
-        self.read_now(file, asked, Try::First, done);
+        self.read_now(file, (asked, by), Try::First, done);
     }
 
     fn read_now(
         self: &Arc<Self>,
         file: FileHandle,
-        asked: (ByteRange, Instant),
+        (asked, by): ((ByteRange, Instant), By),
         this: Try,
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
@@ -73,7 +75,7 @@ impl Fs {
         let sink = Box::new(move |answer: Result<ReadData, ReadError>| match answer {
             Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
             // Somebody has begun to write it: what came may be from before and after.
-            _ if !inode.is_still(epoch) => fs.read_now(file, asked, this.again(), done),
+            _ if !inode.is_still(epoch) => fs.read_now(file, (asked, by), this.again(), done),
             Ok(data) => match inode.hold_back_writes(epoch) {
                 // What is pages of a replica is not copied before it is sent.
                 Some(_held_back) => done(Ok(data)),
@@ -85,7 +87,7 @@ impl Fs {
                 let (again, ino) = (Arc::clone(&fs), file.ino);
                 let rights = Rights::Granted(file.who.clone());
                 fs.attributes_by(rights, ino, None, asked.1, move |answer| match answer {
-                    Ok(_) => again.read_now(file, asked, Try::Last, done),
+                    Ok(_) => again.read_now(file, (asked, by), Try::Last, done),
                     Err(errno) => done(Err(errno)),
                 });
             }
@@ -99,7 +101,7 @@ impl Fs {
         // From the second on it is some replica's thread that gets here.
         let thread = if this == Try::First { Thread::MayVisit } else { Thread::IsBusy };
         let (range, since) = asked;
-        let asked = Asked { range, since, looks: this != Try::Last || self.can_write() };
+        let asked = Asked { range, since, looks: this != Try::Last || self.can_write(), by };
         self.reader.read(&current, &read_handle, asked, thread, sink);
     }
 

@@ -104,7 +104,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let range = ByteRange::at(offset, size.into());
         let (id, replies) = (req.unique(), Arc::clone(&self.replies));
-        self.fs.read(handle.0, range, move |answer| replies.answer(id, reply, answer));
+        self.fs.read(handle.0, range, req.pid(), move |answer| replies.answer(id, reply, answer));
     }
 
     fn release(

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::fetch::{Completed, Fetch, Next, Stage};
+use super::fetch::{Brought, Completed, Fetch, Next, Stage};
 use super::file::OpenFile;
+use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
 use crate::backend::{Backend, BackendError, BackendFile, Lane};
@@ -193,10 +194,16 @@ fn ended(
     let next = dispatches.iter().position(own).map(|own| dispatches.swap_remove(own));
     reader.dispatch(dispatches);
     let counters = &reader.replicas[replica].counters;
+    let took = ended.map_or(Duration::ZERO, |ended| ended.took);
+    let is_hedge = ended.is_some_and(|ended| ended.is_hedge);
+    let trace = |ahead: bool, result: Result<bool, BackendError>| {
+        let attempted = Trace { fetch, replica, took, ahead, hedge: is_hedge, result };
+        reader.trace_attempt(&attempted, now);
+    };
     match result {
         Ok(data) => {
             let bytes = data.len() as u64;
-            counters.read(bytes, ended.map_or(Duration::ZERO, |ended| ended.took), now);
+            counters.read(bytes, took, now);
             match fetch.state.lock().holders {
                 Some(holders) if holders.local.contains(replica) => counters.local(bytes),
                 Some(_) => counters.remote(bytes),
@@ -214,10 +221,11 @@ fn ended(
                 };
                 reader.locator.came(at, came, now);
             }
-            let came_first = delivered(reader, fetch, data);
+            let came_first = delivered(reader, fetch, data, Brought { by: replica, at: now, took });
+            trace(came_first == Some(Awaited::No), Ok(came_first.is_some()));
             compare::delivered(reader, fetch, replica);
-            if ended.is_some_and(|ended| ended.is_hedge) {
-                count(if came_first {
+            if is_hedge {
+                count(if came_first.is_some() {
                     &reader.counters.hedges_won
                 } else {
                     &reader.counters.hedges_lost
@@ -234,6 +242,7 @@ fn ended(
                 }
                 _ => {}
             }
+            trace(!fetch.is_awaited(), Err(error));
             failed(reader, fetch, error, claim);
         }
     }
@@ -241,14 +250,22 @@ fn ended(
     next
 }
 
-/// Whether it was the first to bring the segment.
-fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) -> bool {
+/// Whether somebody waited for a segment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Awaited {
+    Yes,
+    No,
+}
+
+/// Whether somebody waited for the segment, where it was the first to bring it.
+fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data, brought: Brought) -> Option<Awaited> {
     let bytes = data.len() as u64;
-    match fetch.complete(data) {
+    match fetch.complete(data, brought) {
         Ok(Completed { waiters, want }) => {
             if let Some(want) = want {
                 reader.scheduler.lock().cancel(want);
             }
+            let awaited = if waiters.is_empty() { Awaited::No } else { Awaited::Yes };
             if waiters.is_empty() {
                 reader.cache.arrived(fetch);
             }
@@ -257,12 +274,12 @@ fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data) -> bool {
                     reader.answer(&gather);
                 }
             }
-            true
+            Some(awaited)
         }
         // Somebody else was first, or nobody wants it any more.
         Err(_data) => {
             reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
-            false
+            None
         }
     }
 }

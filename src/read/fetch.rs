@@ -1,6 +1,7 @@
 //! One segment on its way: fetched once, for everybody who waits for it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::cache::Listed;
 use super::file::OpenFile;
@@ -48,6 +49,16 @@ pub(super) struct State {
     error: Option<BackendError>,
     /// Whether somebody has said that the file is another one by now.
     refuted: bool,
+    /// Who brought it.
+    pub(super) brought: Option<Brought>,
+}
+
+/// Which attempt brought a segment.
+#[derive(Clone, Copy)]
+pub(super) struct Brought {
+    pub(super) by: ReplicaId,
+    pub(super) at: Instant,
+    pub(super) took: Duration,
 }
 
 impl State {
@@ -143,6 +154,7 @@ impl Fetch {
             listed: Listed::Nowhere,
             error: None,
             refuted: false,
+            brought: None,
         };
         Self { file, range, state: Mutex::new(state) }
     }
@@ -241,7 +253,7 @@ impl Fetch {
 
     /// An attempt delivered. Returns who waited and what is still in the queue of
     /// it, or the data where another attempt was first.
-    pub(super) fn complete(&self, data: Data) -> Result<Completed, Data> {
+    pub(super) fn complete(&self, data: Data, brought: Brought) -> Result<Completed, Data> {
         let mut state = self.state.lock();
         state.outstanding -= 1;
         if !matches!(state.stage, Stage::Pending) {
@@ -251,6 +263,7 @@ impl Fetch {
             data.settle(0..0);
         }
         state.stage = Stage::Ready(Arc::new(data));
+        state.brought = Some(brought);
         // What was kept to pay for other attempts is not needed any more.
         state.claim = None;
         state.sent.clear();

@@ -86,11 +86,25 @@ pub struct Asked {
     /// Whether who asks looks what there is now when he is told that the file is
     /// another one. He is told then without waiting for replicas that are late.
     pub looks: bool,
+    /// Who asks.
+    pub by: By,
+}
+
+/// Who asks for a read, as a trace shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct By {
+    /// The open handle.
+    pub handle: u64,
+    /// The process or thread, as the kernel numbers it for the daemon; 0 where it
+    /// does not say.
+    pub process: u32,
 }
 
 /// A request whose bytes are not all here yet.
 pub(super) struct Gather {
-    range: ByteRange,
+    pub(super) range: ByteRange,
+    /// Who asked.
+    pub(super) by: By,
     /// When the request came.
     pub(super) since: Instant,
     /// As [`Asked::looks`].
@@ -106,11 +120,11 @@ struct State {
 }
 
 impl Gather {
-    pub(super) fn new(Asked { range, since, looks }: Asked, sink: Sink) -> Self {
+    pub(super) fn new(Asked { range, since, looks, by }: Asked, sink: Sink) -> Self {
         let state = Mutex::new(State { parts: Vec::new(), sink: Some(sink) });
         // One more than there are parts, so that nothing is answered while the
         // parts are still being collected; `collected` takes it away.
-        Self { range, since, looks, missing: AtomicUsize::new(1), state }
+        Self { range, by, since, looks, missing: AtomicUsize::new(1), state }
     }
 
     /// Adds the next part; `awaited` where its bytes are not here yet.

@@ -454,13 +454,7 @@ impl<'w> Engine<'w> {
             state.known.remove(&start);
         }
         self.latency.saturating_record(((self.now - since) / 1000).max(1));
-        let mut pause = 0;
-        if let Some((bytes, time)) = state.spec.burst
-            && state.burst >= bytes
-        {
-            state.burst = 0;
-            pause = time.as_nanos() as Time;
-        }
+        let pause = state.pause();
         self.at(self.now + pause, Event::Wake { reader });
     }
 

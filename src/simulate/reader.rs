@@ -1,6 +1,7 @@
 //! A reader's state: what it reads, has read, and is having fetched.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use super::Random;
 use super::policy::Job;
@@ -46,6 +47,20 @@ impl ReaderState {
         }
     }
 
+    /// What it does something else for before it asks for its next block.
+    pub(super) fn pause(&mut self) -> Time {
+        let next = self.done_reads as usize;
+        let pause = match (&self.spec.reads, self.spec.burst) {
+            (Reads::Trace(reads), _) => reads.get(next).map_or(Duration::ZERO, |read| read.pause),
+            (_, Some((bytes, time))) if self.burst >= bytes => {
+                self.burst = 0;
+                time
+            }
+            _ => Duration::ZERO,
+        };
+        pause.as_nanos() as Time
+    }
+
     /// The next block that it asks for, of a file of `size` bytes; `None` where
     /// it is done.
     pub(super) fn next_block(&mut self, size: u64) -> Option<ByteRange> {
@@ -56,7 +71,7 @@ impl ReaderState {
                 let blocks = (size / self.spec.block).max(1);
                 ByteRange::at(self.random.below(blocks) * self.spec.block, self.spec.block)
             }
-            Reads::Trace(ranges) => *ranges.get(self.done_reads as usize)?,
+            Reads::Trace(reads) => reads.get(self.done_reads as usize)?.range,
             Reads::Random(_) => return None,
         };
         Some(block.intersect(whole)).filter(|block| !block.is_empty())

@@ -3,16 +3,18 @@
 //! Everything has a default but the number of nodes, their speed and the file's
 //! size, so the least scenario is six lines; `config/scenarios/` has some.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::world::{
-    Change, Cluster, File, Gateway, Knowledge, Node, Reader, Reads, Workload, World,
+    Change, Cluster, File, Gateway, Knowledge, Node, Reader, Reads, Recorded, Workload, World,
 };
 use super::{PolicyKind, Random, metadata};
 use crate::config::units::{Rate, Size, Time};
+use crate::telemetry::trace::Replay;
 use crate::volume::{ByteRange, MAX_REPLICAS, ReplicaId, ReplicaSet};
 
 /// Nodes of one scenario.
@@ -20,6 +22,9 @@ const MOST_NODES: usize = 1000;
 
 /// Readers of one scenario.
 const MOST_READERS: usize = 4096;
+
+/// Chunks of one file.
+const MOST_CHUNKS: u64 = 1 << 20;
 
 /// A scenario, read and checked.
 #[derive(Clone, Debug)]
@@ -36,6 +41,67 @@ pub struct Scenario {
     pub traces: Vec<(usize, PathBuf)>,
     /// Metadata runs, with their names.
     pub metadata: Vec<(String, metadata::Calls)>,
+    /// How a file's chunks are placed.
+    placing: Option<Placing>,
+}
+
+/// How a file's chunks are placed.
+#[derive(Clone, Debug)]
+struct Placing {
+    chunk: u64,
+    copies: usize,
+    names: Vec<String>,
+    head: Option<usize>,
+    random: Option<Random>,
+}
+
+impl Placing {
+    fn file(&mut self, size: u64) -> File {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        File::placed(size, self.chunk, self.copies, &names, self.head, self.random.as_mut())
+    }
+}
+
+impl Scenario {
+    /// Has the readers of a recording read, and nobody else, each handle for itself, of
+    /// files that are as large as they were and placed as the scenario's.
+    ///
+    /// # Errors
+    /// Where the scenario has no files, or the recording no reads or too many readers.
+    pub fn replay(&mut self, recorded: &[Replay]) -> Result<(), String> {
+        number("the number of recorded readers", recorded.len(), MOST_READERS)?;
+        let (Some(world), Some(placing)) = (&mut self.world, &mut self.placing) else {
+            return Err("the scenario has no [cluster] and [file] to replay on".to_owned());
+        };
+        if recorded.iter().any(|replay| replay.size / placing.chunk > MOST_CHUNKS) {
+            return Err(format!("a recorded file has more than {MOST_CHUNKS} chunks"));
+        }
+        world.files.clear();
+        self.workload.readers.clear();
+        let first = recorded.iter().map(|replay| replay.start_us).min().unwrap_or(0);
+        let mut files = BTreeMap::new();
+        for replay in recorded {
+            let file = *files.entry(replay.file).or_insert_with(|| {
+                world.files.push(placing.file(replay.size));
+                world.files.len() - 1
+            });
+            let read = |&(offset, length, pause): &(u64, u64, u64)| Recorded {
+                range: ByteRange::at(offset, length),
+                pause: Duration::from_micros(pause),
+            };
+            let reads = Reads::Trace(replay.reads.iter().map(read).collect());
+            let start = Duration::from_micros(replay.start_us - first);
+            let reader = Reader { reads, start, ..Reader::sequential(file) };
+            self.workload.readers.push(reader);
+        }
+        if self.raw {
+            let size = world.files[0].size;
+            while world.files.len() < world.gateways.len() {
+                world.files.push(placing.file(size));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Deserialize)]
@@ -177,6 +243,7 @@ pub fn parse(text: &str) -> Result<Scenario, String> {
         raw,
         traces: Vec::new(),
         metadata: written.metadata.as_ref().map(calls).transpose()?.unwrap_or_default(),
+        placing: None,
     };
     match (&written.cluster, &written.file) {
         (Some(cluster), Some(file)) => world(&written, cluster, file, &mut scenario)?,
@@ -190,7 +257,7 @@ pub fn parse(text: &str) -> Result<Scenario, String> {
 ///
 /// # Errors
 /// Says in one line what is wrong.
-pub fn parse_trace(text: &str) -> Result<Vec<ByteRange>, String> {
+pub fn parse_trace(text: &str) -> Result<Vec<Recorded>, String> {
     let mut rows = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = rows.headers().map_err(|error| error.to_string())?.clone();
     let column = |name: &str| {
@@ -203,7 +270,8 @@ pub fn parse_trace(text: &str) -> Result<Vec<ByteRange>, String> {
         let number = |column: usize| {
             row[column].parse::<u64>().map_err(|e| format!("line {line}: {:?}: {e}", &row[column]))
         };
-        Ok(ByteRange::at(number(offset)?, number(length)?))
+        let range = ByteRange::at(number(offset)?, number(length)?);
+        Ok(Recorded { range, pause: Duration::ZERO })
     };
     rows.records().map(row).collect()
 }
@@ -289,16 +357,13 @@ fn world(
     let copies = file.replication.unwrap_or(3.min(cluster.nodes));
     number("file.replication", copies, cluster.nodes)?;
     let chunk = file.chunk.map_or(256 << 20, |size| size.0);
-    if file.size.0 == 0 || chunk == 0 || file.size.0 / chunk > 1 << 20 {
-        return Err("file.size and file.chunk make no file of 1 to 1048576 chunks".to_owned());
+    if file.size.0 == 0 || chunk == 0 || file.size.0 / chunk > MOST_CHUNKS {
+        return Err(format!("file.size and file.chunk make no file of 1 to {MOST_CHUNKS} chunks"));
     }
-    let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
-    let mut random = Random::new(written.seed);
-    let mut place = || {
-        let random = file.random.then_some(&mut random);
-        File::placed(file.size.0, chunk, copies, &names, head, random)
-    };
-    let mut files = vec![place()];
+    let names = nodes.iter().map(|node| node.name.clone()).collect();
+    let random = file.random.then(|| Random::new(written.seed));
+    let mut placing = Placing { chunk, copies, names, head, random };
+    let mut files = vec![placing.file(file.size.0)];
     let mut changes = Vec::new();
     for change in &written.change {
         if !(0.0..=1000.0).contains(&change.factor) {
@@ -324,7 +389,7 @@ fn world(
         for _ in 0..number("reader.count", written.count.unwrap_or(1), MOST_READERS)? + 1 {
             let readers = &mut scenario.workload.readers;
             if !readers.is_empty() && !written.same_file {
-                files.push(place());
+                files.push(placing.file(file.size.0));
             }
             if let Some(trace) = &written.trace {
                 scenario.traces.push((readers.len(), trace.clone()));
@@ -335,10 +400,11 @@ fn world(
     number("the number of readers", scenario.workload.readers.len(), MOST_READERS)?;
     if scenario.raw {
         while files.len() < gateways.len() {
-            files.push(place());
+            files.push(placing.file(file.size.0));
         }
     }
     let cluster = Cluster::Nodes { nodes, head_first };
+    scenario.placing = Some(placing);
     scenario.world = Some(World { cluster, gateways, files, changes });
     Ok(())
 }
@@ -437,7 +503,8 @@ mod tests {
     #[test]
     fn a_trace_is_offsets_and_lengths() {
         let trace = parse_trace("time,offset,length\n0,4096,100\n1,0,7\n").unwrap();
-        assert_eq!(trace, [ByteRange::new(4096, 4196), ByteRange::new(0, 7)]);
+        let ranges: Vec<_> = trace.iter().map(|read| read.range).collect();
+        assert_eq!(ranges, [ByteRange::new(4096, 4196), ByteRange::new(0, 7)]);
         assert!(parse_trace("offset\n1\n").unwrap_err().contains("length"));
         assert!(parse_trace("offset,length\n1,-1\n").unwrap_err().contains("line 2"));
     }

@@ -88,8 +88,17 @@ pub enum Reads {
     Sequential,
     /// So many blocks anywhere.
     Random(u64),
-    /// These ranges, one after the other.
-    Trace(Vec<ByteRange>),
+    /// These, one after the other.
+    Trace(Vec<Recorded>),
+}
+
+/// A read that was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// What was read.
+    pub range: ByteRange,
+    /// What its reader did something else for, since he had the one before.
+    pub pause: Duration,
 }
 
 /// Somebody who reads one file, one read after the other.

@@ -1,0 +1,215 @@
+//! `fanfs top`: a volume at work, live in a terminal or once as text.
+//!
+//! One thread asks the daemon in each interval; this one draws and takes keys, so a
+//! daemon that does not answer is seen to be silent, and nothing else stops. What is
+//! shown is the difference of two samples ([`rates`]), laid out for the width that there
+//! is ([`screen`]). The terminal's own colours are left as they are: what needs to be
+//! seen is bold or reversed, which is seen on light and on dark ones.
+
+mod keys;
+mod people;
+mod process;
+mod rates;
+mod sample;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+
+use super::{Failure, Outcome, absolute, interrupt, say, to_json};
+use crate::config::units::Time;
+use crate::control;
+use keys::{Action, Shown};
+use process::Names;
+use rates::View;
+use sample::{News, Sample, Sampler};
+use screen::{History, Screen};
+
+/// Arguments of `fanfs top`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Where the volume is mounted [default: this user's volumes, one after the other by
+    /// the key v]
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: Option<PathBuf>,
+    /// How often to look; rates are means over this time
+    #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
+    interval: Time,
+    /// Print it once, as text, after one interval; so it is where standard output is no
+    /// terminal
+    #[arg(long)]
+    once: bool,
+    /// Print it once, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The shortest and the longest interval.
+const INTERVALS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
+
+/// How soon a key is answered.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Columns of `--once` where nobody says how many there are.
+const COLUMNS: u16 = 100;
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let (shortest, longest) = INTERVALS;
+    if args.interval.0 < shortest || args.interval.0 > longest {
+        return Err(Failure::usage("--interval is out of range; use 200ms to 1min"));
+    }
+    let sockets = sockets(args.mount_point.as_deref())?;
+    if args.once || args.json || !io::stdout().is_terminal() {
+        return once(args, &sockets[0]);
+    }
+    let stop = interrupt::flag().map_err(Failure::failed)?;
+    let mut terminal = ratatui::try_init().map_err(Failure::failed)?;
+    let mut live = Live::new(sockets, args.interval.0);
+    let shown = loop {
+        if let Err(error) = terminal.draw(|frame| live.draw(frame.area(), frame.buffer_mut())) {
+            break Err(Failure::failed(error));
+        }
+        match live.wait() {
+            Err(error) => break Err(Failure::failed(error)),
+            Ok(Action::Quit) => break Ok(ExitCode::SUCCESS),
+            Ok(_) if stop.load(Ordering::Relaxed) => break Ok(ExitCode::SUCCESS),
+            Ok(_) => {}
+        }
+    };
+    ratatui::restore();
+    shown
+}
+
+/// The control sockets of what can be shown, at least one.
+fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+    if let Some(path) = mount_point {
+        let path = path.canonicalize().unwrap_or_else(|_| absolute(path));
+        return Ok(vec![control::socket_path(&path)]);
+    }
+    let all = control::sockets().map_err(Failure::failed)?;
+    let alive: Vec<_> =
+        all.into_iter().filter(|socket| control::ask_status(socket).is_ok()).collect();
+    if alive.is_empty() {
+        return Err(Failure::failed(
+            "no volume of this user is mounted; mount one by `fanfs mount`",
+        ));
+    }
+    Ok(alive)
+}
+
+fn once(args: &Args, socket: &Path) -> Outcome {
+    let take = || Sample::take(socket).map_err(|error| unreachable_volume(args, socket, &error));
+    let before = take()?;
+    std::thread::sleep(args.interval.0);
+    let now = take()?;
+    let mut names = Names::default();
+    let view = View::between(&before, &now, &mut |pid| names.of(pid));
+    if args.json {
+        return say(&to_json(&view)?);
+    }
+    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    say(&screen::text(&view, columns.unwrap_or(COLUMNS).clamp(screen::NARROWEST, 500)))
+}
+
+fn unreachable_volume(args: &Args, socket: &Path, error: &io::Error) -> Failure {
+    let at = args.mount_point.as_deref().unwrap_or(socket).display();
+    Failure::failed(match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!("no fanfs volume of this user is mounted at {at}")
+        }
+        _ => format!("{at}: {error}"),
+    })
+}
+
+/// What the screen shows, and where it comes from.
+struct Live {
+    sockets: Vec<PathBuf>,
+    sampler: Sampler,
+    before: Option<Sample>,
+    view: Option<View>,
+    history: History,
+    shown: Shown,
+    names: Names,
+    /// When the daemon last answered, and what asking it failed with since.
+    answered: Instant,
+    trouble: Option<String>,
+}
+
+impl Live {
+    fn new(sockets: Vec<PathBuf>, interval: Duration) -> Self {
+        let sampler = Sampler::start(sockets[0].clone(), interval);
+        Self {
+            sampler,
+            before: None,
+            view: None,
+            history: History::default(),
+            shown: Shown::new(interval, sockets.len()),
+            sockets,
+            names: Names::default(),
+            answered: Instant::now(),
+            trouble: None,
+        }
+    }
+
+    fn draw(&mut self, area: ratatui::layout::Rect, buffer: &mut ratatui::buffer::Buffer) {
+        let silent = Instant::now().saturating_duration_since(self.answered);
+        let screen = Screen {
+            view: self.view.as_ref(),
+            history: &self.history,
+            shown: &self.shown,
+            silent,
+            trouble: self.trouble.as_deref(),
+        };
+        let rows = screen.draw(area, buffer);
+        self.shown.fits(rows);
+    }
+
+    /// Waits a little for a key or a sample, and does what it says.
+    fn wait(&mut self) -> io::Result<Action> {
+        let mut action = Action::None;
+        if event::poll(PATIENCE)?
+            && let Event::Key(key) = event::read()?
+            && key.kind != KeyEventKind::Release
+        {
+            action = self.shown.key(key);
+        }
+        match action {
+            Action::Volume => self.ask_another(),
+            Action::Interval => self.sampler.set_interval(self.shown.interval),
+            Action::Quit | Action::None => {}
+        }
+        while let Some(news) = self.sampler.news() {
+            self.learn(news);
+        }
+        Ok(action)
+    }
+
+    fn ask_another(&mut self) {
+        let socket = self.sockets[self.shown.volume].clone();
+        self.sampler = Sampler::start(socket, self.shown.interval);
+        (self.before, self.view, self.history) = (None, None, History::default());
+        self.answered = Instant::now();
+    }
+
+    fn learn(&mut self, news: News) {
+        let sample = match news {
+            Ok(sample) => sample,
+            Err(error) => return self.trouble = Some(error),
+        };
+        (self.answered, self.trouble) = (Instant::now(), None);
+        if self.shown.is_paused {
+            return;
+        }
+        if let Some(before) = &self.before {
+            let view = View::between(before, &sample, &mut |pid| self.names.of(pid));
+            self.history.add(&view);
+            self.view = Some(view);
+        }
+        self.before = Some(sample);
+    }
+}

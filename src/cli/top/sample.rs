@@ -1,0 +1,80 @@
+//! Asking the daemon, on a thread of its own.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use crate::control::{self, FileUse, Status};
+
+/// What the daemon said at one moment.
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    pub(super) status: Status,
+    pub(super) files: Vec<FileUse>,
+}
+
+impl Sample {
+    /// Asks the daemon that listens at `socket`.
+    ///
+    /// # Errors
+    /// Where nobody listens, or it does not answer.
+    pub(super) fn take(socket: &Path) -> io::Result<Self> {
+        let status = control::ask_status(socket)?;
+        let at = Instant::now();
+        // A daemon from before there was such a question says so.
+        let files = control::ask_busiest(socket).unwrap_or_default();
+        Ok(Self { at, status, files })
+    }
+}
+
+/// A sample, or why there is none.
+pub(super) type News = Result<Sample, String>;
+
+/// The thread that asks.
+pub(super) struct Sampler {
+    news: Receiver<News>,
+    interval: Arc<AtomicU64>,
+}
+
+impl Sampler {
+    pub(super) fn start(socket: PathBuf, interval: Duration) -> Self {
+        let (send, news) = channel();
+        let interval = Arc::new(AtomicU64::new(interval.as_millis() as u64));
+        let every = Arc::downgrade(&interval);
+        // It may be inside a question that takes long: it ends by itself.
+        std::thread::spawn(move || ask(&socket, &every, &send));
+        Self { news, interval }
+    }
+
+    pub(super) fn set_interval(&self, interval: Duration) {
+        self.interval.store(interval.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// What has come.
+    pub(super) fn news(&self) -> Option<News> {
+        self.news.try_recv().ok()
+    }
+}
+
+/// Asks in each interval, until nobody wants to know.
+fn ask(socket: &Path, every: &Weak<AtomicU64>, to: &Sender<News>) {
+    loop {
+        let begun = Instant::now();
+        let news = Sample::take(socket).map_err(|error| error.to_string());
+        if to.send(news).is_err() {
+            return;
+        }
+        loop {
+            let Some(interval) = every.upgrade() else { return };
+            let interval = Duration::from_millis(interval.load(Ordering::Relaxed));
+            let left = interval.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            std::thread::sleep(left.min(Duration::from_millis(100)));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! `fanfs trace`: what becomes of each read of a mounted volume, shown or recorded.
+//!
+//! The daemon tells it line by line ([`crate::telemetry::trace`]) until this hangs up.
+//! Where another daemon goes on with the mount, this goes on with that one.
+
+mod show;
+mod summary;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Failure, Outcome, absolute, interrupt};
+use crate::config::units::Time;
+use crate::control;
+use crate::telemetry::trace::Line;
+use show::Show;
+use summary::Summary;
+
+/// Arguments of `fanfs trace`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Where the volume is mounted
+    #[arg(value_name = "MOUNTPOINT")]
+    mount_point: PathBuf,
+    /// Record to this file, one line of JSON for each read and each segment, instead of
+    /// showing them; `fanfs simulate --trace` replays it
+    #[arg(long, short = 'o', value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print JSON, as it is recorded
+    #[arg(long)]
+    json: bool,
+    /// Show segments as well, those read ahead and those that failed among them
+    #[arg(long)]
+    segments: bool,
+    /// End after this time [default: until Ctrl-C]
+    #[arg(long, value_name = "TIME")]
+    duration: Option<Time>,
+    /// End after so many reads
+    #[arg(long, value_name = "COUNT")]
+    reads: Option<u64>,
+}
+
+/// How often it is looked whether to end, while nothing comes.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long the next daemon of a mount may take to listen.
+const NEXT_DAEMON: Duration = Duration::from_secs(3);
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let point = args.mount_point.canonicalize().unwrap_or_else(|_| absolute(&args.mount_point));
+    let socket = control::socket_path(&point);
+    let mut lines = Lines::begin(&socket).map_err(|error| not_there(&point, &error))?;
+    let mut to = To::new(args)?;
+    let mut summary = Summary::default();
+    let stop = interrupt::flag().map_err(Failure::failed)?;
+    let until = args.duration.map(|time| Instant::now() + time.0);
+    let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
+    while !stop.load(Ordering::Relaxed)
+        && until.is_none_or(|until| Instant::now() < until)
+        && !enough(&summary)
+    {
+        match lines.next() {
+            Ok(Next::Line(line)) => {
+                let parsed = serde_json::from_str(&line).map_err(|error| {
+                    Failure::failed(format!("the daemon says {line:?}: {error}"))
+                })?;
+                summary.add(&parsed);
+                match to.put(&line, &parsed, &summary) {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+                    put => put.map_err(|error| to.failed(&error))?,
+                }
+            }
+            Ok(Next::Nothing) => to.flush()?,
+            Ok(Next::End) => match again(&socket) {
+                Some(next) => lines = next,
+                None => {
+                    eprintln!("fanfs: {} is not mounted any more", point.display());
+                    break;
+                }
+            },
+            Err(error) => return Err(Failure::failed(format!("{}: {error}", point.display()))),
+        }
+    }
+    to.flush()?;
+    to.end();
+    eprint!("{summary}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn not_there(point: &Path, error: &io::Error) -> Failure {
+    Failure::failed(match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            format!("no fanfs volume of this user is mounted at {}", point.display())
+        }
+        _ => format!("{}: {error}", point.display()),
+    })
+}
+
+/// Goes on with the next daemon of the mount, if there is one.
+fn again(socket: &Path) -> Option<Lines> {
+    let until = Instant::now() + NEXT_DAEMON;
+    while Instant::now() < until {
+        if let Ok(lines) = Lines::begin(socket) {
+            return Some(lines);
+        }
+        std::thread::sleep(LOOK);
+    }
+    None
+}
+
+/// What a daemon tells.
+struct Lines {
+    stream: BufReader<UnixStream>,
+    /// What has come of a line.
+    line: Vec<u8>,
+}
+
+enum Next {
+    Line(String),
+    /// Nothing for now.
+    Nothing,
+    End,
+}
+
+impl Lines {
+    fn begin(socket: &Path) -> io::Result<Self> {
+        let stream = control::ask_trace(socket)?;
+        stream.set_read_timeout(Some(LOOK))?;
+        Ok(Self { stream: BufReader::with_capacity(1 << 16, stream), line: Vec::new() })
+    }
+
+    fn next(&mut self) -> io::Result<Next> {
+        match self.stream.read_until(b'\n', &mut self.line) {
+            Ok(_) if self.line.ends_with(b"\n") => {
+                let line = std::mem::take(&mut self.line);
+                Ok(Next::Line(String::from_utf8_lossy(&line[..line.len() - 1]).into_owned()))
+            }
+            Ok(_) => Ok(Next::End),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Ok(Next::Nothing)
+            }
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Next::End),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Where it goes.
+struct To {
+    out: Box<dyn Write>,
+    name: String,
+    /// How it is shown, if it is not put down as it comes.
+    show: Option<Show>,
+    progress: Option<ProgressBar>,
+}
+
+impl To {
+    fn new(args: &Args) -> Result<Self, Failure> {
+        let show = !args.json && args.output.is_none();
+        let (out, name): (Box<dyn Write>, _) = match &args.output {
+            Some(path) => {
+                let file = File::create(path)
+                    .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+                (Box::new(BufWriter::with_capacity(1 << 16, file)), path.display().to_string())
+            }
+            None => (Box::new(BufWriter::new(io::stdout())), "standard output".to_owned()),
+        };
+        let progress = args.output.as_ref().filter(|_| io::stderr().is_terminal()).map(|_| {
+            let bar = ProgressBar::new_spinner();
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(LOOK);
+            bar
+        });
+        Ok(Self { out, name, show: show.then(|| Show::new(args.segments)), progress })
+    }
+
+    fn put(&mut self, line: &str, parsed: &Line, summary: &Summary) -> io::Result<()> {
+        if let Some(bar) = &self.progress {
+            bar.set_message(summary.short());
+        }
+        match &mut self.show {
+            None => writeln!(self.out, "{line}"),
+            Some(show) => match show.line(parsed) {
+                Some(text) => writeln!(self.out, "{text}"),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), Failure> {
+        match self.out.flush() {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(self.failed(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::failed(format!("{}: {error}", self.name))
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.progress {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! A trace's lines for people.
+//!
+//! ```text
+//!     time s    took ms  reader         file  offset+length  from
+//!     1.204118     10.4    41873  /run7.bam  268435456+1048576  n2 10.3 ms
+//! ```
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use crate::telemetry::trace::{End, Line, Part, Read, Segment};
+
+/// Remembers what files are called.
+pub(super) struct Show {
+    segments: bool,
+    files: HashMap<u64, String>,
+}
+
+/// The names of the columns.
+const HEADER: &str =
+    "      time s    took ms   reader  file  offset+length  where it came from, and when";
+
+impl Show {
+    pub(super) fn new(segments: bool) -> Self {
+        Self { segments, files: HashMap::new() }
+    }
+
+    /// A line of text, if it makes one.
+    pub(super) fn line(&mut self, line: &Line) -> Option<String> {
+        match line {
+            Line::Start { volume, mount_point, replicas, .. } => Some(format!(
+                "{volume} at {}, replicas {}\n{HEADER}",
+                mount_point.display(),
+                replicas.join(", ")
+            )),
+            Line::File { file, path, .. } => {
+                self.files.insert(*file, path.clone());
+                None
+            }
+            Line::Read(read) => Some(self.read(read)),
+            Line::Segment(segment) => self.segments.then(|| self.segment(segment)),
+            Line::Lost { lines } => {
+                Some(format!("   ... {lines} lines were left out: this terminal is too slow"))
+            }
+        }
+    }
+
+    fn file(&self, file: u64) -> &str {
+        self.files.get(&file).map_or("?", String::as_str)
+    }
+
+    fn read(&self, read: &Read) -> String {
+        let reader = if read.pid == 0 { "-".to_owned() } else { read.pid.to_string() };
+        let mut text = format!(
+            "{:>12.6} {:>10.3} {reader:>8}  {}  {}+{}  ",
+            read.t_us as f64 / 1e6,
+            ms(read.took_us),
+            self.file(read.file),
+            read.offset,
+            read.length
+        );
+        if let Some(error) = &read.error {
+            let _ = write!(text, "error: {error}; ");
+        }
+        let parts: Vec<String> = read.parts.iter().map(part).collect();
+        text.push_str(&parts.join(", "));
+        text
+    }
+
+    fn segment(&self, segment: &Segment) -> String {
+        let mut text = format!(
+            "{:>12.6} {:>10.3}  segment  {}  {}+{}  {}",
+            segment.t_us as f64 / 1e6,
+            ms(segment.took_us),
+            self.file(segment.file),
+            segment.offset,
+            segment.length,
+            segment.replica
+        );
+        let flags = [(segment.ahead, " ahead"), (segment.hedge, " hedge")];
+        flags.iter().filter(|(is, _)| *is).for_each(|(_, word)| text.push_str(word));
+        match segment.end {
+            End::Delivered => {}
+            End::Wasted => text.push_str(" wasted"),
+            End::Failed => {
+                let _ = write!(text, " failed: {}", segment.error.as_deref().unwrap_or("?"));
+            }
+        }
+        text
+    }
+}
+
+fn ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+/// "n2 10.3 ms", "n2 in memory", "missing".
+fn part(part: &Part) -> String {
+    match &part.replica {
+        None => "missing".to_owned(),
+        Some(replica) if part.waited_us == 0 => format!("{replica} in memory"),
+        Some(replica) => format!("{replica} {:.1} ms", ms(part.waited_us)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_says_where_its_bytes_came_from() {
+        let mut show = Show::new(false);
+        let file = Line::File { file: 4, path: "/a b".to_owned(), size: 10 };
+        assert_eq!(show.line(&file), None);
+        let part = |replica: Option<&str>, waited_us| Part {
+            offset: 0,
+            length: 5,
+            replica: replica.map(str::to_owned),
+            took_us: 1,
+            waited_us,
+        };
+        let read = Line::Read(Read {
+            t_us: 1_500_000,
+            took_us: 2500,
+            file: 4,
+            handle: 1,
+            pid: 77,
+            offset: 5,
+            length: 10,
+            error: Some("late".to_owned()),
+            parts: vec![part(Some("n1"), 0), part(Some("n2"), 2400), part(None, 0)],
+        });
+        let text = show.line(&read).unwrap();
+        assert!(text.contains("1.500000      2.500       77  /a b  5+10  error: late; "), "{text}");
+        assert!(text.ends_with("n1 in memory, n2 2.4 ms, missing"), "{text}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Who reads what, as `fanfs top` shows it.
+//!
+//! Each handle counts what is read through it, and who read last. What a handle has
+//! counted is added up for its file and reader when it is closed, for the last few of
+//! them: small files are open too shortly to be seen. What the kernel has in its page
+//! cache, or reads by itself, does not come to the daemon and is not counted.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::Fs;
+use super::caching::Read;
+use super::handle::FileHandle;
+
+/// Files and their readers that are remembered after their handles were closed: more
+/// than a screen has lines.
+const CLOSED: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// What was read through handles that are closed.
+pub(super) struct Busy {
+    start: Instant,
+    closed: Mutex<LruCache<(PathBuf, u32), Read>>,
+}
+
+/// What a reader has read of a file, through one handle that is open or through all
+/// that he has closed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUse {
+    /// The file's path in the volume, without a leading `/`.
+    pub path: PathBuf,
+    /// The handle; none for what is closed.
+    pub handle: Option<u64>,
+    /// The process, or thread, that read last; 0 where the kernel did not say.
+    pub process: u32,
+    /// Bytes asked for, as far as they reached the daemon.
+    pub bytes: u64,
+    /// Reads.
+    pub reads: u64,
+    /// How long ago the last one came.
+    pub idle: Duration,
+}
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self { start: Instant::now(), closed: Mutex::new(LruCache::new(CLOSED)) }
+    }
+}
+
+impl Busy {
+    /// `now` as a number, microseconds.
+    pub(super) fn moment(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.start).as_micros() as u64
+    }
+
+    /// A handle was closed through which `read` was read of the file at `path`.
+    pub(super) fn closed(&self, path: &Path, read: Read) {
+        if read.reads == 0 {
+            return;
+        }
+        let mut closed = self.closed.lock();
+        let sum = closed.get_or_insert_mut((path.to_owned(), read.by), Read::default);
+        *sum = Read {
+            reads: sum.reads + read.reads,
+            bytes: sum.bytes + read.bytes,
+            by: read.by,
+            last: sum.last.max(read.last),
+        };
+    }
+
+    fn used(&self, path: PathBuf, handle: Option<u64>, read: Read, now: Instant) -> FileUse {
+        let idle = Duration::from_micros(self.moment(now).saturating_sub(read.last));
+        let Read { reads, bytes, by, .. } = read;
+        FileUse { path, handle, process: by, bytes, reads, idle }
+    }
+}
+
+impl Fs {
+    /// The files that were read last, `most` of them, the latest first.
+    pub fn busiest(&self, most: usize) -> Vec<FileUse> {
+        let now = Instant::now();
+        let open = |(id, file): (u64, FileHandle)| {
+            let path = file.inode.current().path().to_owned();
+            self.busy.used(path, Some(id), file.blocks.counted(), now)
+        };
+        let mut all: Vec<FileUse> = self.handles.files().into_iter().map(open).collect();
+        all.retain(|one| one.reads > 0);
+        let closed = self.busy.closed.lock();
+        let kept = closed.iter().map(|((path, _), read)| (path.clone(), *read));
+        all.extend(kept.map(|(path, read)| self.busy.used(path, None, read, now)));
+        drop(closed);
+        all.sort_by_key(|one| one.idle);
+        all.truncate(most);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_reader_has_closed_is_added_up() {
+        let busy = Busy::default();
+        let read = |by, bytes| Read { reads: 1, bytes, by, last: bytes };
+        busy.closed(Path::new("a"), read(7, 10));
+        busy.closed(Path::new("a"), read(7, 20));
+        busy.closed(Path::new("a"), read(8, 5));
+        busy.closed(Path::new("never read"), Read::default());
+        let closed = busy.closed.lock();
+        assert_eq!(closed.len(), 2);
+        let sum = closed.peek(&(PathBuf::from("a"), 7)).unwrap();
+        assert_eq!((sum.reads, sum.bytes, sum.last), (2, 30, 20));
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let busy = Busy::default();
+        for file in 0..CLOSED.get() + 10 {
+            busy.closed(Path::new(&file.to_string()), Read { reads: 1, ..Read::default() });
+        }
+        let closed = busy.closed.lock();
+        assert_eq!(closed.len(), CLOSED.get());
+        assert!(closed.peek(&(PathBuf::from("0"), 0)).is_none());
+    }
+}

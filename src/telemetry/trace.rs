@@ -1,0 +1,220 @@
+//! What `fanfs trace` records: one line of JSON for each thing that happened.
+//!
+//! A recording begins with a [`Line::Start`]; times count from then. A file is named
+//! once, before the first line about it. Lines come in the order in which things ended.
+//! `fanfs simulate --trace` reads them again, so fields are added and never changed;
+//! what is not known is ignored.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// The form of the lines that this version writes.
+pub const FORMAT: u32 = 1;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+pub enum Line {
+    /// The recording begins, perhaps again: with another daemon of the mount.
+    Start {
+        /// [`FORMAT`].
+        format: u32,
+        /// fanfs's version.
+        version: String,
+        /// The volume's name.
+        volume: String,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+        /// The replicas' names.
+        replicas: Vec<String>,
+        /// The unit of dispatch, bytes.
+        segment: u64,
+    },
+    /// Stands for a version of a file from here on.
+    File {
+        /// What other lines call it.
+        file: u64,
+        /// Its path in the volume; bytes that are not UTF-8 are replaced.
+        path: String,
+        /// Bytes.
+        size: u64,
+    },
+    /// A read was answered.
+    Read(Read),
+    /// A replica has ended a read of a segment.
+    Segment(Segment),
+    /// Whoever listens was too slow for so many lines.
+    Lost {
+        /// How many.
+        lines: u64,
+    },
+}
+
+/// A read of an application, or of the kernel's readahead for one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Read {
+    /// When it came, microseconds.
+    pub t_us: u64,
+    /// How long until it was answered, microseconds.
+    pub took_us: u64,
+    /// The file's number.
+    pub file: u64,
+    /// The open handle's.
+    pub handle: u64,
+    /// The process, or thread, that asked; 0 where the kernel did not say.
+    pub pid: u32,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes asked for that the file has.
+    pub length: u64,
+    /// Why it was not answered with data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Where its bytes came from, in order.
+    pub parts: Vec<Part>,
+}
+
+/// Where some bytes of a read came from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// First byte, of the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Who brought them; none where they have not come.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<String>,
+    /// How long the replica took for the segment that they are of, microseconds.
+    pub took_us: u64,
+    /// How long the read waited for them, microseconds: 0 where they were in memory.
+    pub waited_us: u64,
+}
+
+/// One attempt to read a segment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// When it was sent, microseconds.
+    pub t_us: u64,
+    /// How long it took, microseconds.
+    pub took_us: u64,
+    /// The file's number.
+    pub file: u64,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Who was asked.
+    pub replica: String,
+    /// Whether nobody waited for it when it came.
+    pub ahead: bool,
+    /// Whether it is the second attempt at one that was late elsewhere.
+    pub hedge: bool,
+    /// How it ended.
+    pub end: End,
+    /// What it failed with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// How an attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// It brought the segment.
+    Delivered,
+    /// It brought what had come already.
+    Wasted,
+    /// It failed.
+    Failed,
+}
+
+/// What one handle read, in the order in which it asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The file's number; of the same one where several handles read one file.
+    pub file: u64,
+    /// The file's size, bytes.
+    pub size: u64,
+    /// When it first asked, microseconds.
+    pub start_us: u64,
+    /// First byte, bytes, and for how many microseconds it did something else before
+    /// it asked for them.
+    pub reads: Vec<(u64, u64, u64)>,
+}
+
+/// Reads that a recording can be replayed from: each handle is a reader of its own.
+///
+/// # Errors
+/// Says in one line which line is none.
+pub fn replays(text: &str) -> Result<Vec<Replay>, String> {
+    let mut sizes = BTreeMap::new();
+    let mut reads: BTreeMap<(u64, u64), Vec<Read>> = BTreeMap::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let wrong = |what: String| format!("line {}: {what}", number + 1);
+        match serde_json::from_str(line).map_err(|error| wrong(error.to_string()))? {
+            Line::Start { format, .. } if format > FORMAT => {
+                return Err(wrong(format!("form {format} is of a newer fanfs; {FORMAT} is known")));
+            }
+            Line::File { file, size, .. } => {
+                sizes.insert(file, size);
+            }
+            Line::Read(read) if read.error.is_none() && read.length > 0 => {
+                reads.entry((read.file, read.handle)).or_default().push(read);
+            }
+            Line::Start { .. } | Line::Read(_) | Line::Segment(_) | Line::Lost { .. } => {}
+        }
+    }
+    let replay = |((file, _), mut reads): ((u64, u64), Vec<Read>)| {
+        reads.sort_by_key(|read| read.t_us);
+        let start_us = reads.first().map_or(0, |read| read.t_us);
+        let mut done = start_us;
+        let last = reads.iter().map(|read| read.offset + read.length).max().unwrap_or(0);
+        let paused = reads.iter().map(|read| {
+            let pause = read.t_us.saturating_sub(done);
+            done = done.max(read.t_us + read.took_us);
+            (read.offset, read.length, pause)
+        });
+        let reads = paused.collect();
+        Replay { file, size: sizes.get(&file).copied().unwrap_or(0).max(last), start_us, reads }
+    };
+    Ok(reads.into_iter().map(replay).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(t_us: u64, took_us: u64, handle: u64, offset: u64) -> String {
+        let parts = Vec::new();
+        let (file, pid, length, error) = (3, 7, 10, None);
+        let read = Read { t_us, took_us, file, handle, pid, offset, length, error, parts };
+        serde_json::to_string(&Line::Read(read)).unwrap()
+    }
+
+    #[test]
+    fn handles_are_readers_with_their_pauses() {
+        let file = r#"{"event":"file","file":3,"path":"a","size":100}"#;
+        let lines = [file.into(), read(50, 10, 1, 0), read(55, 5, 2, 90), read(100, 10, 1, 10)];
+        let found = replays(&lines.join("\n")).unwrap();
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].start_us, found[0].size), (50, 100));
+        assert_eq!(found[0].reads, [(0, 10, 0), (10, 10, 40)]);
+        assert_eq!(found[1].reads, [(90, 10, 0)]);
+    }
+
+    #[test]
+    fn what_is_no_recording_says_in_which_line() {
+        let error = replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n").unwrap_err();
+        assert!(error.starts_with("line 2: "), "{error}");
+        let newer = r#"{"event":"start","format":9,"version":"","volume":"","mount_point":"","replicas":[],"segment":1}"#;
+        assert!(replays(newer).unwrap_err().contains("newer"));
+    }
+
+    #[test]
+    fn what_later_versions_add_is_ignored() {
+        let more = read(1, 1, 1, 0).replace("\"pid\":7", "\"pid\":7,\"colour\":\"red\"");
+        assert_eq!(replays(&more).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,188 @@
+//! `fanfs top` and `fanfs trace`, of a volume at work.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::room::Room;
+
+/// A file of 8 MiB, read over and over until this is dropped, past the page cache.
+struct Load {
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<u64>>,
+}
+
+impl Load {
+    fn start(room: &Room) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ended, path) = (Arc::clone(&stop), room.path("mnt/large"));
+        let reader = std::thread::spawn(move || {
+            let file = File::open(path).unwrap();
+            let (mut block, mut reads) = (vec![0; 1 << 20], 0);
+            while !ended.load(Ordering::Relaxed) {
+                file.read_exact_at(&mut block, (reads % 8) << 20).unwrap();
+                reads += 1;
+            }
+            reads
+        });
+        Self { stop, reader: Some(reader) }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let reads = self.reader.take().unwrap().join().unwrap();
+        assert!(std::thread::panicking() || reads > 0);
+    }
+}
+
+fn mounted() -> Room {
+    let room = Room::new();
+    room.volume("v.toml", "", "[read]\ncache = \"direct\"\n");
+    fs::write(room.path("tree/large"), vec![7; 8 << 20]).unwrap();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    room
+}
+
+fn unmount(room: Room) {
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn top_shows_rates_files_and_readers_once() {
+    let room = mounted();
+    let load = Load::start(&room);
+    let shown = room.expect(&["top", "mnt", "--once", "--interval", "500ms"]);
+    let shown = text(shown.stdout);
+    for word in ["fanfs top  v at ", "REPLICA", "healthy", "FILES", "large", "READERS", "cli"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    assert!(!shown.contains('\x1b'), "{shown}");
+    let view = room.expect(&["top", "mnt", "--json", "--interval", "500ms"]).stdout;
+    let view: Value = serde_json::from_slice(&view).unwrap();
+    let number = |of: &str| view["total"][of].as_f64().unwrap();
+    assert!(number("bytes_per_second") > 1e6, "{view}");
+    // What is not on whole pages comes in two reads.
+    assert!((f64::from(1 << 19)..=f64::from(1 << 20)).contains(&number("block")), "{view}");
+    let shares: f64 =
+        view["replicas"].as_array().unwrap().iter().map(|r| r["share"].as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 0.01, "{view}");
+    assert_eq!(view["files"][0]["path"], "large");
+    assert_eq!(view["readers"][0]["pid"], std::process::id());
+    drop(load);
+    unmount(room);
+}
+
+#[test]
+fn top_says_what_is_not_there_and_what_is_no_interval() {
+    let room = Room::new();
+    let none = room.fanfs(&["top"]).output().unwrap();
+    assert_eq!(none.status.code(), Some(1));
+    assert!(text(none.stderr).contains("no volume of this user is mounted"));
+    let other = room.fanfs(&["top", "/usr", "--once"]).output().unwrap();
+    assert_eq!(other.status.code(), Some(1));
+    assert!(text(other.stderr).contains("mounted at /usr"));
+    let never = room.fanfs(&["top", "--interval", "1ms"]).output().unwrap();
+    assert_eq!(never.status.code(), Some(2));
+}
+
+fn lines(path: &std::path::Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_trace_has_each_read_with_its_segments_and_can_be_simulated() {
+    let room = mounted();
+    let record = room.path("trace.jsonl");
+    let load = Load::start(&room);
+    let done = room.expect(&["trace", "mnt", "--output", "trace.jsonl", "--reads", "50"]);
+    assert!(text(done.stderr).contains("reads, "));
+    drop(load);
+    let lines = lines(&record);
+    assert_eq!(lines[0]["event"], "start");
+    assert_eq!(lines[0]["replicas"].as_array().unwrap().len(), 2);
+    let file = lines.iter().find(|line| line["event"] == "file").unwrap();
+    assert_eq!((file["path"].as_str(), file["size"].as_u64()), (Some("/large"), Some(8 << 20)));
+    let reads: Vec<_> = lines.iter().filter(|line| line["event"] == "read").collect();
+    assert!(reads.len() >= 50, "{}", reads.len());
+    let mut all = 0;
+    for read in &reads {
+        let parts = read["parts"].as_array().unwrap();
+        let sum: u64 = parts.iter().map(|part| part["length"].as_u64().unwrap()).sum();
+        assert_eq!(sum, read["length"].as_u64().unwrap(), "{read}");
+        all += sum;
+        assert!(parts.iter().all(|part| part["replica"].is_string()), "{read}");
+        assert_eq!(read["file"], file["file"]);
+    }
+    assert!(lines.iter().any(|line| line["event"] == "segment" && line["end"] == "delivered"));
+
+    fs::write(
+        room.path("cluster.toml"),
+        "policies = [\"fanfs\"]\n[cluster]\nnodes = 2\ndisk = \"100MB/s\"\n[file]\nsize = \"1GiB\"\n",
+    )
+    .unwrap();
+    let outcome =
+        room.expect(&["simulate", "cluster.toml", "--trace", "trace.jsonl", "--json"]).stdout;
+    let outcome: Value = serde_json::from_slice(&outcome).unwrap();
+    assert_eq!(outcome["reads"][0]["bytes"], all);
+    unmount(room);
+}
+
+fn tracing(room: &Room, more: &[&str]) -> Child {
+    let args = [&["trace", "mnt", "--output", "trace.jsonl"], more].concat();
+    let child = room.fanfs(&args).stderr(Stdio::piped()).spawn().unwrap();
+    room.eventually("it records", || {
+        fs::read(room.path("trace.jsonl")).is_ok_and(|text| text.starts_with(b"{\"event\":\"start"))
+    });
+    child
+}
+
+#[test]
+fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
+    let room = mounted();
+    let child = tracing(&room, &[]);
+    fs::read(room.path("mnt/hello")).unwrap();
+    room.expect(&["reload", "mnt"]);
+    room.eventually("it records the next daemon", || {
+        let text = fs::read_to_string(room.path("trace.jsonl")).unwrap();
+        text.matches("\"event\":\"start\"").count() == 2
+    });
+    fs::read(room.path("mnt/large")).unwrap();
+    for file in ["/hello", "/large"] {
+        room.eventually(file, || {
+            fs::read_to_string(room.path("trace.jsonl")).unwrap().contains(file)
+        });
+    }
+    unmount(room);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(text(output.stderr).contains("is not mounted any more"));
+}
+
+#[test]
+fn ctrl_c_ends_a_trace_with_its_sums() {
+    let room = mounted();
+    let child = tracing(&room, &["--segments"]);
+    fs::read(room.path("mnt/large")).unwrap();
+    room.eventually("the reads are there", || {
+        fs::read_to_string(room.path("trace.jsonl")).unwrap().contains("\"read\"")
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(text(output.stderr).contains("8.0 MiB"));
+    unmount(room);
+}
