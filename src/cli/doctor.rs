@@ -2,6 +2,7 @@
 //!
 //! Exit status: 0 where nothing is red, 1 where something is, 2 for usage.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -118,21 +119,40 @@ fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
         return Ok((config::load(one).map_err(Failure::usage)?, true));
     }
     let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
+    let mut seen = BTreeSet::new();
     for path in what {
+        let refuse = |what: &str| Err(Failure::usage(format!("{} {what}", path.display())));
         if path.extension().is_some_and(|extension| extension == "toml") {
-            let what = "is one volume's file; give that alone, or paths";
-            return Err(Failure::usage(format!("{} {what}", path.display())));
+            return refuse("is one volume's file; give that alone, or paths");
         }
         let shown = absolute(path);
-        let Some(shown) = shown.to_str() else {
-            return Err(Failure::usage(format!("{} is not UTF-8", path.display())));
-        };
+        let Some(shown) = shown.to_str() else { return refuse("is not UTF-8") };
+        if shown.split('/').any(|part| part == "..") {
+            return refuse("has `..` in it; write the directory it leads to");
+        }
         // As mount points are written; `/` itself is one.
         let shown = Some(shown.trim_end_matches('/')).filter(|s| !s.is_empty()).unwrap_or("/");
+        if !seen.insert(shown.to_owned()) {
+            return refuse("is there twice");
+        }
         let quoted = toml::Value::String(shown.to_owned());
         let _ = write!(text, "[[replica]]\npath = {quoted}\nrequire_mount = false\n");
+        let _ = writeln!(text, "name = {}", toml::Value::String(name_of(shown, what)));
     }
     Ok((config::parse(&text, Path::new("PATH")).map_err(Failure::usage)?, false))
+}
+
+/// What a path is called in the table: its last part, unless another has the same
+/// or it is no replica's name.
+fn name_of(path: &str, all: &[PathBuf]) -> String {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let same = all.iter().filter(|other| other.file_name() == Some(last.as_ref())).count();
+    if same == 1 && last.len() < 64 && last.chars().all(plain) {
+        return last.to_owned();
+    }
+    let at = all.iter().position(|other| absolute(other).starts_with(path)).unwrap_or_default();
+    format!("r{}", at + 1)
 }
 
 /// The file as it is called from the replicas' roots.

@@ -32,11 +32,9 @@ const SEGMENT: u64 = 1 << 20;
 /// Reads at a time on each replica: what fanfs's scheduler keeps in flight at least.
 const IN_FLIGHT: usize = 4;
 
-/// A step that took less, or brought less than [`FEW`], says nothing about a rate.
+/// A step that took less says nothing about a rate: a file that is too small. Few
+/// bytes in a longer time do, of a slow replica.
 const TOO_SHORT: Duration = Duration::from_millis(100);
-
-/// Two rounds of what is in flight.
-const FEW: u64 = 2 * IN_FLIGHT as u64 * SEGMENT;
 
 /// Small reads whose median is a replica's latency, and the time for all of them.
 const SMALL_READS: u64 = 16;
@@ -120,7 +118,9 @@ fn sum(each: &[Sample]) -> Sample {
     Sample {
         bytes,
         seconds,
-        rate: rate(bytes, seconds),
+        // Of each until its last segment: what was in flight when the time was over
+        // counts for none, neither alone nor here.
+        rate: each.iter().filter_map(|sample| sample.rate).reduce(|a, b| a + b),
         direct: each.iter().all(|sample| sample.direct),
         error: each.iter().find_map(|sample| sample.error.clone()),
         ..Sample::default()
@@ -128,7 +128,7 @@ fn sum(each: &[Sample]) -> Sample {
 }
 
 fn rate(bytes: u64, seconds: f64) -> Option<f64> {
-    (bytes >= FEW && seconds >= TOO_SHORT.as_secs_f64()).then(|| bytes as f64 / seconds)
+    (bytes > 0 && seconds >= TOO_SHORT.as_secs_f64()).then(|| bytes as f64 / seconds)
 }
 
 /// Segments of the file that each step reads: one after the other, none twice.

@@ -164,13 +164,19 @@ pub(super) fn one_connection(facts: &Facts) -> Verdict {
                 ),
             )
         } else {
+            // Once the kernel shares the mount as well, the second shows the first's source.
+            let trunking = if first.version.as_deref() >= Some("4.1") {
+                ", or NFSv4.1 trunking found their addresses to be one server"
+            } else {
+                ""
+            };
             (
                 format!(
-                    "{who} are mounted from one address, {to}, through one connection: nothing is \
-                     gained by reading both{nosharecache}"
+                    "{who} are read through one connection, to {to}: they were mounted from one \
+                     address{trunking}; nothing is gained by reading both{nosharecache}"
                 ),
-                "mount each from another server, or another address of this one (then with vers=3 \
-                 or vers=4.0)"
+                "mount each from another server, or from another address of this one with vers=3 \
+                 or vers=4.0"
                     .to_owned(),
             )
         };

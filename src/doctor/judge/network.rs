@@ -158,12 +158,11 @@ pub(super) fn loss(facts: &Facts) -> Verdict {
             cost: if much { 0.5 } else { 0.2 } * part(facts),
             text: format!(
                 "{}: packets are lost on the way to {}: of {received} segments {late} came out of \
-                 order behind a gap ({:.2} %), of {sent} sent {again} were sent again ({:.2} %); \
-                 TCP's rate falls with the root of the loss",
+                 order behind a gap ({:.2} %), of {sent} sent {again} were sent again; TCP's rate \
+                 falls with the root of the loss",
                 replica.name,
                 nfs.server,
-                share_in * 100.0,
-                share_out * 100.0
+                share_in * 100.0
             ),
             mend: format!(
                 "ethtool -S {interface} | grep -iE 'err|drop|crc'; the same on the switch's port and \

@@ -105,7 +105,9 @@ pub(super) fn slow(facts: &Facts) -> Verdict {
             });
         }
     }
-    if found.is_empty() && measured.alone.iter().all(|sample| sample.rate.is_none()) {
+    let unknown =
+        |(i, sample): (usize, &Sample)| facts.replicas[i].state == "ok" && sample.rate.is_none();
+    if found.is_empty() && measured.alone.iter().enumerate().any(unknown) {
         return Verdict::Unknown(TOO_LITTLE.to_owned());
     }
     Verdict::Seen(found)
@@ -135,9 +137,13 @@ pub(super) fn latency(facts: &Facts) -> Verdict {
     Verdict::Seen(measured.alone.iter().enumerate().filter_map(judge).collect())
 }
 
-/// Together over the best alone.
+/// Together over the best alone, where two at least were read.
 pub(super) fn gain(facts: &Facts) -> Option<f64> {
     let measured = facts.measured.as_ref()?;
+    let read = |sample: &&Sample| sample.rate.is_some();
+    if measured.alone.iter().filter(read).count() < 2 {
+        return None;
+    }
     let best = measured.alone.iter().filter_map(|sample| sample.rate).reduce(f64::max)?;
     Some(measured.together.rate? / best)
 }
