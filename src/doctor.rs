@@ -30,7 +30,7 @@ pub use facts::{
 };
 pub use gather::{Options, examine};
 pub use judge::{Finding, Light, Row, judge};
-pub use measure::{DEFAULT_SECONDS, Measure};
+pub use measure::{DEFAULT_SECONDS, Measure, within};
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::judge::gain;
 use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
-use crate::doctor::{examine, judge};
+use crate::doctor::{examine, judge, within};
 use crate::volume::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
@@ -79,6 +79,9 @@ struct Report<'a> {
     facts: &'a Facts,
 }
 
+/// How long the only argument may take to say whether it is a file.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// Of the JSON's shape.
 const FORMAT: u32 = 1;
 
@@ -112,9 +115,13 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 /// The volume, or one made of the paths, with the defaults; and whether it is the former.
 fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
-    // What hangs or is not there is no file; a file is looked at locally.
+    let is_file = |path: &Path| {
+        let path = path.to_owned();
+        // What does not answer is a mount.
+        within(LOOK, move || path.is_file()).unwrap_or(false)
+    };
     if let [one] = what
-        && (one.is_file() || one.extension().is_some_and(|extension| extension == "toml"))
+        && (is_file(one) || one.extension().is_some_and(|extension| extension == "toml"))
     {
         return Ok((config::load(one).map_err(Failure::usage)?, true));
     }

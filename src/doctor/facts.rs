@@ -232,6 +232,8 @@ pub struct Connection {
     pub mss: Option<u64>,
     /// Largest segment that this machine asks for, bytes.
     pub advertised_mss: Option<u64>,
+    /// Size of the segments that came, bytes.
+    pub received_mss: Option<u64>,
 }
 
 /// What reading the replicas gave.

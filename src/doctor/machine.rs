@@ -50,13 +50,14 @@ impl Tree {
     /// An interface by its name.
     pub(super) fn interface(&self, name: &str) -> Interface {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
-        let has_device = self.root.join(at("device")).exists();
+        let mut below = std::fs::read_dir(self.root.join(at(""))).into_iter().flatten().flatten();
+        // A bond, a VLAN, a team says the speed of what it is made of.
+        let is_made_of = below.any(|one| one.file_name().to_string_lossy().starts_with("lower_"));
         Interface {
             name: name.to_owned(),
             speed_mbit: self.number(&at("speed")).filter(|speed| *speed > 0),
             mtu: self.number(&at("mtu")),
-            // A bond of real devices says their sum.
-            is_virtual: !has_device && !self.root.join(at("bonding")).exists(),
+            is_virtual: !is_made_of && !self.root.join(at("device")).exists(),
         }
     }
 

@@ -302,7 +302,7 @@ fn open(place: &Path, more: OFlags) -> io::Result<File> {
 }
 
 /// Runs `work` in a thread that is left behind when it takes longer than `limit`.
-pub(super) fn within<T: Send + 'static>(
+pub fn within<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

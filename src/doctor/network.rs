@@ -77,7 +77,8 @@ pub(super) fn echoes(to: IpAddr, mtu: Option<u64>) -> Echoes {
     echoes.small = Some(small.is_some());
     echoes.time = small;
     if small.is_some() {
-        let body = mtu.map(|mtu| mtu.saturating_sub(HEADERS) as usize);
+        // The loopback's 65536 is more than a packet can have.
+        let body = mtu.map(|mtu| mtu.min(65_535).saturating_sub(HEADERS) as usize);
         echoes.large = body.map(|body| icmp.echo(body).is_some());
         echoes.clock_ahead = icmp.timestamp();
     }

@@ -50,6 +50,7 @@ fn connection(line: &str) -> Option<Connection> {
         rtt_ms: value("rtt").and_then(|v| v.split('/').next()?.parse().ok()),
         mss: value("mss").and_then(|v| v.parse().ok()),
         advertised_mss: value("advmss").and_then(|v| v.parse().ok()),
+        received_mss: value("rcvmss").and_then(|v| v.parse().ok()),
     })
 }
 

@@ -56,6 +56,7 @@ fn ss_shows_what_came_out_of_order() {
     assert_eq!((second.segments_out, second.retransmits), (151, 0));
     assert_eq!((second.rtt_ms, second.min_rtt_ms), (Some(0.03), Some(0.004)));
     assert_eq!((second.mss, second.advertised_mss), (Some(1448), Some(1448)));
+    assert_eq!(second.received_mss, Some(1448));
     assert_eq!((all[1].out_of_order, all[1].retransmits), (0, 3));
     assert_eq!((all[2].server.as_str(), all[2].segments_in), ("10.77.3.2", 0));
 }
@@ -125,6 +126,10 @@ fn the_machine_is_read_below_a_root() {
     assert_eq!((speed_mbit, mtu, is_virtual), (Some(10_000), Some(9000), true));
     let eth0 = tree.interface("eth0");
     assert_eq!((eth0.speed_mbit, eth0.is_virtual), (None, false));
+    write("sys/class/net/vlan7/speed", "25000\n");
+    write("sys/class/net/vlan7/lower_eth0", "");
+    let vlan = tree.interface("vlan7");
+    assert_eq!((vlan.speed_mbit, vlan.is_virtual), (Some(25_000), false));
     assert_eq!(tree.processor_time(), Some((100, 80)));
 }
 

@@ -32,6 +32,10 @@ const WINDOW_OF_BUFFER: f64 = 0.5;
 /// A gigabit: 118 MB/s, below any one gateway worth fanning out from.
 const SLOW_LINK_MBIT: u64 = 1000;
 
+/// What IP's and TCP's headers and options take of a packet at most, with some to
+/// spare for tunnels, bytes.
+const HEADERS: u64 = 100;
+
 /// Ethernet's.
 const USUAL_MTU: u64 = 1500;
 
@@ -234,13 +238,16 @@ pub(super) fn mtu(facts: &Facts) -> Verdict {
         let interface = interface_of(facts, replica)?;
         let mtu = interface.mtu?;
         let believed = route.mtu.filter(|path| *path < mtu);
-        let dropped = route.small_echo == Some(true) && route.large_echo == Some(false);
+        let all = replica.connections.as_deref().unwrap_or_default();
+        // Firewalls drop large echoes as well. Segments of that size that came are
+        // the better witness.
+        let came = all.iter().filter_map(|c| c.received_mss).any(|mss| mss + HEADERS >= mtu);
+        let dropped = route.small_echo == Some(true) && route.large_echo == Some(false) && !came;
         if !dropped && believed.is_none() {
             return None;
         }
         // Where TCP agreed on smaller segments at the start, data gets through.
-        let all = replica.connections.as_deref().unwrap_or_default();
-        let agreed = all.iter().filter_map(|c| c.mss).max().is_some_and(|mss| mss + 100 < mtu);
+        let agreed = all.iter().filter_map(|c| c.mss).max().is_some_and(|mss| mss + HEADERS < mtu);
         let light = if dropped && !agreed && mtu > USUAL_MTU { Light::Bad } else { Light::Warn };
         let why = match (believed, dropped) {
             (Some(path), _) => format!("the path takes {path} bytes only"),

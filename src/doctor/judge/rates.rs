@@ -16,9 +16,10 @@ const SHARED: f64 = 0.75;
 const NOTHING_GAINED: f64 = 1.2;
 
 /// A latency so many times the others', and so much more, is another way or a
-/// server that is busy.
+/// server that is busy. A tick of the clock is up to 4 ms, which a busy machine or a
+/// throttle adds by itself.
 const LATE: f64 = 4.0;
-const LATE_MS: f64 = 1.0;
+const LATE_MS: f64 = 5.0;
 
 /// The payload that a full link carries: TCP and NFS take 6 % of 1500 bytes.
 const FULL_LINK: f64 = 0.85;
