@@ -242,30 +242,25 @@ fn recount(facts: &mut Facts, survey: &Survey) {
 /// Replicas of which reading two gains nothing: NFS mounts with one connection,
 /// others with one device.
 fn groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
-    let (mut connections, mut devices): (Vec<Vec<usize>>, Vec<Vec<usize>>) = Default::default();
     let sight = |i: usize| &survey.replicas[ReplicaId::new(i)];
+    let one_path = |i: usize, j: usize| {
+        let (one, other) = (sight(i), sight(j));
+        let Some((a, b)) = one.directory().zip(other.directory()) else { return false };
+        match (&one.nfs, &other.nfs) {
+            (Some(one), Some(other)) => a.dev == b.dev || one.shares_connection(other),
+            (None, None) => a.dev == b.dev,
+            _ => false,
+        }
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
     for i in 0..survey.replicas.len() {
-        let mine = sight(i);
-        let Some(root) = mine.directory() else { continue };
-        let same_device = |j: &usize| sight(*j).directory().is_some_and(|d| d.dev == root.dev);
-        let (groups, same): (_, Box<dyn Fn(&usize) -> bool>) = match &mine.nfs {
-            Some(nfs) => {
-                let one = move |j: &usize| {
-                    let other = sight(*j).nfs.as_ref();
-                    other.is_some_and(|other| same_device(j) || nfs.shares_connection(other))
-                };
-                (&mut connections, Box::new(one))
-            }
-            None => (&mut devices, Box::new(same_device)),
-        };
-        match groups.iter_mut().find(|group| group.iter().any(&same)) {
+        match groups.iter_mut().find(|group| group.iter().any(|j| one_path(i, *j))) {
             Some(group) => group.push(i),
             None => groups.push(vec![i]),
         }
     }
-    connections.retain(|group| group.len() > 1);
-    devices.retain(|group| group.len() > 1);
-    (connections, devices)
+    groups.retain(|group| group.len() > 1);
+    groups.into_iter().partition(|group| sight(group[0]).nfs.is_some())
 }
 
 /// The routes, all at once, and the interfaces that they use.
