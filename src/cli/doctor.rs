@@ -24,9 +24,10 @@ use crate::volume::survey::DEFAULT_LIMIT;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Looked at are the mounts (rsize, version, soft, attribute caches, shared connections), what the
-kernel has counted of their calls and packets, path MTU, links and buffers, clocks, and what FUSE and
-this machine allow. With --measure the replicas are read: each alone, then all at once, which shows a
-slow one, and what they share. Every finding says what mends it; docs/DOCTOR.md lists all checks.
+kernel has counted of their calls and packets, path MTU, links and buffers, clocks, and what
+FUSE and this machine allow. With --measure the replicas are read: each alone, then all at once,
+which shows a slow one, and what they share. Every finding says what mends it; docs/DOCTOR.md
+lists all checks.
 
   fanfs doctor /etc/fanfs/genomes.toml
   fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure

@@ -426,9 +426,9 @@ pub(super) fn readahead(facts: &Facts) -> Verdict {
             cost: READAHEAD_COST * part(facts),
             text: format!("{}: the kernel reads {kib} KiB ahead: {whose}", replica.name),
             mend: format!(
-                "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (for good: a udev rule, \
-                 SUBSYSTEM==\"bdi\", ACTION==\"add\", PROGRAM=\"/usr/bin/mountpoint -fd ...\", or \
-                 nfsrahead of nfs-utils)"
+                "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (after each mount; \
+                 nfsrahead(5) of nfs-utils does that by udev: [nfsrahead] default=8192 in \
+                 /etc/nfs.conf)"
             ),
         })
     })
