@@ -7,6 +7,7 @@
 
 pub mod check;
 mod demo;
+mod doctor;
 mod explain;
 mod interrupt;
 mod mount;
@@ -40,6 +41,7 @@ use clap::{Parser, Subcommand};
 Start here:
   fanfs demo                                see it work, on replicas that it makes itself
   fanfs check  /etc/fanfs/genomes.toml      look at the replicas before mounting
+  fanfs doctor /etc/fanfs/genomes.toml      what holds reads back, and what mends it
   fanfs mount  /etc/fanfs/genomes.toml /genomes
   fanfs status /genomes
   fanfs top /genomes                        watch it work
@@ -80,6 +82,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say what holds reads back, in the order of what it costs, and what mends it
+    Doctor(doctor::Args),
     /// Show what mounted volumes and their replicas are doing
     Status(status::Args),
     /// Watch a mounted volume at work: replicas, files, readers
@@ -155,6 +159,7 @@ fn run(command: Command) -> Outcome {
             crate::daemon::check_placement(&config).map_err(Failure::usage)?;
             check::run(&config, json)
         }
+        Command::Doctor(args) => doctor::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Explain(args) => explain::run(&args),

@@ -9,6 +9,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod daemon;
+pub mod doctor;
 pub mod explain;
 pub mod fs;
 pub mod fuse;

@@ -4,6 +4,8 @@
 mod control;
 #[path = "cli/daemon.rs"]
 mod daemon;
+#[path = "cli/doctor.rs"]
+mod doctor;
 #[path = "cli/errors.rs"]
 mod errors;
 #[path = "cli/escape.rs"]

@@ -18,8 +18,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 mod nfs;
+mod stats;
 
-pub use nfs::{NfsMount, NfsVersion, Transport};
+pub use nfs::{AttributeTimes, NfsMount, NfsVersion, Recovery, Transport};
+pub use stats::{CallStats, NfsStats, QueueStats};
 
 /// File systems whose data is behind a network, or may be, by the names the
 /// kernel registers. `fuse` and `fuse.*` are handled beside it: whether a FUSE
@@ -129,6 +131,11 @@ impl MountTable {
     pub fn with_stats(mut self, mountstats: &[u8]) -> MountTable {
         self.transports = nfs::parse_mountstats(mountstats);
         self
+    }
+
+    /// All mounts, in the order in which they were mounted.
+    pub fn all(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter()
     }
 
     /// The mount with that id.

@@ -20,6 +20,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::stats::NfsStats;
 use super::{Mount, number, text, unescape};
 
 /// A protocol version; the minor one is 0 for NFS 2 and 3.
@@ -33,6 +34,30 @@ pub struct Transport {
     /// Local port; `None` where the kernel shows none: RDMA, or `noresvport`
     /// on most kernels.
     pub source_port: Option<u16>,
+}
+
+/// What becomes of a call that the server does not answer (nfs(5)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It is sent again for ever.
+    Hard,
+    /// It fails with EIO.
+    Soft,
+    /// It fails with ETIMEDOUT.
+    SoftErr,
+}
+
+/// How long attributes are believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttributeTimes {
+    /// Of files, at least.
+    pub file_min: Duration,
+    /// Of files, at most.
+    pub file_max: Duration,
+    /// Of directories, at least.
+    pub dir_min: Duration,
+    /// Of directories, at most.
+    pub dir_max: Duration,
 }
 
 /// What is known of one NFS mount.
@@ -49,14 +74,34 @@ pub struct NfsMount {
     pub addr: Option<String>,
     /// The address told to an NFSv4 server for callbacks.
     pub client_addr: Option<String>,
+    /// `tcp`, `udp`, `rdma`, or with a 6 at the end.
+    pub proto: Option<String>,
+    /// The server's port where it is not 2049.
+    pub port: Option<u16>,
     /// Most bytes of one READ.
     pub rsize: Option<u64>,
+    /// Most bytes of one WRITE.
+    pub wsize: Option<u64>,
+    /// What becomes of calls that are not answered.
+    pub recovery: Recovery,
+    /// Whether every write is sent at once.
+    pub sync: bool,
+    /// Whether attributes are not cached at all.
+    pub noac: bool,
+    /// How long they are.
+    pub attribute_times: AttributeTimes,
+    /// Whether it has caches of its own, apart from other mounts of the export.
+    pub nosharecache: bool,
+    /// Connections to the server's first address.
+    pub nconnect: u64,
     /// After how long an unanswered call fails; `None` on a hard mount: never.
     pub fails_after: Option<Duration>,
     /// How many addresses of one server the kernel may connect to (Linux 5.15).
     pub max_connect: u64,
     /// The connections; empty where mountstats could not be read.
     pub transports: Vec<Transport>,
+    /// What was counted; `None` where mountstats could not be read.
+    pub stats: Option<NfsStats>,
 }
 
 impl NfsMount {
@@ -67,7 +112,12 @@ impl NfsMount {
         let (server, export) = split_source(mount.source.as_bytes());
         let string = |key| mount.option(key).map(|v| v.to_string_lossy().into_owned());
         let count = |key| mount.option(key).and_then(|v| number::<u64>(v.as_bytes()));
-        let soft = mount.option("soft").or_else(|| mount.option("softerr")).is_some();
+        let flag = |key| mount.option(key).is_some();
+        let recovery = match (flag("soft"), flag("softerr")) {
+            (_, true) => Recovery::SoftErr,
+            (true, false) => Recovery::Soft,
+            (false, false) => Recovery::Hard,
+        };
         // nfs(5): `timeo` is in tenths of a second and grows by itself with each
         // of `retrans` retries; the call fails after the last one's time. A
         // product that overflows is as good as never.
@@ -75,24 +125,32 @@ impl NfsMount {
             .and_then(|timeo| timeo.checked_mul(count("retrans")?.checked_add(1)?))
             .and_then(|tenths| tenths.checked_mul(100))
             .map(Duration::from_millis)
-            .filter(|_| soft);
+            .filter(|_| recovery != Recovery::Hard);
         // The same source may be mounted twice in one place; both then share
         // their connections, so any entry is right.
-        let transports = all
+        let counted = all
             .iter()
-            .rfind(|one| one.mount_point == mount.mount_point && one.source == mount.source)
-            .map(|one| one.transports.clone())
-            .unwrap_or_default();
+            .rfind(|one| one.mount_point == mount.mount_point && one.source == mount.source);
         Some(NfsMount {
             server: String::from_utf8_lossy(server).into_owned(),
             export: OsStr::from_bytes(export).to_owned(),
             version: mount.option("vers").and_then(version),
             addr: string("addr"),
             client_addr: string("clientaddr"),
+            proto: string("proto"),
+            port: mount.option("port").and_then(|v| number(v.as_bytes())).filter(|port| *port != 0),
             rsize: count("rsize"),
+            wsize: count("wsize"),
+            recovery,
+            sync: flag("sync"),
+            noac: flag("noac"),
+            attribute_times: attribute_times(count),
+            nosharecache: flag("nosharecache"),
+            nconnect: count("nconnect").unwrap_or(1),
             fails_after,
             max_connect: count("max_connect").unwrap_or(1),
-            transports,
+            transports: counted.map(|one| one.transports.clone()).unwrap_or_default(),
+            stats: counted.map(|one| one.stats.clone()),
         })
     }
 
@@ -117,12 +175,25 @@ impl NfsMount {
     }
 }
 
+/// nfs(5): 3, 60, 30 and 60 s; mountinfo shows the others only, and `noac` as
+/// zeros.
+fn attribute_times(count: impl Fn(&'static str) -> Option<u64>) -> AttributeTimes {
+    let time = |key, default| Duration::from_secs(count(key).unwrap_or(default));
+    AttributeTimes {
+        file_min: time("acregmin", 3),
+        file_max: time("acregmax", 60),
+        dir_min: time("acdirmin", 30),
+        dir_max: time("acdirmax", 60),
+    }
+}
+
 /// The connections of one mount, by what mountinfo and mountstats both show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MountTransports {
     mount_point: PathBuf,
     source: OsString,
     transports: Vec<Transport>,
+    stats: NfsStats,
 }
 
 /// The NFS mounts in the format of `/proc/self/mountstats`.
@@ -134,11 +205,9 @@ pub(super) fn parse_mountstats(bytes: &[u8]) -> Vec<MountTransports> {
             let mount = parse_device(line);
             in_nfs = mount.is_some();
             all.extend(mount);
-        } else if in_nfs
-            && let Some(transport) = parse_transport(line)
-            && let Some(last) = all.last_mut()
-        {
-            last.transports.push(transport);
+        } else if in_nfs && let Some(last) = all.last_mut() {
+            last.transports.extend(parse_transport(line));
+            last.stats.add(line);
         }
     }
     all
@@ -157,6 +226,7 @@ fn parse_device(line: &[u8]) -> Option<MountTransports> {
         mount_point: unescape(point).into(),
         source: unescape(source),
         transports: Vec::new(),
+        stats: NfsStats::default(),
     })
 }
 

@@ -1,0 +1,257 @@
+//! `fanfs doctor`: what holds reads back, in the order of what it costs.
+//!
+//! Exit status: 0 where nothing is red, 1 where something is, 2 for usage.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::{Failure, Outcome, absolute, say, to_json};
+use crate::config::units::Time;
+use crate::config::{self, Config};
+use crate::doctor::judge::gain;
+use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
+use crate::doctor::{examine, judge, within};
+use crate::volume::survey::DEFAULT_LIMIT;
+
+/// Arguments of `fanfs doctor`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Looked at are the mounts (rsize, version, soft, attribute caches, shared connections), what the
+kernel has counted of their calls and packets, path MTU, links and buffers, clocks, and what
+FUSE and this machine allow. With --measure the replicas are read: each alone, then all at once,
+which shows a slow one, and what they share. Every finding says what mends it; docs/DOCTOR.md
+lists all checks.
+
+  fanfs doctor /etc/fanfs/genomes.toml
+  fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure
+  fanfs doctor /etc/fanfs/genomes.toml --measure --file hg38/chr1.fa --json
+
+Nothing is changed. As root it sees more: echoes of the path's MTU need it.
+
+Exit status: 0 nothing is bad, 1 something is, 2 wrong usage or configuration.")]
+pub(super) struct Args {
+    /// A volume's configuration file, or the directories of mounts
+    #[arg(required = true, value_name = "VOLUME.toml | PATH")]
+    what: Vec<PathBuf>,
+    /// Read the replicas, each alone and all at once
+    #[arg(long)]
+    measure: bool,
+    /// The file to read, from the replicas' roots [default: the largest that is found soon]
+    #[arg(long, value_name = "FILE", requires = "measure")]
+    file: Option<PathBuf>,
+    /// How long each step of the measurement takes, seconds
+    #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SECONDS, requires = "measure", value_parser = seconds)]
+    seconds: f64,
+    /// How long a replica may take to answer [default: 5s]
+    #[arg(long, value_name = "TIME")]
+    deadline: Option<Time>,
+    /// Make a file on each replica, and take it away, to see its server's clock
+    #[arg(long)]
+    write: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// From a tenth of a second to ten minutes.
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be a number from 0.1 to 600".to_owned())
+}
+
+/// What `fanfs doctor --json` prints; docs/DOCTOR.md says what changes and what does not.
+#[derive(Serialize)]
+struct Report<'a> {
+    /// Of this shape; raised where something goes or means another thing.
+    format: u32,
+    /// The worst of all rows.
+    state: Light,
+    checks: &'a [Row],
+    findings: &'a [Finding],
+    /// Together over the best alone; null where it was not measured.
+    gain: Option<f64>,
+    facts: &'a Facts,
+}
+
+/// How long the only argument may take to say whether it is a file.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Of the JSON's shape.
+const FORMAT: u32 = 1;
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let (config, volume) = subject(&args.what)?;
+    let measure = args.measure.then(|| {
+        let file = args.file.as_deref().map(|file| inside(&config, file)).transpose()?;
+        Ok::<_, Failure>(Measure { file, step: Duration::from_secs_f64(args.seconds) })
+    });
+    let options = Options {
+        volume,
+        limit: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
+        write: args.write,
+        measure: measure.transpose()?,
+    };
+    let bar = progress();
+    let facts = examine(&config, &options, &|what| bar.set_message(what.to_owned()));
+    bar.finish_and_clear();
+    let (rows, findings) = judge(&facts);
+    let state = rows.iter().map(|row| row.state).max().unwrap_or(Light::Ok);
+    let text = if args.json {
+        let (checks, findings, gain) = (rows.as_slice(), findings.as_slice(), gain(&facts));
+        to_json(&Report { format: FORMAT, state, checks, findings, gain, facts: &facts })?
+    } else {
+        let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        table(&rows, in_colour) + &measured(&facts) + &listed(&findings, in_colour)
+    };
+    say(&text)?;
+    Ok(ExitCode::from(u8::from(state == Light::Bad)))
+}
+
+/// The volume, or one made of the paths, with the defaults; and whether it is the former.
+fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
+    let is_file = |path: &Path| {
+        let path = path.to_owned();
+        // What does not answer is a mount.
+        within(LOOK, move || path.is_file()).unwrap_or(false)
+    };
+    if let [one] = what
+        && (is_file(one) || one.extension().is_some_and(|extension| extension == "toml"))
+    {
+        return Ok((config::load(one).map_err(Failure::usage)?, true));
+    }
+    let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
+    let mut seen = BTreeSet::new();
+    for path in what {
+        let refuse = |what: &str| Err(Failure::usage(format!("{} {what}", path.display())));
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            return refuse("is one volume's file; give that alone, or paths");
+        }
+        let shown = absolute(path);
+        let Some(shown) = shown.to_str() else { return refuse("is not UTF-8") };
+        if shown.split('/').any(|part| part == "..") {
+            return refuse("has `..` in it; write the directory it leads to");
+        }
+        // As mount points are written; `/` itself is one.
+        let shown = Some(shown.trim_end_matches('/')).filter(|s| !s.is_empty()).unwrap_or("/");
+        if !seen.insert(shown.to_owned()) {
+            return refuse("is there twice");
+        }
+        let quoted = toml::Value::String(shown.to_owned());
+        let _ = write!(text, "[[replica]]\npath = {quoted}\nrequire_mount = false\n");
+        let _ = writeln!(text, "name = {}", toml::Value::String(name_of(shown, what)));
+    }
+    Ok((config::parse(&text, Path::new("PATH")).map_err(Failure::usage)?, false))
+}
+
+/// What a path is called in the table: its last part, unless another has the same
+/// or it is no replica's name.
+fn name_of(path: &str, all: &[PathBuf]) -> String {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let same = all.iter().filter(|other| other.file_name() == Some(last.as_ref())).count();
+    if same == 1 && last.len() < 64 && last.chars().all(plain) {
+        return last.to_owned();
+    }
+    let at = all.iter().position(|other| absolute(other).starts_with(path)).unwrap_or_default();
+    format!("r{}", at + 1)
+}
+
+/// The file as it is called from the replicas' roots.
+fn inside(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
+    let below = config.replicas.iter().find_map(|replica| file.strip_prefix(&replica.path).ok());
+    let file = below.unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));
+    let plain = file.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    if !plain || file.as_os_str().is_empty() {
+        let what = "is not a path in the replicas; write it from their roots, without ..";
+        return Err(Failure::usage(format!("{} {what}", file.display())));
+    }
+    Ok(file.to_owned())
+}
+
+fn progress() -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {wide_msg}");
+    let bar = ProgressBar::new_spinner()
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+/// A light's word, padded, in its colour.
+fn word(light: Light, in_colour: bool) -> String {
+    let word = format!("{:<8}", light.word());
+    let colour = match light {
+        Light::Ok => 32,
+        Light::Unknown => 90,
+        Light::Warn => 33,
+        Light::Bad => 31,
+    };
+    if in_colour { format!("\x1b[{colour}m{word}\x1b[0m") } else { word }
+}
+
+fn table(rows: &[Row], in_colour: bool) -> String {
+    let width = rows.iter().map(|row| row.title.len()).max().unwrap_or_default();
+    let mut text = String::new();
+    for row in rows {
+        let more = row.note.clone().unwrap_or_else(|| row.replicas.join(", "));
+        let line = format!("{}{:<width$}  {more}", word(row.state, in_colour), row.title);
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// The rates, for people.
+fn measured(facts: &Facts) -> String {
+    let Some(measured) = facts.measured.as_ref().filter(|measured| measured.failed.is_none())
+    else {
+        return String::new();
+    };
+    let rate = |rate: Option<f64>| match rate {
+        Some(rate) => format!("{:>8.1} MiB/s", rate / f64::from(1 << 20)),
+        None => format!("{:>14}", "-"),
+    };
+    let width = facts.replicas.iter().map(|r| r.name.len()).max().unwrap_or(0).max(8);
+    let mut text = format!("\nread: {}\n", measured.file);
+    for (replica, sample) in facts.replicas.iter().zip(&measured.alone) {
+        let late = sample.latency_ms.map(|ms| format!("  4 KiB in {ms:.2} ms")).unwrap_or_default();
+        let cached =
+            if sample.direct || sample.bytes == 0 { "" } else { "  through the page cache" };
+        let _ = writeln!(text, "  {:<width$}{}{late}{cached}", replica.name, rate(sample.rate));
+    }
+    let _ = writeln!(text, "  {:<width$}{}", "together", rate(measured.together.rate));
+    if let Some(gain) = gain(facts).filter(|_| facts.replicas.len() > 1) {
+        let _ = writeln!(text, "fanfs can give about {gain:.1} x of the best replica.");
+    }
+    text
+}
+
+fn listed(findings: &[Finding], in_colour: bool) -> String {
+    if findings.is_empty() {
+        return "\nNothing holds reads back.\n".to_owned();
+    }
+    let mut text = String::new();
+    for finding in findings {
+        let cost = match finding.cost {
+            0.0 => String::new(),
+            cost => format!("  about {:.0} % of the rate", (cost * 100.0).max(1.0)),
+        };
+        let _ = write!(
+            text,
+            "\n{}{}{cost}\n  why:  {}\n  mend: {}\n",
+            word(finding.severity, in_colour),
+            finding.id,
+            finding.text,
+            finding.remedy
+        );
+    }
+    text
+}

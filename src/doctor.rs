@@ -1,0 +1,36 @@
+//! What holds reads back on this machine: looked at, judged, and how to mend it.
+//!
+//! In goes a [`Config`] (a volume's, or one made of bare paths); out come
+//! [`Facts`], everything that was looked at, and from them, by the pure
+//! functions of [`judge`], one [`Row`] a check and [`Finding`]s in the order of
+//! what they cost. Nothing is changed; a replica is written to only where
+//! [`Options::write`] says so, to ask its server for the time.
+//!
+//! Facts come from the mount table and mountstats (`volume::mounts`), /proc and
+//! /sys ([`machine`], below a root that tests replace), ss(8) ([`sockets`]), the
+//! route and echoes to the servers ([`network`]), and, where asked for, from
+//! reading the replicas ([`measure`]).
+//!
+//! *Invariant:* [`examine`] comes back in bounded time, whatever the replicas
+//! do. What touches a replica or a network runs in a thread of its own, which is
+//! abandoned when it is late, and says "unknown" then.
+
+mod clock;
+mod facts;
+mod gather;
+pub mod judge;
+mod machine;
+mod measure;
+mod network;
+mod sockets;
+
+pub use facts::{
+    Connection, Facts, Interface, Machine, Measured, Nfs, ReadCalls, Replica, Route, Sample,
+    Settings,
+};
+pub use gather::{Options, examine};
+pub use judge::{Finding, Light, Row, judge};
+pub use measure::{DEFAULT_SECONDS, Measure, within};
+
+#[cfg(test)]
+mod tests;

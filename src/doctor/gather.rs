@@ -1,0 +1,337 @@
+//! From a configuration to [`Facts`]: who is asked what, and for how long.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::facts::{Facts, Nfs, ReadCalls, Replica, Settings};
+use super::machine::{Tree, has_program};
+use super::measure::{Measure, measure, within};
+use super::{clock, network, sockets};
+use crate::config::{Access, Config, PageCache, Passthrough};
+use crate::volume::ReplicaId;
+use crate::volume::mounts::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::volume::survey::{Answer, Question, Severity, Sight, Subject, Survey, survey};
+
+/// How long the ways to the servers are looked at: two echoes of each of two
+/// sizes and a timestamp, half a second each.
+const NETWORK_LIMIT: Duration = Duration::from_secs(4);
+
+/// How long ss(8) may take.
+const SS_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a replica may take to stamp a new file.
+const STAMP_LIMIT: Duration = Duration::from_secs(3);
+
+/// How to examine.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether the configuration is a volume's, and not made of bare paths.
+    pub volume: bool,
+    /// How long a replica may take to answer.
+    pub limit: Duration,
+    /// Whether a file may be made on each replica, to see its clock.
+    pub write: bool,
+    /// Read the replicas.
+    pub measure: Option<Measure>,
+}
+
+/// Looks at everything; `say` is told what is under way.
+pub fn examine(config: &Config, options: &Options, say: &dyn Fn(&str)) -> Facts {
+    say("looking at the replicas");
+    let survey = survey(question(config), options.limit);
+    let table = MountTable::read().unwrap_or_default();
+    let tree = Tree::at(Path::new("/"));
+    let mut facts = Facts {
+        volume: options.volume.then(|| config.volume.name.clone()),
+        settings: settings(config),
+        machine: tree.machine(),
+        replicas: replicas(config, &survey, &table, &tree),
+        refused: if options.volume { refused(&survey) } else { Vec::new() },
+        ..Facts::default()
+    };
+    facts.machine.root = rustix::process::geteuid().is_root();
+    facts.machine.fusermount3 = has_program("fusermount3");
+    facts.machine.page = rustix::param::page_size() as u64;
+    (facts.one_connection, facts.one_file_system) = groups(&survey);
+    say("looking at the network");
+    ways(&mut facts, &tree);
+    clocks(&mut facts, &survey, options.write);
+    if let Some(how) = &options.measure {
+        let roots: Vec<Option<PathBuf>> = survey
+            .replicas
+            .iter()
+            .map(|(_, sight)| sight.directory().map(|directory| directory.canonical.clone()))
+            .collect();
+        facts.measured = Some(measure(&roots, how, &tree, say));
+    }
+    // Connections and counters last: what the measurement caused is seen in them.
+    connections(&mut facts);
+    recount(&mut facts, &survey);
+    facts
+}
+
+fn question(config: &Config) -> Question {
+    let subjects = config.replicas.iter().map(|replica| Subject {
+        name: replica.name.clone(),
+        path: replica.path.clone(),
+        require_mount: replica.require_mount,
+    });
+    Question {
+        subjects: subjects.collect(),
+        mode: config.volume.mode,
+        segment_size: config.read.segment_size,
+        deadline: config.read.deadline,
+        mount_point: None,
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    Settings {
+        segment_size: config.read.segment_size,
+        deadline_s: config.read.deadline.as_secs_f64(),
+        writes: config.volume.access == Access::ReadWrite,
+        passthrough: config.read.passthrough != Passthrough::Off,
+        lag_s: config.write.lag.as_secs_f64(),
+        write_replica: config.write.replica.index(),
+        attribute_ttl_s: config.fuse.attribute_ttl.as_secs_f64(),
+        allow_other: config.fuse.allow_other,
+        max_background: config.fuse.max_background.into(),
+    }
+}
+
+/// What `fanfs check` would not mount, but for replicas that do not answer, which
+/// have a check of their own.
+fn refused(survey: &Survey) -> Vec<(Vec<usize>, String)> {
+    let answers = |id: &ReplicaId| survey.replicas[*id].directory().is_some();
+    let errors = survey.findings().into_iter().filter(|f| f.severity == Severity::Error);
+    errors
+        .filter(|finding| finding.replicas.iter().all(answers))
+        .map(|finding| (finding.replicas.iter().map(|id| id.index()).collect(), finding.text))
+        .collect()
+}
+
+fn replicas(config: &Config, survey: &Survey, table: &MountTable, tree: &Tree) -> Vec<Replica> {
+    let one = |(replica, (_, sight)): (&crate::config::Replica, (ReplicaId, &Sight))| {
+        let mount = sight.mount.as_ref();
+        let device = match sight.directory() {
+            Some(directory) => Some(directory.dev),
+            None => mount.map(|mount| mount.dev),
+        };
+        let device = device.map(|(major, minor)| format!("{major}:{minor}"));
+        Replica {
+            name: replica.name.clone(),
+            path: replica.path.display().to_string(),
+            mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
+            state: match sight.answer {
+                Answer::Directory(_) => "ok",
+                Answer::Absent => "absent",
+                Answer::NotADirectory => "not-a-directory",
+                Answer::Failed(_) => "failed",
+                Answer::Silent => "silent",
+            },
+            fs_type: mount.map(|mount| mount.fs_type.clone()),
+            source: mount.map(|mount| mount.source.display().to_string()),
+            read_ahead_kib: device.as_deref().and_then(|device| tree.read_ahead(device)),
+            device,
+            page_cache: match replica.page_cache {
+                PageCache::Use => true,
+                PageCache::Bypass => false,
+                PageCache::Auto => sight.nfs.is_none(),
+            },
+            nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| facts_of(mount, nfs, table)),
+            ..Replica::default()
+        }
+    };
+    config.replicas.iter().zip(survey.replicas.iter()).map(one).collect()
+}
+
+/// Options that mount(8) is not given: the kernel, or mount.nfs, puts them there.
+const NOT_GIVEN: &[&str] = &[
+    "addr",
+    "clientaddr",
+    "mountaddr",
+    "mountport",
+    "mountvers",
+    "mountproto",
+    "namlen",
+    "local_lock",
+    "seclabel",
+];
+
+pub(super) fn facts_of(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> Nfs {
+    let key = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
+    let options = mount.super_options.to_string_lossy();
+    let options = options.split(',').filter(|option| !NOT_GIVEN.contains(&key(option).as_str()));
+    let of_server = table
+        .all()
+        .filter_map(|other| table.nfs(other))
+        .filter(|other| other.server == nfs.server || other.addr == nfs.addr)
+        .filter_map(|other| other.rsize)
+        .max();
+    let times = nfs.attribute_times;
+    let seconds = |time: Duration| time.as_secs();
+    let mut facts = Nfs {
+        server: nfs.server.clone(),
+        addr: nfs.addr.clone(),
+        port: nfs.port.unwrap_or(2049),
+        version: nfs.version.map(|version| match version {
+            (major @ ..4, _) => major.to_string(),
+            (major, minor) => format!("{major}.{minor}"),
+        }),
+        proto: nfs.proto.clone(),
+        rsize: nfs.rsize,
+        wsize: nfs.wsize,
+        rsize_of_server: of_server,
+        recovery: match nfs.recovery {
+            Recovery::Hard => "hard",
+            Recovery::Soft => "soft",
+            Recovery::SoftErr => "softerr",
+        },
+        fails_after_s: nfs.fails_after.map(|after| after.as_secs_f64()),
+        sync: nfs.sync,
+        noac: nfs.noac,
+        attribute_times_s: [times.file_min, times.file_max, times.dir_min, times.dir_max]
+            .map(seconds),
+        nosharecache: nfs.nosharecache,
+        nconnect: nfs.nconnect,
+        max_connect: nfs.max_connect,
+        options: options.map(str::to_owned).collect(),
+        ..Nfs::default()
+    };
+    if let Some(stats) = &nfs.stats {
+        count(&mut facts, stats);
+    }
+    facts
+}
+
+/// nfsiostat's arithmetic.
+fn count(facts: &mut Nfs, stats: &NfsStats) {
+    facts.age_s = Some(stats.age.as_secs());
+    facts.calls = stats.calls.iter().map(|call| call.calls).sum();
+    facts.retransmits = stats.calls.iter().map(|call| call.sent.saturating_sub(call.calls)).sum();
+    facts.timeouts = stats.calls.iter().map(|call| call.timeouts).sum();
+    facts.reads = stats.of("READ").map(|read| {
+        let each = |time: Duration| time.as_secs_f64() * 1e3 / read.calls as f64;
+        ReadCalls {
+            calls: read.calls,
+            bytes_each: read.received / read.calls,
+            queue_ms: each(read.queued),
+            round_trip_ms: each(read.round_trip),
+            whole_ms: each(read.whole),
+        }
+    });
+    let sends: u64 = stats.queues.iter().map(|queue| queue.sends).sum();
+    let backlog: u64 = stats.queues.iter().map(|queue| queue.backlog).sum();
+    facts.backlog = (sends > 0).then(|| backlog as f64 / sends as f64);
+}
+
+/// The counters once more.
+fn recount(facts: &mut Facts, survey: &Survey) {
+    let Ok(table) = MountTable::read() else { return };
+    for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
+        let stats = sight.mount.as_ref().and_then(|mount| table.nfs(mount)?.stats);
+        if let Some((nfs, stats)) = replica.nfs.as_mut().zip(stats) {
+            count(nfs, &stats);
+        }
+    }
+}
+
+/// Replicas of which reading two gains nothing: NFS mounts with one connection,
+/// others with one device.
+fn groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+    let sight = |i: usize| &survey.replicas[ReplicaId::new(i)];
+    let one_path = |i: usize, j: usize| {
+        let (one, other) = (sight(i), sight(j));
+        let Some((a, b)) = one.directory().zip(other.directory()) else { return false };
+        match (&one.nfs, &other.nfs) {
+            (Some(one), Some(other)) => a.dev == b.dev || one.shares_connection(other),
+            (None, None) => a.dev == b.dev,
+            _ => false,
+        }
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for i in 0..survey.replicas.len() {
+        match groups.iter_mut().find(|group| group.iter().any(|j| one_path(i, *j))) {
+            Some(group) => group.push(i),
+            None => groups.push(vec![i]),
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    groups.into_iter().partition(|group| sight(group[0]).nfs.is_some())
+}
+
+/// The routes, all at once, and the interfaces that they use.
+fn ways(facts: &mut Facts, tree: &Tree) {
+    let (sender, receiver) = mpsc::channel();
+    for (i, replica) in facts.replicas.iter().enumerate() {
+        let Some(nfs) = &replica.nfs else { continue };
+        // After trunking detection `addr=` is the first mount's: the server as it was
+        // named has the address of this one.
+        let (name, port) = (nfs.server.clone(), nfs.port);
+        let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
+        let (sender, tree) = (sender.clone(), tree.clone());
+        let look = move || {
+            let named = (name.as_str(), port).to_socket_addrs().ok().and_then(|mut a| a.next());
+            let to = named.or_else(|| addr.map(|addr| SocketAddr::new(addr, port)))?;
+            let mut route = network::route(to)?;
+            let interface = route.interface.as_deref().map(|name| tree.interface(name));
+            let mtu = interface.as_ref().and_then(|interface| interface.mtu).or(route.mtu);
+            let echoes = network::echoes(to.ip(), mtu);
+            route.small_echo = echoes.small;
+            route.large_echo = echoes.large;
+            route.echo_ms = echoes.time.map(|time| time.as_secs_f64() * 1e3);
+            sender.send((i, route, interface, echoes.clock_ahead)).ok()
+        };
+        // Without a thread there is no answer, and the facts stay unknown.
+        let _ = std::thread::Builder::new().name("doctor".into()).spawn(look);
+    }
+    drop(sender);
+    let until = Instant::now() + NETWORK_LIMIT;
+    while let Ok((i, route, interface, ahead)) =
+        receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        facts.replicas[i].route = Some(route);
+        facts.replicas[i].clock_ahead_s = ahead;
+        facts.interfaces.extend(interface);
+    }
+    facts.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+    facts.interfaces.dedup_by(|a, b| a.name == b.name);
+}
+
+/// The servers' clocks, where ICMP did not tell.
+fn clocks(facts: &mut Facts, survey: &Survey, write: bool) {
+    for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
+        let Some(root) = sight.directory().map(|directory| directory.canonical.clone()) else {
+            continue;
+        };
+        if write {
+            let at = root.clone();
+            let stamped = within(STAMP_LIMIT, move || clock::by_new_file(&at).ok()).flatten();
+            replica.clock_ahead_s = stamped.or(replica.clock_ahead_s);
+        }
+        if replica.clock_ahead_s.is_none() {
+            replica.clock_ahead_s =
+                within(STAMP_LIMIT, move || clock::future_of_root(&root)).flatten();
+        }
+    }
+}
+
+fn connections(facts: &mut Facts) {
+    let ports: BTreeSet<u16> =
+        facts.replicas.iter().filter_map(|replica| Some(replica.nfs.as_ref()?.port)).collect();
+    facts.machine.ss = has_program("ss");
+    for port in ports {
+        let all = within(SS_LIMIT, move || sockets::connections(port)).flatten();
+        let Some(all) = all else { continue };
+        for replica in &mut facts.replicas {
+            let Some(nfs) = replica.nfs.as_ref().filter(|nfs| nfs.port == port) else { continue };
+            let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
+            let addr = addr.map(|addr| sockets::canonical(addr).to_string());
+            let own = all.iter().filter(|one| Some(&one.server) == addr.as_ref());
+            replica.connections = Some(own.cloned().collect());
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! From facts to what holds reads back. Pure.
+//!
+//! One [`Check`] is one thing that is looked at: it says whether it applies, is
+//! unknown, or was seen, and then what is wrong with it. A finding's cost is the
+//! share of the reads' rate that it may take, 0 to 1: measured where it comes from
+//! a measurement, else an estimate that is good for putting findings in order and
+//! for nothing more. What costs no rate, but may fail or show what is old, has 0.
+//!
+//! Thresholds are constants beside the rules, with where they come from;
+//! docs/DOCTOR.md lists them.
+
+use serde::Serialize;
+
+use super::facts::{Facts, Nfs, Replica};
+
+mod machine;
+mod mounts;
+mod network;
+mod rates;
+
+/// How a check stands, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Light {
+    /// Looked at, nothing wrong.
+    Ok,
+    /// It could not be looked at.
+    Unknown,
+    /// It costs something, or may.
+    Warn,
+    /// It costs much, or fails.
+    Bad,
+}
+
+impl Light {
+    /// As it is printed.
+    pub fn word(self) -> &'static str {
+        match self {
+            Light::Ok => "ok",
+            Light::Unknown => "unknown",
+            Light::Warn => "warn",
+            Light::Bad => "bad",
+        }
+    }
+}
+
+/// Something that holds reads back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The check's.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: Light,
+    /// Whom it is about; empty for the machine as a whole.
+    pub replicas: Vec<String>,
+    /// The share of the reads' rate that it may take, 0 to 1.
+    pub cost: f64,
+    /// What is wrong, and why that matters.
+    pub text: String,
+    /// What mends it: commands, or a key of the volume's file.
+    pub remedy: String,
+}
+
+/// One check's line in the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The check's.
+    pub id: &'static str,
+    /// The worst that was found.
+    pub state: Light,
+    /// What was looked at.
+    pub title: &'static str,
+    /// Whom the findings are about; empty where there are none, or for the machine.
+    pub replicas: Vec<String>,
+    /// Why it is unknown.
+    pub note: Option<String>,
+}
+
+/// A rule's finding, before it has its check's id.
+struct Problem {
+    light: Light,
+    replicas: Vec<usize>,
+    cost: f64,
+    text: String,
+    mend: String,
+}
+
+enum Verdict {
+    /// There is nothing of the kind here.
+    Inapplicable,
+    /// The facts are missing; why.
+    Unknown(String),
+    /// Looked at.
+    Seen(Vec<Problem>),
+}
+
+struct Check {
+    id: &'static str,
+    title: &'static str,
+    rule: fn(&Facts) -> Verdict,
+}
+
+const fn check(id: &'static str, title: &'static str, rule: fn(&Facts) -> Verdict) -> Check {
+    Check { id, title, rule }
+}
+
+const CHECKS: &[Check] = &[
+    check("replica.answers", "replicas answer", mounts::answers),
+    check("replica.volume", "fit for the volume", mounts::volume),
+    check("replica.device", "file systems of their own", mounts::one_file_system),
+    check("nfs.connection", "connections of their own", mounts::one_connection),
+    check("nfs.rsize", "rsize", mounts::rsize),
+    check("nfs.wsize", "wsize", mounts::wsize),
+    check("nfs.protocol", "NFS protocol", mounts::protocol),
+    check("nfs.nconnect", "TCP connections for the link", mounts::nconnect),
+    check("nfs.soft", "hard mounts", mounts::soft),
+    check("nfs.sync", "asynchronous writes", mounts::sync),
+    check("nfs.attributes", "attribute caches", mounts::attributes),
+    check("nfs.nosharecache", "shared caches", mounts::nosharecache),
+    check("rpc.retransmits", "RPC retransmissions", network::retransmits),
+    check("rpc.timeouts", "RPC timeouts", network::timeouts),
+    check("rpc.backlog", "RPC slots", network::backlog),
+    check("tcp.loss", "packet loss", network::loss),
+    check("tcp.window", "socket buffers", network::window),
+    check("net.mtu", "path MTU", network::mtu),
+    check("net.link", "link speed", network::link),
+    check("cache.readahead", "kernel readahead", mounts::readahead),
+    check("clock.skew", "clocks", network::clocks),
+    check("fuse.access", "FUSE may be used", machine::access),
+    check("fuse.requests", "FUSE request limits", machine::requests),
+    check("machine.descriptors", "open files", machine::descriptors),
+    check("machine.kernel", "kernel", machine::kernel),
+    check("measure.replica", "rate of each replica", rates::slow),
+    check("measure.latency", "latency of each replica", rates::latency),
+    check("measure.together", "rate of all together", rates::together),
+];
+
+/// The table's rows, and the findings in the order of what they cost.
+pub fn judge(facts: &Facts) -> (Vec<Row>, Vec<Finding>) {
+    let (mut rows, mut findings) = (Vec::new(), Vec::new());
+    for Check { id, title, rule } in CHECKS {
+        let mut row = Row { id, state: Light::Ok, title, replicas: Vec::new(), note: None };
+        match rule(facts) {
+            Verdict::Inapplicable => continue,
+            Verdict::Unknown(why) => (row.state, row.note) = (Light::Unknown, Some(why)),
+            Verdict::Seen(problems) => {
+                let found = problems.into_iter().map(|problem| finding(facts, id, problem));
+                let found: Vec<Finding> = found.collect();
+                row.state = found.iter().map(|f| f.severity).max().unwrap_or(Light::Ok);
+                let about = |replica: &&Replica| {
+                    found.iter().any(|finding| finding.replicas.contains(&replica.name))
+                };
+                row.replicas =
+                    facts.replicas.iter().filter(about).map(|r| r.name.clone()).collect();
+                findings.extend(found);
+            }
+        }
+        rows.push(row);
+    }
+    // Stable: of equals, the check that comes first.
+    findings.sort_by(|a, b| b.cost.total_cmp(&a.cost).then_with(|| b.severity.cmp(&a.severity)));
+    (rows, findings)
+}
+
+/// What fanfs can be expected to gain over the best replica alone, where it was
+/// measured.
+pub fn gain(facts: &Facts) -> Option<f64> {
+    rates::gain(facts)
+}
+
+fn finding(facts: &Facts, id: &'static str, problem: Problem) -> Finding {
+    let name = |i: &usize| facts.replicas[*i].name.clone();
+    Finding {
+        id,
+        severity: problem.light,
+        replicas: problem.replicas.iter().map(name).collect(),
+        // Two decimals: it is an estimate.
+        cost: (problem.cost.clamp(0.0, 1.0) * 100.0).round() / 100.0,
+        text: problem.text,
+        remedy: problem.mend,
+    }
+}
+
+/// Asks a rule about each NFS replica.
+fn of_nfs(facts: &Facts, rule: impl Fn(usize, &Replica, &Nfs) -> Option<Problem>) -> Verdict {
+    let mounts = facts.replicas.iter().enumerate();
+    let mounts: Vec<_> = mounts.filter_map(|(i, r)| Some((i, r, r.nfs.as_ref()?))).collect();
+    if mounts.is_empty() {
+        return Verdict::Inapplicable;
+    }
+    Verdict::Seen(mounts.into_iter().filter_map(|(i, r, nfs)| rule(i, r, nfs)).collect())
+}
+
+/// The part of the volume that one replica is: what one that delivers nothing costs.
+fn part(facts: &Facts) -> f64 {
+    1.0 / facts.replicas.len().max(1) as f64
+}
+
+/// "a", "a and b", "a, b and c".
+fn names(facts: &Facts, who: &[usize]) -> String {
+    let names: Vec<&str> = who.iter().map(|i| facts.replicas[*i].name.as_str()).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+/// The word as a shell takes it for one.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=,@%+[]".contains(c);
+    if word.chars().all(plain) && !word.is_empty() {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// Commands that mount an NFS replica again, without the options `without` (by
+/// their keys) and with those in `with`. The kernel takes none of them by a remount.
+fn mounted_with(replica: &Replica, without: &[&str], with: &[&str]) -> String {
+    let Some((nfs, point)) = replica.nfs.as_ref().zip(replica.mount_point.as_deref()) else {
+        return String::new();
+    };
+    let key = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
+    let given: Vec<String> = with.iter().map(|option| key(option)).collect();
+    let kept = nfs.options.iter().filter(|option| {
+        let key = key(option);
+        !without.contains(&key.as_str()) && !given.contains(&key)
+    });
+    let options: Vec<&str> = kept.map(String::as_str).chain(with.iter().copied()).collect();
+    let (point, source) = (quoted(point), quoted(replica.source.as_deref().unwrap_or_default()));
+    format!("umount {point} && mount -t nfs -o {} {source} {point}", quoted(&options.join(",")))
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,435 @@
+//! Rules about how the replicas are mounted.
+
+use bytesize::ByteSize;
+
+use super::{Light, Problem, Verdict, mounted_with, names, of_nfs, part, quoted};
+use crate::doctor::facts::{Facts, Nfs, Replica};
+
+/// The most that Linux's NFS client asks for in one READ (nfs(5)).
+const LARGEST_RSIZE: u64 = 1 << 20;
+
+/// Below a quarter of the segment READs are small enough to be felt: four calls a
+/// segment. In the lab (docs/DOCTOR.md) 256 KiB and more deliver the same.
+const CALLS_A_SEGMENT: u64 = 4;
+
+/// From so many calls a segment the rate falls to a half and less, in the lab.
+const MANY_CALLS: u64 = 32;
+
+/// What one call costs beside its bytes, in bytes: a READ of that size is half as
+/// fast as one of unlimited size. From the lab: see docs/DOCTOR.md, `nfs.rsize`.
+const CALL_OVERHEAD: f64 = 16.0 * 1024.0;
+
+/// One TCP connection is one core's work at either end; it carries 10 to 25 Gbit/s.
+/// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
+const ONE_CONNECTION_MBIT: u64 = 25_000;
+
+/// With less the kernel's readahead holds a plain reader back: one segment.
+const READAHEAD_KIB: u64 = 1024;
+
+/// The share that a plain reader of an NFS mount loses by readahead of 128 KiB: a
+/// guess between nothing (short round trips) and nine tenths.
+const READAHEAD_COST: f64 = 0.3;
+
+/// Each open and stat is a round trip; large reads do not feel it.
+const NOAC_COST: f64 = 0.1;
+
+pub(super) fn answers(facts: &Facts) -> Verdict {
+    let judge = |(i, replica): (usize, &Replica)| {
+        let (path, name) = (&replica.path, &replica.name);
+        let from = replica.source.as_deref().filter(|_| replica.nfs.is_some());
+        let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
+        let (text, mend) = match replica.state {
+            "ok" => return None,
+            "absent" => (format!("{name}: {path} does not exist"), mkdir(path)),
+            "not-a-directory" => (
+                format!("{name}: {path} is no directory"),
+                "name the directory that the replica is mounted at".to_owned(),
+            ),
+            "silent" => (
+                format!("{name}: {path}{from} does not answer: its server is dead or cut off"),
+                hung(replica),
+            ),
+            _ => (
+                format!("{name}: {path}{from} cannot be opened"),
+                format!(
+                    "`ls {0}` says why; after \"Stale file handle\": umount -l {0} and mount it again",
+                    quoted(path)
+                ),
+            ),
+        };
+        Some(Problem { light: Light::Bad, replicas: vec![i], cost: part(facts), text, mend })
+    };
+    Verdict::Seen(facts.replicas.iter().enumerate().filter_map(judge).collect())
+}
+
+fn mkdir(path: &str) -> String {
+    format!("mkdir -p {0}, and mount it there", quoted(path))
+}
+
+fn hung(replica: &Replica) -> String {
+    match (&replica.nfs, &replica.mount_point) {
+        (Some(nfs), _) => {
+            let to = quoted(nfs.addr.as_deref().unwrap_or(&nfs.server));
+            format!("ping {to}; rpcinfo -T tcp {to} nfs; journalctl -k | grep 'not responding'")
+        }
+        (None, Some(point)) => {
+            format!(
+                "find out who serves it (findmnt {0}); umount -l {0} gives it up",
+                quoted(point)
+            )
+        }
+        (None, None) => "find out who serves it (findmnt)".to_owned(),
+    }
+}
+
+pub(super) fn volume(facts: &Facts) -> Verdict {
+    if facts.volume.is_none() {
+        return Verdict::Inapplicable;
+    }
+    let judge = |(replicas, text): &(Vec<usize>, String)| Problem {
+        light: Light::Bad,
+        replicas: replicas.clone(),
+        cost: 1.0,
+        text: format!("fanfs does not mount this volume: {text}"),
+        mend: "as it says there; then fanfs check VOLUME.toml".to_owned(),
+    };
+    Verdict::Seen(facts.refused.iter().map(judge).collect())
+}
+
+/// What a group of replicas with one path to their data loses of the volume.
+fn lost(facts: &Facts, group: &[usize]) -> f64 {
+    (group.len() as f64 - 1.0) * part(facts)
+}
+
+pub(super) fn one_file_system(facts: &Facts) -> Verdict {
+    if facts.replicas.iter().all(|replica| replica.nfs.is_some()) || facts.replicas.len() < 2 {
+        return Verdict::Inapplicable;
+    }
+    let judge = |group: &Vec<usize>| {
+        let device = facts.replicas[group[0]].device.as_deref().unwrap_or("?");
+        Problem {
+            light: Light::Bad,
+            replicas: group.clone(),
+            cost: lost(facts, group),
+            text: format!(
+                "{} are one file system through one mount (device {device}): nothing is gained by \
+                 reading more than one of them",
+                names(facts, group)
+            ),
+            mend: "mount each from another server, gateway or device, or keep one of them".into(),
+        }
+    };
+    Verdict::Seen(facts.one_file_system.iter().map(judge).collect())
+}
+
+pub(super) fn one_connection(facts: &Facts) -> Verdict {
+    let nfs = |i: usize| facts.replicas[i].nfs.as_ref();
+    if facts.replicas.iter().filter(|replica| replica.nfs.is_some()).count() < 2 {
+        return Verdict::Inapplicable;
+    }
+    let judge = |group: &Vec<usize>| {
+        let first = nfs(group[0])?;
+        let who = names(facts, group);
+        let trunked = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.server != first.server));
+        if trunked && first.max_connect > 1 {
+            // The kernel spreads the calls of each mount over all addresses.
+            return None;
+        }
+        let to = first.addr.as_deref().unwrap_or(&first.server);
+        let kept_apart = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.nosharecache));
+        let nosharecache =
+            if kept_apart { "; nosharecache parts caches, not connections" } else { "" };
+        let (text, mend) = if trunked {
+            let all: Vec<String> = group[1..]
+                .iter()
+                .map(|i| {
+                    mounted_with(
+                        &facts.replicas[*i],
+                        &["minorversion", "nolock"],
+                        &["vers=3", "nolock"],
+                    )
+                })
+                .collect();
+            (
+                format!(
+                    "{who} are mounted from different addresses and share one connection, to {to}: \
+                     NFSv4.1 trunking found them to be one server, and nothing is gained by reading \
+                     both{nosharecache}"
+                ),
+                format!(
+                    "{}  (or vers=4.0; or mount them with max_connect={}, Linux 5.15; or each in a \
+                     network namespace of its own)",
+                    all.join("; "),
+                    group.len()
+                ),
+            )
+        } else {
+            // Once the kernel shares the mount as well, the second shows the first's source.
+            let trunking = if first.version.as_deref() >= Some("4.1") {
+                ", or NFSv4.1 trunking found their addresses to be one server"
+            } else {
+                ""
+            };
+            (
+                format!(
+                    "{who} are read through one connection, to {to}: they were mounted from one \
+                     address{trunking}; nothing is gained by reading both{nosharecache}"
+                ),
+                "mount each from another server, or from another address of this one with vers=3 \
+                 or vers=4.0"
+                    .to_owned(),
+            )
+        };
+        let cost = lost(facts, group);
+        Some(Problem { light: Light::Bad, replicas: group.clone(), cost, text, mend })
+    };
+    Verdict::Seen(facts.one_connection.iter().filter_map(judge).collect())
+}
+
+fn iec(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+/// The share of a rate that calls of `size` bytes lose to the calls themselves.
+fn overhead(size: u64, best: u64) -> f64 {
+    let rate = |size: u64| size as f64 / (size as f64 + CALL_OVERHEAD);
+    1.0 - rate(size) / rate(best)
+}
+
+/// What is wrong with rsize or wsize.
+fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> Option<Problem> {
+    let segment = facts.settings.segment_size;
+    let calls = segment.div_ceil(size.max(1));
+    if calls <= CALLS_A_SEGMENT || size >= LARGEST_RSIZE {
+        return None;
+    }
+    let replica = &facts.replicas[i];
+    let best = segment.min(LARGEST_RSIZE);
+    let known = match server {
+        Some(server) if server > size => format!(
+            "; another mount of the same server on this machine has {}, so the server takes that",
+            iec(server)
+        ),
+        _ => "; the server may be the limit: it clamps what is asked for, and what is left stands \
+              in /proc/mounts after mounting (Linux's server: /proc/fs/nfsd/max_block_size)"
+            .to_owned(),
+    };
+    let again = mounted_with(replica, &[], &[&format!("{key}={best}")]);
+    Some(Problem {
+        light: if calls >= MANY_CALLS { Light::Bad } else { Light::Warn },
+        replicas: vec![i],
+        cost: overhead(size, best) * part(facts),
+        text: format!(
+            "{}: {key} is {}, so each segment of {} takes {calls} calls{known}",
+            replica.name,
+            iec(size),
+            iec(segment)
+        ),
+        mend: format!("{again}; grep {} /proc/mounts", quoted(replica.mount_point.as_deref()?)),
+    })
+}
+
+pub(super) fn rsize(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, _, nfs| size(facts, i, "rsize", nfs.rsize?, nfs.rsize_of_server))
+}
+
+/// Only the write replica is written.
+pub(super) fn wsize(facts: &Facts) -> Verdict {
+    if !facts.settings.writes {
+        return Verdict::Inapplicable;
+    }
+    of_nfs(facts, |i, _, nfs| {
+        let problem = size(facts, i, "wsize", nfs.wsize?, None)?;
+        // Reads do not feel it.
+        (i == facts.settings.write_replica).then_some(Problem { cost: 0.0, ..problem })
+    })
+}
+
+pub(super) fn protocol(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, replica, nfs| {
+        let old = nfs.version.as_deref() == Some("2");
+        if !old && !nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("udp")) {
+            return None;
+        }
+        let (what, cost) = match old {
+            true => ("NFSv2: READs of 8 KiB at most, files of 2 GiB", 0.5),
+            false => ("UDP: a lost fragment costs a READ, and READs are 32 KiB at most", 0.3),
+        };
+        Some(Problem {
+            light: Light::Bad,
+            replicas: vec![i],
+            cost: cost * part(facts),
+            text: format!("{}: mounted with {what}", replica.name),
+            mend: mounted_with(replica, &["rsize", "wsize", "vers"], &["vers=3", "proto=tcp"]),
+        })
+    })
+}
+
+pub(super) fn nconnect(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, replica, nfs| {
+        let interface = replica.route.as_ref()?.interface.as_ref()?;
+        let link = facts.interfaces.iter().find(|one| one.name == *interface)?;
+        let speed = link.speed_mbit.filter(|_| !link.is_virtual)?;
+        // Replicas behind one interface have a connection each already.
+        let beside = facts.replicas.iter().filter(|other| {
+            other.route.as_ref().and_then(|route| route.interface.as_ref()) == Some(interface)
+        });
+        let connections: u64 = beside.filter_map(|r| Some(r.nfs.as_ref()?.nconnect)).sum();
+        let needed = speed.div_ceil(ONE_CONNECTION_MBIT);
+        if speed < ONE_CONNECTION_MBIT || connections > needed {
+            return None;
+        }
+        Some(Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.25 * part(facts),
+            text: format!(
+                "{}: one TCP connection for a link of {} Gbit/s; one is one processor core's work",
+                replica.name,
+                speed / 1000
+            ),
+            mend: mounted_with(replica, &[], &["nconnect=4"]),
+        })
+        .filter(|_| nfs.nconnect < 2)
+    })
+}
+
+pub(super) fn soft(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, replica, nfs| {
+        if nfs.recovery == "hard" {
+            return None;
+        }
+        let deadline = facts.settings.deadline_s;
+        let early = nfs.fails_after_s.is_some_and(|after| after < deadline);
+        let written = facts.settings.writes && i == facts.settings.write_replica;
+        let after = nfs.fails_after_s.map(|s| format!(" after {s} s")).unwrap_or_default();
+        let mut text = format!(
+            "{}: mounted {}: calls that are not answered fail{after}",
+            replica.name, nfs.recovery
+        );
+        text.push_str(match (written, early) {
+            (true, _) => ", and what was being written is lost without a word",
+            (_, true) => ", before the volume's deadline: a slow server becomes read errors",
+            _ => "; programs that use the mount itself see read errors then",
+        });
+        Some(Problem {
+            light: if written || early { Light::Bad } else { Light::Warn },
+            replicas: vec![i],
+            cost: 0.0,
+            text,
+            mend: mounted_with(replica, &["soft", "softerr", "timeo", "retrans"], &["hard"]),
+        })
+    })
+}
+
+pub(super) fn sync(facts: &Facts) -> Verdict {
+    if !facts.settings.writes {
+        return Verdict::Inapplicable;
+    }
+    of_nfs(facts, |i, replica, nfs| {
+        // noac brings it along, and has a finding of its own.
+        let found = nfs.sync && !nfs.noac && i == facts.settings.write_replica;
+        found.then(|| Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!("{}: mounted sync: each write waits for the server's disk", replica.name),
+            mend: mounted_with(replica, &["sync"], &["async"]),
+        })
+    })
+}
+
+pub(super) fn attributes(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, replica, nfs| {
+        let [_, file_max, _, dir_max] = nfs.attribute_times_s;
+        let longest = file_max.max(dir_max);
+        let name = &replica.name;
+        let times = ["noac", "sync", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax"];
+        let (light, cost, text, mend) = if nfs.noac || longest == 0 {
+            let text = format!(
+                "{name}: attributes are not cached: each lookup, open and stat is a call to the \
+                 server (with [fuse] attribute_ttl = {} s fanfs asks again after that)",
+                facts.settings.attribute_ttl_s
+            );
+            (Light::Warn, NOAC_COST * part(facts), text, mounted_with(replica, &times, &[]))
+        } else if facts.settings.writes && longest as f64 > facts.settings.lag_s {
+            let text = format!(
+                "{name}: attributes are believed for up to {longest} s, longer than [write] lag = \
+                 {} s: what was changed here may be seen as it was before",
+                facts.settings.lag_s
+            );
+            let mend = format!(
+                "[write] lag = \"{}s\" in the volume's file, or {}",
+                longest + 5,
+                mounted_with(replica, &times, &[])
+            );
+            (Light::Bad, 0.0, text, mend)
+        } else if facts.settings.attribute_ttl_s > longest as f64 {
+            let text = format!(
+                "{name}: attributes are believed for {longest} s by the mount, and for {} s by \
+                 fanfs's ([fuse] attribute_ttl): changes are seen that much later",
+                facts.settings.attribute_ttl_s
+            );
+            let mend = format!("[fuse] attribute_ttl = \"{longest}s\" in the volume's file");
+            (Light::Warn, 0.0, text, mend)
+        } else {
+            return None;
+        };
+        Some(Problem { light, replicas: vec![i], cost, text, mend })
+    })
+}
+
+/// Past the page cache there are no data caches to be kept apart.
+pub(super) fn nosharecache(facts: &Facts) -> Verdict {
+    of_nfs(facts, |i, replica, nfs| {
+        let same = |(j, other): (usize, &Replica)| {
+            j != i && other.page_cache && other.source == replica.source
+        };
+        let twice = facts.replicas.iter().enumerate().any(same);
+        (nfs.nosharecache && replica.page_cache && twice).then(|| Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: nosharecache and page_cache = \"use\": the same bytes are kept in memory once \
+                 for each mount of {}",
+                replica.name,
+                replica.source.as_deref().unwrap_or_default()
+            ),
+            mend: "page_cache = \"auto\" of the replica in the volume's file".to_owned(),
+        })
+    })
+}
+
+/// fanfs reads ahead by itself and has the kernel's turned off on replicas
+/// (`POSIX_FADV_RANDOM`, or O_DIRECT); what is left is passthrough, and whoever
+/// reads the mounts themselves.
+pub(super) fn readahead(facts: &Facts) -> Verdict {
+    if facts.volume.is_some() && !facts.settings.passthrough {
+        return Verdict::Inapplicable;
+    }
+    if facts.replicas.iter().any(|r| r.nfs.is_some() && r.read_ahead_kib.is_none()) {
+        return Verdict::Unknown("/sys/class/bdi does not show it".to_owned());
+    }
+    of_nfs(facts, |i, replica, _: &Nfs| {
+        let kib = replica.read_ahead_kib.filter(|kib| *kib < READAHEAD_KIB)?;
+        let device = replica.device.as_deref()?;
+        let whose = if facts.volume.is_some() {
+            "files that are passed through are read with it"
+        } else {
+            "a program that reads the mount itself has it; reads through fanfs do not use it, and \
+             do not need it"
+        };
+        Some(Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: READAHEAD_COST * part(facts),
+            text: format!("{}: the kernel reads {kib} KiB ahead: {whose}", replica.name),
+            mend: format!(
+                "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (after each mount; \
+                 nfsrahead(5) of nfs-utils does that by udev: [nfsrahead] default=8192 in \
+                 /etc/nfs.conf)"
+            ),
+        })
+    })
+}

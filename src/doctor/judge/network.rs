@@ -1,0 +1,341 @@
+//! Rules about the way to the servers: calls, packets, links, clocks.
+
+use super::{Light, Problem, Verdict, mounted_with, of_nfs, part, quoted};
+use crate::doctor::facts::{Connection, Facts, Interface, Replica};
+
+/// Calls below which a share of them means nothing.
+const ENOUGH_CALLS: u64 = 100;
+
+/// Over TCP a call is sent again only after `timeo` (60 s) or a broken connection:
+/// one in a thousand is a server that goes away; "Managing NFS and NIS" (Stern)
+/// calls 5 % of all calls bad, of UDP's days.
+const RESENT: f64 = 0.001;
+const RESENT_MUCH: f64 = 0.05;
+
+/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
+/// reads wait for.
+const BACKLOG: f64 = 1.0;
+
+/// Segments below which a share of them means nothing.
+const ENOUGH_SEGMENTS: u64 = 1000;
+
+/// Of segments that came out of order, or had to be sent again. TCP's rate is at
+/// most 1.22 MSS / (RTT sqrt(loss)) (Mathis 1997): with 1448 bytes and 1 ms a loss
+/// of 1e-3 leaves 56 MB/s and 1e-2 18 MB/s. Segments behind a lost one count as out
+/// of order too, so their share is above the loss.
+const LOSS: f64 = 1e-3;
+const LOSS_MUCH: f64 = 1e-2;
+
+/// The kernel's overhead takes half of a receive buffer (tcp(7), tcp_adv_win_scale 1).
+const WINDOW_OF_BUFFER: f64 = 0.5;
+
+/// A gigabit: 118 MB/s, below any one gateway worth fanning out from.
+const SLOW_LINK_MBIT: u64 = 1000;
+
+/// What IP's and TCP's headers and options take of a packet at most, with some to
+/// spare for tunnels, bytes.
+const HEADERS: u64 = 100;
+
+/// Ethernet's.
+const USUAL_MTU: u64 = 1500;
+
+/// NFS servers stamp changes with their own clocks; make(1), and fanfs's view of
+/// what was changed lately, compare them with each other. A second is what old file
+/// systems resolve, and far above NTP's milliseconds.
+const SKEW_S: f64 = 1.0;
+
+pub(super) fn retransmits(facts: &Facts) -> Verdict {
+    counted(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        let share = nfs.retransmits as f64 / nfs.calls.max(1) as f64;
+        let wrong = nfs.calls >= ENOUGH_CALLS && share >= RESENT;
+        wrong.then(|| Problem {
+            light: if share >= RESENT_MUCH { Light::Bad } else { Light::Warn },
+            replicas: vec![i],
+            cost: (share * 5.0).min(0.9) * part(facts),
+            text: format!(
+                "{}: {} of {} calls were sent again ({:.1} %): the server was away, or is \
+                 overloaded",
+                replica.name,
+                nfs.retransmits,
+                nfs.calls,
+                share * 100.0
+            ),
+            mend: format!(
+                "journalctl -k | grep {}; on the server: nfsstat -s and more threads (nfsd -N)",
+                quoted(&nfs.server)
+            ),
+        })
+    })
+}
+
+pub(super) fn timeouts(facts: &Facts) -> Verdict {
+    counted(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        (nfs.timeouts > 0).then(|| Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: {} times since it was mounted {} did not answer for so long that the kernel \
+                 gave up for a while",
+                replica.name, nfs.timeouts, nfs.server
+            ),
+            mend: format!("journalctl -k | grep 'server {} not'", nfs.server),
+        })
+    })
+}
+
+pub(super) fn backlog(facts: &Facts) -> Verdict {
+    counted(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        let backlog = nfs.backlog.filter(|backlog| *backlog >= BACKLOG)?;
+        let four = nfs.version.as_deref().is_some_and(|version| version.starts_with('4'));
+        Some(Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.2 * part(facts),
+            text: format!(
+                "{}: {backlog:.1} calls waited for an RPC slot at each send: more are wanted at a \
+                 time than the connection has",
+                replica.name
+            ),
+            mend: if four {
+                "echo 180 >/sys/module/nfs/parameters/max_session_slots (for good: options nfs \
+                 max_session_slots=180 in /etc/modprobe.d), then mount again; the server may allow \
+                 fewer"
+                    .to_owned()
+            } else {
+                format!(
+                    "sysctl sunrpc.tcp_max_slot_table_entries (128 and more); or {}",
+                    mounted_with(replica, &[], &["nconnect=4"])
+                )
+            },
+        })
+    })
+}
+
+/// Asks about each NFS replica that has counters.
+fn counted(facts: &Facts, rule: impl Fn(usize, &Replica) -> Option<Problem>) -> Verdict {
+    let mut of_nfs_mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
+    if facts.replicas.iter().any(|r| r.nfs.is_some()) && of_nfs_mounts.all(|n| n.age_s.is_none()) {
+        return Verdict::Unknown("/proc/self/mountstats does not show it".to_owned());
+    }
+    of_nfs(facts, |i, replica, _| rule(i, replica))
+}
+
+/// Why nothing is known of the connections, where that is so.
+fn unseen(facts: &Facts) -> Option<Verdict> {
+    let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
+    tcp.peek()?;
+    if !facts.machine.ss {
+        return Some(Verdict::Unknown("ss is not installed (iproute2)".to_owned()));
+    }
+    let seen = |r: &Replica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
+    let why = "no connection is seen: mounted from another network namespace, or not by TCP";
+    (!tcp.any(seen)).then(|| Verdict::Unknown(why.to_owned()))
+}
+
+pub(super) fn loss(facts: &Facts) -> Verdict {
+    if let Some(unknown) = unseen(facts) {
+        return unknown;
+    }
+    of_nfs(facts, |i, replica, nfs| {
+        let all = replica.connections.as_ref()?;
+        let sum = |field: fn(&Connection) -> u64| all.iter().map(field).sum::<u64>();
+        let (received, late) = (sum(|c| c.segments_in), sum(|c| c.out_of_order));
+        let (sent, again) = (sum(|c| c.segments_out), sum(|c| c.retransmits));
+        let share = |part: u64, of: u64| {
+            if of < ENOUGH_SEGMENTS { 0.0 } else { part as f64 / of as f64 }
+        };
+        let (share_in, share_out) = (share(late, received), share(again, sent));
+        let worst = share_in.max(share_out);
+        if worst < LOSS {
+            return None;
+        }
+        let much = worst >= LOSS_MUCH;
+        let interface = replica.route.as_ref().and_then(|route| route.interface.as_deref());
+        let interface = interface.unwrap_or("INTERFACE");
+        Some(Problem {
+            light: if much { Light::Bad } else { Light::Warn },
+            replicas: vec![i],
+            cost: if much { 0.5 } else { 0.2 } * part(facts),
+            text: format!(
+                "{}: packets are lost on the way to {}: of {received} segments {late} came out of \
+                 order behind a gap ({:.2} %), of {sent} sent {again} were sent again; TCP's rate \
+                 falls with the root of the loss",
+                replica.name,
+                nfs.server,
+                share_in * 100.0
+            ),
+            mend: format!(
+                "ethtool -S {interface} | grep -iE 'err|drop|crc'; the same on the switch's port and \
+                 the server: duplex, cable, a full queue (the counters begin anew when the mount is \
+                 made anew)"
+            ),
+        })
+    })
+}
+
+fn interface_of<'a>(facts: &'a Facts, replica: &Replica) -> Option<&'a Interface> {
+    let name = replica.route.as_ref()?.interface.as_ref()?;
+    facts.interfaces.iter().find(|one| one.name == *name)
+}
+
+/// A driver's word for a device without a speed of its own is none.
+fn speed(interface: &Interface) -> Option<u64> {
+    interface.speed_mbit.filter(|_| !interface.is_virtual)
+}
+
+pub(super) fn window(facts: &Facts) -> Verdict {
+    let Some(buffer) = facts.machine.tcp_receive_buffer else {
+        return Verdict::Unknown("net.ipv4.tcp_rmem cannot be read".to_owned());
+    };
+    if let Some(unknown) = unseen(facts) {
+        return unknown;
+    }
+    of_nfs(facts, |i, replica, nfs| {
+        let all = replica.connections.as_ref()?;
+        let rtt = all.iter().filter_map(|c| c.min_rtt_ms.or(c.rtt_ms)).fold(None, smaller)?;
+        let link = interface_of(facts, replica).and_then(speed)?;
+        let needed = link as f64 * 1e6 / 8.0 * rtt / 1e3;
+        let has = buffer as f64 * WINDOW_OF_BUFFER * all.len().max(1) as f64;
+        if needed <= has {
+            return None;
+        }
+        let wanted = ((needed / WINDOW_OF_BUFFER) as u64).next_power_of_two();
+        Some(Problem {
+            light: if has < needed / 2.0 { Light::Bad } else { Light::Warn },
+            replicas: vec![i],
+            cost: (1.0 - has / needed) * part(facts),
+            text: format!(
+                "{}: {link} Mbit/s over {rtt:.1} ms are {:.1} MB under way, and a socket may take \
+                 {:.1} MB (half of net.ipv4.tcp_rmem's {buffer})",
+                replica.name,
+                needed / 1e6,
+                has / 1e6
+            ),
+            mend: format!(
+                "sysctl -w net.ipv4.tcp_rmem='4096 131072 {wanted}' (and tcp_wmem on {}), then \
+                 mount again",
+                nfs.server
+            ),
+        })
+    })
+}
+
+fn smaller(least: Option<f64>, one: f64) -> Option<f64> {
+    Some(least.map_or(one, |least| least.min(one)))
+}
+
+pub(super) fn mtu(facts: &Facts) -> Verdict {
+    let routed = || facts.replicas.iter().filter_map(|replica| replica.route.as_ref());
+    if facts.replicas.iter().any(|r| r.nfs.is_some()) && routed().next().is_none() {
+        return Verdict::Unknown("there is no route to the servers from here".to_owned());
+    }
+    of_nfs(facts, |i, replica, _| {
+        let route = replica.route.as_ref()?;
+        let interface = interface_of(facts, replica)?;
+        let mtu = interface.mtu?;
+        let believed = route.mtu.filter(|path| *path < mtu);
+        let all = replica.connections.as_deref().unwrap_or_default();
+        // Firewalls drop large echoes as well. Segments of that size that came are
+        // the better witness.
+        let came = all.iter().filter_map(|c| c.received_mss).any(|mss| mss + HEADERS >= mtu);
+        let dropped = route.small_echo == Some(true) && route.large_echo == Some(false) && !came;
+        if !dropped && believed.is_none() {
+            return None;
+        }
+        // Where TCP agreed on smaller segments at the start, data gets through.
+        let agreed = all.iter().filter_map(|c| c.mss).max().is_some_and(|mss| mss + HEADERS < mtu);
+        let light = if dropped && !agreed && mtu > USUAL_MTU { Light::Bad } else { Light::Warn };
+        let why = match (believed, dropped) {
+            (Some(path), _) => format!("the path takes {path} bytes only"),
+            (None, _) => format!("packets of {mtu} bytes do not get to {} undivided", route.to),
+        };
+        let (to, name) = (&route.to, &interface.name);
+        Some(Problem {
+            light,
+            replicas: vec![i],
+            cost: if light == Light::Bad { 0.5 } else { 0.1 } * part(facts),
+            text: format!(
+                "{}: {name} has an MTU of {mtu} and {why}: {}",
+                replica.name,
+                if light == Light::Bad {
+                    "connections stall where large segments are dropped without a word"
+                } else {
+                    "smaller segments cost more processor time, and new connections may stall"
+                }
+            ),
+            mend: format!(
+                "one MTU for the server, the switches and this machine: ping -M do -s {} {to} says \
+                 when; until then ip link set {name} mtu {}",
+                mtu.saturating_sub(28),
+                believed.unwrap_or(USUAL_MTU)
+            ),
+        })
+    })
+}
+
+pub(super) fn link(facts: &Facts) -> Verdict {
+    if facts.replicas.iter().all(|replica| replica.nfs.is_none()) {
+        return Verdict::Inapplicable;
+    }
+    let known: Vec<_> = facts.interfaces.iter().filter_map(|i| Some((i, speed(i)?))).collect();
+    if known.is_empty() {
+        return Verdict::Unknown("no interface says how fast it is".to_owned());
+    }
+    let judge = |(interface, mbit): (&Interface, u64)| {
+        let behind = facts.replicas.iter().enumerate();
+        let behind = behind.filter(|(_, replica)| {
+            replica.route.as_ref().and_then(|r| r.interface.as_ref()) == Some(&interface.name)
+        });
+        let behind: Vec<usize> = behind.map(|(i, _)| i).collect();
+        let few = mbit <= SLOW_LINK_MBIT
+            && !behind.is_empty()
+            && (behind.len() > 1 || mbit < SLOW_LINK_MBIT);
+        few.then(|| Problem {
+            light: if mbit < SLOW_LINK_MBIT { Light::Bad } else { Light::Warn },
+            cost: (behind.len() as f64 - 1.0).max(0.5) * part(facts),
+            text: format!(
+                "{} of the replicas are read through {}, which has {mbit} Mbit/s: together they \
+                 deliver {} MB/s at most",
+                behind.len(),
+                interface.name,
+                mbit / 8
+            ),
+            mend: format!(
+                "ethtool {} (was more agreed on once?); a faster interface, a bond, or replicas \
+                 behind another one",
+                interface.name
+            ),
+            replicas: behind,
+        })
+    };
+    Verdict::Seen(known.into_iter().filter_map(judge).collect())
+}
+
+pub(super) fn clocks(facts: &Facts) -> Verdict {
+    let nfs = facts.replicas.iter().any(|replica| replica.nfs.is_some());
+    if facts.replicas.iter().all(|replica| replica.clock_ahead_s.is_none()) {
+        let why = "the servers do not say what time it is; --write has them stamp a file";
+        return if nfs { Verdict::Unknown(why.to_owned()) } else { Verdict::Inapplicable };
+    }
+    let judge = |(i, replica): (usize, &Replica)| {
+        let ahead = replica.clock_ahead_s.filter(|ahead| ahead.abs() >= SKEW_S)?;
+        let way = if ahead > 0.0 { "ahead of" } else { "behind" };
+        Some(Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: its clock is {:.1} s {way} this machine's: files look older or younger than \
+                 they are",
+                replica.name,
+                ahead.abs()
+            ),
+            mend: "chronyc tracking, or timedatectl, on both; one NTP server for all".to_owned(),
+        })
+    };
+    Verdict::Seen(facts.replicas.iter().enumerate().filter_map(judge).collect())
+}

@@ -1,0 +1,433 @@
+use super::*;
+use crate::doctor::facts::*;
+
+/// Three NFS mounts of three gateways, measured, with nothing wrong.
+pub(crate) fn healthy() -> Facts {
+    let replica = |i: usize| Replica {
+        name: format!("n{i}"),
+        path: format!("/mnt/n{i}"),
+        mount_point: Some(format!("/mnt/n{i}")),
+        state: "ok",
+        fs_type: Some("nfs4".into()),
+        source: Some(format!("10.0.{i}.2:/")),
+        device: Some(format!("0:4{i}")),
+        page_cache: false,
+        read_ahead_kib: Some(8192),
+        nfs: Some(Nfs {
+            server: format!("10.0.{i}.2"),
+            addr: Some(format!("10.0.{i}.2")),
+            port: 2049,
+            version: Some("4.2".into()),
+            proto: Some("tcp".into()),
+            rsize: Some(1 << 20),
+            wsize: Some(1 << 20),
+            rsize_of_server: Some(1 << 20),
+            recovery: "hard",
+            attribute_times_s: [3, 60, 30, 60],
+            nconnect: 1,
+            max_connect: 1,
+            options: vec!["ro".into(), "vers=4.2".into(), "rsize=1048576".into(), "hard".into()],
+            age_s: Some(1000),
+            calls: 10_000,
+            backlog: Some(0.0),
+            ..Nfs::default()
+        }),
+        route: Some(Route {
+            to: format!("10.0.{i}.2"),
+            from: "10.0.0.1".into(),
+            interface: Some("eth0".into()),
+            mtu: Some(1500),
+            small_echo: Some(true),
+            large_echo: Some(true),
+            echo_ms: Some(0.2),
+        }),
+        connections: Some(vec![Connection {
+            port: 800 + i as u16,
+            server: format!("10.0.{i}.2"),
+            segments_in: 100_000,
+            segments_out: 50_000,
+            min_rtt_ms: Some(0.2),
+            mss: Some(1448),
+            advertised_mss: Some(1448),
+            received_mss: Some(1448),
+            ..Connection::default()
+        }]),
+        clock_ahead_s: Some(0.002),
+    };
+    let rate = 100.0 * f64::from(1 << 20);
+    let sample = |rate: f64| Sample {
+        bytes: 3 * rate as u64,
+        seconds: 3.0,
+        rate: Some(rate),
+        latency_ms: Some(0.5),
+        direct: true,
+        ..Sample::default()
+    };
+    Facts {
+        volume: None,
+        settings: Settings {
+            segment_size: 1 << 20,
+            deadline_s: 30.0,
+            lag_s: 65.0,
+            attribute_ttl_s: 1.0,
+            max_background: 256,
+            ..Settings::default()
+        },
+        machine: Machine {
+            kernel: Some("6.18.44-x".into()),
+            root: true,
+            fuse_device: true,
+            fusermount3: true,
+            fuse_max_pages: Some(256),
+            open_files: Some(524_288),
+            tcp_receive_buffer: Some(6_291_456),
+            page: 4096,
+            ss: true,
+            ..Machine::default()
+        },
+        interfaces: vec![Interface {
+            name: "eth0".into(),
+            speed_mbit: Some(10_000),
+            mtu: Some(1500),
+            is_virtual: false,
+        }],
+        replicas: (1..=3).map(replica).collect(),
+        measured: Some(Measured {
+            file: "data".into(),
+            size: 1 << 30,
+            seconds: 3.0,
+            alone: vec![sample(rate); 3],
+            together: sample(2.9 * rate),
+            idle: Some(0.7),
+            failed: None,
+        }),
+        ..Facts::default()
+    }
+}
+
+fn nfs(facts: &mut Facts, i: usize) -> &mut Nfs {
+    facts.replicas[i].nfs.as_mut().expect("NFS")
+}
+
+fn route(facts: &mut Facts, i: usize) -> &mut Route {
+    facts.replicas[i].route.as_mut().expect("a route")
+}
+
+fn connection(facts: &mut Facts, i: usize) -> &mut Connection {
+    &mut facts.replicas[i].connections.as_mut().expect("connections")[0]
+}
+
+fn measured(facts: &mut Facts) -> &mut Measured {
+    facts.measured.as_mut().expect("measured")
+}
+
+/// A volume that is written through its second replica.
+fn written(facts: &mut Facts) {
+    facts.volume = Some("v".into());
+    facts.settings.writes = true;
+    facts.settings.write_replica = 1;
+}
+
+type Plant = (&'static str, Light, fn(&mut Facts));
+
+const W: Light = Light::Warn;
+const B: Light = Light::Bad;
+
+const PLANTS: &[Plant] = &[
+    ("replica.answers", B, |f| f.replicas[1].state = "silent"),
+    ("replica.answers", B, |f| f.replicas[1].state = "absent"),
+    ("replica.answers", B, |f| f.replicas[1].state = "failed"),
+    ("replica.volume", B, |f| {
+        f.volume = Some("v".into());
+        f.refused.push((vec![0, 1], "not the same file system".into()));
+    }),
+    ("replica.device", B, |f| {
+        f.replicas[1].nfs = None;
+        f.replicas[2].nfs = None;
+        f.one_file_system.push(vec![1, 2]);
+    }),
+    ("nfs.connection", B, |f| {
+        f.one_connection.push(vec![0, 1]);
+        nfs(f, 1).addr = Some("10.0.1.2".into());
+    }),
+    ("nfs.connection", B, |f| {
+        f.one_connection.push(vec![0, 1]);
+        nfs(f, 1).server = "10.0.1.2".into();
+    }),
+    ("nfs.rsize", B, |f| nfs(f, 1).rsize = Some(4096)),
+    ("nfs.rsize", B, |f| nfs(f, 1).rsize = Some(32 << 10)),
+    ("nfs.rsize", W, |f| nfs(f, 1).rsize = Some(128 << 10)),
+    ("nfs.wsize", B, |f| {
+        written(f);
+        nfs(f, 1).wsize = Some(8192);
+    }),
+    ("nfs.protocol", B, |f| nfs(f, 1).proto = Some("udp6".into())),
+    ("nfs.protocol", B, |f| nfs(f, 1).version = Some("2".into())),
+    ("nfs.nconnect", W, |f| {
+        f.interfaces[0].speed_mbit = Some(100_000);
+        f.machine.tcp_receive_buffer = Some(64 << 20);
+    }),
+    ("nfs.soft", W, |f| {
+        nfs(f, 1).recovery = "soft";
+        nfs(f, 1).fails_after_s = Some(180.0);
+    }),
+    ("nfs.soft", B, |f| {
+        nfs(f, 1).recovery = "softerr";
+        nfs(f, 1).fails_after_s = Some(15.0);
+    }),
+    ("nfs.soft", B, |f| {
+        written(f);
+        nfs(f, 1).recovery = "soft";
+    }),
+    ("nfs.sync", W, |f| {
+        written(f);
+        nfs(f, 1).sync = true;
+    }),
+    ("nfs.attributes", W, |f| nfs(f, 1).noac = true),
+    ("nfs.attributes", W, |f| nfs(f, 1).attribute_times_s = [0; 4]),
+    ("nfs.attributes", B, |f| {
+        written(f);
+        nfs(f, 0).attribute_times_s = [3, 600, 30, 600];
+    }),
+    ("nfs.attributes", W, |f| {
+        f.settings.attribute_ttl_s = 10.0;
+        nfs(f, 1).attribute_times_s = [1, 5, 1, 5];
+    }),
+    ("nfs.nosharecache", W, |f| {
+        for i in 0..2 {
+            f.replicas[i].source = Some("a:/".into());
+            f.replicas[i].page_cache = true;
+        }
+        nfs(f, 1).nosharecache = true;
+    }),
+    ("rpc.retransmits", W, |f| nfs(f, 1).retransmits = 100),
+    ("rpc.retransmits", B, |f| nfs(f, 1).retransmits = 600),
+    ("rpc.timeouts", W, |f| nfs(f, 1).timeouts = 1),
+    ("rpc.backlog", W, |f| nfs(f, 1).backlog = Some(3.0)),
+    ("tcp.loss", B, |f| connection(f, 1).out_of_order = 2000),
+    ("tcp.loss", W, |f| connection(f, 1).out_of_order = 200),
+    ("tcp.loss", B, |f| connection(f, 1).retransmits = 1000),
+    ("tcp.window", B, |f| connection(f, 1).min_rtt_ms = Some(30.0)),
+    ("net.mtu", B, |f| {
+        f.interfaces[0].mtu = Some(9000);
+        (0..3).for_each(|i| {
+            route(f, i).mtu = Some(9000);
+            connection(f, i).mss = Some(8948);
+        });
+        route(f, 1).large_echo = Some(false);
+    }),
+    ("net.mtu", W, |f| {
+        // TCP agreed on smaller segments at the start.
+        f.interfaces[0].mtu = Some(9000);
+        (0..3).for_each(|i| route(f, i).mtu = Some(9000));
+        route(f, 1).large_echo = Some(false);
+    }),
+    ("net.mtu", W, |f| route(f, 1).mtu = Some(1400)),
+    ("net.link", W, |f| f.interfaces[0].speed_mbit = Some(1000)),
+    ("net.link", B, |f| f.interfaces[0].speed_mbit = Some(100)),
+    ("cache.readahead", W, |f| f.replicas[1].read_ahead_kib = Some(128)),
+    ("cache.readahead", W, |f| {
+        f.volume = Some("v".into());
+        f.settings.passthrough = true;
+        f.replicas[1].read_ahead_kib = Some(128);
+    }),
+    ("clock.skew", W, |f| f.replicas[1].clock_ahead_s = Some(-3.0)),
+    ("fuse.access", B, |f| f.machine.fuse_device = false),
+    ("fuse.access", B, |f| {
+        f.machine.root = false;
+        f.machine.fusermount3 = false;
+    }),
+    ("fuse.access", B, |f| {
+        f.machine.root = false;
+        f.settings.allow_other = true;
+    }),
+    ("fuse.requests", W, |f| f.machine.fuse_max_pages = Some(32)),
+    ("fuse.requests", W, |f| f.settings.max_background = 12),
+    ("fuse.requests", W, |f| {
+        f.machine.root = false;
+        f.machine.fuse_max_user_background = Some(12);
+    }),
+    ("machine.descriptors", W, |f| f.machine.open_files = Some(1024)),
+    ("machine.kernel", B, |f| f.machine.kernel = Some("5.4.0-200-generic".into())),
+    ("machine.kernel", W, |f| {
+        f.settings.passthrough = true;
+        f.machine.kernel = Some("6.8".into());
+    }),
+    ("measure.replica", B, |f| measured(f).alone[1].rate = Some(20e6)),
+    ("measure.replica", W, |f| measured(f).alone[1].rate = Some(45e6)),
+    ("measure.replica", B, |f| {
+        measured(f).alone[1] = Sample { silent: true, ..Sample::default() };
+    }),
+    ("measure.replica", B, |f| {
+        measured(f).alone[1] = Sample { error: Some("EIO".into()), ..Sample::default() };
+    }),
+    ("measure.latency", W, |f| measured(f).alone[1].latency_ms = Some(20.0)),
+    ("measure.together", B, |f| measured(f).together.rate = Some(105e6)),
+    ("measure.together", W, |f| measured(f).together.rate = Some(190e6)),
+];
+
+#[test]
+fn nothing_is_found_where_nothing_is_wrong() {
+    let (rows, findings) = judge(&healthy());
+    assert_eq!(findings, []);
+    assert!(rows.iter().all(|row| row.state == Light::Ok), "{rows:#?}");
+    assert_eq!(gain(&healthy()).map(|gain| (gain * 10.0).round()), Some(29.0));
+}
+
+#[test]
+fn what_is_planted_is_found_and_nothing_else() {
+    for (i, (id, light, plant)) in PLANTS.iter().enumerate() {
+        let mut facts = healthy();
+        plant(&mut facts);
+        let (rows, findings) = judge(&facts);
+        assert!(!findings.is_empty(), "plant {i}, {id}: nothing found");
+        for finding in &findings {
+            assert_eq!((finding.id, finding.severity), (*id, *light), "plant {i}: {findings:#?}");
+            assert!(!finding.text.is_empty() && !finding.remedy.is_empty(), "{finding:#?}");
+            assert!((0.0..=1.0).contains(&finding.cost), "{finding:#?}");
+        }
+        let row = rows.iter().find(|row| row.id == *id).expect("its row");
+        assert_eq!(row.state, *light, "plant {i}");
+    }
+    let planted = |check: &&Check| PLANTS.iter().any(|(id, ..)| *id == check.id);
+    assert_eq!(CHECKS.iter().filter(planted).count(), CHECKS.len(), "a check without a plant");
+}
+
+#[test]
+fn what_is_within_the_thresholds_is_not_found() {
+    let harmless: &[fn(&mut Facts)] = &[
+        // A server that takes no more; four calls a segment.
+        |f| nfs(f, 1).rsize = Some(256 << 10),
+        |f| nfs(f, 1).wsize = Some(4096),
+        |f| {
+            written(f);
+            nfs(f, 0).sync = true;
+            nfs(f, 0).wsize = Some(4096);
+        },
+        |f| nfs(f, 1).nosharecache = true,
+        |f| nfs(f, 1).retransmits = 5,
+        |f| {
+            nfs(f, 1).calls = 50;
+            nfs(f, 1).retransmits = 3;
+        },
+        |f| nfs(f, 1).backlog = Some(0.5),
+        |f| connection(f, 1).out_of_order = 50,
+        |f| {
+            connection(f, 1).segments_in = 100;
+            connection(f, 1).out_of_order = 50;
+        },
+        |f| connection(f, 1).min_rtt_ms = Some(2.0),
+        // Nobody answers echoes: nothing is known of large ones either.
+        |f| {
+            route(f, 1).small_echo = Some(false);
+            route(f, 1).large_echo = None;
+        },
+        // A firewall drops large echoes, and segments as large come.
+        |f| route(f, 1).large_echo = Some(false),
+        // veth's 10 Gbit/s, a bridge's 10 Mbit/s are words.
+        |f| {
+            f.interfaces[0].speed_mbit = Some(10);
+            f.interfaces[0].is_virtual = true;
+            f.interfaces.push(Interface { speed_mbit: Some(10_000), ..Interface::default() });
+        },
+        |f| {
+            f.volume = Some("v".into());
+            f.replicas[1].read_ahead_kib = Some(128);
+        },
+        |f| {
+            f.one_connection.push(vec![0, 1]);
+            nfs(f, 0).max_connect = 2;
+        },
+        |f| f.replicas[1].clock_ahead_s = Some(0.5),
+        |f| f.machine.root = false,
+        |f| f.machine.fuse_max_pages = None,
+        |f| measured(f).alone[1].rate = Some(70e6),
+        |f| measured(f).together.rate = Some(250e6),
+        |f| measured(f).alone[1].latency_ms = Some(4.0),
+    ];
+    for (i, change) in harmless.iter().enumerate() {
+        let mut facts = healthy();
+        change(&mut facts);
+        let (_, findings) = judge(&facts);
+        assert_eq!(findings, [], "change {i}");
+    }
+}
+
+#[test]
+fn what_costs_most_comes_first() {
+    let mut facts = healthy();
+    nfs(&mut facts, 0).recovery = "soft";
+    nfs(&mut facts, 1).rsize = Some(4096);
+    measured(&mut facts).together.rate = Some(100e6);
+    let (_, findings) = judge(&facts);
+    let ids: Vec<_> = findings.iter().map(|finding| finding.id).collect();
+    assert_eq!(ids, ["measure.together", "nfs.rsize", "nfs.soft"]);
+    assert!(findings[0].text.contains("reading through all gains nothing"), "{findings:#?}");
+    assert!(findings[0].text.contains("replication 1"), "{findings:#?}");
+}
+
+#[test]
+fn remedies_are_commands() {
+    let mut facts = healthy();
+    nfs(&mut facts, 1).rsize = Some(4096);
+    nfs(&mut facts, 1).options = vec!["ro".into(), "vers=4.2".into(), "rsize=4096".into()];
+    facts.replicas[1].mount_point = Some("/mnt/my data".into());
+    let (_, findings) = judge(&facts);
+    assert_eq!(
+        findings[0].remedy,
+        "umount '/mnt/my data' && mount -t nfs -o ro,vers=4.2,rsize=1048576 10.0.2.2:/ '/mnt/my \
+         data'; grep '/mnt/my data' /proc/mounts"
+    );
+    assert_eq!(quoted("it's"), "'it'\\''s'");
+}
+
+#[test]
+fn what_could_not_be_seen_is_unknown() {
+    let mut facts = healthy();
+    facts.machine.ss = false;
+    facts.interfaces[0].speed_mbit = None;
+    for replica in &mut facts.replicas {
+        replica.route = None;
+        replica.read_ahead_kib = None;
+        replica.clock_ahead_s = None;
+        replica.nfs.as_mut().expect("NFS").age_s = None;
+    }
+    measured(&mut facts).failed = Some("no file".into());
+    let (rows, findings) = judge(&facts);
+    assert_eq!(findings, []);
+    let unknown: Vec<_> =
+        rows.iter().filter(|row| row.state == Light::Unknown).map(|row| row.id).collect();
+    assert_eq!(
+        unknown,
+        [
+            "rpc.retransmits",
+            "rpc.timeouts",
+            "rpc.backlog",
+            "tcp.loss",
+            "tcp.window",
+            "net.mtu",
+            "net.link",
+            "cache.readahead",
+            "clock.skew",
+            "measure.replica",
+            "measure.latency",
+            "measure.together"
+        ]
+    );
+    assert!(rows.iter().all(|row| row.state != Light::Unknown || row.note.is_some()));
+}
+
+#[test]
+fn without_nfs_nothing_is_said_of_it() {
+    let mut facts = healthy();
+    facts.interfaces.clear();
+    for replica in &mut facts.replicas {
+        let (name, state) = (replica.name.clone(), replica.state);
+        *replica = Replica { name, state, ..Replica::default() };
+    }
+    let (rows, findings) = judge(&facts);
+    assert_eq!(findings, []);
+    let foreign = |row: &&Row| ["nfs", "rpc", "tcp", "net"].iter().any(|p| row.id.starts_with(p));
+    assert_eq!(rows.iter().find(foreign), None);
+    assert!(rows.iter().any(|row| row.id == "measure.together"));
+}

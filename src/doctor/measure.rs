@@ -1,0 +1,450 @@
+//! What the replicas deliver: each alone, then all at once, past the page cache.
+//!
+//! In go the replicas' roots; out comes a [`Measured`]. One file that all of them
+//! have is read in segments, some at a time. Each replica alone reads a part of
+//! the file of its own, all together read the second half, taking the next segment
+//! whenever they are free, as fanfs would: no part is read twice, so that a cache
+//! that the replicas share (a server's) does not answer for a disk.
+//!
+//! *Invariant:* a step ends at its time. Threads that hang in a replica are left
+//! behind; what they would have brought does not count.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, OFlags, fadvise};
+
+use super::facts::{Measured, Sample};
+use super::machine::Tree;
+
+/// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
+/// segments; a mean over them is good to a few per cent.
+pub const DEFAULT_SECONDS: f64 = 3.0;
+
+/// One read, bytes: fanfs's default segment.
+const SEGMENT: u64 = 1 << 20;
+
+/// Reads at a time on each replica: what fanfs's scheduler keeps in flight at least.
+const IN_FLIGHT: usize = 4;
+
+/// A step that took less says nothing about a rate: a file that is too small. Few
+/// bytes in a longer time do, of a slow replica.
+const TOO_SHORT: Duration = Duration::from_millis(100);
+
+/// Small reads whose median is a replica's latency, and the time for all of them.
+const SMALL_READS: u64 = 16;
+const SMALL_READS_LIMIT: Duration = Duration::from_secs(2);
+
+/// Entries, and time, for finding a file.
+const WALK_ENTRIES: usize = 20_000;
+const WALK_LIMIT: Duration = Duration::from_secs(3);
+
+/// A buffer for O_DIRECT begins at a multiple of this; see PERFORMANCE-io.md.
+const ALIGN: usize = 4096;
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Measure {
+    /// The file, relative to the replicas' roots; `None`: the largest that is found.
+    pub file: Option<PathBuf>,
+    /// How long each step takes.
+    pub step: Duration,
+}
+
+/// Measures the replicas that are `Some`; `say` is told what is under way.
+pub(super) fn measure(
+    roots: &[Option<PathBuf>],
+    options: &Measure,
+    tree: &Tree,
+    say: &dyn Fn(&str),
+) -> Measured {
+    let seconds = options.step.as_secs_f64();
+    let failed = |why: String| Measured { failed: Some(why), seconds, ..Measured::default() };
+    let Some(first) = roots.iter().flatten().next() else {
+        return failed("no replica answers".to_owned());
+    };
+    say("looking for a file");
+    let found = match &options.file {
+        Some(file) => size_of(first, file).map(|size| (file.clone(), size)),
+        None => largest(first),
+    };
+    let Some((file, size)) = found else {
+        let what = options.file.as_ref().map_or_else(
+            || format!("no file found in {}", first.display()),
+            |file| format!("{} is no file in {}", file.display(), first.display()),
+        );
+        return failed(format!("{what}; name one with --file"));
+    };
+    let places: Vec<Option<PathBuf>> =
+        roots.iter().map(|root| root.as_ref().map(|root| root.join(&file))).collect();
+    let plan = Plan::of(size / SEGMENT, places.len());
+    let mut alone = Vec::new();
+    for (i, place) in places.iter().enumerate() {
+        let Some(place) = place else {
+            alone.push(Sample::default());
+            continue;
+        };
+        say(&format!("reading {} alone", place.display()));
+        let latency = latency(place, plan.alone(i));
+        let mut step = Step::run(&[place], plan.alone(i), options.step);
+        alone.push(Sample { latency_ms: latency, ..step.remove(0) });
+    }
+    say("reading all at once");
+    let healthy: Vec<&PathBuf> = places
+        .iter()
+        .zip(&alone)
+        .filter(|(_, sample)| !sample.silent && sample.error.is_none())
+        .filter_map(|(place, _)| place.as_ref())
+        .collect();
+    let before = tree.processor_time();
+    let each = Step::run(&healthy, plan.together(), options.step);
+    let idle = before.zip(tree.processor_time()).and_then(|((all0, idle0), (all1, idle1))| {
+        let all = all1.checked_sub(all0).filter(|all| *all > 0)?;
+        Some(idle1.saturating_sub(idle0) as f64 / all as f64)
+    });
+    let file = file.to_string_lossy().into_owned();
+    Measured { file, size, seconds, alone, together: sum(&each), idle, failed: None }
+}
+
+/// What replicas that read at the same time delivered.
+fn sum(each: &[Sample]) -> Sample {
+    let bytes = each.iter().map(|sample| sample.bytes).sum();
+    let seconds = each.iter().map(|sample| sample.seconds).fold(0.0, f64::max);
+    Sample {
+        bytes,
+        seconds,
+        // Of each until its last segment: what was in flight when the time was over
+        // counts for none, neither alone nor here.
+        rate: each.iter().filter_map(|sample| sample.rate).reduce(|a, b| a + b),
+        direct: each.iter().all(|sample| sample.direct),
+        error: each.iter().find_map(|sample| sample.error.clone()),
+        ..Sample::default()
+    }
+}
+
+fn rate(bytes: u64, seconds: f64) -> Option<f64> {
+    (bytes > 0 && seconds >= TOO_SHORT.as_secs_f64()).then(|| bytes as f64 / seconds)
+}
+
+/// Segments of the file that each step reads: one after the other, none twice.
+#[derive(Clone, Copy)]
+struct Plan {
+    segments: u64,
+    replicas: u64,
+}
+
+impl Plan {
+    fn of(segments: u64, replicas: usize) -> Self {
+        Self { segments, replicas: replicas as u64 }
+    }
+
+    fn alone(self, replica: usize) -> std::ops::Range<u64> {
+        let each = self.segments / 2 / self.replicas;
+        let start = replica as u64 * each;
+        start..start + each
+    }
+
+    fn together(self) -> std::ops::Range<u64> {
+        self.segments / 2..self.segments
+    }
+}
+
+/// What the threads of a step share.
+struct Step {
+    next: AtomicU64,
+    end: u64,
+    stop: AtomicBool,
+    started: Instant,
+}
+
+/// One replica's part in a step.
+#[derive(Default)]
+struct Part {
+    bytes: AtomicU64,
+    /// Nanoseconds from the start to the last segment.
+    last: AtomicU64,
+    working: AtomicUsize,
+    past_cache: AtomicBool,
+    error: Mutex<Option<String>>,
+}
+
+impl Step {
+    /// Reads segments of the files at `places`, until they or the time are over.
+    fn run(places: &[&PathBuf], segments: std::ops::Range<u64>, time: Duration) -> Vec<Sample> {
+        let step = Arc::new(Step {
+            next: AtomicU64::new(segments.start),
+            end: segments.end,
+            stop: AtomicBool::new(false),
+            started: Instant::now(),
+        });
+        let parts: Vec<Arc<Part>> = places.iter().map(|_| Arc::default()).collect();
+        for (place, part) in places.iter().zip(&parts) {
+            for _ in 0..IN_FLIGHT {
+                let (step, part, place) = (Arc::clone(&step), Arc::clone(part), (*place).clone());
+                part.working.fetch_add(1, Relaxed);
+                let counted = Arc::clone(&part);
+                let work = move || {
+                    if let Err(error) = step.work(&place, &part) {
+                        part.error.lock().expect("no panic").get_or_insert(error.to_string());
+                    }
+                    part.working.fetch_sub(1, Relaxed);
+                };
+                if std::thread::Builder::new().name("measure".into()).spawn(work).is_err() {
+                    counted.working.fetch_sub(1, Relaxed);
+                }
+            }
+        }
+        let busy = || parts.iter().any(|part| part.working.load(Relaxed) > 0);
+        while step.started.elapsed() < time && busy() && !step.is_over(places.len()) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        step.stop.store(true, Relaxed);
+        let samples = parts.iter().map(|part| part.sample()).collect();
+        // What is still under way would be in the next step's way.
+        let until = Instant::now() + time.min(Duration::from_secs(2));
+        while busy() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        samples
+    }
+
+    /// Whether all segments are given out: of several replicas the slowest would
+    /// be waited for alone.
+    fn is_over(&self, replicas: usize) -> bool {
+        replicas > 1 && self.next.load(Relaxed) >= self.end
+    }
+
+    fn work(&self, place: &Path, part: &Part) -> io::Result<()> {
+        let mut file = SegmentFile::open(place)?;
+        while !self.stop.load(Relaxed) {
+            let segment = self.next.fetch_add(1, Relaxed);
+            if segment >= self.end {
+                break;
+            }
+            let n = file.read(segment * SEGMENT)?;
+            part.past_cache.store(file.direct, Relaxed);
+            if !self.stop.load(Relaxed) {
+                part.bytes.fetch_add(n as u64, Relaxed);
+                part.last.fetch_max(self.started.elapsed().as_nanos() as u64, Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn sample(&self) -> Sample {
+        let bytes = self.bytes.load(Relaxed);
+        let seconds = Duration::from_nanos(self.last.load(Relaxed)).as_secs_f64();
+        let error = self.error.lock().expect("no panic").clone();
+        Sample {
+            bytes,
+            seconds,
+            rate: rate(bytes, seconds),
+            latency_ms: None,
+            direct: self.past_cache.load(Relaxed),
+            silent: bytes == 0 && error.is_none() && self.working.load(Relaxed) > 0,
+            error,
+        }
+    }
+}
+
+/// A file that is read past the page cache, where its file system can do that.
+struct SegmentFile {
+    file: File,
+    direct: bool,
+    place: PathBuf,
+    buffer: Vec<u8>,
+}
+
+impl SegmentFile {
+    fn open(place: &Path) -> io::Result<Self> {
+        let buffer = vec![0; SEGMENT as usize + ALIGN];
+        let place = place.to_owned();
+        match open(&place, OFlags::DIRECT) {
+            Ok(file) => Ok(Self { file, direct: true, place, buffer }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Ok(Self { file: open(&place, OFlags::empty())?, direct: false, place, buffer })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read(&mut self, at: u64) -> io::Result<usize> {
+        let shift = self.buffer.as_ptr().align_offset(ALIGN);
+        let range = shift..shift + SEGMENT as usize;
+        if self.direct {
+            match self.file.read_at(&mut self.buffer[range.clone()], at) {
+                // Some say so only now.
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    self.file = open(&self.place, OFlags::empty())?;
+                    self.direct = false;
+                }
+                read => return read,
+            }
+        }
+        let length = std::num::NonZeroU64::new(SEGMENT);
+        let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        let read = self.file.read_at(&mut self.buffer[range], at);
+        let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        read
+    }
+}
+
+fn open(place: &Path, more: OFlags) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
+    Ok(File::from(rustix::fs::open(place, flags, rustix::fs::Mode::empty())?))
+}
+
+/// Runs `work` in a thread that is left behind when it takes longer than `limit`.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    let spawned = std::thread::Builder::new().name("doctor".into()).spawn(move || {
+        let _ = sender.send(work());
+    });
+    spawned.ok().and_then(|_| receiver.recv_timeout(limit).ok())
+}
+
+/// The median of small reads spread over the segments, ms.
+fn latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
+    let place = place.to_owned();
+    let times = within(SMALL_READS_LIMIT, move || {
+        let mut times = Vec::new();
+        let Ok(mut file) = SegmentFile::open(&place) else { return times };
+        let count = segments.end - segments.start;
+        let until = Instant::now() + SMALL_READS_LIMIT * 9 / 10;
+        for i in 0..SMALL_READS.min(count) {
+            let at = (segments.start + i * count / SMALL_READS.min(count)) * SEGMENT;
+            let started = Instant::now();
+            if Instant::now() > until || file.read_small(at).is_err() {
+                break;
+            }
+            times.push(started.elapsed());
+        }
+        times
+    });
+    let mut times = times?;
+    times.sort_unstable();
+    times.get(times.len() / 2).map(|time| time.as_secs_f64() * 1e3)
+}
+
+impl SegmentFile {
+    fn read_small(&mut self, at: u64) -> io::Result<usize> {
+        let shift = self.buffer.as_ptr().align_offset(ALIGN);
+        if !self.direct {
+            let length = std::num::NonZeroU64::new(SEGMENT);
+            let _ = fadvise(&self.file, at, length, Advice::DontNeed);
+        }
+        self.file.read_at(&mut self.buffer[shift..shift + ALIGN], at)
+    }
+}
+
+fn size_of(root: &Path, file: &Path) -> Option<u64> {
+    let path = root.join(file);
+    let stat = within(WALK_LIMIT, move || std::fs::metadata(path))?.ok()?;
+    stat.is_file().then_some(stat.len())
+}
+
+/// The largest regular file below a root, relative to it, as far as a bounded
+/// walk gets.
+fn largest(root: &Path) -> Option<(PathBuf, u64)> {
+    let best = Arc::new(Mutex::new(None));
+    let (found, root) = (Arc::clone(&best), root.to_owned());
+    // What was found until a directory hangs counts.
+    let _ = within(WALK_LIMIT, move || walk(&root, &found));
+    let best = best.lock().expect("no panic");
+    best.clone()
+}
+
+fn walk(root: &Path, best: &Mutex<Option<(PathBuf, u64)>>) {
+    let until = Instant::now() + WALK_LIMIT;
+    let mut waiting = std::collections::VecDeque::from([root.to_owned()]);
+    let mut seen = 0;
+    while let Some(dir) = waiting.pop_front() {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            seen += 1;
+            if seen > WALK_ENTRIES || Instant::now() > until {
+                return;
+            }
+            // Of symbolic links nothing is followed.
+            let Ok(stat) = entry.metadata() else { continue };
+            if stat.is_dir() {
+                waiting.push_back(entry.path());
+            } else if stat.is_file()
+                && let Ok(path) = entry.path().strip_prefix(root)
+            {
+                let mut best = best.lock().expect("no panic");
+                if best.as_ref().is_none_or(|(_, size)| stat.len() > *size) {
+                    *best = Some((path.to_owned(), stat.len()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_segment_is_read_twice() {
+        for (segments, replicas) in [(0, 1), (5, 3), (600, 3), (601, 64)] {
+            let plan = Plan::of(segments, replicas);
+            let mut seen = std::collections::BTreeSet::new();
+            let steps = (0..replicas).map(|i| plan.alone(i)).chain([plan.together()]);
+            for segment in steps.flatten() {
+                assert!(segment < segments && seen.insert(segment), "{segment} of {segments}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_found_and_read() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("d")).expect("a directory");
+        std::fs::write(dir.path().join("small"), "x").expect("written");
+        std::fs::write(dir.path().join("d/large"), vec![7; 40 << 20]).expect("written");
+        std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).expect("a link");
+        let roots = [Some(dir.path().to_owned()), None, Some(dir.path().to_owned())];
+        let options = Measure { file: None, step: Duration::from_secs(5) };
+        let measured = measure(&roots, &options, &Tree::at(Path::new("/")), &|_| {});
+        assert_eq!((measured.file.as_str(), measured.size), ("d/large", 40 << 20));
+        assert_eq!(measured.failed, None);
+        // A third of half of it each, and of the other half what was counted in time.
+        let bytes: Vec<u64> = measured.alone.iter().map(|sample| sample.bytes >> 20).collect();
+        assert_eq!(bytes, [6, 0, 6]);
+        assert!(measured.alone[0].latency_ms.is_some());
+        assert!(measured.together.bytes > 0 && measured.together.bytes <= 20 << 20);
+        assert_eq!(measured.together.error, None);
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let roots = [Some(dir.path().to_owned())];
+        let step = Duration::from_millis(50);
+        let tree = Tree::at(Path::new("/"));
+        let why = |file| measure(&roots, &Measure { file, step }, &tree, &|_| {}).failed;
+        assert!(why(None).expect("nothing there").contains("no file found"));
+        assert!(why(Some("gone".into())).expect("nothing there").contains("gone is no file"));
+        let none = measure(&[None], &Measure { file: None, step }, &tree, &|_| {});
+        assert_eq!(none.failed.as_deref(), Some("no replica answers"));
+    }
+
+    #[test]
+    fn who_hangs_is_left_behind() {
+        let started = Instant::now();
+        let (keep, never) = mpsc::channel::<()>();
+        assert_eq!(within(Duration::from_millis(50), move || never.recv().is_ok()), None);
+        assert!(started.elapsed() < Duration::from_secs(5));
+        drop(keep);
+    }
+}

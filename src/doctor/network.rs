@@ -1,0 +1,252 @@
+//! The way to a server: which interface, what MTU, do packets of that size get
+//! there, and what time is it there.
+//!
+//! The route is the kernel's own answer: a UDP socket that is connected sends
+//! nothing and knows its address and the path's MTU. Whether a packet of the
+//! interface's MTU gets through is tried by ICMP echoes that may not be divided:
+//! a switch in between that takes less drops them without a word, where Path MTU
+//! Discovery is filtered. A small echo is the control: where that is not answered
+//! either nothing is known. Clocks are compared by ICMP's timestamps (RFC 792).
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto,
+    socket_with, sockopt,
+};
+
+use super::clock;
+use super::facts::Route;
+
+/// How long an echo is waited for; a path across continents takes 0.3 s.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Tries for each size, as a lost packet is no small MTU.
+const TRIES: u16 = 2;
+
+/// What IPv4's and ICMP's headers take of a packet, bytes.
+const HEADERS: u64 = 28;
+
+/// The way to `to`, without asking anybody; `None` where there is none.
+pub(super) fn route(to: SocketAddr) -> Option<Route> {
+    let any: SocketAddr =
+        if to.is_ipv4() { "0.0.0.0:0".parse().ok()? } else { "[::]:0".parse().ok()? };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    let from = socket.local_addr().ok()?.ip();
+    let mtu = if to.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) };
+    Some(Route {
+        to: to.ip().to_string(),
+        from: from.to_string(),
+        interface: interface_of(from),
+        mtu: mtu.ok().map(u64::from),
+        ..Route::default()
+    })
+}
+
+/// The interface that has an address.
+fn interface_of(address: IpAddr) -> Option<String> {
+    let mut all = nix::ifaddrs::getifaddrs().ok()?;
+    let has = |one: &nix::ifaddrs::InterfaceAddress| {
+        let storage = one.address.as_ref()?;
+        let four = storage.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        four.or_else(|| storage.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
+    };
+    all.find(|one| has(one) == Some(address)).map(|one| one.interface_name)
+}
+
+/// What echoes told.
+#[derive(Default)]
+pub(super) struct Echoes {
+    pub(super) small: Option<bool>,
+    pub(super) large: Option<bool>,
+    pub(super) time: Option<Duration>,
+    pub(super) clock_ahead: Option<f64>,
+}
+
+/// Sends echoes, small ones and such of `mtu` bytes, and asks for the time.
+/// Nothing is known where this process may not send them, and of IPv6.
+pub(super) fn echoes(to: IpAddr, mtu: Option<u64>) -> Echoes {
+    let IpAddr::V4(to) = to else { return Echoes::default() };
+    let Ok(icmp) = Icmp::open(to) else { return Echoes::default() };
+    let mut echoes = Echoes::default();
+    let small = icmp.echo(56);
+    echoes.small = Some(small.is_some());
+    echoes.time = small;
+    if small.is_some() {
+        // The loopback's 65536 is more than a packet can have.
+        let body = mtu.map(|mtu| mtu.min(65_535).saturating_sub(HEADERS) as usize);
+        echoes.large = body.map(|body| icmp.echo(body).is_some());
+        echoes.clock_ahead = icmp.timestamp();
+    }
+    echoes
+}
+
+const ECHO_REPLY: u8 = 0;
+const ECHO: u8 = 8;
+const TIMESTAMP: u8 = 13;
+const TIMESTAMP_REPLY: u8 = 14;
+
+/// A raw socket for ICMP; needs CAP_NET_RAW.
+struct Icmp {
+    socket: OwnedFd,
+    to: SocketAddrV4,
+    id: u16,
+}
+
+impl Icmp {
+    fn open(to: Ipv4Addr) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
+        // Do not divide, and do not go by what is believed of the path.
+        sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE / 5))?;
+        // One number for each asker: replicas are asked at the same time.
+        let id = (std::process::id() as u16).rotate_left(3)
+            ^ u16::from(to.octets()[2]) << 8
+            ^ u16::from(to.octets()[3]);
+        Ok(Self { socket, to: SocketAddrV4::new(to, 0), id })
+    }
+
+    /// The time until an echo with so many bytes was back.
+    fn echo(&self, body: usize) -> Option<Duration> {
+        (0..TRIES).find_map(|seq| {
+            let sent = Instant::now();
+            self.ask(ECHO, seq, &vec![0x5a; body], ECHO_REPLY).map(|_| sent.elapsed())
+        })
+    }
+
+    /// How far the other's clock is ahead, seconds.
+    fn timestamp(&self) -> Option<f64> {
+        let sent = milliseconds();
+        let mut body = [0_u8; 12];
+        body[..4].copy_from_slice(&sent.to_be_bytes());
+        let reply = self.ask(TIMESTAMP, 0, &body, TIMESTAMP_REPLY)?;
+        clock_ahead(sent, reply.get(8..20)?, milliseconds())
+    }
+
+    /// Sends a message and returns the one that answers it.
+    fn ask(&self, kind: u8, seq: u16, body: &[u8], wanted: u8) -> Option<Vec<u8>> {
+        let message = message(kind, self.id, seq, body);
+        sendto(&self.socket, &message, SendFlags::empty(), &self.to).ok()?;
+        let until = Instant::now() + PATIENCE;
+        let mut buffer = vec![0_u8; 65_536];
+        while Instant::now() < until {
+            // Every ICMP message to this machine comes here.
+            let Ok((n, _)) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()) else {
+                continue;
+            };
+            let reply = icmp_of(&buffer[..n]);
+            if let Some(reply) = reply.filter(|reply| answers(reply, wanted, self.id, seq)) {
+                return Some(reply.to_vec());
+            }
+        }
+        None
+    }
+}
+
+/// An ICMP message with its checksum.
+fn message(kind: u8, id: u16, seq: u16, body: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0];
+    message.extend(id.to_be_bytes());
+    message.extend(seq.to_be_bytes());
+    message.extend(body);
+    let mut sum: u32 = message
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    message[2..4].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    message
+}
+
+/// The ICMP message in an IPv4 packet.
+fn icmp_of(packet: &[u8]) -> Option<&[u8]> {
+    let header = usize::from(packet.first()? & 0xf) * 4;
+    packet.get(header..).filter(|message| message.len() >= 8)
+}
+
+fn answers(message: &[u8], kind: u8, id: u16, seq: u16) -> bool {
+    message[0] == kind && message[4..6] == id.to_be_bytes() && message[6..8] == seq.to_be_bytes()
+}
+
+const DAY_MS: i64 = 86_400_000;
+
+/// Milliseconds since midnight, universal time.
+fn milliseconds() -> u32 {
+    (clock::now().as_millis() % DAY_MS as u128) as u32
+}
+
+/// From the three times of a timestamp's answer (RFC 792), as NTP has it; seconds.
+fn clock_ahead(sent: u32, times: &[u8], back: u32) -> Option<f64> {
+    let time = |at: usize| Some(u32::from_be_bytes(times.get(at..at + 4)?.try_into().ok()?));
+    let (received, transmitted) = (time(4)?, time(8)?);
+    // The highest bit says that these are no milliseconds since midnight.
+    if (received | transmitted) >> 31 != 0 {
+        return None;
+    }
+    let difference = |a: u32, b: u32| {
+        let d = i64::from(a) - i64::from(b);
+        (d + DAY_MS / 2).rem_euclid(DAY_MS) - DAY_MS / 2
+    };
+    let ahead = difference(received, sent) + difference(transmitted, back);
+    Some(ahead as f64 / 2000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_are_those_of_rfc_1071() {
+        // An echo as ping(8) sends it: id 1, sequence 1, no data.
+        assert_eq!(message(8, 1, 1, &[]), [8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
+        assert_eq!(message(8, 1, 1, &[0xff])[2..4], [0xf8, 0xfc]);
+    }
+
+    #[test]
+    fn a_message_is_found_behind_options() {
+        let mut packet = vec![0x46; 24];
+        packet.extend(message(0, 7, 9, b"x"));
+        let reply = icmp_of(&packet).expect("a message");
+        assert!(answers(reply, 0, 7, 9));
+        assert!(!answers(reply, 0, 7, 8));
+        assert_eq!(icmp_of(&packet[..27]), None);
+        assert_eq!(icmp_of(&[]), None);
+    }
+
+    #[test]
+    fn clocks_differ_by_half_of_both_ways() {
+        let times = |received: u32, sent: u32| {
+            let mut bytes = [0; 12];
+            bytes[4..8].copy_from_slice(&received.to_be_bytes());
+            bytes[8..].copy_from_slice(&sent.to_be_bytes());
+            bytes
+        };
+        // Sent at 1000, back at 1020; the other is 5 s ahead and in the middle.
+        assert_eq!(clock_ahead(1000, &times(6010, 6010), 1020), Some(5.0));
+        assert_eq!(clock_ahead(1000, &times(1010, 1010), 1020), Some(0.0));
+        // Across midnight.
+        assert_eq!(clock_ahead(86_399_990, &times(10, 10), 86_399_990), Some(0.02));
+        assert_eq!(clock_ahead(0, &times(1 << 31, 5), 0), None);
+        assert_eq!(clock_ahead(0, &[0; 3], 0), None);
+    }
+
+    #[test]
+    fn this_machine_is_reached_through_the_loopback() {
+        let route = route(SocketAddr::from(([127, 0, 0, 1], 2049))).expect("a route");
+        assert_eq!((route.from.as_str(), route.interface.as_deref()), ("127.0.0.1", Some("lo")));
+        assert!(route.mtu.expect("an MTU") > 1000);
+        let echoes = echoes(IpAddr::V4(Ipv4Addr::LOCALHOST), Some(1500));
+        // As root, unless this machine does not answer: then nothing is claimed.
+        if echoes.small == Some(true) {
+            assert_eq!(echoes.large, Some(true));
+            assert!(echoes.clock_ahead.is_none_or(|ahead| ahead.abs() < 1.0));
+        }
+    }
+}

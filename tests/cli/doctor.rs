@@ -1,0 +1,312 @@
+//! `fanfs doctor`: what is said of replicas that are really there, are slow, share
+//! a device, or hang.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::room::Room;
+
+const MIB: u64 = 1 << 20;
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code().is_some_and(|code| code < 2), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// The findings' ids and severities.
+fn found(report: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = report["findings"].as_array().unwrap();
+    findings.iter().map(|one| (text(&one["id"]), text(&one["severity"]))).collect()
+}
+
+/// As [`found`], without latencies: those of a busy machine are its own.
+fn rates(report: &Value) -> Vec<(String, String)> {
+    found(report).into_iter().filter(|(id, _)| id != "measure.latency").collect()
+}
+
+fn is_found(report: &Value, id: &str) -> bool {
+    found(report).iter().any(|(found, _)| found == id)
+}
+
+#[test]
+fn plain_directories_hold_nothing_back() {
+    let room = Room::new();
+    let output = room.fanfs(&["doctor", "tree"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("replicas answer"), "{text}");
+    assert!(!text.contains("rsize") && !text.contains("\x1b["), "{text}");
+}
+
+#[test]
+fn the_json_has_the_shape_that_is_documented() {
+    let room = Room::new();
+    let report = json(&room.fanfs(&["doctor", "v.toml", "--json"]).output().unwrap());
+    assert_eq!(report["format"], 1);
+    // Two paths that lead to one directory.
+    assert_eq!(report["state"], "bad");
+    assert_eq!(found(&report)[0], ("replica.device".to_owned(), "bad".to_owned()));
+    let finding = report["findings"][0].as_object().unwrap();
+    let keys: BTreeSet<&str> = finding.keys().map(String::as_str).collect();
+    let wanted = ["cost", "id", "remedy", "replicas", "severity", "text"];
+    assert_eq!(keys, BTreeSet::from(wanted));
+    assert_eq!(finding["cost"], 0.5);
+    assert_eq!(report["facts"]["volume"], "v");
+    assert_eq!(report["facts"]["replicas"][1]["state"], "ok");
+    assert_eq!(report["facts"]["measured"], Value::Null);
+    let check = report["checks"][0].as_object().unwrap();
+    let keys: BTreeSet<&str> = check.keys().map(String::as_str).collect();
+    assert_eq!(keys, BTreeSet::from(["id", "note", "replicas", "state", "title"]));
+    let documented = include_str!("../../docs/DOCTOR.md");
+    for check in report["checks"].as_array().unwrap() {
+        let id = check["id"].as_str().unwrap();
+        assert!(documented.contains(&format!("| `{id}` |")), "{id} is not in docs/DOCTOR.md");
+    }
+}
+
+#[test]
+fn what_is_bad_is_its_exit_status_and_is_mended() {
+    let room = Room::new();
+    let output = room.fanfs(&["doctor", "tree", "nowhere"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("bad     replicas answer") && text.contains("nowhere"), "{text}");
+    assert!(text.contains("mend: mkdir -p"), "{text}");
+}
+
+#[test]
+fn usage_is_refused() {
+    let room = Room::new();
+    for (line, what) in [
+        ("doctor", "required arguments"),
+        ("doctor none.toml", "cannot be read"),
+        ("doctor v.toml tree", "give that alone, or paths"),
+        ("doctor tree tree", "is there twice"),
+        ("doctor tree/../tree", "has `..` in it"),
+        ("doctor tree --file hello", "--measure"),
+        ("doctor tree --measure --seconds 0", "from 0.1 to 600"),
+        ("doctor tree --measure --file ../x", "is not a path in the replicas"),
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let output = room.fanfs(&args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.starts_with("fanfs: ") && said.contains(what), "{line}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_file_that_is_too_small_proves_nothing() {
+    let room = Room::new();
+    fs::create_dir(room.path("more")).unwrap();
+    fs::write(room.path("more/hello"), "hello\n").unwrap();
+    let args = ["doctor", "tree", "more", "--measure", "--seconds", "0.2", "--json"];
+    let report = json(&room.fanfs(&args).output().unwrap());
+    assert!(!is_found(&report, "measure.together") && !is_found(&report, "measure.replica"));
+    let states = report["checks"].as_array().unwrap().iter();
+    let state = states.clone().find(|check| check["id"] == "measure.together").unwrap();
+    assert_eq!(state["state"], "unknown");
+    assert!(state["note"].as_str().unwrap().contains("--file"));
+}
+
+/// Is `path`'s own mount.
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+/// A file system that somebody serves who can be stopped.
+struct Hanging {
+    daemon: Child,
+    at: PathBuf,
+}
+
+impl Hanging {
+    fn over(tree: &Path, at: PathBuf) -> Option<Self> {
+        fs::create_dir(&at).unwrap();
+        let mut command = Command::new("bindfs");
+        command.args(["-f", "--no-allow-other"]).arg(tree).arg(&at);
+        let Ok(daemon) = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            assert!(std::env::var_os("CI").is_none(), "bindfs is missing");
+            eprintln!("skipped: needs bindfs");
+            return None;
+        };
+        let hanging = Self { daemon, at };
+        let until = Instant::now() + Duration::from_secs(10);
+        while !is_mounted(&hanging.at) {
+            assert!(Instant::now() < until, "bindfs did not mount");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Some(hanging)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.daemon.id() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        let _ = Command::new("umount").arg("-l").arg(&self.at).status();
+    }
+}
+
+#[test]
+fn a_replica_that_hangs_is_red_and_hangs_nobody() {
+    let room = Room::new();
+    let Some(hanging) = Hanging::over(&room.path("tree"), room.path("hung")) else { return };
+    hanging.signal(Signal::STOP);
+    let started = Instant::now();
+    let mut doctor = room
+        .fanfs(&["doctor", "tree", "hung", "--deadline", "500ms", "--measure", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The test must not hang either.
+    while doctor.try_wait().unwrap().is_none() {
+        let hangs = started.elapsed() > Duration::from_secs(60);
+        if hangs {
+            let _ = doctor.kill();
+            drop(hanging);
+            panic!("doctor hangs");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = doctor.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let report = json(&output);
+    assert_eq!(report["facts"]["replicas"][1]["state"], "silent");
+    let first = &report["findings"][0];
+    assert_eq!((&first["id"], &first["severity"]), (&"replica.answers".into(), &"bad".into()));
+    assert_eq!(first["replicas"], serde_json::json!(["hung"]));
+}
+
+/// ext4 on loop devices in tmpfs, under the block layer's throttle.
+struct Throttled {
+    room: Room,
+    images: tempfile::TempDir,
+    group: PathBuf,
+    mounts: Vec<PathBuf>,
+}
+
+impl Throttled {
+    /// `None` without root or the controller.
+    fn new(count: usize, file: u64) -> Option<Self> {
+        let v1 = Path::new("/sys/fs/cgroup/blkio");
+        if !rustix::process::geteuid().is_root() || !v1.is_dir() {
+            eprintln!("skipped: needs root and the blkio controller of cgroup version 1");
+            return None;
+        }
+        let room = Room::new();
+        let images = tempfile::tempdir_in("/dev/shm").unwrap();
+        let group = v1.join(format!(
+            "fanfs-doctor-{}",
+            images.path().display().to_string().replace('/', "-")
+        ));
+        fs::create_dir(&group).unwrap();
+        let mut throttled = Self { room, images, group, mounts: Vec::new() };
+        for i in 1..=count {
+            let image = throttled.images.path().join(format!("{i}.img"));
+            fs::File::create(&image).unwrap().set_len((file + 32) * MIB).unwrap();
+            let at = throttled.room.path(&format!("r{i}"));
+            fs::create_dir(&at).unwrap();
+            let run = |program: &str, args: &[&std::ffi::OsStr]| {
+                let status = Command::new(program).args(args).stdout(Stdio::null()).status();
+                assert!(status.unwrap().success(), "{program}");
+            };
+            run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m0".as_ref(), image.as_ref()]);
+            run("mount", &["-oloop,noatime".as_ref(), image.as_ref(), at.as_ref()]);
+            throttled.mounts.push(at.clone());
+            let block = vec![i as u8; MIB as usize];
+            let mut data = fs::File::create(at.join("data")).unwrap();
+            for _ in 0..file {
+                std::io::Write::write_all(&mut data, &block).unwrap();
+            }
+            data.sync_all().unwrap();
+        }
+        Some(throttled)
+    }
+
+    fn limit(&self, replica: usize, mib: u64) {
+        let dev = fs::metadata(&self.mounts[replica]).unwrap().dev();
+        let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+        let line = format!("{major}:{minor} {}", mib * MIB);
+        fs::write(self.group.join("blkio.throttle.read_bps_device"), line).unwrap();
+    }
+
+    /// Runs doctor as one of those that the throttle is for.
+    fn doctor(&self, paths: &[&str]) -> Value {
+        let fanfs = self.room.fanfs(&[] as &[&str]);
+        let mut command = Command::new("bash");
+        command
+            .args(["-c", "echo $$ >\"$0/cgroup.procs\"; exec \"$@\""])
+            .arg(&self.group)
+            .arg(fanfs.get_program())
+            .arg("doctor")
+            .args(paths)
+            .args(["--measure", "--file", "data", "--seconds", "1.5", "--json"])
+            .current_dir(self.room.path(""));
+        json(&command.output().unwrap())
+    }
+}
+
+impl Drop for Throttled {
+    fn drop(&mut self) {
+        for i in 0..self.mounts.len() {
+            self.limit(i, 0);
+            let _ = Command::new("umount").arg("-l").arg(&self.mounts[i]).status();
+        }
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+#[test]
+fn a_slow_node_is_told_from_the_others() {
+    let Some(nodes) = Throttled::new(3, 192) else { return };
+    (0..3).for_each(|i| nodes.limit(i, 20));
+    let report = nodes.doctor(&["r1", "r2", "r3"]);
+    assert_eq!(rates(&report), [], "{:#}", report["facts"]["measured"]);
+    let gain = report["gain"].as_f64().unwrap();
+    assert!((2.2..3.6).contains(&gain), "{gain}");
+
+    nodes.limit(1, 4);
+    let report = nodes.doctor(&["r1", "r2", "r3"]);
+    let slow = ("measure.replica".to_owned(), "bad".to_owned());
+    assert_eq!(rates(&report), [slow], "{:#}", report["findings"]);
+    assert_eq!(report["findings"][0]["replicas"], serde_json::json!(["r2"]));
+}
+
+#[test]
+fn replicas_that_share_a_device_gain_nothing() {
+    let Some(mut nodes) = Throttled::new(1, 192) else { return };
+    nodes.limit(0, 30);
+    for name in ["b1", "b2"] {
+        let at = nodes.room.path(name);
+        fs::create_dir(&at).unwrap();
+        let bind = Command::new("mount").arg("--bind").arg(&nodes.mounts[0]).arg(&at).status();
+        assert!(bind.unwrap().success());
+        nodes.mounts.push(at);
+    }
+    let report = nodes.doctor(&["r1", "b1", "b2"]);
+    assert!(is_found(&report, "replica.device"), "{:#}", report["findings"]);
+    let findings = report["findings"].as_array().unwrap();
+    let shared = findings.iter().find(|f| f["id"] == "measure.together");
+    let shared = shared.unwrap_or_else(|| panic!("{report:#}"));
+    assert_eq!(shared["severity"], "bad");
+    assert!(shared["text"].as_str().unwrap().contains("gains nothing"), "{shared}");
+    assert!(report["gain"].as_f64().unwrap() < 1.2);
+}
