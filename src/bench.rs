@@ -22,6 +22,7 @@ pub mod page;
 pub mod plan;
 pub mod plot;
 mod readers;
+mod seen;
 mod shuffle;
 pub mod subject;
 pub mod table;

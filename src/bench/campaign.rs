@@ -3,17 +3,20 @@
 //! A replica that did not come back from a call is not asked again: its passes fail at
 //! once, and what fanfs gives without it is measured all the same.
 
+mod jobs;
+mod summary;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::figures::{self, Outcome, OverTime, Pass, Report, Sample, Shown, Told, mib};
+use super::figures::{Outcome, OverTime, Pass, Report, Sample, mib};
 use super::made::Made;
 use super::mounted::Mounted;
 use super::plan::{self, Candidate, Load, Part, Step};
 use super::readers::{self, Job, Lost};
-use super::subject::{Sight, Subject, largest, open};
-use super::{BenchError, Settings, fio, within};
-use crate::config::{Config, Passthrough};
+use super::subject::{Subject, largest, open};
+use super::{BenchError, Settings, within};
+use crate::config::Config;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Who is told how far it is, and says whether to go on.
@@ -216,13 +219,7 @@ impl<'a> Campaign<'a> {
         }
         let taken = match taken {
             Ok(taken) => taken,
-            Err(Lost::Interrupted) => return Err(BenchError::Interrupted),
-            Err(Lost::Failed { replica, why }) => return Ok(Err(self.blame(replica, &why))),
-            Err(Lost::Hung { replica }) => {
-                self.silent = replica.map_or(self.silent, |id| self.silent.with(id));
-                let why = format!("no answer within {} s", self.settings.deadline.as_secs_f64());
-                return Ok(Err(self.blame(replica, &why)));
-            }
+            Err(lost) => return self.lost(lost).map(Err),
         };
         let pass = Pass {
             step: *step,
@@ -241,6 +238,19 @@ impl<'a> Campaign<'a> {
             self.over_time.push((pass.rate(), lines));
         }
         Ok(Ok(pass))
+    }
+
+    /// Why there is no pass; who did not answer is not asked again.
+    fn lost(&mut self, lost: Lost) -> Result<String, BenchError> {
+        match lost {
+            Lost::Interrupted => Err(BenchError::Interrupted),
+            Lost::Failed { replica, why } => Ok(self.blame(replica, &why)),
+            Lost::Hung { replica } => {
+                self.silent = replica.map_or(self.silent, |id| self.silent.with(id));
+                let why = format!("no answer within {} s", self.settings.deadline.as_secs_f64());
+                Ok(self.blame(replica, &why))
+            }
+        }
     }
 
     fn blame(&self, replica: Option<ReplicaId>, why: &str) -> String {
@@ -305,171 +315,6 @@ impl<'a> Campaign<'a> {
             let _ = within(self.settings.deadline, forget);
         }
     }
-
-    fn run_fio(&mut self, number: usize, step: &Step) -> Result<f64, String> {
-        let path = self.room.join(format!("{}.fio", slug(step)));
-        let text = fio::text(&self.fio_job(number, step, false))?;
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let mounted = self.mounted(step.candidate).transpose()?;
-        if let Candidate::Fanfs(set) = step.candidate {
-            self.forget(set);
-        }
-        let mount = mounted.map(|mounted| &*mounted.path);
-        let limit = self.settings.pass + self.settings.deadline;
-        let rate = fio::run(&path, mount, limit, &|| self.watcher.is_interrupted());
-        if let Some(mounted) = mounted {
-            mounted.settle();
-        }
-        rate
-    }
-
-    fn fio_job(&self, number: usize, step: &Step, time_based: bool) -> fio::Job {
-        let readers = step.candidate.readers(step.load, self.settings.readers);
-        let block = self.block(step.load);
-        let parts = plan::parts(step, self.subject.size, block, readers);
-        let reader = |(reader, part): (usize, Part)| match step.candidate {
-            Candidate::Fanfs(_) => {
-                fio::Reader { name: "fanfs".to_owned(), directory: None, direct: true, part }
-            }
-            Candidate::Alone(_) | Candidate::Sum(_) => {
-                let id = plan::dealt(step.candidate.replicas(), reader);
-                let id = id.unwrap_or(ReplicaId::new(0));
-                fio::Reader {
-                    name: format!("raw-{}", self.name(id)),
-                    directory: Some(self.config.replicas[id.index()].path.clone()),
-                    direct: self.subject.is_direct(id),
-                    part,
-                }
-            }
-        };
-        fio::Job {
-            title: format!("fanfs bench, volume {}: {}", self.config.volume.name, what(step)),
-            load: step.load,
-            file: self.subject.file.clone(),
-            block,
-            pass: self.settings.pass,
-            seed: self.seed(number),
-            time_based,
-            readers: parts.into_iter().enumerate().map(reader).collect(),
-        }
-    }
-
-    /// The jobs of the first round, but those over a part of the replicas: they would
-    /// need a volume of their own.
-    fn write_jobs(&self, directory: &Path) -> Result<(), BenchError> {
-        let said = |path: &Path, error: std::io::Error| {
-            BenchError::Failed(format!("{}: {error}", path.display()))
-        };
-        std::fs::create_dir_all(directory).map_err(|error| said(directory, error))?;
-        let all = self.subject.live();
-        let mut names = Vec::new();
-        for (number, (step, outcome)) in self.outcomes.iter().enumerate() {
-            let is_part = matches!(step.candidate, Candidate::Fanfs(set) if set != all);
-            if step.round > 0 || is_part {
-                continue;
-            }
-            let is_whole = outcome.as_ref().is_ok_and(|pass| !pass.is_cut);
-            let text = fio::text(&self.fio_job(number, step, is_whole));
-            let name = format!("{}.fio", slug(step));
-            let path = directory.join(&name);
-            std::fs::write(&path, text.map_err(BenchError::Failed)?)
-                .map_err(|error| said(&path, error))?;
-            names.push(name);
-        }
-        let path = directory.join("run");
-        let source = std::path::absolute(&self.config.source);
-        let source = source.unwrap_or_else(|_| self.config.source.clone());
-        std::fs::write(&path, fio::script(&source, &names)).map_err(|error| said(&path, error))?;
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&path, mode).map_err(|error| said(&path, error))
-    }
-
-    fn report(self, made: bool, took: Duration) -> Report {
-        let Self { config, settings, subject, .. } = &self;
-        let rows = figures::rows(&self.outcomes, settings.readers, |id| self.name(id).to_owned());
-        let shown = |(id, sight): (ReplicaId, &Sight)| Shown {
-            name: self.name(id).to_owned(),
-            path: config.replicas[id.index()].path.display().to_string(),
-            raw_reads: match sight {
-                Sight::Direct => Some("O_DIRECT"),
-                Sight::Cached => Some("page cache"),
-                Sight::Absent(_) => None,
-            },
-            failure: match sight {
-                Sight::Absent(why) => Some(why.clone()),
-                Sight::Direct | Sight::Cached => None,
-            },
-        };
-        let replicas: Vec<Shown> = subject.sights.iter().map(shown).collect();
-        let is_absent = replicas.iter().any(|replica| replica.failure.is_some());
-        let failed = is_absent
-            || rows.iter().any(|row| !row.failures.is_empty())
-            || !self.fio_failures.is_empty();
-        // The one of the middle: neither the best nor the worst is typical.
-        let mut lines = self.over_time.clone();
-        lines.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let middle = lines.len() / 2;
-        Report {
-            version: env!("CARGO_PKG_VERSION"),
-            volume: config.volume.name.clone(),
-            file: subject.file.display().to_string(),
-            file_bytes: subject.size,
-            made,
-            replicas,
-            settings: Told {
-                block: settings.block,
-                random_block: settings.random_block,
-                readers: settings.readers,
-                rounds: settings.rounds,
-                seconds_per_pass: settings.pass.as_secs_f64(),
-                deadline_seconds: settings.deadline.as_secs_f64(),
-                seed: settings.seed,
-            },
-            seconds: took.as_secs_f64(),
-            rows,
-            over_time: lines.into_iter().nth(middle).map(|(_, lines)| lines),
-            notes: self.notes(),
-            failed,
-        }
-    }
-
-    fn notes(&self) -> Vec<String> {
-        let Self { config, settings, subject, .. } = self;
-        let mut notes = self.fio_failures.clone();
-        let done = || self.outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
-        let cut = done().filter(|pass| pass.is_cut).count();
-        if cut > 0 {
-            notes.push(format!(
-                "{cut} passes ended before their time: the file is small for these rates; a larger \
-                 one gives steadier figures"
-            ));
-        }
-        let overlaps = |pass: &Pass| {
-            pass.step.load != Load::Random && pass.bytes > subject.size / 2 / pass.step.slots as u64
-        };
-        let overlaps = done().filter(|pass| overlaps(pass)).count();
-        if overlaps > 0 {
-            notes.push(format!(
-                "{overlaps} passes read into a region that another pass had read: the servers' \
-                 caches may have had it, for all candidates alike"
-            ));
-        }
-        for replica in config.replicas.iter().filter(|replica| replica.max_rate.is_some()) {
-            let name = &replica.name;
-            notes.push(format!("max_rate of {name} holds for fanfs, not for raw reads"));
-        }
-        if config.read.passthrough != Passthrough::Off {
-            notes.push("[read] passthrough was off for the time of the run".to_owned());
-        }
-        let live = subject.live().len();
-        if settings.readers < live {
-            notes.push(format!(
-                "raw sums had {live} readers, one for each replica, and fanfs {}",
-                settings.readers
-            ));
-        }
-        notes
-    }
 }
 
 /// What a pass is, for people.
@@ -480,14 +325,4 @@ fn what(step: &Step) -> String {
         Candidate::Fanfs(set) => format!("fanfs over {}", set.len()),
     };
     format!("{}, {candidate}, round {}", step.load.name(), step.round + 1)
-}
-
-/// What a pass is, for a file's name.
-fn slug(step: &Step) -> String {
-    let candidate = match step.candidate {
-        Candidate::Alone(id) => format!("alone-{}", id.index() + 1),
-        Candidate::Sum(set) => format!("sum-{}", set.len()),
-        Candidate::Fanfs(set) => format!("fanfs-{}", set.len()),
-    };
-    format!("{}-{candidate}", step.load.name())
 }

@@ -64,17 +64,17 @@ pub fn text(job: &Job) -> Result<String, String> {
     let random = job.load == Load::Random;
     let _ = writeln!(
         text,
-        "[global]\nioengine=psync\nrw={}\nbs={}\nfilename={}\ninvalidate=1\n\
+        "[global]\nioengine=psync\nrw={}\nbs={}\ninvalidate=1\n\
          iomem_align=4096\nthread\nruntime={}ms{}\nexitall\ngroup_reporting",
         if random { "randread" } else { "read" },
         job.block,
-        value(&job.file)?,
         job.pass.as_millis(),
         if job.time_based { "\ntime_based" } else { "" },
     );
     if random {
         let _ = writeln!(text, "randseed={}", job.seed);
     }
+    let file = value(&job.file)?;
     for group in job.readers.chunk_by(follows) {
         let Reader { name, directory, direct, part } = &group[0];
         let directory = match directory {
@@ -83,7 +83,8 @@ pub fn text(job: &Job) -> Result<String, String> {
         };
         let _ = writeln!(
             text,
-            "\n[{name}]\ndirectory={directory}\ndirect={}\noffset={}\nsize={}\nnumjobs={}",
+            // fio looks a name up in the directory that it knows by then.
+            "\n[{name}]\ndirectory={directory}\nfilename={file}\ndirect={}\noffset={}\nsize={}\nnumjobs={}",
             u8::from(*direct),
             part.offset,
             part.len,
@@ -217,9 +218,10 @@ mod tests {
     #[test]
     fn a_job_says_all_that_a_pass_does() {
         let readers = vec![reader("r1", Some("/mnt/r 1"), 0, 131072)];
-        let expected = "# a title\n[global]\nioengine=psync\nrw=read\nbs=65536\nfilename=a/b\\:c\n\
+        let expected = "# a title\n[global]\nioengine=psync\nrw=read\nbs=65536\n\
                         invalidate=1\niomem_align=4096\nthread\nruntime=2500ms\n\
-                        time_based\nexitall\ngroup_reporting\n\n[r1]\ndirectory=/mnt/r 1\ndirect=1\n\
+                        time_based\nexitall\ngroup_reporting\n\n[r1]\ndirectory=/mnt/r 1\n\
+                        filename=a/b\\:c\ndirect=1\n\
                         offset=0\nsize=131072\nnumjobs=1\n";
         assert_eq!(text(&job(Load::Sequential, readers)).unwrap(), expected);
     }

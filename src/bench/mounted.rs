@@ -90,10 +90,12 @@ mod tests {
     #[test]
     fn a_narrowed_volume_names_the_same_replicas() {
         let text = "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n\
-                    [[replica]]\npath = \"/a\"\n[[replica]]\npath = \"/b\"\n[[replica]]\npath = \"/c\"\n\
+                    [[replica]]\npath = \"/a\"\nname = \"r1\"\nnode = \"n\"\n\
+                    [[replica]]\npath = \"/b\"\nname = \"r2\"\n\
+                    [[replica]]\npath = \"/c\"\nname = \"r3\"\nnode = \"n\"\n\
                     [write]\nreplica = \"r3\"\n\
-                    [[affinity]]\npath = \"/x/**\"\nreplicas = [\"r1\"]\n\
-                    [[affinity]]\npath = \"/y/**\"\nreplicas = [\"r1\", \"r3\"]\n";
+                    [[affinity]]\npath = \"/x/**\"\nreplica = \"r1\"\n\
+                    [[affinity]]\npath = \"/y/**\"\nnode = \"n\"\n";
         let config = crate::config::parse(text, Path::new("v.toml")).unwrap();
         let set = ReplicaSet::EMPTY.with(ReplicaId::new(1)).with(ReplicaId::new(2));
         let narrow = narrowed(&config, set);

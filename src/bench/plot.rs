@@ -224,7 +224,7 @@ fn draw(
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         area.fill(&WHITE).map_err(said)?;
         let ink = |size: u32| (FONT, size).into_font().color(&INK);
-        let area = area.titled(title, ink(16)).map_err(said)?;
+        let area = area.titled(title, ink(17)).map_err(said)?;
         let (left, right) = area.split_horizontally(WIDTH - LEGEND);
         let mut chart = ChartBuilder::on(&left)
             .margin(12)
@@ -243,8 +243,8 @@ fn draw(
             .bold_line_style(INK.mix(0.15))
             .light_line_style(TRANSPARENT)
             .axis_style(INK)
-            .label_style(ink(12))
-            .axis_desc_style(ink(13))
+            .label_style(ink(14))
+            .axis_desc_style(ink(14))
             .draw()
             .map_err(said)?;
         for (n, rate, colour) in bars {
@@ -294,7 +294,7 @@ fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, lines: &[Line]) -> Result<(
             Some((end, _)) => format!("{}…", &name[..end]),
             None => name.clone(),
         };
-        let text = Text::new(name, (40, y - 7), (FONT, 13).into_font().color(&INK));
+        let text = Text::new(name, (40, y - 7), (FONT, 14).into_font().color(&INK));
         area.draw(&text).map_err(said)?;
     }
     Ok(())
