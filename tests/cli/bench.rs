@@ -194,7 +194,7 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
     expect_nothing_in(&room.path("mnt"));
 
     // Also where it is interrupted, while it makes the file or reads it.
-    for size in ["64GiB", "16MiB"] {
+    for (size, signal) in [("64GiB", Signal::INT), ("16MiB", Signal::HUP)] {
         let args = [&["rw.toml", "--make", size, "--rounds", "50"], &SHORT[4..]].concat();
         let mut child = bench(&room, &args).stdout(Stdio::null()).spawn().unwrap();
         let mounted = || {
@@ -202,7 +202,7 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
             table.contains(&format!("{}/fanfs-bench-", room.path("mnt").display()))
         };
         room.eventually("it is at it", || names().len() == 2 && (size == "64GiB" || mounted()));
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130), "{size}");
         assert_eq!(names(), ["hello"], "{size}");
         expect_nothing_in(&room.path("mnt"));
