@@ -228,7 +228,7 @@ fn a_replica_that_hangs_or_lacks_the_file_is_left_out() {
     );
     fs::write(room.path("h.toml"), volume).unwrap();
     let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
-    kill_process(daemon, Signal::STOP).unwrap();
+    room.stop(daemon);
     let tmp = room.path("run");
     let args = [&["h.toml", "--file", "/data", "--deadline", "1s", "--json"], &SHORT[..]].concat();
     let output = bench(&room, &args).env("TMPDIR", &tmp).output();
