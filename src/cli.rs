@@ -5,6 +5,7 @@
 //! and where. The exit status is 2 for usage and configuration, 1 for the rest,
 //! 3 where `fanfs verify` found a difference.
 
+mod bench;
 pub mod check;
 mod demo;
 mod doctor;
@@ -51,6 +52,7 @@ Start here:
   fanfs upgrade /genomes                    after a newer fanfs was installed
   fanfs umount /genomes
   fanfs verify /etc/fanfs/genomes.toml      compare the replicas with each other
+  fanfs bench  /etc/fanfs/genomes.toml      what the replicas give, alone and through fanfs
 
 In /etc/fstab:
   /etc/fanfs/genomes.toml  /genomes  fuse.fanfs  ro,allow_other,_netdev  0 0
@@ -94,6 +96,8 @@ enum Command {
     Trace(trace::Args),
     /// Compare a volume's replicas with each other, and list what differs
     Verify(verify::Args),
+    /// Measure what the replicas give, alone, all at once and through fanfs
+    Bench(bench::Args),
     /// Simulate a cluster and its readers, and compare fanfs with simpler policies
     Simulate(simulate::Args),
     /// Make rate-limited replicas, mount them and read one file through one, two and all of them
@@ -165,6 +169,7 @@ fn run(command: Command) -> Outcome {
         Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),
     }

@@ -4,6 +4,7 @@
 //! in which a read goes through them.
 
 pub mod backend;
+pub mod bench;
 pub mod buffer;
 pub mod cli;
 pub mod config;

@@ -1,5 +1,7 @@
 //! The program as users start it: its errors, its daemon, its other names.
 
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/control.rs"]
 mod control;
 #[path = "cli/daemon.rs"]

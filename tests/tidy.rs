@@ -43,6 +43,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
+            "bench",
             "daemon",
             "fuse",
             "control",
@@ -99,6 +100,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
     ),
     ("placement", &["config", "volume", "telemetry"]),
+    ("bench", &["daemon", "config", "volume"]),
     ("explain", &["simulate", "placement", "scheduler", "volume"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("doctor", &["config", "volume"]),

@@ -262,7 +262,7 @@ fn random() -> u64 {
 }
 
 /// A path as the user gives it, relative to the volume's root.
-fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
     let below = config.replicas.iter().filter_map(|replica| path.strip_prefix(&replica.path).ok());
     // The shortest rest belongs to the innermost replica.
     let path = below.min_by_key(|rest| rest.components().count()).unwrap_or(path);

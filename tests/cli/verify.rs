@@ -386,7 +386,7 @@ fn a_replica_that_is_absent_or_hangs_is_left_out() {
     fs::copy(copies.at(1, "f"), copies.at(3, "f")).unwrap();
     copies.set_time(3, "f", 1_000_000);
     let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
-    kill_process(daemon, Signal::STOP).unwrap();
+    room.stop(daemon);
     let began = Instant::now();
     let (status, report) = copies.json(&[]);
     kill_process(daemon, Signal::CONT).unwrap();

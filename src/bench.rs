@@ -1,0 +1,92 @@
+//! What a volume's replicas give, past fanfs and through it.
+//!
+//! In go a volume's configuration and a file in it; out comes a [`Report`]. Every
+//! figure is a *pass*: so many readers for so many seconds over one [`Candidate`] (a
+//! replica alone, several replicas side by side, fanfs over several), under one
+//! [`Load`]. [`plan`] says which passes there are, in which order, and what part of the
+//! file each reads; [`readers`] carries one out; [`campaign`] does them all, over
+//! mounts of its own ([`mounted`]); [`figures`] makes rows of them; [`plot`], [`page`]
+//! and [`table`] show these; [`fio`] writes each pass as a job for fio(1).
+//!
+//! *Invariants:* what is compared with each other is measured with the same number of
+//! readers, blocks and bytes allowed, in the same round. No pass reads a byte twice. A
+//! replica that hangs costs its own rows and a bounded time. No mount and no file is
+//! left when a [`campaign::run`] returns, whatever it returns.
+
+pub mod campaign;
+pub mod figures;
+pub mod fio;
+mod made;
+mod mounted;
+pub mod page;
+pub mod plan;
+pub mod plot;
+mod readers;
+mod seen;
+mod shuffle;
+pub mod subject;
+pub mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use figures::Report;
+pub use plan::{Candidate, Load};
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Bytes of one sequential read; a multiple of [`ALIGNMENT`].
+    pub block: u64,
+    /// Bytes of one random read; a multiple of [`ALIGNMENT`].
+    pub random_block: u64,
+    /// Readers of the loads with several.
+    pub readers: usize,
+    /// How often each pass is done.
+    pub rounds: usize,
+    /// The longest that one pass reads.
+    pub pass: Duration,
+    /// How long a replica may take to answer one call before it is given up.
+    pub deadline: Duration,
+    /// Which random blocks are read.
+    pub seed: u64,
+    /// The file, relative to the volume's root; the largest that is found without it.
+    pub file: Option<PathBuf>,
+    /// The size of a file to make, bytes, instead.
+    pub make: Option<u64>,
+    /// Where to write jobs for fio to.
+    pub fio: Option<PathBuf>,
+    /// Whether to have fio run them.
+    pub run_fio: bool,
+}
+
+/// What O_DIRECT reads are multiples of, bytes: no file system here wants more.
+pub const ALIGNMENT: u64 = 4096;
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// What was asked for cannot be done with this volume or file.
+    #[error("{0}")]
+    Usage(String),
+    /// Nothing could be measured.
+    #[error("{0}")]
+    Failed(String),
+    /// Somebody has interrupted it.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Runs `call` in a thread of its own, which is left alone where it takes longer than
+/// `deadline`: it may be inside a replica that hangs. `None` then.
+fn within<T: Send + 'static>(
+    deadline: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (answer, answered) = std::sync::mpsc::sync_channel(1);
+    let thread = move || {
+        let _ = answer.send(call());
+    };
+    std::thread::Builder::new().name("bench-call".to_owned()).spawn(thread).ok()?;
+    answered.recv_timeout(deadline).ok()
+}

@@ -1,0 +1,99 @@
+//! The passes of a run as jobs for fio: run beside them, or written down.
+
+use std::path::Path;
+
+use super::{Campaign, what};
+use crate::bench::plan::{self, Candidate, Part, Step};
+use crate::bench::{BenchError, fio};
+use crate::volume::ReplicaId;
+
+impl Campaign<'_> {
+    /// Has fio do what a pass does; MiB/s.
+    pub(super) fn run_fio(&mut self, number: usize, step: &Step) -> Result<f64, String> {
+        let path = self.room.join(format!("{}.fio", slug(step)));
+        let text = fio::text(&self.fio_job(number, step, false))?;
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mounted = self.mounted(step.candidate).transpose()?;
+        if let Candidate::Fanfs(set) = step.candidate {
+            self.forget(set);
+        }
+        let mount = mounted.map(|mounted| &*mounted.path);
+        let limit = self.settings.pass + self.settings.deadline;
+        let rate = fio::run(&path, mount, limit, &|| self.watcher.is_interrupted());
+        if let Some(mounted) = mounted {
+            mounted.settle();
+        }
+        rate
+    }
+
+    fn fio_job(&self, number: usize, step: &Step, time_based: bool) -> fio::Job {
+        let readers = step.candidate.readers(step.load, self.settings.readers);
+        let block = self.block(step.load);
+        let parts = plan::parts(step, self.subject.size, block, readers);
+        let reader = |(reader, part): (usize, Part)| match step.candidate {
+            Candidate::Fanfs(_) => {
+                fio::Reader { name: "fanfs".to_owned(), directory: None, direct: true, part }
+            }
+            Candidate::Alone(_) | Candidate::Sum(_) => {
+                let id = plan::dealt(step.candidate.replicas(), reader);
+                let id = id.unwrap_or(ReplicaId::new(0));
+                fio::Reader {
+                    name: format!("raw-{}", self.name(id)),
+                    directory: Some(self.config.replicas[id.index()].path.clone()),
+                    direct: self.subject.is_direct(id),
+                    part,
+                }
+            }
+        };
+        fio::Job {
+            title: format!("fanfs bench, volume {}: {}", self.config.volume.name, what(step)),
+            load: step.load,
+            file: self.subject.file.clone(),
+            block,
+            pass: self.settings.pass,
+            seed: self.seed(number),
+            time_based,
+            readers: parts.into_iter().enumerate().map(reader).collect(),
+        }
+    }
+
+    /// The jobs of the first round, but those over a part of the replicas: they would
+    /// need a volume of their own.
+    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), BenchError> {
+        let said = |path: &Path, error: std::io::Error| {
+            BenchError::Failed(format!("{}: {error}", path.display()))
+        };
+        std::fs::create_dir_all(directory).map_err(|error| said(directory, error))?;
+        let all = self.subject.live();
+        let mut names = Vec::new();
+        for (number, (step, outcome)) in self.outcomes.iter().enumerate() {
+            let is_part = matches!(step.candidate, Candidate::Fanfs(set) if set != all);
+            if step.round > 0 || is_part {
+                continue;
+            }
+            let is_whole = outcome.as_ref().is_ok_and(|pass| !pass.is_cut);
+            let text = fio::text(&self.fio_job(number, step, is_whole));
+            let name = format!("{}.fio", slug(step));
+            let path = directory.join(&name);
+            std::fs::write(&path, text.map_err(BenchError::Failed)?)
+                .map_err(|error| said(&path, error))?;
+            names.push(name);
+        }
+        let path = directory.join("run");
+        let source = std::path::absolute(&self.config.source);
+        let source = source.unwrap_or_else(|_| self.config.source.clone());
+        std::fs::write(&path, fio::script(&source, &names)).map_err(|error| said(&path, error))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).map_err(|error| said(&path, error))
+    }
+}
+
+/// What a pass is, for a file's name.
+fn slug(step: &Step) -> String {
+    let candidate = match step.candidate {
+        Candidate::Alone(id) => format!("alone-{}", id.index() + 1),
+        Candidate::Sum(set) => format!("sum-{}", set.len()),
+        Candidate::Fanfs(set) => format!("fanfs-{}", set.len()),
+    };
+    format!("{}-{candidate}", step.load.name())
+}

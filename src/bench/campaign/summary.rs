@@ -1,0 +1,98 @@
+//! A run's passes as a report.
+
+use std::time::Duration;
+
+use super::Campaign;
+use crate::bench::figures::{self, Report, Shown, Told};
+use crate::bench::seen;
+use crate::bench::subject::Sight;
+use crate::config::Passthrough;
+use crate::volume::ReplicaId;
+
+impl Campaign<'_> {
+    pub(super) fn report(self, made: bool, took: Duration) -> Report {
+        let Self { config, settings, subject, .. } = &self;
+        let rows = figures::rows(&self.outcomes, settings.readers, |id| self.name(id).to_owned());
+        let shown = |(id, sight): (ReplicaId, &Sight)| Shown {
+            name: self.name(id).to_owned(),
+            path: config.replicas[id.index()].path.display().to_string(),
+            raw_reads: match sight {
+                Sight::Direct => Some("O_DIRECT"),
+                Sight::Cached => Some("page cache"),
+                Sight::Absent(_) => None,
+            },
+            failure: match sight {
+                Sight::Absent(why) => Some(why.clone()),
+                Sight::Direct | Sight::Cached => None,
+            },
+        };
+        let replicas: Vec<Shown> = subject.sights.iter().map(shown).collect();
+        let is_absent = replicas.iter().any(|replica| replica.failure.is_some());
+        let failed = is_absent
+            || rows.iter().any(|row| !row.failures.is_empty())
+            || !self.fio_failures.is_empty();
+        // The one of the middle: neither the best nor the worst is typical.
+        let mut lines = self.over_time.clone();
+        lines.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let middle = lines.len() / 2;
+        Report {
+            version: env!("CARGO_PKG_VERSION"),
+            volume: config.volume.name.clone(),
+            file: subject.file.display().to_string(),
+            file_bytes: subject.size,
+            made,
+            replicas,
+            settings: Told {
+                block: settings.block,
+                random_block: settings.random_block,
+                readers: settings.readers,
+                rounds: settings.rounds,
+                seconds_per_pass: settings.pass.as_secs_f64(),
+                deadline_seconds: settings.deadline.as_secs_f64(),
+                seed: settings.seed,
+            },
+            seconds: took.as_secs_f64(),
+            rows,
+            over_time: lines.into_iter().nth(middle).map(|(_, lines)| lines),
+            notes: self.notes(),
+            failed,
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let Self { config, settings, subject, .. } = self;
+        let mut notes = self.fio_failures.clone();
+        let done = || self.outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+        let cut = done().filter(|pass| pass.is_cut).count();
+        if cut > 0 {
+            notes.push(format!(
+                "{cut} passes ended before their time: the file is small for these rates; a larger \
+                 one gives steadier figures"
+            ));
+        }
+        let (raw, fanfs) = seen::seen(&self.outcomes);
+        if raw.again + fanfs.again > 0 {
+            notes.push(format!(
+                "{:.0} % of what was read past fanfs, and {:.0} % of what was read through it, one \
+                 block after the other, an earlier pass had read: servers' caches may have had it",
+                raw.part() * 100.0,
+                fanfs.part() * 100.0
+            ));
+        }
+        for replica in config.replicas.iter().filter(|replica| replica.max_rate.is_some()) {
+            let name = &replica.name;
+            notes.push(format!("max_rate of {name} holds for fanfs, not for raw reads"));
+        }
+        if config.read.passthrough != Passthrough::Off {
+            notes.push("[read] passthrough was off for the time of the run".to_owned());
+        }
+        let live = subject.live().len();
+        if settings.readers < live {
+            notes.push(format!(
+                "raw sums had {live} readers, one for each replica, and fanfs {}",
+                settings.readers
+            ));
+        }
+        notes
+    }
+}

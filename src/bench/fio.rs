@@ -1,0 +1,257 @@
+//! The passes as jobs for fio(1), and what fio says of them.
+//!
+//! A job reads the very parts that a pass does, with as many readers, the same blocks
+//! and for as long, and ends as a pass does: for all when one has read its part. What
+//! reads through fanfs finds the mount in the environment, as [`MOUNT`].
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::plan::{Load, Part};
+
+/// The variable that names the mount, for jobs that read through fanfs.
+pub const MOUNT: &str = "FANFS_MOUNT";
+
+/// One reader of a job: the replica's name, or the mount's, its directory (none: the
+/// mount), whether with O_DIRECT, and what it reads.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    /// Names the section.
+    pub name: String,
+    /// Where the file is.
+    pub directory: Option<PathBuf>,
+    /// With O_DIRECT.
+    pub direct: bool,
+    /// What part of the file.
+    pub part: Part,
+}
+
+/// A pass, as fio is told of it.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// A line that says what it is.
+    pub title: String,
+    /// What the readers do.
+    pub load: Load,
+    /// The file, below each reader's directory.
+    pub file: PathBuf,
+    /// Bytes of a read.
+    pub block: u64,
+    /// How long.
+    pub pass: Duration,
+    /// Of the random order.
+    pub seed: u64,
+    /// Begin again at the end of a part, until the time is over. Not where the pass
+    /// itself came to the end: what is read twice comes from a cache.
+    pub time_based: bool,
+    /// At least one.
+    pub readers: Vec<Reader>,
+}
+
+/// The job's file.
+///
+/// # Errors
+/// Where a path cannot be written in one.
+pub fn text(job: &Job) -> Result<String, String> {
+    let mut text = format!("# {}\n", job.title);
+    if job.readers.iter().any(|reader| reader.directory.is_none()) {
+        let _ = writeln!(text, "# {MOUNT} must name the mount: `{MOUNT}=/genomes fio THIS.fio`");
+    }
+    let random = job.load == Load::Random;
+    let _ = writeln!(
+        text,
+        "[global]\nioengine=psync\nrw={}\nbs={}\ninvalidate=1\n\
+         iomem_align=4096\nthread\nruntime={}ms{}\nexitall\ngroup_reporting",
+        if random { "randread" } else { "read" },
+        job.block,
+        job.pass.as_millis(),
+        if job.time_based { "\ntime_based" } else { "" },
+    );
+    if random {
+        let _ = writeln!(text, "randseed={}", job.seed);
+    }
+    let file = value(&job.file)?;
+    for group in job.readers.chunk_by(follows) {
+        let Reader { name, directory, direct, part } = &group[0];
+        let directory = match directory {
+            Some(directory) => value(directory)?,
+            None => format!("${{{MOUNT}}}"),
+        };
+        let _ = writeln!(
+            text,
+            // fio looks a name up in the directory that it knows by then.
+            "\n[{name}]\ndirectory={directory}\nfilename={file}\ndirect={}\noffset={}\nsize={}\nnumjobs={}",
+            u8::from(*direct),
+            part.offset,
+            part.len,
+            group.len()
+        );
+        if group.len() > 1 {
+            let _ = writeln!(text, "offset_increment={}", part.len);
+        }
+    }
+    Ok(text)
+}
+
+/// Whether two readers are neighbours in one directory: then they are one section.
+fn follows(one: &Reader, next: &Reader) -> bool {
+    one.name == next.name
+        && one.part.len == next.part.len
+        && one.part.offset + one.part.len == next.part.offset
+}
+
+/// A path as a job file takes it. fio takes `:` for a separator unless escaped, and has
+/// no way to write some others.
+fn value(path: &Path) -> Result<String, String> {
+    let odd = |c: char| c.is_control() || "$\"'#;%*".contains(c);
+    match path.to_str() {
+        Some(text) if !text.contains(odd) && text.trim() == text => {
+            Ok(text.replace('\\', "\\\\").replace(':', "\\:"))
+        }
+        _ => Err(format!("{} cannot be named in a job for fio", path.display())),
+    }
+}
+
+/// A script that runs all jobs beside it, the volume mounted for those that need it.
+pub fn script(volume: &Path, jobs: &[String]) -> String {
+    let volume = volume.display().to_string().replace('\'', "'\\''");
+    format!(
+        "#!/bin/sh\n# Runs the jobs beside it with fio; those through fanfs over a mount of their own.\n\
+         set -eu\ncd \"$(dirname \"$0\")\"\n{MOUNT}=$(mktemp -d)\nexport {MOUNT}\n\
+         trap 'fanfs umount \"${MOUNT}\" || true; rmdir \"${MOUNT}\"' EXIT\n\
+         fanfs mount '{volume}' \"${MOUNT}\"\nfor job in {}; do\n  fio \"$job\"\ndone\n",
+        jobs.join(" ")
+    )
+}
+
+const TICK: Duration = Duration::from_millis(50);
+
+/// Has fio run a job's file; MiB/s.
+///
+/// # Errors
+/// What fio says, or that it had to be ended: it was interrupted, or took longer than
+/// `limit`.
+pub(super) fn run(
+    job: &Path,
+    mount: Option<&Path>,
+    limit: Duration,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<f64, String> {
+    let mut command = Command::new("fio");
+    command.args(["--readonly", "--output-format=json", "--eta=never"]).arg(job);
+    // It leaves a file with its state there.
+    command.current_dir(job.parent().unwrap_or(Path::new("/")));
+    if let Some(mount) = mount {
+        command.env(MOUNT, mount);
+    }
+    let output = |name: &str| {
+        let path = job.with_extension(name);
+        std::fs::File::create(&path).map(|file| (path, file)).map_err(|e| format!("fio: {e}"))
+    };
+    let (said, out) = output("json")?;
+    let (complained, err) = output("err")?;
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
+    let mut child = command.spawn().map_err(|error| format!("fio cannot be started: {error}"))?;
+    let until = Instant::now() + limit;
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(|error| format!("fio: {error}"))? {
+            break status;
+        }
+        if is_interrupted() || Instant::now() > until {
+            // One that is inside a replica that hangs is not waited for.
+            let _ = child.kill();
+            std::thread::sleep(TICK);
+            let _ = child.try_wait();
+            return Err(format!("fio did not end within {} s", limit.as_secs_f64()));
+        }
+        std::thread::sleep(TICK);
+    };
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    if !status.success() {
+        let complaint = read(&complained);
+        let line = complaint.lines().next().unwrap_or("failed without a reason");
+        return Err(format!("fio: {line}"));
+    }
+    rate(&read(&said))
+}
+
+/// The rate in fio's report, MiB/s.
+fn rate(report: &str) -> Result<f64, String> {
+    // Notes may stand before it.
+    let json = report.get(report.find('{').unwrap_or(0)..).unwrap_or_default();
+    let report: Value =
+        serde_json::from_str(json).map_err(|error| format!("fio's report: {error}"))?;
+    let job = &report["jobs"][0];
+    match (job["error"].as_i64(), job["read"]["bw_bytes"].as_f64()) {
+        (Some(0), Some(rate)) if rate > 0.0 => Ok(rate / f64::from(1 << 20)),
+        (Some(0), _) => Err("fio has read nothing".to_owned()),
+        (error, _) => Err(format!("fio: error {}", error.unwrap_or(-1))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reader(name: &str, directory: Option<&str>, offset: u64, len: u64) -> Reader {
+        let directory = directory.map(PathBuf::from);
+        Reader { name: name.to_owned(), directory, direct: true, part: Part { offset, len } }
+    }
+
+    fn job(load: Load, readers: Vec<Reader>) -> Job {
+        Job {
+            title: "a title".to_owned(),
+            load,
+            file: "a/b:c".into(),
+            block: 65536,
+            pass: Duration::from_millis(2500),
+            seed: 42,
+            time_based: true,
+            readers,
+        }
+    }
+
+    #[test]
+    fn a_job_says_all_that_a_pass_does() {
+        let readers = vec![reader("r1", Some("/mnt/r 1"), 0, 131072)];
+        let expected = "# a title\n[global]\nioengine=psync\nrw=read\nbs=65536\n\
+                        invalidate=1\niomem_align=4096\nthread\nruntime=2500ms\n\
+                        time_based\nexitall\ngroup_reporting\n\n[r1]\ndirectory=/mnt/r 1\n\
+                        filename=a/b\\:c\ndirect=1\n\
+                        offset=0\nsize=131072\nnumjobs=1\n";
+        assert_eq!(text(&job(Load::Sequential, readers)).unwrap(), expected);
+    }
+
+    #[test]
+    fn neighbours_are_one_section_and_the_mount_is_a_variable() {
+        let mut readers: Vec<_> = (0..4).map(|i| reader("fanfs", None, i * 65536, 65536)).collect();
+        let one = text(&job(Load::Random, readers.clone())).unwrap();
+        assert!(one.contains("rw=randread") && one.contains("randseed=42"), "{one}");
+        assert!(one.contains("directory=${FANFS_MOUNT}\n"), "{one}");
+        assert!(one.ends_with("numjobs=4\noffset_increment=65536\n"), "{one}");
+        readers[2].name = "other".to_owned();
+        let four = text(&job(Load::Parallel, readers)).unwrap();
+        assert_eq!(four.matches("\n[").count() - 1, 3, "{four}");
+    }
+
+    #[test]
+    fn odd_names_are_refused() {
+        for name in ["a$b", "a\nb", "a;b", " a", "a\"b"] {
+            let mut job = job(Load::Random, vec![reader("r1", Some("/r"), 0, 65536)]);
+            job.file = name.into();
+            assert!(text(&job).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_rate_is_fios_own() {
+        let report = "note: x\n{\"jobs\": [{\"error\": 0, \"read\": {\"bw_bytes\": 2097152}}]}";
+        assert_eq!(rate(report), Ok(2.0));
+        assert!(rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err().contains('5'));
+        assert!(rate("nothing").is_err());
+    }
+}

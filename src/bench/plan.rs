@@ -1,0 +1,267 @@
+//! Which passes there are, in which order, and what part of the file each reads.
+//!
+//! Pure: numbers in, numbers out.
+//!
+//! *Invariants:* in a round each candidate of a load reads another region, and over
+//! the rounds another one each; the parts of one pass do not overlap, are whole blocks,
+//! and lie in the file.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// What readers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Load {
+    /// One reader from front to back.
+    Sequential,
+    /// Several readers, each of which reads blocks of its part in random order.
+    Random,
+    /// Several readers, each from front to back of its part.
+    Parallel,
+}
+
+impl Load {
+    /// All, in the order in which they are done and shown.
+    pub const ALL: [Self; 3] = [Self::Sequential, Self::Random, Self::Parallel];
+
+    /// As it is called in tables and file names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sequential => "sequential",
+            Self::Random => "random",
+            Self::Parallel => "parallel",
+        }
+    }
+}
+
+/// Through what is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Candidate {
+    /// One replica, past fanfs.
+    Alone(ReplicaId),
+    /// Several replicas side by side, past fanfs; each of them has a reader at least.
+    Sum(ReplicaSet),
+    /// fanfs over these replicas.
+    Fanfs(ReplicaSet),
+}
+
+impl Candidate {
+    /// The replicas that it reads from.
+    pub fn replicas(self) -> ReplicaSet {
+        match self {
+            Self::Alone(replica) => ReplicaSet::EMPTY.with(replica),
+            Self::Sum(set) | Self::Fanfs(set) => set,
+        }
+    }
+
+    /// How many readers it has, where a load with several has `readers`.
+    pub fn readers(self, load: Load, readers: usize) -> usize {
+        match (load, self) {
+            (Load::Sequential, Self::Sum(set)) => set.len(),
+            (Load::Sequential, _) => 1,
+            (_, Self::Sum(set)) => readers.max(set.len()),
+            (_, Self::Alone(_) | Self::Fanfs(_)) => readers,
+        }
+    }
+}
+
+/// One pass to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// From 0.
+    pub round: usize,
+    /// What is done.
+    pub load: Load,
+    /// Through what.
+    pub candidate: Candidate,
+    /// Its place among the load's regions, below `slots`.
+    pub slot: usize,
+    /// How many regions there are.
+    pub slots: usize,
+}
+
+/// A part of the file, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// Where it begins.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+}
+
+/// Numbers of replicas that fanfs is measured over: each up to four, then doubling.
+pub fn counts(replicas: usize) -> Vec<usize> {
+    let doubling = (3..).map(|power| 1 << power).take_while(|n| *n < replicas);
+    let mut counts: Vec<usize> = (1..=replicas.min(4)).chain(doubling).collect();
+    if counts.last().is_some_and(|last| *last < replicas) {
+        counts.push(replicas);
+    }
+    counts
+}
+
+/// The candidates of a load, in the order in which they are shown. Where `replicas` has
+/// one member there is no sum: it would be the replica alone.
+pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
+    let first = |n: usize| replicas.iter().take(n).fold(ReplicaSet::EMPTY, ReplicaSet::with);
+    let counts = match load {
+        // The line over the number of replicas.
+        Load::Sequential => counts(replicas.len()),
+        Load::Random | Load::Parallel => vec![replicas.len()],
+    };
+    let alone = replicas.iter().map(Candidate::Alone);
+    let sums = counts.iter().filter(|n| **n > 1).map(|n| Candidate::Sum(first(*n)));
+    let fanfs = counts.iter().map(|n| Candidate::Fanfs(first(*n)));
+    alone.chain(sums).chain(fanfs).collect()
+}
+
+/// All passes. Each round has all of them: A B C, then C A B, then B C A, so that none
+/// has the good places.
+pub fn steps(replicas: ReplicaSet, rounds: usize) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for round in 0..rounds {
+        for load in Load::ALL {
+            let mut candidates: Vec<(usize, Candidate)> =
+                candidates(load, replicas).into_iter().enumerate().collect();
+            let slots = candidates.len();
+            candidates.rotate_right(round % slots);
+            let step = |(index, candidate)| {
+                let slot = (index + round) % slots;
+                Step { round, load, candidate, slot, slots }
+            };
+            steps.extend(candidates.into_iter().map(step));
+        }
+    }
+    steps
+}
+
+/// What each reader of a pass reads at most.
+///
+/// Sequential regions begin in the first half of the file and are half of it long, so
+/// that they do not overlap unless the file is small for what is read in a pass. Random
+/// readers have the whole file.
+pub fn parts(step: &Step, size: u64, block: u64, readers: usize) -> Vec<Part> {
+    let down = |bytes: u64| bytes / block * block;
+    let (start, len) = match step.load {
+        Load::Random => (0, down(size / readers as u64)),
+        Load::Sequential | Load::Parallel => {
+            (down(size / 2 / step.slots as u64 * step.slot as u64), down(size / 2 / readers as u64))
+        }
+    };
+    (0..readers as u64).map(|i| Part { offset: start + i * len, len }).collect()
+}
+
+/// The replica that reader number `reader` of a sum reads from.
+pub fn dealt(set: ReplicaSet, reader: usize) -> Option<ReplicaId> {
+    set.iter().nth(reader % set.len().max(1))
+}
+
+/// The smallest file that can be measured with: sixteen blocks for each reader.
+pub fn least(block: u64, random_block: u64, readers: usize) -> u64 {
+    (32 * block).max(16 * random_block) * readers as u64
+}
+
+/// How long all passes take, with what is done between them.
+pub fn duration(steps: usize, pass: Duration) -> Duration {
+    // Dropping pages, opening, waiting until the daemon is quiet.
+    const BETWEEN: Duration = Duration::from_millis(60);
+    (pass + BETWEEN) * steps as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(n: usize) -> ReplicaSet {
+        ReplicaSet::first(n)
+    }
+
+    #[test]
+    fn numbers_of_replicas() {
+        assert_eq!(counts(1), [1]);
+        assert_eq!(counts(3), [1, 2, 3]);
+        assert_eq!(counts(4), [1, 2, 3, 4]);
+        assert_eq!(counts(5), [1, 2, 3, 4, 5]);
+        assert_eq!(counts(8), [1, 2, 3, 4, 8]);
+        assert_eq!(counts(20), [1, 2, 3, 4, 8, 16, 20]);
+    }
+
+    #[test]
+    fn one_replica_has_no_sum() {
+        let id = ReplicaId::new(0);
+        for load in Load::ALL {
+            let expected = [Candidate::Alone(id), Candidate::Fanfs(set(1))];
+            assert_eq!(candidates(load, set(1)), expected);
+        }
+    }
+
+    #[test]
+    fn three_replicas_fit_into_three_minutes() {
+        let steps = steps(set(3), 3);
+        assert_eq!(steps.len(), 3 * (8 + 5 + 5));
+        assert!(duration(steps.len(), Duration::from_secs(3)) < Duration::from_secs(180));
+    }
+
+    #[test]
+    fn rounds_have_all_in_turned_order_and_other_regions() {
+        let steps = steps(set(3), 3);
+        let of = |round: usize| -> Vec<Step> {
+            let its = |s: &&Step| s.round == round && s.load == Load::Random;
+            steps.iter().filter(its).copied().collect()
+        };
+        let (first, second) = (of(0), of(1));
+        assert_eq!(first.last().unwrap().candidate, second[0].candidate);
+        assert_eq!(first[0].candidate, second[1].candidate);
+        assert_ne!(first[0].slot, second[1].slot);
+        for round in 0..3 {
+            let mut slots: Vec<usize> = of(round).iter().map(|s| s.slot).collect();
+            slots.sort_unstable();
+            assert_eq!(slots, [0, 1, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn parts_are_whole_blocks_in_the_file_and_do_not_overlap() {
+        let size = (100 << 20) + 12345;
+        for step in steps(set(5), 2) {
+            for (block, readers) in [(1 << 20, 1), (1 << 20, 7), (65536, 4), (12288, 5)] {
+                let parts = parts(&step, size, block, readers);
+                assert_eq!(parts.len(), readers);
+                let mut end = 0;
+                for part in parts {
+                    assert!(part.len >= block && part.offset >= end, "{step:?} {part:?}");
+                    assert_eq!((part.offset % block, part.len % block), (0, 0));
+                    end = part.offset + part.len;
+                }
+                assert!(end <= size);
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_large_enough_has_blocks_for_all() {
+        let size = least(1 << 20, 65536, 4);
+        assert_eq!(size, 128 << 20);
+        for step in steps(set(3), 1) {
+            for part in parts(&step, size, 1 << 20, step.candidate.readers(step.load, 4)) {
+                assert!(part.len >= 16 << 20);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sum_has_a_reader_for_each_and_fanfs_as_many_as_were_asked_for() {
+        let sum = Candidate::Sum(set(6));
+        assert_eq!(sum.readers(Load::Sequential, 4), 6);
+        assert_eq!(sum.readers(Load::Random, 4), 6);
+        assert_eq!(Candidate::Sum(set(3)).readers(Load::Random, 4), 4);
+        assert_eq!(Candidate::Fanfs(set(6)).readers(Load::Parallel, 4), 4);
+        assert_eq!(Candidate::Fanfs(set(6)).readers(Load::Sequential, 4), 1);
+        let dealt: Vec<usize> =
+            (0..4).filter_map(|i| dealt(set(3), i)).map(|r| r.index()).collect();
+        assert_eq!(dealt, [0, 1, 2, 0]);
+    }
+}

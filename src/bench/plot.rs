@@ -1,0 +1,317 @@
+//! The report's three pictures, as SVG: rates over time, the line over the number of
+//! replicas, latencies.
+//!
+//! Each has a ground of its own, so it can be read on any page, and its legend beside
+//! it, so that nothing is covered. Colours are those of Okabe and Ito (2008), which
+//! people see apart who do not see all colours; fanfs is black and the raw sum grey and
+//! dashed in all pictures, and after six replicas lines are dashed as well.
+
+mod axis;
+
+use std::fmt::Display;
+
+use plotters::coord::Shift;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+
+use axis::Axis;
+
+use super::figures::{Report, Row, Spread};
+use super::plan::Load;
+use super::table::{label, size};
+
+const WIDTH: u32 = 860;
+const LEGEND: u32 = 190;
+const LEAST_HEIGHT: u32 = 360;
+const LEGEND_LINE: i32 = 20;
+const FONT: &str = "sans-serif";
+
+const INK: RGBColor = RGBColor(34, 34, 34);
+const FANFS: RGBColor = RGBColor(0, 0, 0);
+const SUM: RGBColor = RGBColor(110, 110, 110);
+const REPLICAS: [RGBColor; 6] = [
+    RGBColor(230, 159, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 114, 178),
+];
+
+#[derive(Clone, Copy)]
+struct Look {
+    colour: RGBColor,
+    width: u32,
+    /// Length of a dash and of a gap.
+    dash: Option<(u32, u32)>,
+    has_points: bool,
+}
+
+impl Look {
+    fn replica(index: usize) -> Self {
+        let dash = match index / REPLICAS.len() {
+            0 => None,
+            1 => Some((8, 4)),
+            _ => Some((2, 3)),
+        };
+        let colour = REPLICAS[index % REPLICAS.len()];
+        Self { colour, width: 2, dash, has_points: false }
+    }
+
+    const FANFS: Self = Self { colour: FANFS, width: 3, dash: None, has_points: false };
+    const SUM: Self = Self { colour: SUM, width: 2, dash: Some((8, 5)), has_points: false };
+
+    fn with_points(self) -> Self {
+        Self { has_points: true, ..self }
+    }
+
+    fn style(self) -> ShapeStyle {
+        self.colour.stroke_width(self.width)
+    }
+}
+
+struct Line {
+    name: String,
+    points: Vec<(f64, f64)>,
+    look: Look,
+}
+
+/// What the reader got through fanfs, and each replica delivered, over the time of one
+/// pass.
+///
+/// # Errors
+/// In one line, where it cannot be drawn.
+pub fn over_time(report: &Report) -> Result<Option<String>, String> {
+    let Some(over) = &report.over_time else { return Ok(None) };
+    let along = |rates: &[f64]| over.seconds.iter().copied().zip(rates.iter().copied()).collect();
+    let mut lines =
+        vec![Line { name: "reader".to_owned(), points: along(&over.reader), look: Look::FANFS }];
+    let last = over.seconds.last().copied().unwrap_or(1.0);
+    let all = over.replicas.len();
+    let sum = if all == 1 { "alone" } else { "sum" };
+    let raw = rate(report, sum, all).map(|raw| raw.median);
+    lines.extend(raw.map(|raw| Line {
+        name: "raw sum (median)".to_owned(),
+        points: vec![(0.0, raw), (last, raw)],
+        look: Look::SUM,
+    }));
+    lines.extend(over.replicas.iter().enumerate().map(|(index, replica)| Line {
+        name: replica.name.clone(),
+        points: along(&replica.mib_per_second),
+        look: Look::replica(index),
+    }));
+    let most = lines.iter().flat_map(|line| &line.points).map(|(_, rate)| *rate);
+    let most = most.fold(0.0, f64::max);
+    let title = format!("One reader through fanfs over time (round {})", over.round);
+    let mut seconds = Axis::linear("seconds since the begin of the pass", last);
+    seconds.end.1 = last * 1.01;
+    seconds.marks.retain(|(at, _)| *at <= last);
+    draw(&title, &seconds, &Axis::linear("MiB/s", most), &lines, &[]).map(Some)
+}
+
+/// Sequential rates over the number of replicas.
+///
+/// # Errors
+/// In one line, where it cannot be drawn.
+pub fn scaling(report: &Report) -> Result<Option<String>, String> {
+    let its = |kind: &str| -> Vec<(f64, Spread)> {
+        let rows = report.rows.iter().filter(|row| row.load == Load::Sequential);
+        let rows = rows.filter(|row| row.kind == kind);
+        rows.filter_map(|row| Some((row.replicas.len() as f64, row.mib_per_second?))).collect()
+    };
+    let fanfs = its("fanfs");
+    let mut raw = its("sum");
+    // The sum of one is the first replica alone.
+    raw.extend(rate(report, "alone", 1).map(|alone| (1.0, alone)));
+    raw.sort_by(|one, other| one.0.total_cmp(&other.0));
+    if fanfs.len() < 2 {
+        return Ok(None);
+    }
+    let medians = |of: &[(f64, Spread)]| of.iter().map(|(n, rate)| (*n, rate.median)).collect();
+    let lines = [
+        Line {
+            name: "raw sum (ideal)".to_owned(),
+            points: medians(&raw),
+            look: Look::SUM.with_points(),
+        },
+        Line {
+            name: "fanfs, one reader".to_owned(),
+            points: medians(&fanfs),
+            look: Look::FANFS.with_points(),
+        },
+    ];
+    let bars = |of: &[(f64, Spread)], colour: RGBColor| -> Vec<(f64, Spread, RGBColor)> {
+        of.iter().map(|(n, rate)| (*n, *rate, colour)).collect()
+    };
+    let bars = [bars(&raw, SUM), bars(&fanfs, FANFS)].concat();
+    let most = bars.iter().map(|(_, rate, _)| rate.max).fold(0.0, f64::max);
+    let counts: Vec<f64> = fanfs.iter().map(|(n, _)| *n).collect();
+    let last = counts.iter().copied().fold(1.0, f64::max);
+    let replicas = Axis {
+        name: "replicas".to_owned(),
+        end: (0.0, last * 1.05),
+        marks: counts.into_iter().map(|n| (n, format!("{n:.0}"))).collect(),
+    };
+    let title = "Sequential reads over more and more replicas: median, least to largest";
+    draw(title, &replicas, &Axis::linear("MiB/s", most), &lines, &bars).map(Some)
+}
+
+/// How long single reads of the random load took, raw and through fanfs.
+///
+/// # Errors
+/// In one line, where it cannot be drawn.
+pub fn latency(report: &Report) -> Result<Option<String>, String> {
+    let rows = report.rows.iter().filter(|row| row.load == Load::Random);
+    let mut alone = 0;
+    let line = |row: &Row| {
+        let look = match row.kind {
+            "fanfs" => Look::FANFS,
+            "sum" => Look::SUM,
+            _ => {
+                alone += 1;
+                Look::replica(alone - 1)
+            }
+        };
+        let quantiles = &row.latency_ms.as_ref()?.quantiles;
+        let place = |(part, ms): &(f64, f64)| (nines(*part), ms.max(1e-3).log10());
+        Some(Line { name: label(row), points: quantiles.iter().map(place).collect(), look })
+    };
+    let lines: Vec<Line> = rows.filter_map(line).collect();
+    let points = || lines.iter().flat_map(|line| &line.points);
+    if points().next().is_none() {
+        return Ok(None);
+    }
+    let least = points().map(|(_, ms)| *ms).fold(f64::INFINITY, f64::min);
+    let most = points().map(|(_, ms)| *ms).fold(f64::NEG_INFINITY, f64::max);
+    let last = points().map(|(part, _)| *part).fold(1.0, f64::max);
+    let known = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
+    let names = ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
+    let marks = known.iter().zip(names).map(|(part, name)| (nines(*part), name.to_owned()));
+    let parts = Axis {
+        name: "part of the reads that took at most so long".to_owned(),
+        end: (0.0, last * 1.02),
+        marks: marks.filter(|(place, _)| *place <= last * 1.02).collect(),
+    };
+    let taken =
+        Axis::logarithmic("milliseconds (logarithmic)", 10_f64.powf(least), 10_f64.powf(most));
+    let title = format!("Latency of random reads of {}", size(report.settings.random_block));
+    draw(&title, &parts, &taken, &lines, &[]).map(Some)
+}
+
+/// Where a part of all stands on an axis on which each further nine is one more.
+fn nines(part: f64) -> f64 {
+    -(1.0 - part).log10()
+}
+
+/// The sequential rate of the first row of a kind over so many replicas.
+fn rate(report: &Report, kind: &str, replicas: usize) -> Option<Spread> {
+    let row = report.rows.iter().find(|row| {
+        row.load == Load::Sequential && row.kind == kind && row.replicas.len() == replicas
+    });
+    row?.mib_per_second
+}
+
+fn draw(
+    title: &str,
+    x: &Axis,
+    y: &Axis,
+    lines: &[Line],
+    bars: &[(f64, Spread, RGBColor)],
+) -> Result<String, String> {
+    let height = LEAST_HEIGHT.max(80 + LEGEND_LINE as u32 * lines.len() as u32);
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        area.fill(&WHITE).map_err(said)?;
+        let ink = |size: u32| (FONT, size).into_font().color(&INK);
+        let area = area.titled(title, ink(17)).map_err(said)?;
+        let (left, right) = area.split_horizontally(WIDTH - LEGEND);
+        let mut chart = ChartBuilder::on(&left)
+            .margin(12)
+            .x_label_area_size(44)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x.clone(), y.clone())
+            .map_err(said)?;
+        chart
+            .configure_mesh()
+            .x_labels(x.marks.len())
+            .y_labels(y.marks.len())
+            .x_label_formatter(&|at| x.text(*at))
+            .y_label_formatter(&|at| y.text(*at))
+            .x_desc(&x.name)
+            .y_desc(&y.name)
+            .bold_line_style(INK.mix(0.15))
+            .light_line_style(TRANSPARENT)
+            .axis_style(INK)
+            .label_style(ink(14))
+            .axis_desc_style(ink(14))
+            .draw()
+            .map_err(said)?;
+        for (n, rate, colour) in bars {
+            let bar =
+                PathElement::new(vec![(*n, rate.min), (*n, rate.max)], colour.stroke_width(1));
+            chart.draw_series([bar]).map_err(said)?;
+        }
+        for Line { points, look, .. } in lines {
+            let points = points.clone();
+            match look.dash {
+                Some((dash, gap)) => {
+                    let line = DashedLineSeries::new(points.clone(), dash, gap, look.style());
+                    chart.draw_series(line).map_err(said)?;
+                }
+                None => {
+                    let line = LineSeries::new(points.clone(), look.style());
+                    chart.draw_series(line).map_err(said)?;
+                }
+            }
+            if look.has_points {
+                let circle = |at: (f64, f64)| Circle::new(at, 4, look.colour.filled());
+                chart.draw_series(points.into_iter().map(circle)).map_err(said)?;
+            }
+        }
+        legend(&right, lines)?;
+        area.present().map_err(said)?;
+    }
+    Ok(svg)
+}
+
+fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, lines: &[Line]) -> Result<(), String> {
+    for (number, Line { name, look, .. }) in (0..).zip(lines) {
+        let y = 24 + LEGEND_LINE * number;
+        let sample = [(4, y), (32, y)];
+        match look.dash {
+            Some((dash, gap)) => {
+                area.draw(&DashedPathElement::new(sample, dash, gap, look.style()))
+            }
+            None => area.draw(&PathElement::new(sample, look.style())),
+        }
+        .map_err(said)?;
+        if look.has_points {
+            area.draw(&Circle::new((18, y), 4, look.colour.filled())).map_err(said)?;
+        }
+        let longest = 20;
+        let name = match name.char_indices().nth(longest) {
+            Some((end, _)) => format!("{}…", &name[..end]),
+            None => name.clone(),
+        };
+        let text = Text::new(name, (40, y - 7), (FONT, 14).into_font().color(&INK));
+        area.draw(&text).map_err(said)?;
+    }
+    Ok(())
+}
+
+fn said(error: impl Display) -> String {
+    format!("cannot draw: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_nine_is_one_more() {
+        for (part, place) in [(0.0, 0.0), (0.9, 1.0), (0.999, 3.0)] {
+            assert!((nines(part) - place).abs() < 1e-9);
+        }
+    }
+}

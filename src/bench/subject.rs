@@ -1,0 +1,213 @@
+//! The file that is read: which one, and who of the replicas shows it how.
+//!
+//! *Invariant:* whatever looks at a replica does so in a thread that is left alone
+//! after the deadline.
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{ALIGNMENT, BenchError, within};
+use crate::config::Config;
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// How the file can be read on a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// With O_DIRECT, past this machine's page cache.
+    Direct,
+    /// Through this machine's page cache, which is dropped beforehand.
+    Cached,
+    /// Not at all, and why.
+    Absent(String),
+}
+
+/// A file of the volume.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    /// Relative to the volume's root.
+    pub(super) file: PathBuf,
+    /// Bytes.
+    pub(super) size: u64,
+    /// One for each replica.
+    pub(super) sights: ReplicaMap<Sight>,
+}
+
+/// Entries that are looked at to find the largest file.
+const ENTRIES: usize = 20_000;
+/// And for how long.
+const WALK: Duration = Duration::from_secs(5);
+
+impl Subject {
+    /// Looks at `file` on all replicas, at once.
+    pub(super) fn look(
+        config: &Config,
+        file: &Path,
+        deadline: Duration,
+    ) -> Result<Self, BenchError> {
+        let seen: Vec<Result<(u64, bool), String>> = std::thread::scope(|scope| {
+            let look = |replica: &crate::config::Replica| {
+                let path = replica.path.join(file);
+                scope.spawn(move || within(deadline, move || look_at(&path)))
+            };
+            let threads: Vec<_> = config.replicas.iter().map(look).collect();
+            let silent = || Err(format!("did not answer within {} s", deadline.as_secs_f64()));
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Option<_>>| {
+                thread.join().ok().flatten().unwrap_or_else(silent)
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let Some(size) = seen.iter().flatten().map(|(size, _)| *size).next() else {
+            let why = seen.into_iter().zip(&config.replicas).filter_map(|(seen, replica)| {
+                seen.err().map(|why| format!("{}: {why}", replica.name))
+            });
+            let why = why.collect::<Vec<_>>().join("; ");
+            return Err(BenchError::Failed(format!("no replica shows {}: {why}", file.display())));
+        };
+        let sight = |seen: Result<(u64, bool), String>| match seen {
+            Ok((other, _)) if other != size => {
+                Sight::Absent(format!("the file has {other} bytes here and {size} elsewhere"))
+            }
+            Ok((_, true)) => Sight::Direct,
+            Ok((_, false)) => Sight::Cached,
+            Err(why) => Sight::Absent(why),
+        };
+        let sights = seen.into_iter().map(sight).collect();
+        Ok(Self { file: file.to_owned(), size, sights })
+    }
+
+    /// Who can be read from.
+    pub(super) fn live(&self) -> ReplicaSet {
+        let live = self.sights.iter().filter(|(_, sight)| !matches!(sight, Sight::Absent(_)));
+        live.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
+    }
+
+    /// Whether a replica is read with O_DIRECT.
+    pub(super) fn is_direct(&self, id: ReplicaId) -> bool {
+        self.sights[id] == Sight::Direct
+    }
+}
+
+/// The file's size, and whether it can be read with O_DIRECT.
+fn look_at(path: &Path) -> Result<(u64, bool), String> {
+    let said = |error: io::Error| format!("{}: {error}", path.display());
+    let seen = std::fs::symlink_metadata(path).map_err(said)?;
+    if !seen.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
+    open(path, false).map_err(said)?;
+    let mut memory = vec![0; 2 * ALIGNMENT as usize];
+    let direct = open(path, true).and_then(|file| file.read_at(aligned(&mut memory), 0));
+    Ok((seen.len(), direct.is_ok()))
+}
+
+/// Opens a file for reading.
+pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
+    let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// All but [`ALIGNMENT`] bytes of `memory`, from where O_DIRECT may begin.
+pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
+    let len = memory.len() - ALIGNMENT as usize;
+    let skip = memory.as_ptr().align_offset(ALIGNMENT as usize);
+    &mut memory[skip..skip + len]
+}
+
+/// The largest regular file of the first replica that answers, relative to its root.
+///
+/// # Errors
+/// Where none has at least `least` bytes.
+pub(super) fn largest(
+    config: &Config,
+    least: u64,
+    deadline: Duration,
+) -> Result<PathBuf, BenchError> {
+    for replica in &config.replicas {
+        let root = replica.path.clone();
+        let Some(Ok(found)) = within(WALK + deadline, move || walk(&root)) else { continue };
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let seen = match found.largest {
+            Some((path, size)) if size >= least => return Ok(path),
+            Some((path, size)) => {
+                format!("the largest is {}, {:.1} MiB", path.display(), mib(size))
+            }
+            None => "there is none at all".to_owned(),
+        };
+        return Err(BenchError::Usage(format!(
+            "a regular file of at least {:.0} MiB is needed, and among the {} entries of {} that \
+             were looked at {seen}; name one with --file, or have one made with --make",
+            mib(least),
+            found.entries,
+            replica.path.display()
+        )));
+    }
+    Err(BenchError::Failed("no replica lets its root be listed".to_owned()))
+}
+
+struct Found {
+    largest: Option<(PathBuf, u64)>,
+    entries: usize,
+}
+
+/// Level by level, as far as [`ENTRIES`] and [`WALK`] reach. Symbolic links are not
+/// followed.
+fn walk(root: &Path) -> io::Result<Found> {
+    let until = Instant::now() + WALK;
+    let mut found = Found { largest: None, entries: 0 };
+    let mut directories = VecDeque::from([PathBuf::new()]);
+    while let Some(directory) = directories.pop_front() {
+        let listing = match std::fs::read_dir(root.join(&directory)) {
+            Ok(listing) => listing,
+            Err(error) if directory.as_os_str().is_empty() => return Err(error),
+            // Somebody else's, or gone.
+            Err(_) => continue,
+        };
+        for entry in listing.flatten() {
+            if found.entries == ENTRIES || Instant::now() > until {
+                return Ok(found);
+            }
+            found.entries += 1;
+            let Ok(seen) = entry.metadata() else { continue };
+            let path = directory.join(entry.file_name());
+            if seen.is_dir() {
+                directories.push_back(path);
+            } else if seen.is_file()
+                && found.largest.as_ref().is_none_or(|(_, size)| *size < seen.len())
+            {
+                found.largest = Some((path, seen.len()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_begins_where_o_direct_may() {
+        let mut memory = vec![0; 3 * ALIGNMENT as usize];
+        let part = aligned(&mut memory);
+        assert_eq!(part.len(), 2 * ALIGNMENT as usize);
+        assert_eq!(part.as_ptr() as usize % ALIGNMENT as usize, 0);
+    }
+
+    #[test]
+    fn the_largest_file_below_a_directory_is_found_and_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::fs::write(at("small"), [0; 10]).unwrap();
+        std::fs::write(at("a/b/large"), [0; 1000]).unwrap();
+        std::os::unix::fs::symlink("/proc/kcore", at("a/link")).unwrap();
+        let found = walk(root.path()).unwrap();
+        assert_eq!(found.largest, Some((PathBuf::from("a/b/large"), 1000)));
+        assert_eq!(found.entries, 5);
+        assert!(walk(&at("nowhere")).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! The report as text for a terminal.
+
+use std::fmt::Write as _;
+
+use super::figures::{Report, Row, Spread, mib};
+use super::plan::Load;
+
+/// What a row is called.
+pub fn label(row: &Row) -> String {
+    match (row.kind, row.replicas.len()) {
+        ("alone", _) => format!("{} alone", row.replicas.join("")),
+        ("sum", n) => format!("raw, {n} replicas"),
+        (_, 1) => "fanfs, 1 replica".to_owned(),
+        (_, n) => format!("fanfs, {n} replicas"),
+    }
+}
+
+/// Column names; those of fio's figures only where there are some.
+pub fn header(report: &Report) -> Vec<&'static str> {
+    let mut header = vec![
+        "readers",
+        "MiB/s",
+        "min",
+        "max",
+        "of sum",
+        "x one",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "daemon CPU",
+        "reader CPU",
+        "read GiB",
+    ];
+    if has_fio(report) {
+        header.extend(["fio MiB/s", "of fio"]);
+    }
+    header
+}
+
+/// A row's figures, in the header's order; `-` for what there is not.
+pub fn cells(row: &Row, report: &Report) -> Vec<String> {
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+    };
+    let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
+    let latency = row.latency_ms.as_ref();
+    let rate = row.mib_per_second;
+    let mut cells = vec![
+        row.readers.to_string(),
+        number(median(rate), 1),
+        number(rate.map(|spread| spread.min), 1),
+        number(rate.map(|spread| spread.max), 1),
+        number(median(row.of_sum), 3),
+        number(median(row.of_fastest), 2),
+        number(latency.map(|latency| latency.p50), 2),
+        number(latency.map(|latency| latency.p99), 2),
+        number(latency.map(|latency| latency.max), 1),
+        number(row.daemon_cpu_per_gib, 2),
+        number(row.reader_cpu_per_gib, 2),
+        number(Some(mib(row.bytes) / 1024.0), 2),
+    ];
+    if has_fio(report) {
+        cells.extend([number(median(row.fio_mib_per_second), 1), number(median(row.of_fio), 3)]);
+    }
+    cells
+}
+
+/// A load's heading.
+pub fn heading(load: Load, report: &Report) -> String {
+    let settings = &report.settings;
+    match load {
+        Load::Sequential => format!("sequential, blocks of {}, one reader", size(settings.block)),
+        Load::Random => format!(
+            "random, blocks of {}, several readers, one read at a time each",
+            size(settings.random_block)
+        ),
+        Load::Parallel => {
+            format!("parallel: several sequential readers, blocks of {}", size(settings.block))
+        }
+    }
+}
+
+/// The lines above the table: what was measured, and how.
+pub fn preamble(report: &Report) -> Vec<String> {
+    let settings = &report.settings;
+    let mut lines = vec![
+        format!(
+            "volume {}, file {} ({}{}); {} rounds, {} s a pass, seed {}; took {:.0} s",
+            report.volume,
+            report.file,
+            size(report.file_bytes),
+            if report.made { ", made for this and removed" } else { "" },
+            settings.rounds,
+            settings.seconds_per_pass,
+            settings.seed,
+            report.seconds
+        ),
+        "through fanfs: O_DIRECT on the mount, cache = \"direct\"; this machine's page cache of \
+         the file is dropped before each pass"
+            .to_owned(),
+    ];
+    for replica in &report.replicas {
+        let how = match (&replica.failure, replica.raw_reads) {
+            (Some(why), _) => format!("left out: {why}"),
+            (None, Some("O_DIRECT")) => "raw reads with O_DIRECT".to_owned(),
+            (None, _) => {
+                "raw reads through the page cache, dropped before each pass (no O_DIRECT here)"
+                    .to_owned()
+            }
+        };
+        lines.push(format!("{} ({}): {how}", replica.name, replica.path));
+    }
+    lines
+}
+
+/// What the columns are.
+pub const LEGEND: &str = "MiB/s: median, least and largest of the rounds. of sum: of the raw rate \
+of the same replicas at once, in the same round. x one: times the fastest of them alone. \
+CPU: processor seconds for each GiB.";
+
+fn has_fio(report: &Report) -> bool {
+    report.rows.iter().any(|row| row.fio_mib_per_second.is_some())
+}
+
+/// Bytes in the largest unit that leaves a whole number, or nearly.
+pub(super) fn size(bytes: u64) -> String {
+    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >= 1 << shift {
+            let value = bytes as f64 / (1_u64 << shift) as f64;
+            let digits = usize::from(value.fract() > 0.05 && value.fract() < 0.95);
+            return format!("{value:.digits$} {unit}");
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// The whole report.
+pub fn text(report: &Report) -> String {
+    let mut text = preamble(report).join("\n") + "\n";
+    let names: Vec<String> = report.rows.iter().map(label).collect();
+    let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let header = header(report);
+    for load in Load::ALL {
+        let rows: Vec<(&Row, &String)> =
+            report.rows.iter().zip(&names).filter(|(row, _)| row.load == load).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = write!(text, "\n{}\n  {:first$}", heading(load, report), "");
+        for name in &header {
+            let _ = write!(text, "  {name:>width$}", width = name.len().max(7));
+        }
+        text.push('\n');
+        for (row, name) in rows {
+            let _ = write!(text, "  {name:first$}");
+            for (cell, name) in cells(row, report).iter().zip(&header) {
+                let _ = write!(text, "  {cell:>width$}", width = name.len().max(7));
+            }
+            text.push('\n');
+            for failure in &row.failures {
+                let _ = writeln!(text, "  {:first$}  failed: {failure}", "");
+            }
+        }
+    }
+    let _ = writeln!(text, "\n{LEGEND}");
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size;
+
+    #[test]
+    fn sizes_are_short() {
+        assert_eq!(size(1 << 20), "1 MiB");
+        assert_eq!(size(65536), "64 KiB");
+        assert_eq!(size(3 << 29), "1.5 GiB");
+        assert_eq!(size(100), "100 B");
+    }
+}

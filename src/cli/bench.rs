@@ -1,0 +1,215 @@
+//! `fanfs bench`: what fanfs gives on the replicas of one's own.
+
+use std::cell::RefCell;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{Failure, Outcome, interrupt, say, to_json, verify};
+use crate::bench::campaign::{self, Watcher};
+use crate::bench::{ALIGNMENT, BenchError, Settings, page, table};
+use crate::config::units::{Size, Time};
+use crate::config::{self, Config};
+
+/// Arguments of `fanfs bench`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Read are, through each replica alone, through all at once, and through fanfs over 1, 2, .. of them
+(mounted for the time of the run): blocks one after the other by one reader, at random by several,
+one after the other by several. Each is done once a round, in turned order and in other regions of
+the file. docs/BENCH.md says what each figure is.
+
+  fanfs bench /etc/fanfs/genomes.toml --quick               a first look, 20 seconds
+  fanfs bench /etc/fanfs/genomes.toml --report bench.html   three minutes, with plots
+  fanfs bench /etc/fanfs/genomes.toml --file hg38/chr1.fa --run-fio
+
+Nothing is changed on a replica, unless --make is given. A replica that does not answer within
+--deadline is left out from then on.
+
+Exit status: 0 done; 1 some pass failed, or nothing could be measured; 2 wrong usage or
+configuration; 130 interrupted.")]
+pub(super) struct Args {
+    /// The volume's configuration file
+    volume: PathBuf,
+    /// The file to read, from the volume's root or below a replica's path [default: the largest
+    /// among the first 20,000 entries]
+    #[arg(long, conflicts_with = "make")]
+    file: Option<PathBuf>,
+    /// Make a file of this size on the write replica, and remove it afterwards
+    #[arg(long, value_name = "SIZE")]
+    make: Option<Size>,
+    /// The longest that one pass reads [default: 3s]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: Option<u32>,
+    /// How often each pass is done; figures are medians [default: 3]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(1..=99))]
+    rounds: Option<u8>,
+    /// About 20 seconds for three replicas: one round of passes of 1 s
+    #[arg(long)]
+    quick: bool,
+    /// What a sequential reader asks for at a time
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    block: Size,
+    /// What a random reader asks for at a time
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    random_block: Size,
+    /// Readers of the random and the parallel load [default: 4, or one for each replica]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    readers: Option<u16>,
+    /// Which random blocks are read
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// How long a replica may take to answer one call
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    deadline: Time,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Write each pass as a job for fio, and a script that runs them
+    #[arg(long, value_name = "DIR")]
+    fio: Option<PathBuf>,
+    /// Run these jobs as well, and show what fio measures beside it
+    #[arg(long)]
+    run_fio: bool,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+const MAX_BLOCK: u64 = 64 << 20;
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let config = config::load(&args.volume).map_err(Failure::usage)?;
+    crate::daemon::check_placement(&config).map_err(Failure::usage)?;
+    let settings = settings(args, &config)?;
+    let interrupted =
+        interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
+    if let Some(path) = &args.report {
+        // Now, and not after minutes, it is said that it cannot be written.
+        std::fs::write(path, "").map_err(|e| wrong(path, &e))?;
+    }
+    let terminal = Terminal::new(&interrupted, &settings);
+    let report = campaign::run(&config, &settings, &terminal);
+    terminal.clear();
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            if let Some(path) = &args.report {
+                let _ = std::fs::remove_file(path);
+            }
+            return match error {
+                BenchError::Usage(why) => Err(Failure::Usage(why)),
+                BenchError::Failed(why) => Err(Failure::Failed(why)),
+                BenchError::Interrupted => Ok(ExitCode::from(interrupt::STATUS)),
+            };
+        }
+    };
+    if let Some(path) = &args.report {
+        let page = page::html(&report).map_err(Failure::failed)?;
+        std::fs::write(path, page).map_err(|e| wrong(path, &e))?;
+    }
+    say(&if args.json { to_json(&report)? } else { table::text(&report) })?;
+    Ok(ExitCode::from(u8::from(report.failed)))
+}
+
+fn wrong(path: &std::path::Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("{}: {error}", path.display()))
+}
+
+fn settings(args: &Args, config: &Config) -> Result<Settings, Failure> {
+    for (name, Size(size)) in [("block", args.block), ("random-block", args.random_block)] {
+        if size == 0 || size > MAX_BLOCK || !size.is_multiple_of(ALIGNMENT) {
+            let what = "must be a multiple of 4KiB, and at most 64MiB";
+            return Err(Failure::usage(format!("--{name} {what}")));
+        }
+    }
+    if args.run_fio && !has_fio() {
+        return Err(Failure::usage("--run-fio: there is no fio here; install it (package fio)"));
+    }
+    let (seconds, rounds) = if args.quick { (1, 1) } else { (3, 3) };
+    let file = args.file.as_deref().map(|path| verify::inside(config, path)).transpose()?;
+    Ok(Settings {
+        block: args.block.0,
+        random_block: args.random_block.0,
+        readers: args.readers.map_or(config.replicas.len().max(4), usize::from),
+        rounds: args.rounds.map_or(rounds, usize::from),
+        pass: Duration::from_secs(args.seconds.unwrap_or(seconds).into()),
+        deadline: args.deadline.0.max(Duration::from_millis(100)),
+        seed: args.seed,
+        file,
+        make: args.make.map(|size| size.0),
+        fio: args.fio.clone(),
+        run_fio: args.run_fio,
+    })
+}
+
+fn has_fio() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join("fio").is_file())
+}
+
+/// Who looks on: the bar, and the flag that Ctrl-C sets.
+struct Terminal<'a> {
+    interrupted: &'a AtomicBool,
+    pass: Duration,
+    bar: ProgressBar,
+    /// The pass that the bar shows.
+    shown: RefCell<Option<usize>>,
+}
+
+impl<'a> Terminal<'a> {
+    fn new(interrupted: &'a AtomicBool, settings: &Settings) -> Self {
+        let bar = if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::new(0);
+            let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {wide_msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        } else {
+            ProgressBar::hidden()
+        };
+        Self { interrupted, pass: settings.pass, bar, shown: RefCell::default() }
+    }
+
+    fn clear(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Thousandths of a pass.
+const FINE: u64 = 1000;
+
+impl Watcher for Terminal<'_> {
+    fn planned(&self, passes: usize, expected: Duration) {
+        self.bar.suspend(|| {
+            let seconds = Duration::from_secs(expected.as_secs_f64().round() as u64);
+            let pass = self.pass.as_secs();
+            let time = humantime::format_duration(seconds);
+            eprintln!("fanfs bench: {passes} passes of at most {pass} s; about {time}");
+        });
+        self.bar.set_length(passes as u64 * FINE);
+        self.bar.set_position(0);
+    }
+
+    fn making(&self, written: u64, size: u64) {
+        self.bar.set_length(size);
+        self.bar.set_position(written);
+        self.bar.set_message("making the file");
+    }
+
+    fn passing(&self, number: usize, what: &str, time: Duration, bytes: u64) {
+        let part = time.as_secs_f64() / self.pass.as_secs_f64();
+        self.bar.set_position(number as u64 * FINE + (part.min(1.0) * FINE as f64) as u64);
+        if self.shown.replace(Some(number)) != Some(number) || bytes > 0 {
+            let rate = bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-3);
+            self.bar.set_message(format!("{what}: {rate:.0} MiB/s"));
+        }
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,274 @@
+//! `fanfs bench`: over replicas of a known rate the figures are those, everything that
+//! was asked for is there afterwards, and nothing else.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::room::Room;
+
+const MIB: u64 = 1 << 20;
+
+/// Loop-mounted images under the block layer's throttle (cgroup version 1), with one
+/// file in each.
+struct Throttled {
+    room: Room,
+    group: PathBuf,
+    count: usize,
+}
+
+fn run(program: &str, args: &[&str]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+}
+
+impl Throttled {
+    /// None where that is not possible here.
+    fn new(count: usize, rate: u64, size: u64) -> Option<Self> {
+        let parent = Path::new("/sys/fs/cgroup/blkio");
+        if !rustix::process::geteuid().is_root()
+            || !parent.join("blkio.throttle.read_bps_device").exists()
+                && !parent.join("cgroup.procs").exists()
+            || !Path::new("/dev/loop-control").exists()
+        {
+            eprintln!("skipped: needs root, loop devices, and blkio of cgroup version 1");
+            return None;
+        }
+        let group = parent.join(format!("fanfs-bench-test-{}", std::process::id()));
+        fs::create_dir(&group).unwrap();
+        let it = Self { room: Room::new(), group, count };
+        let mut volume = "[volume]\nname = \"lab\"\nmode = \"copies\"\n".to_owned();
+        let data: Vec<u8> = (0..size / 8).flat_map(|word| word.to_le_bytes()).collect();
+        for i in 1..=count {
+            let (image, root) = (it.room.path(&format!("{i}.img")), it.root(i));
+            fs::create_dir(&root).unwrap();
+            let file = fs::File::create(&image).unwrap();
+            file.set_len(size + size / 8 + 64 * MIB).unwrap();
+            run("mkfs.ext4", &["-q", "-F", "-m", "0", image.to_str().unwrap()]);
+            let paths = [image.to_str().unwrap(), root.to_str().unwrap()];
+            run("mount", &["-o", "loop,noatime", paths[0], paths[1]]);
+            fs::write(root.join("data"), &data).unwrap();
+            let file = fs::File::options().write(true).open(root.join("data")).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1_000_000)).unwrap();
+            file.sync_all().unwrap();
+            let device = rustix::fs::stat(&root).unwrap().st_dev;
+            let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+            let limit = it.group.join("blkio.throttle.read_bps_device");
+            fs::write(limit, format!("{major}:{minor} {rate}\n")).unwrap();
+            volume.push_str(&format!("[[replica]]\npath = \"{}\"\n", root.display()));
+        }
+        fs::write(it.room.path("lab.toml"), volume).unwrap();
+        Some(it)
+    }
+
+    fn root(&self, i: usize) -> PathBuf {
+        self.room.path(&format!("r{i}"))
+    }
+
+    /// The program, as one of those that the throttle is for.
+    fn fanfs(&self, args: &[&str]) -> Output {
+        let program = env!("CARGO_BIN_EXE_fanfs");
+        let shell = "echo $$ >\"$0/cgroup.procs\" && exec \"$@\"";
+        let group = self.group.to_str().unwrap();
+        let all = [&["-c", shell, group, program], args].concat();
+        self.room.program(Path::new("sh"), &all).env("TMPDIR", self.tmp()).output().unwrap()
+    }
+
+    fn tmp(&self) -> PathBuf {
+        self.room.path("mnt")
+    }
+}
+
+impl Drop for Throttled {
+    fn drop(&mut self) {
+        for i in 1..=self.count {
+            let root = self.root(i);
+            let unmounted = Command::new("umount").arg(&root).status();
+            if !unmounted.is_ok_and(|status| status.success()) {
+                let _ = Command::new("umount").arg("-l").arg(&root).status();
+            }
+        }
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+fn row<'a>(report: &'a Value, load: &str, kind: &str, replicas: usize) -> &'a Value {
+    let its = |row: &&Value| {
+        let over = row["replicas"].as_array().unwrap().len();
+        row["load"] == load && row["kind"] == kind && over == replicas
+    };
+    report["rows"].as_array().unwrap().iter().find(its).unwrap()
+}
+
+/// Nothing is left where the mounts were made.
+fn expect_nothing_in(tmp: &Path) {
+    let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
+    assert!(!table.contains(&format!("{}/fanfs-bench-", tmp.display())), "{table}");
+    let left: Vec<_> = fs::read_dir(tmp).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn throttled_replicas_give_their_rates_and_fanfs_most_of_the_sum() {
+    let Some(lab) = Throttled::new(3, 40 * MIB, 128 * MIB) else { return };
+    let has_fio = Command::new("fio").arg("--version").output().is_ok();
+    let mut args = vec![
+        "bench",
+        "lab.toml",
+        "--seconds",
+        "1",
+        "--rounds",
+        "1",
+        "--json",
+        "--report",
+        "b.html",
+        "--fio",
+        "jobs",
+    ];
+    if has_fio {
+        args.push("--run-fio");
+    }
+    let output = lab.fanfs(&args);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = json(&output);
+    assert_eq!((&report["file"], report["failed"].as_bool()), (&"data".into(), Some(false)));
+    for load in ["sequential", "random", "parallel"] {
+        let alone = row(&report, load, "alone", 1)["mib_per_second"]["median"].as_f64().unwrap();
+        // The throttle lets a burst through at the begin.
+        assert!((20.0..80.0).contains(&alone), "{load}: {alone}");
+        // How much of the sum is for a bench; that it is a sum is not.
+        let of_sum = row(&report, load, "fanfs", 3)["of_sum"]["median"].as_f64().unwrap();
+        assert!(of_sum > 0.7, "{load}: {of_sum}");
+        let of_one = row(&report, load, "fanfs", 3)["of_fastest"]["median"].as_f64().unwrap();
+        assert!(of_one > 1.4, "{load}: {of_one}");
+    }
+    assert!(row(&report, "sequential", "fanfs", 2)["daemon_cpu_per_gib"].as_f64().unwrap() > 0.0);
+    assert_eq!(report["over_time"]["replicas"].as_array().unwrap().len(), 3);
+    if has_fio {
+        let of_fio = row(&report, "sequential", "alone", 1)["of_fio"]["median"].as_f64().unwrap();
+        assert!((0.6..1.67).contains(&of_fio), "{of_fio}");
+    }
+    let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3);
+    let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
+    assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
+    // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
+    assert_eq!(fs::read_dir(lab.room.path("jobs")).unwrap().count(), 6 + 5 + 5 + 1);
+    expect_nothing_in(&lab.tmp());
+}
+
+fn bench(room: &Room, args: &[&str]) -> Command {
+    let mut command = room.fanfs(&[&["bench"], args].concat());
+    command.env("TMPDIR", room.path("mnt"));
+    command
+}
+
+const SHORT: [&str; 8] =
+    ["--seconds", "1", "--rounds", "1", "--block", "64KiB", "--random-block", "4KiB"];
+
+#[test]
+fn a_file_is_made_and_removed_where_that_is_allowed() {
+    let room = Room::new();
+    room.volume("rw.toml", "", "");
+    let text = fs::read_to_string(room.path("rw.toml")).unwrap();
+    let text = text.replace("mode = \"shared\"\n", "mode = \"shared\"\naccess = \"rw\"\n");
+    fs::write(room.path("rw.toml"), &text).unwrap();
+    let args = [&["rw.toml", "--make", "16MiB", "--json"], &SHORT[..]].concat();
+    let output = bench(&room, &args).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report = json(&output);
+    assert_eq!(report["made"], true);
+    assert_eq!(report["file_bytes"], 16 * MIB);
+    let names = || -> Vec<_> {
+        fs::read_dir(room.path("tree")).unwrap().map(|e| e.unwrap().file_name()).collect()
+    };
+    assert_eq!(names(), ["hello"]);
+    expect_nothing_in(&room.path("mnt"));
+
+    // Also where it is interrupted, while it makes the file or reads it.
+    for (size, signal) in [("64GiB", Signal::INT), ("16MiB", Signal::HUP)] {
+        let args = [&["rw.toml", "--make", size, "--rounds", "50"], &SHORT[4..]].concat();
+        let mut child = bench(&room, &args).stdout(Stdio::null()).spawn().unwrap();
+        let mounted = || {
+            let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+            table.contains(&format!("{}/fanfs-bench-", room.path("mnt").display()))
+        };
+        room.eventually("it is at it", || names().len() == 2 && (size == "64GiB" || mounted()));
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{size}");
+        assert_eq!(names(), ["hello"], "{size}");
+        expect_nothing_in(&room.path("mnt"));
+    }
+}
+
+#[test]
+fn a_replica_that_hangs_or_lacks_the_file_is_left_out() {
+    let room = Room::new();
+    for tree in ["tree", "other"] {
+        fs::write(room.path(tree).join("data"), vec![7; 16 << 20]).unwrap();
+    }
+    fs::remove_file(room.path("other/data")).unwrap();
+    // A replica that hangs: a mount whose daemon is stopped.
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let volume = format!(
+        "[volume]\nname = \"h\"\nmode = \"copies\"\n[[replica]]\npath = \"{}\"\n\
+         [[replica]]\npath = \"{}\"\nrequire_mount = false\n\
+         [[replica]]\npath = \"{}\"\nrequire_mount = false\n",
+        room.path("mnt").display(),
+        room.path("tree").display(),
+        room.path("other").display()
+    );
+    fs::write(room.path("h.toml"), volume).unwrap();
+    let daemon = Pid::from_raw(room.daemons()[0]).unwrap();
+    room.stop(daemon);
+    let tmp = room.path("run");
+    let args = [&["h.toml", "--file", "/data", "--deadline", "1s", "--json"], &SHORT[..]].concat();
+    let output = bench(&room, &args).env("TMPDIR", &tmp).output();
+    kill_process(daemon, Signal::CONT).unwrap();
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report = json(&output);
+    assert_eq!(report["failed"], true);
+    let why = |i: usize| report["replicas"][i]["failure"].as_str().unwrap_or("").to_owned();
+    assert!(why(0).contains("did not answer within 1 s"), "{report}");
+    assert_eq!(why(1), "");
+    assert!(why(2).contains("No such file"), "{report}");
+    assert!(row(&report, "random", "fanfs", 1)["mib_per_second"]["median"].as_f64() > Some(0.0));
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let room = Room::new();
+    fs::write(room.path("copies.toml"), {
+        let text = fs::read_to_string(room.path("v.toml")).unwrap();
+        text.replace("shared", "copies")
+    })
+    .unwrap();
+    for (args, status, wanted) in [
+        ("v.toml", 2, "a regular file of at least 128 MiB is needed, and among the 1 entries"),
+        ("v.toml --file hello", 2, "hello has 0.0 MiB; at least 128 MiB are needed"),
+        ("v.toml --file nowhere", 1, "no replica shows nowhere: r1: "),
+        ("v.toml --file ../x", 2, "is not a path in the volume"),
+        ("v.toml --block 1000B", 2, "--block must be a multiple of 4KiB"),
+        ("v.toml --make 1GiB", 2, "the volume says access = \"ro\""),
+        ("copies.toml --make 1GiB", 2, "in a volume of `copies` nobody writes"),
+        ("v.toml --make 1GiB --file x", 2, "cannot be used with"),
+    ] {
+        let args: Vec<&str> = args.split(' ').collect();
+        let output = bench(&room, &args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {said}");
+        assert!(said.contains(wanted) && said.lines().count() == 1, "{args:?}: {said}");
+    }
+    expect_nothing_in(&room.path("mnt"));
+}
