@@ -211,6 +211,7 @@ impl Reader {
         }
         if file.has_just_timed_out(Instant::now()) {
             count(&self.counters.read_errors);
+            self.counters.read_latency.record(asked.since.elapsed());
             return sink(Err(ReadError::Deadline));
         }
         file.reconsider();
@@ -410,6 +411,7 @@ impl Reader {
     fn answer(&self, gather: &Gather) {
         let taken = gather.answer(|bytes| {
             count(&self.counters.reads);
+            self.counters.read_latency.record(gather.since.elapsed());
             self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
         });
         for (fetch, bytes) in taken {
@@ -439,6 +441,7 @@ impl Reader {
         }
         let Some(parts) = gather.fail(error) else { return };
         count(&self.counters.read_errors);
+        self.counters.read_latency.record(gather.since.elapsed());
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {

@@ -62,6 +62,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "fuse",
             "control",
+            "metrics",
             "explain",
             "fs",
             "read",
@@ -107,7 +108,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["volume"]),
     ("volume", &[]),
     ("sync", &[]),
-    ("telemetry", &["volume"]),
+    ("telemetry", &["config", "volume"]),
+    ("metrics", &["control", "scheduler", "config", "telemetry"]),
     ("privilege", &[]),
     ("headroom", &[]),
 ];
