@@ -16,6 +16,8 @@
 
 mod defaults;
 mod error;
+mod log;
+mod metrics;
 mod outline;
 pub mod placement;
 mod settings;
@@ -34,6 +36,8 @@ use toml::de::DeTable;
 pub use error::ConfigError;
 pub(crate) use error::Flat;
 use error::Problem;
+pub use log::{Log, LogFormat};
+pub use metrics::{Listen, Metrics, Textfile};
 use outline::Outline;
 pub use placement::{Affinity, Placement};
 use settings::Settings;
@@ -98,6 +102,10 @@ pub struct Config {
     pub memory: Memory,
     /// `[fuse]`
     pub fuse: Fuse,
+    /// `[metrics]`
+    pub metrics: Metrics,
+    /// `[log]`
+    pub log: Log,
     /// `[placement]`
     pub placement: Placement,
     /// `[[affinity]]`, the first that matches counts.

@@ -25,6 +25,7 @@ mod placing;
 mod privileges;
 pub mod service;
 mod successor;
+mod telling;
 mod tuning;
 mod watching;
 
@@ -38,16 +39,17 @@ use parking_lot::Mutex;
 use crate::backend::{Attr, Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
 use crate::buffer::Pipes;
 use crate::config::units::Share;
-use crate::config::{Access, Affinity, Config, Locks, PageCache, Passthrough};
-use crate::control::{self, AffinityStatus, Ask, Control, ReplicaStatus, Reply, Status};
+use crate::config::{Access, Config, Locks, PageCache, Passthrough};
+use crate::control::{self, Ask, Control, Reply, Status};
 use crate::explain::Facts;
-use crate::fs::{CachingPolicy, Fs, FsPolicy, PinnedTimes, WritePolicy};
+use crate::fs::{CachingPolicy, Fs, FsPolicy, WritePolicy};
 use crate::fuse::{Agreed, AttachError, MountOptions, Session, detach};
+use crate::metrics::{Exporter, Look, MetricsError, Opened};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
-use crate::scheduler::{ReplicaPolicy, metadata};
+use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
-use crate::volume::{Mode, ReplicaId, ReplicaMap};
+use crate::volume::{Mode, ReplicaMap};
 
 pub use privileges::drop_privileges;
 
@@ -91,6 +93,14 @@ pub enum StartError {
         source_file: PathBuf,
         /// What is wrong.
         error: PlacementError,
+    },
+    /// Metrics cannot be published where the configuration says.
+    #[error("{}: {error}", .source_file.display())]
+    Metrics {
+        /// The volume's configuration.
+        source_file: PathBuf,
+        /// What is wrong.
+        error: MetricsError,
     },
     /// Threads or sockets.
     #[error("{what}: {error}")]
@@ -153,6 +163,7 @@ pub struct Mount {
     mount_point: PathBuf,
     runtime: Option<tokio::runtime::Runtime>,
     control: Option<Control>,
+    metrics: Option<Exporter>,
     again: Option<Again>,
     keeper: Option<Keeper>,
 }
@@ -221,16 +232,24 @@ impl Mount {
         extra: &Extra,
     ) -> Result<Self, StartError> {
         let mount_point = mount_point::check(mount_point)?;
+        let opened = Opened::all(&config.metrics)
+            .map_err(|error| StartError::Metrics { source_file: config.source.clone(), error })?;
         let (core, runtime) = Core::start(config, backends, &mount_point, extra)?;
         core.ask_for_root()?;
         let options = core.mount_options(extra);
         let first = |agreed: &Agreed| core.write_down(agreed);
         let session = Session::start(Arc::clone(&core.fs), &mount_point, &options, first)?;
-        Ok(Self::served(core, runtime, session))
+        Ok(Self::served(core, runtime, session, opened))
     }
 
-    /// A mount that a session serves.
-    fn served(core: Arc<Core>, runtime: tokio::runtime::Runtime, session: Session) -> Self {
+    /// A mount that a session serves. `opened` is where metrics are fetched, as far as
+    /// that is had already.
+    fn served(
+        core: Arc<Core>,
+        runtime: tokio::runtime::Runtime,
+        session: Session,
+        opened: Option<Opened>,
+    ) -> Self {
         if core.extra.is_kept {
             service::keep(session.device());
         }
@@ -240,6 +259,7 @@ impl Mount {
             session: Mutex::new(Some(session)),
             runtime: Some(runtime),
             control: None,
+            metrics: None,
             again: None,
             keeper: None,
         };
@@ -247,6 +267,7 @@ impl Mount {
         if !mount.core.extra.no_control {
             mount.listen();
         }
+        mount.publish(opened);
         mount
     }
 
@@ -272,6 +293,17 @@ impl Mount {
             // The mount is what counts; only `fanfs status` misses it.
             Err(error) => tracing::warn!(%error, "no control socket"),
         }
+    }
+
+    fn publish(&mut self, opened: Option<Opened>) {
+        let config = &self.core.config.metrics;
+        let Some(runtime) = &self.runtime else { return };
+        if config.listen.is_none() && config.textfile.is_none() {
+            return;
+        }
+        let core = Arc::clone(&self.core);
+        let look: Look = Arc::new(move || core.snapshot());
+        self.metrics = Some(Exporter::start(runtime.handle(), config, opened, look));
     }
 
     /// Where it is mounted.
@@ -301,6 +333,7 @@ impl Mount {
     fn end(&mut self) -> Result<(), AttachError> {
         let Some(mut session) = self.session.lock().take() else { return Ok(()) };
         self.control = None;
+        self.metrics = None;
         if self.core.extra.is_kept {
             service::keep_no_more();
             let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
@@ -481,46 +514,6 @@ impl Core {
         let reads = self.reader.gauges();
         reads.requests == 0 && self.fs.gauges().calls == 0
     }
-
-    fn status(&self) -> Status {
-        let now = Instant::now();
-        let standings = self.reader.standings();
-        let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
-            let configured = &self.config.replicas[id.index()];
-            let standing = &standings[id];
-            ReplicaStatus {
-                name: configured.name.clone(),
-                path: configured.path.clone(),
-                node: configured.node.clone(),
-                health: standing.health.state,
-                health_reason: standing.health.reason,
-                health_s: standing.health.lasts.as_secs(),
-                ejections: standing.health.ejections,
-                rate: standing.rate.local as u64,
-                rate_remote: standing.rate.remote as u64,
-                in_flight: standing.in_flight,
-                in_flight_cap: standing.cap,
-                busy_threads: replica.busy_threads(),
-                stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
-                counters: replica.counters.reading(now),
-            }
-        };
-        Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            volume: self.config.volume.name.clone(),
-            source: self.config.source.clone(),
-            mount_point: self.mount_point.clone(),
-            mode: self.config.volume.mode,
-            pid: std::process::id(),
-            uptime_s: now.saturating_duration_since(self.started).as_secs(),
-            replicas: self.replicas.iter().map(replica).collect(),
-            placement: self.reader.locator().status(),
-            affinities: self.affinities(),
-            counters: self.counters.reading(),
-            passthrough: self.fs.passthrough().into(),
-            gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
-        }
-    }
 }
 
 impl Core {
@@ -538,21 +531,5 @@ impl Core {
             }
         };
         json.map(Reply::Once).map_err(|error| error.to_string())
-    }
-
-    fn affinities(&self) -> Vec<AffinityStatus> {
-        let name = |id: ReplicaId| self.config.replicas[id.index()].name.clone();
-        let rules = self.config.affinities.iter().zip(self.fs.pinned());
-        let status = |(rule, pinned): (&Affinity, PinnedTimes)| {
-            let quicker = metadata::quicker_elsewhere(&pinned.times, rule.replicas);
-            AffinityStatus {
-                path: rule.path.clone(),
-                replicas: rule.replicas.iter().map(name).collect(),
-                calls: pinned.calls,
-                times_us: pinned.times.iter().map(|(_, time)| *time).collect(),
-                quicker: quicker.map(|(id, _, _)| name(id)),
-            }
-        };
-        rules.map(status).collect()
     }
 }

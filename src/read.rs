@@ -216,6 +216,7 @@ impl Reader {
         }
         if file.has_just_timed_out(Instant::now()) {
             count(&self.counters.read_errors);
+            self.counters.read_latency.record(asked.since.elapsed());
             return sink(Err(ReadError::Deadline));
         }
         file.reconsider();
@@ -415,6 +416,7 @@ impl Reader {
     fn answer(&self, gather: &Gather) {
         let taken = gather.answer(|bytes| {
             count(&self.counters.reads);
+            self.counters.read_latency.record(gather.since.elapsed());
             self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
         });
         self.trace_answer(gather, taken.iter().map(|(fetch, _)| fetch), None);
@@ -446,6 +448,7 @@ impl Reader {
         let Some(parts) = gather.fail(error) else { return };
         count(&self.counters.read_errors);
         self.trace_answer(gather, parts.iter(), Some(error));
+        self.counters.read_latency.record(gather.since.elapsed());
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {

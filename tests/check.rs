@@ -102,6 +102,8 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             max_background: 64,
             attribute_ttl: Duration::from_secs(1),
         },
+        metrics: fanfs::config::Metrics::default(),
+        log: fanfs::config::Log::default(),
         placement: Placement {
             provider: Provider::None,
             root: "/".into(),

@@ -16,6 +16,8 @@ mod escape;
 mod limits;
 #[path = "cli/logs.rs"]
 mod logs;
+#[path = "cli/metrics.rs"]
+mod metrics;
 #[path = "cli/ordinary.rs"]
 mod ordinary;
 #[path = "cli/placement.rs"]

@@ -11,7 +11,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use fanfs::config::units::Share;
-use fanfs::config::{self, Access, CachePolicy, Config, Locks, Passthrough};
+use fanfs::config::{
+    self, Access, CachePolicy, Config, Listen, Locks, Log, LogFormat, Metrics, Passthrough,
+    Textfile,
+};
 use fanfs::volume::{Mode, ReplicaId};
 use proptest::prelude::*;
 
@@ -64,6 +67,9 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.fuse.kernel_readahead, 1 << 20);
     assert_eq!(config.fuse.max_background, 256);
     assert_eq!(config.fuse.attribute_ttl, Duration::from_secs(1));
+    assert_eq!(config.metrics, Metrics { listen: None, textfile: None });
+    let level = "warn,fanfs=info".to_owned();
+    assert_eq!(config.log, Log { level, format: LogFormat::Text, rate: 10 });
 }
 
 #[test]
@@ -112,6 +118,14 @@ fn every_key_is_taken_over() {
         splice = false
         kernel_readahead = "0B"
         attribute_ttl = "0s"
+        [metrics]
+        listen = "[::1]:9469"
+        textfile = "/a/v.prom"
+        interval = "1min"
+        [log]
+        level = "debug,fanfs::scheduler=trace"
+        format = "json"
+        rate = 0
         "#,
     )
     .unwrap();
@@ -142,6 +156,24 @@ fn every_key_is_taken_over() {
     assert!(!config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 0);
     assert_eq!(config.fuse.attribute_ttl, Duration::ZERO);
+    let listen = Listen::Tcp("[::1]:9469".parse().unwrap());
+    let textfile = Textfile { path: "/a/v.prom".into(), interval: Duration::from_secs(60) };
+    assert_eq!(config.metrics, Metrics { listen: Some(listen), textfile: Some(textfile) });
+    let level = "debug,fanfs::scheduler=trace".to_owned();
+    assert_eq!(config.log, Log { level, format: LogFormat::Json, rate: 0 });
+}
+
+#[test]
+fn metrics_are_listened_for_where_it_says() {
+    for (written, meant) in [
+        ("9469", "127.0.0.1:9469"),
+        ("127.0.0.1:80", "127.0.0.1:80"),
+        ("[::]:9469", "[::]:9469"),
+        ("unix:/run/x.metrics", "unix:/run/x.metrics"),
+    ] {
+        let config = parse(&with(&format!("[metrics]\nlisten = '{written}'"))).unwrap();
+        assert_eq!(config.metrics.listen.unwrap().to_string(), meant);
+    }
 }
 
 #[test]
@@ -200,11 +232,12 @@ fn uncommented(except: &[&str]) -> String {
 fn the_example_shows_the_real_defaults() {
     let as_shipped = parse(EXAMPLE).unwrap();
     assert_eq!(as_shipped.replicas.len(), 3);
-    let no_default = ["max_in_flight = \"16MiB\"", "max_rate", "threads ="];
+    let no_default =
+        ["max_in_flight = \"16MiB\"", "max_rate", "threads =", "listen", "textfile", "interval"];
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        37
+        40
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

@@ -64,6 +64,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "fuse",
             "control",
+            "metrics",
             "explain",
             "fs",
             "read",
@@ -111,7 +112,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &["volume"]),
     ("volume", &[]),
     ("sync", &[]),
-    ("telemetry", &["volume"]),
+    ("telemetry", &["config", "volume"]),
+    ("metrics", &["control", "scheduler", "config", "telemetry"]),
     ("privilege", &[]),
     ("headroom", &[]),
 ];

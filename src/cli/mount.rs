@@ -24,7 +24,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check};
-use crate::config::{self, Config};
+use crate::config::{self, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
     Again, Keeper, KeeperError, Link, Mount, Order, Task, backends, check_placement,
@@ -82,7 +82,7 @@ pub(super) fn run(args: Args) -> Outcome {
         return daemon(&args, config, &options);
     }
     if args.foreground {
-        telemetry::log::init(log_file(&args, &options, false)?);
+        telemetry::log::init(log_file(&args, &options, false)?, &config.log);
         if options.keeper {
             return keep_it(&args, || {});
         }
@@ -115,20 +115,26 @@ fn again(args: &Args) -> Again {
     Again { options, volume: absolute(&args.volume), mount_point: absolute(&args.mount_point) }
 }
 
-/// Where a process that another one has started for this mount logs to.
-fn init_log(args: &Args, options: &MountOptions) -> Result<(), Failure> {
+/// The volume of a process that another one has started for this mount, and its log.
+/// A volume that cannot be read is told of as usual.
+fn config_and_log(
+    args: &Args,
+    options: &MountOptions,
+) -> Result<Result<Config, ConfigError>, Failure> {
     // A daemon has its log as standard error.
     let file = if args.foreground { log_file(args, options, false)? } else { None };
-    telemetry::log::init(file);
-    Ok(())
+    let config = config::load(&args.volume);
+    let log = config.as_ref().map_or_else(|_| Log::default(), |config| config.log.clone());
+    telemetry::log::init(file, &log);
+    Ok(config)
 }
 
 /// Takes the mount over from the daemon that has started this one.
 fn succeed(args: &Args, options: &MountOptions) -> Outcome {
-    init_log(args, options)?;
+    let config = config_and_log(args, options)?;
     let link = Link::stdin().map_err(Failure::failed)?;
     let prepared = || {
-        let config = config::load(&args.volume).map_err(Failure::usage)?;
+        let config = config.map_err(Failure::usage)?;
         give_up_privileges(&config, options)?;
         check_placement(&config).map_err(Failure::usage)?;
         let backends = backends(&config).map_err(Failure::failed)?;
@@ -147,9 +153,9 @@ fn succeed(args: &Args, options: &MountOptions) -> Outcome {
 
 /// Does what the keeper that has started this process says.
 fn kept(args: &Args, options: &MountOptions) -> Outcome {
-    init_log(args, options)?;
+    let config = config_and_log(args, options)?;
     let (keeper, task) = Keeper::hear().map_err(Failure::failed)?;
-    let begun = config::load(&args.volume).map_err(Failure::usage).and_then(|config| match task {
+    let begun = config.map_err(Failure::usage).and_then(|config| match task {
         Task::Begin => start(args, config, options),
         Task::GoOn(device) => recover(args, config, options, device),
     });
@@ -240,7 +246,7 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
 fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
     // Not a group leader, so this cannot fail but by being done already.
     let _ = rustix::process::setsid();
-    telemetry::log::init(None);
+    telemetry::log::init(None, &config.log);
     let done = if options.keeper {
         keep_it(args, || detach(READY))
     } else {
@@ -340,12 +346,15 @@ fn serve(mount: Mount, told: Told) -> Outcome {
                 let is_over = answer.is_ok();
                 order.answer(answer);
                 if is_over {
+                    telemetry::log::finish();
                     mount.leave();
                 }
             }
             Event::End(reason) => {
                 tracing::info!(reason, "ending");
-                mount.stop().map_err(Failure::failed)?;
+                let stopped = mount.stop().map_err(Failure::failed);
+                telemetry::log::finish();
+                stopped?;
                 return Ok(ExitCode::SUCCESS);
             }
         }

@@ -135,11 +135,13 @@ fn table(status: &Status) -> String {
     let (c, g) = (&status.counters, &status.gauges);
     line!(
         text,
-        "  delivered {} in {} reads ({} from memory, {} failed); {} metadata calls ({} failed over)",
+        "  delivered {} in {} reads ({} from memory, {} failed; p50 {}, p99 {}); {} metadata calls ({} failed over)",
         size(c.bytes_delivered),
         c.reads,
         c.buffer_hits,
         c.read_errors,
+        micros(c.read_latency.p50_us),
+        micros(c.read_latency.p99_us),
         c.metadata,
         c.metadata_failovers
     );

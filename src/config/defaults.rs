@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytesize::{KIB, MIB};
 
 use super::units::{Rate, Share, Size, Time};
-use super::{CachePolicy, Passthrough};
+use super::{CachePolicy, LogFormat, Passthrough};
 
 /// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
 /// object (4 MiB), so that a wrong guess costs locality and nothing else.
@@ -137,6 +137,26 @@ pub(super) const ATTRIBUTE_TTL: Time = Time(Duration::from_secs(1));
 /// Longer than an hour is a changed file that nobody sees the same day.
 pub(super) const ATTRIBUTE_TTL_RANGE: RangeInclusive<Time> =
     Time(Duration::ZERO)..=Time(Duration::from_secs(3600));
+
+/// What Prometheus is most often told to scrape by: each of its looks at
+/// node_exporter finds a file that is newer than the one before.
+pub(super) const METRICS_INTERVAL: Time = Time(Duration::from_secs(15));
+/// Below a second it is the collector's own work that is measured; an hour is
+/// longer than Prometheus goes on showing what it has last seen (five minutes).
+pub(super) const METRICS_INTERVAL_RANGE: RangeInclusive<Time> =
+    Time(Duration::from_secs(1))..=Time(Duration::from_secs(3600));
+
+/// What fanfs does, and what is wrong with what it is made of.
+pub(super) const LOG_LEVEL: &str = "warn,fanfs=info";
+
+/// A log is read by people before there is somebody who collects it.
+pub(super) const LOG_FORMAT: LogFormat = LogFormat::Text;
+
+/// A replica that fails makes a message for each of its threads, eight by default; more
+/// of the same message within ten seconds say nothing new.
+pub(super) const LOG_RATE: u32 = 10;
+/// 0 turns it off.
+pub(super) const LOG_RATE_RANGE: RangeInclusive<i64> = 0..=1_000_000;
 
 /// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the
 /// namenode of a large cluster may be collecting garbage.

@@ -22,6 +22,8 @@ pub(super) struct Settings {
     pub(super) write: Write,
     pub(super) memory: Memory,
     pub(super) fuse: Fuse,
+    pub(super) metrics: Metrics,
+    pub(super) log: Log,
     pub(super) placement: Placement,
     pub(super) affinity: Vec<Affinity>,
 }
@@ -92,6 +94,22 @@ pub(super) struct Fuse {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Metrics {
+    pub(super) listen: Option<String>,
+    pub(super) textfile: Option<String>,
+    pub(super) interval: Option<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Log {
+    pub(super) level: Option<String>,
+    pub(super) format: Option<String>,
+    pub(super) rate: Option<i64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Placement {
     pub(super) provider: Option<String>,
     pub(super) root: Option<String>,
@@ -128,6 +146,8 @@ pub(super) fn keys(table: &str) -> &'static [&'static str] {
         "write" => keys_of::<Write>(),
         "memory" => keys_of::<Memory>(),
         "fuse" => keys_of::<Fuse>(),
+        "metrics" => keys_of::<Metrics>(),
+        "log" => keys_of::<Log>(),
         "placement" => keys_of::<Placement>(),
         "affinity" => keys_of::<Affinity>(),
         _ => &[],
@@ -181,7 +201,18 @@ mod tests {
     fn every_table_has_its_keys() {
         assert_eq!(
             tables(),
-            ["volume", "replica", "read", "write", "memory", "fuse", "placement", "affinity"]
+            [
+                "volume",
+                "replica",
+                "read",
+                "write",
+                "memory",
+                "fuse",
+                "metrics",
+                "log",
+                "placement",
+                "affinity"
+            ]
         );
         for table in tables() {
             assert!(!keys(table).is_empty(), "{table} is missing in `keys`");

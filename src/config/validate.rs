@@ -14,7 +14,7 @@ use super::units::{Size, Time};
 use super::{
     Access, CachePolicy, Config, Fuse, Memory, PageCache, Passthrough, Read, Replica, Volume,
 };
-use super::{defaults, settings, write};
+use super::{defaults, log, metrics, settings, write};
 use crate::volume::{MAX_REPLICAS, Mode};
 
 /// `volume.mode` as written.
@@ -50,6 +50,8 @@ pub(super) fn config(
         read: read(settings.read, outline)?,
         memory: Memory { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
         fuse: fuse(settings.fuse, outline)?,
+        metrics: metrics::metrics(settings.metrics, outline)?,
+        log: log::log(settings.log, outline)?,
         placement: placement::placement(settings.placement, outline)?,
     };
     contradictions(&config, outline)?;
@@ -321,7 +323,7 @@ pub(super) fn in_range<T: PartialOrd + Display>(
     Err(outline.refuse(key, what))
 }
 
-fn count<T>(
+pub(super) fn count<T>(
     outline: &Outline<'_>,
     key: &str,
     written: Option<i64>,

@@ -118,6 +118,8 @@ impl Mount {
         if let Some(control) = self.control.take() {
             control.leave();
         }
+        // What the next one has made in the same place stays.
+        self.metrics = None;
         std::process::exit(0)
     }
 
@@ -186,6 +188,9 @@ impl Mount {
             }
         };
         // There is no way back from here.
+        if let Some(metrics) = &self.metrics {
+            metrics.rest();
+        }
         let _ = link.say(&FromPredecessor::Go, &[]);
         service::main_process(pid);
         let stalled = stopped.elapsed();

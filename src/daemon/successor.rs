@@ -116,7 +116,7 @@ impl Heir {
         let Self { estate, core, runtime, ready, what } = self;
         core.write_down(&estate.agreed);
         let session = Session::resume(ready, estate.agreed, device, &core.mount_point);
-        Ok(Mount::served(core, runtime, session.map_err(failed(what))?))
+        Ok(Mount::served(core, runtime, session.map_err(failed(what))?, None))
     }
 }
 

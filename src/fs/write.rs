@@ -435,6 +435,7 @@ impl Fs {
             (Lane::Read, since),
             read,
             move |answer: Answer<Vec<u8>>| {
+                fs.counters.read_latency.record(since.elapsed());
                 match &answer {
                     Ok(bytes) => {
                         count(&fs.counters.reads);

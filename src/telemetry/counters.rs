@@ -6,9 +6,10 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+use super::times::{Counts, Times};
 
 /// What one replica did since the mount.
 pub struct ReplicaCounters {
@@ -21,12 +22,8 @@ pub struct ReplicaCounters {
     late: AtomicU64,
     disagreements: AtomicU64,
     differing: AtomicU64,
-    timing: Mutex<Timing>,
-}
-
-struct Timing {
-    latency: Histogram<u64>,
-    meter: Meter,
+    read_latency: Times,
+    meter: Mutex<Meter>,
 }
 
 /// What happened in the volume as a whole since the mount.
@@ -38,6 +35,8 @@ pub struct VolumeCounters {
     pub reads: AtomicU64,
     /// Read requests answered with an error.
     pub read_errors: AtomicU64,
+    /// What applications waited for these and those: from the request to its answer.
+    pub read_latency: Times,
     /// Read requests that found all their bytes in memory.
     pub buffer_hits: AtomicU64,
     /// Read requests that had to wait for the buffer budget.
@@ -123,6 +122,9 @@ pub struct VolumeReading {
     pub reads: u64,
     /// See [`VolumeCounters::read_errors`].
     pub read_errors: u64,
+    /// Quantiles of [`VolumeCounters::read_latency`].
+    #[serde(default)]
+    pub read_latency: Latency,
     /// See [`VolumeCounters::buffer_hits`].
     pub buffer_hits: u64,
     /// See [`VolumeCounters::budget_waits`].
@@ -159,10 +161,6 @@ pub struct VolumeReading {
 
 impl Default for ReplicaCounters {
     fn default() -> Self {
-        // Two digits are enough for quantiles: 4 % at worst. One hour is the
-        // longest deadline that the configuration takes.
-        let latency = Histogram::new_with_bounds(1, 3_600_000_000, 2)
-            .expect("constant histogram bounds are valid");
         Self {
             bytes: AtomicU64::default(),
             bytes_local: AtomicU64::default(),
@@ -173,7 +171,8 @@ impl Default for ReplicaCounters {
             late: AtomicU64::default(),
             disagreements: AtomicU64::default(),
             differing: AtomicU64::default(),
-            timing: Mutex::new(Timing { latency, meter: Meter::new(Instant::now()) }),
+            read_latency: Times::default(),
+            meter: Mutex::new(Meter::new(Instant::now())),
         }
     }
 }
@@ -183,9 +182,8 @@ impl ReplicaCounters {
     pub fn read(&self, bytes: u64, took: Duration, now: Instant) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.reads.fetch_add(1, Relaxed);
-        let mut timing = self.timing.lock();
-        timing.latency.saturating_record(took.as_micros() as u64);
-        timing.meter.add(bytes, now);
+        self.read_latency.record(took);
+        self.meter.lock().add(bytes, now);
     }
 
     /// Bytes came from a chunk that the replica's node holds.
@@ -225,8 +223,6 @@ impl ReplicaCounters {
 
     /// All counters as they stand.
     pub fn reading(&self, now: Instant) -> ReplicaReading {
-        let timing = self.timing.lock();
-        let quantile = |q| timing.latency.value_at_quantile(q);
         ReplicaReading {
             bytes: self.bytes.load(Relaxed),
             bytes_local: self.bytes_local.load(Relaxed),
@@ -237,14 +233,14 @@ impl ReplicaCounters {
             late: self.late.load(Relaxed),
             disagreements: self.disagreements.load(Relaxed),
             differing: self.differing.load(Relaxed),
-            bytes_per_second: timing.meter.rate(now),
-            read_latency: Latency {
-                p50_us: quantile(0.5),
-                p95_us: quantile(0.95),
-                p99_us: quantile(0.99),
-                max_us: timing.latency.max(),
-            },
+            bytes_per_second: self.meter.lock().rate(now),
+            read_latency: self.read_times().latency(),
         }
+    }
+
+    /// How long positioned reads that delivered took.
+    pub fn read_times(&self) -> Counts {
+        self.read_latency.reading()
     }
 }
 
@@ -255,6 +251,7 @@ impl VolumeCounters {
             bytes_delivered: self.bytes_delivered.load(Relaxed),
             reads: self.reads.load(Relaxed),
             read_errors: self.read_errors.load(Relaxed),
+            read_latency: self.read_latency.reading().latency(),
             buffer_hits: self.buffer_hits.load(Relaxed),
             budget_waits: self.budget_waits.load(Relaxed),
             retries: self.retries.load(Relaxed),

@@ -1,31 +1,89 @@
 //! Log lines, by tracing.
 //!
 //! `FANFS_LOG` takes the usual filter (`debug`, `fanfs::scheduler=trace`, ...);
-//! without it, `info` and above of fanfs and `warn` of everything else. File
-//! names are logged at `debug` only, and so is what tools say, which may have some.
+//! without it, what the volume says, which is `info` and above of fanfs and `warn` of
+//! everything else by default. File names are logged at `debug` only, and so is what
+//! tools say, which may have some.
+//!
+//! Lines go to a file or to standard error, as text or as JSON, or to systemd's
+//! journal. [`limit`] keeps one message that comes again and again from filling it.
+
+mod limit;
 
 use std::fs::File;
 
-use tracing_subscriber::EnvFilter;
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::config::{Log, LogFormat};
 
 /// Below `debug`, where everything is wanted.
 const QUIET: &str = "fuser=error";
 
-/// Sends log lines to `file`, or to standard error.
+/// Sends log lines to `file`, or to standard error, or where else `log` says.
 ///
 /// Does nothing where a subscriber is installed already (a test's).
-pub fn init(file: Option<File>) {
+pub fn init(file: Option<File>, log: &Log) {
+    let writer = match file {
+        Some(file) => BoxMakeWriter::new(file),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
+    let (lines, trouble) = lines(log.format, writer);
+    let limit = limit::Limit::new(log.rate);
+    let _ = tracing_subscriber::registry().with(lines).with(filter(log)).with(limit).try_init();
+    if let Some(error) = trouble {
+        tracing::warn!(%error, "systemd's journal cannot be reached; this is logged as text");
+    }
+}
+
+/// Says what was left out and not told of yet; at the end of a process.
+pub fn finish() {
+    limit::finish();
+}
+
+fn filter(log: &Log) -> EnvFilter {
     let filter = EnvFilter::try_from_env("FANFS_LOG");
-    let filter = filter.unwrap_or_else(|_| EnvFilter::new("warn,fanfs=info"));
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new(&log.level));
     // The FUSE library warns of each call that fanfs does not offer.
     let filter = match (filter.max_level_hint(), QUIET.parse()) {
         (Some(most), Ok(quiet)) if most <= LevelFilter::INFO => filter.add_directive(quiet),
         _ => filter,
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_target(false);
-    let _ = match file {
-        Some(file) => builder.with_ansi(false).with_writer(file).try_init(),
-        None => builder.with_ansi(false).with_writer(std::io::stderr).try_init(),
+    // What this says is about messages that were let through.
+    match format!("{}=trace", limit::TARGET).parse() {
+        Ok(told) => filter.add_directive(told),
+        Err(_) => filter,
+    }
+}
+
+type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// How lines are written, and why not as they should be.
+fn lines(format: LogFormat, writer: BoxMakeWriter) -> (Lines, Option<std::io::Error>) {
+    let plain = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+    match format {
+        LogFormat::Text => (plain.with_target(false).boxed(), None),
+        LogFormat::Json => (plain.json().boxed(), None),
+        LogFormat::Journald => match tracing_journald::layer() {
+            Ok(journal) => (journal_of(journal).boxed(), None),
+            Err(error) => (plain.with_target(false).boxed(), Some(error)),
+        },
+    }
+}
+
+/// Priorities as syslog(3) means them: `info` is not a notice.
+fn journal_of(journal: tracing_journald::Layer) -> tracing_journald::Layer {
+    let priorities = PriorityMappings {
+        info: Priority::Informational,
+        debug: Priority::Debug,
+        ..PriorityMappings::new()
     };
+    journal
+        .with_priority_mappings(priorities)
+        .with_field_prefix(Some("FANFS".to_owned()))
+        .with_syslog_identifier("fanfs".to_owned())
 }

@@ -129,3 +129,130 @@ fn who_asks_for_names_gets_them() {
     room.volume("v.toml", "", "");
     assert!(logged(&room, Some("debug")).contains(NAME));
 }
+
+/// Mounts a volume with this `[log]`, and without a word of the environment.
+fn mount_with(room: &Room, more: &str) {
+    room.volume("v.toml", "", more);
+    let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
+    assert!(mount.env_remove("FANFS_LOG").status().unwrap().success());
+}
+
+#[test]
+fn lines_of_json_have_what_a_program_looks_for() {
+    let room = Room::new();
+    mount_with(&room, "[log]\nformat = \"json\"\n");
+    room.volume("v.toml", "", "[log]\nformat = \"text\"\nlevel = \"debug\"\n");
+    assert!(room.fanfs(&["reload", "mnt"]).env_remove("FANFS_LOG").status().unwrap().success());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    let log = room.log();
+    let (json, text): (Vec<_>, Vec<_>) = log.lines().partition(|line| line.starts_with('{'));
+    let json: Vec<serde_json::Value> =
+        json.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let message = |line: &serde_json::Value| line["fields"]["message"].as_str().unwrap().to_owned();
+    for line in &json {
+        assert!(["ERROR", "WARN", "INFO"].contains(&line["level"].as_str().unwrap()), "{line}");
+        assert!(line["target"].as_str().unwrap().starts_with("fanfs"), "{line}");
+        assert!(!message(line).is_empty() && line["timestamp"].is_string(), "{line}");
+    }
+    let mounted = json.iter().find(|line| message(line) == "mounted").unwrap();
+    assert_eq!((&mounted["fields"]["volume"], &mounted["level"]), (&"v".into(), &"INFO".into()));
+    // The daemon after the reload logs as it says there.
+    assert!(
+        text.iter().any(|line| line.contains("INFO") && line.contains("goes on with")),
+        "{log}"
+    );
+    assert!(text.iter().any(|line| line.contains("DEBUG")), "{log}");
+}
+
+#[test]
+fn the_same_message_is_not_logged_for_ever() {
+    for (rate, logged) in [(3, 3), (0, 30)] {
+        let (room, port) = (Room::new(), crate::metrics::free_port());
+        mount_with(
+            &room,
+            &format!(
+                "[metrics]\nlisten = \"{port}\"\n\
+                 [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = {rate}\n"
+            ),
+        );
+        for _ in 0..30 {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(b"nonsense\r\n\r\n").unwrap();
+            let _ = stream.read_to_string(&mut String::new());
+        }
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+        let log = room.log();
+        let times = |what: &str| log.lines().filter(|line| line.contains(what)).count();
+        assert_eq!(times("DEBUG a request for metrics failed"), logged, "{log}");
+        let left = "DEBUG left out 27 more of: a request for metrics failed left_out=27";
+        assert_eq!(times(left), usize::from(rate == 3), "{log}");
+    }
+}
+
+#[test]
+fn the_environment_says_more_than_the_file() {
+    let room = Room::new();
+    mount_with(&room, "[log]\nlevel = \"off\"\n");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    assert_eq!(room.log(), "");
+    let mut mount = room.fanfs(&["mount", "v.toml", "mnt"]);
+    assert!(mount.env("FANFS_LOG", "info").status().unwrap().success());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    assert!(room.log().contains("INFO mounted"), "{}", room.log());
+}
+
+/// Runs the daemon in the foreground where `/run` is another directory, until `is_done`.
+fn in_another_run(room: &Room, mut is_done: impl FnMut() -> bool) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    room.volume("v.toml", "", "[log]\nformat = \"journald\"\n");
+    let script = "mount --bind another-run /run && exec \"$0\" mount --foreground v.toml mnt";
+    let mut daemon = Command::new("unshare");
+    daemon.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_fanfs")]);
+    daemon.current_dir(room.path("")).env("FANFS_RUNTIME_DIR", room.path("run"));
+    daemon.env_remove("FANFS_LOG").env_remove("NOTIFY_SOCKET");
+    daemon.stderr(fs::File::create(room.path("said")).unwrap());
+    let mut daemon = daemon.spawn().unwrap();
+    room.eventually("it has said what it has to", &mut is_done);
+    let pid = rustix::process::Pid::from_child(&daemon);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(daemon.wait().unwrap().success());
+    Some(fs::read_to_string(room.path("said")).unwrap())
+}
+
+#[test]
+fn systemds_journal_gets_fields() {
+    let room = Room::new();
+    fs::create_dir_all(room.path("another-run/systemd/journal")).unwrap();
+    let path = room.path("another-run/systemd/journal/socket");
+    let journal = std::os::unix::net::UnixDatagram::bind(path).unwrap();
+    journal.set_nonblocking(true).unwrap();
+    let mut entries = String::new();
+    let heard = || {
+        let mut entry = vec![0; 1 << 16];
+        while let Ok(length) = journal.recv(&mut entry) {
+            entries.push_str(&String::from_utf8_lossy(&entry[..length]));
+        }
+        entries.contains("FANFS_VOLUME")
+    };
+    let Some(said) = in_another_run(&room, heard) else { return };
+    assert_eq!(said, "");
+    for part in ["mounted\n", "SYSLOG_IDENTIFIER", "\x006\nTARGET\n", "fanfs::cli::mount\n"] {
+        assert!(entries.contains(part), "{part} is not in {entries}");
+    }
+}
+
+#[test]
+fn without_a_journal_lines_go_where_they_went() {
+    let room = Room::new();
+    fs::create_dir(room.path("another-run")).unwrap();
+    let is_mounted = || fs::read_to_string(room.path("said")).unwrap().contains("INFO mounted");
+    let Some(said) = in_another_run(&room, is_mounted) else { return };
+    assert!(said.contains("WARN systemd's journal cannot be reached"), "{said}");
+}

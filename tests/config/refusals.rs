@@ -86,7 +86,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ("name = 'v'\n", "v.toml:1: key `name` is not known; did you mean `name` in [volume]?"),
         (
             "colour = 'red'\n",
-            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:1: key `colour` is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [metrics], [log], [placement], [[affinity]]",
         ),
         (
             "volume.name = 3\n",
@@ -193,11 +193,11 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[network]\n",
-            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:6: table [network] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [metrics], [log], [placement], [[affinity]]",
         ),
         (
             "[[raid]]\nlevel = 5\n",
-            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [placement], [[affinity]]",
+            "v.toml:6: table [[raid]] is not known; the tables are [volume], [[replica]], [read], [write], [memory], [fuse], [metrics], [log], [placement], [[affinity]]",
         ),
         (
             "reed.x = 1\n",
@@ -432,6 +432,57 @@ fn wrong_values_in_other_tables_are_refused() {
         (
             "[fuse]\nattribute_ttl = '2h'\n",
             "v.toml:7: key `fuse.attribute_ttl`: 2h is out of range; use 0s to 1h",
+        ),
+    ]);
+}
+
+#[test]
+fn where_metrics_and_logs_go_is_checked() {
+    refused_after_valid(&[
+        (
+            "[metrics]\nlisten = 'localhost:9469'\n",
+            "v.toml:7: key `metrics.listen`: \"localhost:9469\" is no address; write one with its port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", a port alone, or \"unix:/PATH\"",
+        ),
+        (
+            "[metrics]\nlisten = '127.0.0.1:0'\n",
+            "v.toml:7: key `metrics.listen`: \"127.0.0.1:0\" is no address; write one with its port, such as \"127.0.0.1:9469\" or \"[::1]:9469\", a port alone, or \"unix:/PATH\"",
+        ),
+        (
+            "[metrics]\nlisten = 'unix:run/v.metrics'\n",
+            "v.toml:7: key `metrics.listen`: \"run/v.metrics\" is not absolute; start it with /",
+        ),
+        (
+            "[metrics]\nlisten = 'unix:/run/'\n",
+            "v.toml:7: key `metrics.listen`: \"/run/\" is no name for a socket; use at most 100 bytes",
+        ),
+        (
+            "[metrics]\ntextfile = '/run/v.txt'\n",
+            "v.toml:7: key `metrics.textfile`: \"/run/v.txt\" does not end in .prom; node_exporter reads no other",
+        ),
+        (
+            "[metrics]\ninterval = '1min'\n",
+            "v.toml:7: key `metrics.interval`: is how often `metrics.textfile` is written; add that, or remove this",
+        ),
+        (
+            "[metrics]\ntextfile = '/v.prom'\ninterval = '2h'\n",
+            "v.toml:8: key `metrics.interval`: 2h is out of range; use 1s to 1h",
+        ),
+        (
+            "[log]\nlevel = 'debgu'\n",
+            "v.toml:7: key `log.level`: \"debgu\" is no level; did you mean \"debug\"?",
+        ),
+        (
+            "[log]\nlevel = 'info,fanfs::read'\n",
+            "v.toml:7: key `log.level`: \"fanfs::read\" is no level; use off, error, warn, info, debug, trace, or TARGET=LEVEL",
+        ),
+        (
+            "[log]\nformat = 'xml'\n",
+            "v.toml:7: key `log.format`: \"xml\" is not known; use \"text\" or \"json\" or \"journald\"",
+        ),
+        ("[log]\nrate = -1\n", "v.toml:7: key `log.rate`: -1 is out of range; use 0 to 1000000"),
+        (
+            "[log]\nlisten = 'x'\n",
+            "v.toml:7: key `log.listen` is not known; did you mean `listen` in [metrics]?",
         ),
     ]);
 }

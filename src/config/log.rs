@@ -1,0 +1,82 @@
+//! `[log]`: what a volume's daemon logs, and how.
+
+use tracing_subscriber::EnvFilter;
+
+use super::error::ConfigError;
+use super::outline::{Outline, nearest};
+use super::validate::{choice, count};
+use super::{defaults, settings};
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// A filter as `FANFS_LOG` takes it, which has precedence.
+    pub level: String,
+    /// How lines look.
+    pub format: LogFormat,
+    /// How often the same message is logged within ten seconds; 0: always.
+    pub rate: u32,
+}
+
+/// How log lines look, and where they go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// To systemd's journal, with its fields.
+    Journald,
+}
+
+/// `log.format` as written.
+const FORMATS: [(&str, LogFormat); 3] =
+    [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: defaults::LOG_LEVEL.to_owned(),
+            format: defaults::LOG_FORMAT,
+            rate: defaults::LOG_RATE,
+        }
+    }
+}
+
+/// Checks `[log]`.
+pub(super) fn log(written: settings::Log, outline: &Outline<'_>) -> Result<Log, ConfigError> {
+    let level = written.level.unwrap_or_else(|| defaults::LOG_LEVEL.to_owned());
+    check_level(&level, outline)?;
+    let format = match written.format.as_deref() {
+        None => defaults::LOG_FORMAT,
+        Some(format) => choice(outline, "log.format", format, &FORMATS)?,
+    };
+    let rate =
+        count(outline, "log.rate", written.rate, defaults::LOG_RATE, defaults::LOG_RATE_RANGE)?;
+    Ok(Log { level, format, rate })
+}
+
+/// A word alone that is no level would be a target, with everything of it logged: more
+/// likely it is a level that was misspelt.
+fn check_level(level: &str, outline: &Outline<'_>) -> Result<(), ConfigError> {
+    const KEY: &str = "log.level";
+    let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
+    for part in level.split(',').map(str::trim) {
+        // What spans have in them may have commas in it.
+        let named = part.rsplit_once('=').map_or(part, |(_, level)| level);
+        if is_level(named) || level.contains('[') {
+            continue;
+        }
+        let hint = match nearest(named, &LEVELS) {
+            Some(near) => format!("did you mean {near:?}?"),
+            None => format!("use {}, or TARGET=LEVEL", LEVELS.join(", ")),
+        };
+        return Err(outline.refuse(KEY, format!("{named:?} is no level; {hint}")));
+    }
+    match EnvFilter::builder().parse(level) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(outline.refuse(KEY, format!("{level:?}: {error}"))),
+    }
+}

@@ -1,0 +1,100 @@
+//! `[metrics]`: where a volume's metrics are to be had.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::outline::Outline;
+use super::validate::{check_path, in_range};
+use super::{defaults, settings};
+
+/// Where metrics are published; nowhere by default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    /// Answers HTTP requests here.
+    pub listen: Option<Listen>,
+    /// Writes them here.
+    pub textfile: Option<Textfile>,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
+}
+
+/// A file for the textfile collector of node_exporter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Textfile {
+    /// Absolute, and ends in `.prom`.
+    pub path: PathBuf,
+    /// How often it is written.
+    pub interval: Duration,
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// The longest path of a socket. The kernel takes 107 bytes, and it is made under a
+/// longer name first.
+const LONGEST_SOCKET: usize = 100;
+
+/// Checks `[metrics]`.
+pub(super) fn metrics(
+    written: settings::Metrics,
+    outline: &Outline<'_>,
+) -> Result<Metrics, ConfigError> {
+    let listen = written.listen.map(|text| listen(&text, outline)).transpose()?;
+    let interval = written.interval.unwrap_or(defaults::METRICS_INTERVAL);
+    in_range(outline, "metrics.interval", interval, defaults::METRICS_INTERVAL_RANGE)?;
+    if written.interval.is_some() && written.textfile.is_none() {
+        let what = "is how often `metrics.textfile` is written; add that, or remove this";
+        return Err(outline.refuse("metrics.interval", what));
+    }
+    let textfile = |path: String| {
+        const KEY: &str = "metrics.textfile";
+        check_path(outline, KEY, &path)?;
+        if Path::new(&path).extension().is_none_or(|extension| extension != "prom") {
+            let what = format!("{path:?} does not end in .prom; node_exporter reads no other");
+            return Err(outline.refuse(KEY, what));
+        }
+        Ok(Textfile { path: path.into(), interval: interval.0 })
+    };
+    Ok(Metrics { listen, textfile: written.textfile.map(textfile).transpose()? })
+}
+
+fn listen(text: &str, outline: &Outline<'_>) -> Result<Listen, ConfigError> {
+    const KEY: &str = "metrics.listen";
+    if let Some(path) = text.strip_prefix("unix:") {
+        check_path(outline, KEY, path)?;
+        if path.len() > LONGEST_SOCKET || path.ends_with('/') {
+            let what =
+                format!("{path:?} is no name for a socket; use at most {LONGEST_SOCKET} bytes");
+            return Err(outline.refuse(KEY, what));
+        }
+        return Ok(Listen::Unix(path.into()));
+    }
+    let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+    let address = text.parse().or_else(|_| text.parse().map(loopback));
+    match address {
+        Ok(address) if address.port() > 0 => Ok(Listen::Tcp(address)),
+        _ => {
+            let what = format!(
+                "{text:?} is no address; write one with its port, such as \"127.0.0.1:9469\" or \
+                 \"[::1]:9469\", a port alone, or \"unix:/PATH\""
+            );
+            Err(outline.refuse(KEY, what))
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a volume tells Prometheus.
+//!
+//! [`names`] is the list of all metrics: what each is called, what it means, and where
+//! in a [`Status`] its value is. [`text`] writes them down, [`serve`] answers HTTP
+//! requests with that, and [`textfile`] puts it into a file; [`Exporter`] is both for
+//! as long as a volume is mounted.
+//!
+//! In goes a function that says how the volume is, as `fanfs status` does: nothing is
+//! counted for metrics alone, and nothing is done between two requests for them.
+//!
+//! *Invariants:*
+//! - Who asks costs a bounded amount of memory, for a bounded time, and there are so
+//!   many of them at most.
+//! - Labels are names in the volume's file, and words of fanfs: no file of the volume is
+//!   named, and there are as many series as the volume's file makes it.
+//! - What is left behind at the end, a socket or a file, is removed by who made it, and
+//!   only if it is still his.
+
+mod names;
+mod place;
+mod process;
+mod serve;
+mod text;
+mod textfile;
+
+use std::sync::Arc;
+
+use crate::config;
+use crate::control::Status;
+use crate::telemetry::times::Counts;
+
+pub use names::{Kind, METRICS, Metric, Stability, markdown};
+pub use place::{MetricsError, Opened};
+pub use process::Process;
+pub use text::{Form, write};
+
+use textfile::Written;
+
+/// How a volume is at some moment.
+pub struct Snapshot {
+    /// As `fanfs status` shows it.
+    pub status: Status,
+    /// What applications waited for their reads.
+    pub read_times: Counts,
+    /// How long positioned reads took, of each replica in their order.
+    pub replica_times: Vec<Counts>,
+    /// The daemon; `None` where it is not to be told of.
+    pub process: Option<Process>,
+}
+
+/// Says how a volume is.
+pub type Look = Arc<dyn Fn() -> Snapshot + Send + Sync>;
+
+/// What publishes a volume's metrics; that ends, and nothing is left behind, when it is
+/// dropped.
+pub struct Exporter {
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+    socket: Arc<place::Socket>,
+    file: Option<Arc<Written>>,
+}
+
+impl Exporter {
+    /// Publishes what `look` sees where `config` says. `opened` is the address where it
+    /// is had already; without it, it is waited for: the daemon before this one, or what
+    /// is left of it, may not have let go of it yet.
+    pub fn start(
+        runtime: &tokio::runtime::Handle,
+        config: &config::Metrics,
+        opened: Option<Opened>,
+        look: Look,
+    ) -> Self {
+        let socket = Arc::new(place::Socket::default());
+        let mut tasks = Vec::new();
+        if let Some(listen) = &config.listen {
+            let (listen, socket, look) = (listen.clone(), Arc::clone(&socket), Arc::clone(&look));
+            tasks.push(runtime.spawn(async move {
+                if let Some(listener) = place::listener(&listen, opened, &socket).await {
+                    serve::accept(listener, look).await;
+                }
+            }));
+        }
+        let file = config.textfile.as_ref().map(|textfile| {
+            let written = Arc::new(Written::new(textfile.path.clone()));
+            let (every, file) = (textfile.interval, Arc::clone(&written));
+            tasks.push(runtime.spawn(textfile::keep_writing(file, every, look)));
+            written
+        });
+        Self { tasks, socket, file }
+    }
+
+    /// Gives up the address and writes no more; what is there stays for the next daemon.
+    pub fn rest(&self) {
+        self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
+        if let Some(file) = &self.file {
+            file.rest();
+        }
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.rest();
+        drop(self.socket.lock().take());
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

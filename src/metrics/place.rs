@@ -1,0 +1,181 @@
+//! Addresses and files that metrics are published at, and whose they are.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::config::{Listen, Metrics};
+
+/// Why metrics cannot be published where they are to be.
+#[derive(Debug, thiserror::Error)]
+#[error("key `{key}`: {place}: {error}; {advice}")]
+pub struct MetricsError {
+    key: &'static str,
+    place: String,
+    error: io::Error,
+    advice: &'static str,
+}
+
+/// An address that is had.
+pub enum Opened {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener, Named),
+}
+
+/// A Unix socket's name. When this is dropped it goes, unless it is another one's by
+/// then.
+pub struct Named {
+    path: PathBuf,
+    own: Identity,
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        remove_if_same(&self.path, self.own);
+    }
+}
+
+/// Which file or socket it is: device and inode.
+pub(super) type Identity = (u64, u64);
+
+pub(super) enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+/// The name of the socket that is listened on, if it is one.
+pub(super) type Socket = Mutex<Option<Named>>;
+
+pub(super) fn identity(path: &Path) -> io::Result<Identity> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+pub(super) fn remove_if_same(path: &Path, own: Identity) {
+    if identity(path).is_ok_and(|found| found == own) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+impl Opened {
+    /// Takes the address that `config` wants, if it wants one, and looks whether its
+    /// file can be written: for a volume that is not mounted yet.
+    ///
+    /// # Errors
+    /// What cannot be had.
+    pub fn all(config: &Metrics) -> Result<Option<Self>, MetricsError> {
+        if let Some(file) = &config.textfile {
+            let refused = |error| MetricsError {
+                key: "metrics.textfile",
+                place: file.path.display().to_string(),
+                error,
+                advice: "the daemon has to be able to write in its directory",
+            };
+            let directory = file.path.parent().unwrap_or(Path::new("/"));
+            tempfile::tempfile_in(directory).map_err(refused)?;
+        }
+        let Some(listen) = &config.listen else { return Ok(None) };
+        let refused = |error: io::Error| MetricsError {
+            key: "metrics.listen",
+            place: listen.to_string(),
+            advice: match error.kind() {
+                io::ErrorKind::AddrInUse => "end what listens there, or choose another address",
+                io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+                io::ErrorKind::PermissionDenied => {
+                    "choose what the daemon may have without privileges, such as a port from 1024 on"
+                }
+                _ => "choose another address",
+            },
+            error,
+        };
+        open(listen, true).map(Some).map_err(refused)
+    }
+}
+
+/// Takes an address. A socket that somebody listens on is not taken from him where this
+/// is the `first` daemon of a mount.
+fn open(listen: &Listen, first: bool) -> io::Result<Opened> {
+    match listen {
+        Listen::Tcp(address) => TcpListener::bind(address).map(Opened::Tcp),
+        Listen::Unix(path) => {
+            match std::fs::symlink_metadata(path) {
+                Ok(meta) if !meta.file_type().is_socket() => {
+                    return Err(io::Error::other("it is there and is no socket"));
+                }
+                Ok(_) if first && UnixStream::connect(path).is_ok() => {
+                    return Err(io::ErrorKind::AddrInUse.into());
+                }
+                _ => {}
+            }
+            let mut next = path.clone().into_os_string();
+            next.push(".next");
+            match std::fs::remove_file(&next) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = UnixListener::bind(&next)?;
+            // Its directory says who gets there, and its group.
+            std::fs::set_permissions(&next, PermissionsExt::from_mode(0o660))?;
+            let own = identity(Path::new(&next))?;
+            std::fs::rename(&next, path)?;
+            Ok(Opened::Unix(listener, Named { path: path.clone(), own }))
+        }
+    }
+}
+
+/// How long another daemon may take to let go before somebody is told.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The listener of an address: what is `opened`, or else as soon as it can be had.
+pub(super) async fn listener(
+    listen: &Listen,
+    opened: Option<Opened>,
+    socket: &Socket,
+) -> Option<Listener> {
+    let opened = match opened {
+        Some(opened) => opened,
+        None => wait_for(listen).await,
+    };
+    let ready = match opened {
+        Opened::Tcp(listener) => listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener))
+            .map(Listener::Tcp),
+        Opened::Unix(listener, named) => {
+            *socket.lock() = Some(named);
+            listener
+                .set_nonblocking(true)
+                .and_then(|()| tokio::net::UnixListener::from_std(listener))
+                .map(Listener::Unix)
+        }
+    };
+    ready.inspect_err(|error| tracing::warn!(%error, "no metrics can be fetched")).ok()
+}
+
+async fn wait_for(listen: &Listen) -> Opened {
+    let begun = Instant::now();
+    let mut is_told = false;
+    loop {
+        match open(listen, false) {
+            Ok(opened) => {
+                if is_told {
+                    tracing::info!(%listen, "metrics can be fetched now");
+                }
+                return opened;
+            }
+            Err(error) if !is_told && begun.elapsed() > PATIENCE => {
+                tracing::warn!(key = "metrics.listen", %listen, %error, "no metrics can be fetched");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        let pause = if is_told { 5_000 } else { 20 };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}

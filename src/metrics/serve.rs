@@ -1,0 +1,168 @@
+//! Answering HTTP requests for metrics.
+//!
+//! One request a connection, so many connections, so long each. Writing the metrics
+//! down is done by another thread than the one that the read path's clock runs on.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::place::Listener;
+use super::{Form, Look, text};
+
+/// Connections at a time; who comes then waits.
+const MOST: usize = 16;
+
+/// How long a connection may last.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The largest request, bytes: what hyper takes at least.
+const LARGEST: usize = 8192;
+
+const EXPLANATION: &str = "fanfs, a mounted volume. Metrics for Prometheus are at /metrics.\n";
+
+/// Serves whoever comes.
+pub(super) async fn accept(listener: Listener, look: Look) {
+    let room = Arc::new(Semaphore::new(MOST));
+    let mut is_told = false;
+    loop {
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        let accepted = match &listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(serve(stream, Arc::clone(&look), place));
+            }),
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| {
+                tokio::spawn(serve(stream, Arc::clone(&look), place));
+            }),
+        };
+        match accepted {
+            Ok(()) => is_told = false,
+            Err(error) => {
+                if !is_told {
+                    tracing::warn!(%error, "who asks for metrics is not answered");
+                    is_told = true;
+                }
+                // There may be no descriptors left.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+async fn serve<S>(stream: S, look: Look, _place: OwnedSemaphorePermit)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let look = Arc::clone(&look);
+        async move { Ok::<_, Infallible>(answer(&request, look).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(LARGEST)
+        .serve_connection(TokioIo::new(stream), answer);
+    match tokio::time::timeout(PATIENCE, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a request for metrics failed"),
+        Err(_) => tracing::debug!("who asked for metrics took too long"),
+    }
+}
+
+async fn answer(request: &Request<Incoming>, look: Look) -> Response<Full<Bytes>> {
+    let path = request.uri().path();
+    if !matches!(path, "/" | "/metrics" | "/healthz") {
+        return plain(StatusCode::NOT_FOUND, "not found\n".to_owned());
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "not allowed\n".to_owned());
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refused;
+    }
+    match path {
+        "/" => plain(StatusCode::OK, EXPLANATION.to_owned()),
+        "/healthz" => plain(StatusCode::OK, "ok\n".to_owned()),
+        _ => {
+            let accepts = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+            let form = wanted(accepts.unwrap_or_default());
+            match written(look, form).await {
+                Ok(content) => with_type(StatusCode::OK, content, form.media_type()),
+                Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+            }
+        }
+    }
+}
+
+async fn written(look: Look, form: Form) -> io::Result<String> {
+    let write = move || text::write(&look(), form);
+    tokio::task::spawn_blocking(write).await.map_err(io::Error::other)
+}
+
+fn plain(status: StatusCode, content: String) -> Response<Full<Bytes>> {
+    with_type(status, content, "text/plain; charset=utf-8")
+}
+
+fn with_type(
+    status: StatusCode,
+    content: String,
+    media_type: &'static str,
+) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(content)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+/// The form that an `Accept` header likes best; the classic one where it does not say.
+fn wanted(accepts: &str) -> Form {
+    let liking = |name: &str| {
+        let ranges = accepts.split(',').filter_map(|range| {
+            let mut parts = range.split(';').map(str::trim);
+            let is_it = parts.next()?.eq_ignore_ascii_case(name);
+            let quality = parts.find_map(|part| part.strip_prefix("q="));
+            let quality = quality.map_or(1.0, |quality| quality.parse::<f32>().unwrap_or(0.0));
+            is_it.then_some(quality)
+        });
+        ranges.fold(0.0, f32::max)
+    };
+    let open = liking("application/openmetrics-text");
+    match open > 0.0 && open >= liking("text/plain") {
+        true => Form::OpenMetrics,
+        false => Form::Classic,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_gets_the_form_he_likes_best() {
+        // As Prometheus 2.42 asks, then 3.
+        let old = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;\
+                   version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let new = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                   text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,*/*;q=0.2";
+        for (accepts, form) in [
+            (old, Form::OpenMetrics),
+            (new, Form::OpenMetrics),
+            ("", Form::Classic),
+            ("*/*", Form::Classic),
+            ("text/plain", Form::Classic),
+            ("application/openmetrics-text;q=0, text/plain;q=0.1", Form::Classic),
+            ("application/openmetrics-text;q=0.1, text/plain", Form::Classic),
+            ("Application/OpenMetrics-Text", Form::OpenMetrics),
+        ] {
+            assert_eq!(wanted(accepts), form, "{accepts}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::control::{AffinityStatus, Gauges, PassthroughStatus, ReplicaStatus};
+use crate::scheduler::health::{HealthState, Reason};
+use crate::telemetry::counters::{ReplicaReading, VolumeReading};
+use crate::telemetry::{ReplicaCounters, VolumeCounters};
+
+/// Fields that are no metrics, and why.
+const NOT_TOLD: &[(&str, &str)] = &[
+    ("source", "it is what the volume was read from, and does not change"),
+    ("pid", "process_start_time_seconds changes with it"),
+    ("replicas[].path", "fanfs_replica_info says which replica it is"),
+    ("affinities[].path", "a path of the volume; rules have numbers"),
+    ("affinities[].replicas[]", "the configuration says so"),
+];
+
+fn given<T: serde::de::DeserializeOwned>(json: &str) -> T {
+    serde_json::from_str(json).unwrap()
+}
+
+fn replica(name: &str) -> ReplicaStatus {
+    ReplicaStatus {
+        name: name.to_owned(),
+        path: "/mnt/r1".into(),
+        node: "node\"1\\".to_owned(),
+        health: HealthState::Probing,
+        health_reason: Reason::Proved,
+        health_s: 7,
+        ejections: 2,
+        rate: 100,
+        rate_remote: 50,
+        in_flight: 1,
+        in_flight_cap: 8,
+        busy_threads: 3,
+        stuck_threads: 1,
+        counters: ReplicaReading { bytes: 1 << 60, reads: 5, ..ReplicaReading::default() },
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let status = Status {
+        version: "1.2.3".to_owned(),
+        volume: "v".to_owned(),
+        source: "/etc/fanfs/v.toml".into(),
+        mount_point: "/v".into(),
+        mode: given("\"copies\""),
+        pid: 1,
+        uptime_s: 60,
+        replicas: vec![replica("r1"), replica("r2")],
+        placement: given(
+            "{\"provider\":\"table\",\"files\":1,\"asking\":0,\"answers\":4,\"failures\":1,\
+             \"failing\":\"no\",\"disbelieved\":0,\"unmatched\":[\"x\"]}",
+        ),
+        affinities: vec![AffinityStatus {
+            path: "/secret/**".to_owned(),
+            replicas: vec!["r1".to_owned()],
+            calls: 9,
+            times_us: vec![1_500, 0],
+            quicker: None,
+        }],
+        passthrough: PassthroughStatus { obstacles: vec!["a".into()], ..Default::default() },
+        counters: VolumeReading { reads: 3, ..VolumeReading::default() },
+        gauges: Gauges {
+            buffer_used: 1,
+            buffer_idle: 2,
+            buffer_memory: 3,
+            buffer_budget: 4,
+            segments_waiting: 5,
+            segments_in_flight: 6,
+            requests: 7,
+            calls: 8,
+            inodes: 9,
+            handles: 10,
+        },
+    };
+    let (volume, replica) = (VolumeCounters::default(), ReplicaCounters::default());
+    for ms in [1, 3, 60_000] {
+        volume.read_latency.record(std::time::Duration::from_millis(ms));
+    }
+    Snapshot {
+        status,
+        read_times: volume.read_latency.reading(),
+        replica_times: vec![replica.read_times(), replica.read_times()],
+        process: Process::read().ok(),
+    }
+}
+
+/// The fields of a status that have values, as [`Metric::shows`] names them.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) => object.iter().for_each(|(key, value)| {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            fields(value, &path, found);
+        }),
+        Value::Array(array) if array.iter().all(|v| v.is_object() || v.is_string()) => {
+            assert!(!array.is_empty(), "{path}: nothing would be found in it");
+            array.iter().for_each(|value| fields(value, &format!("{path}[]"), found));
+        }
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+#[test]
+fn every_field_of_a_status_is_a_metric() {
+    let mut found = BTreeSet::new();
+    fields(&serde_json::to_value(snapshot().status).unwrap(), "", &mut found);
+    let shown: BTreeSet<&str> = METRICS.iter().flat_map(|m| m.shows.split_whitespace()).collect();
+    let is_within = |field: &str, of: &str| {
+        field.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+    };
+    for field in &found {
+        // The volume's name is a label of all.
+        let is_told = field == "volume" || shown.iter().any(|shown| is_within(field, shown));
+        let why = NOT_TOLD.iter().any(|(not_told, _)| field == not_told);
+        assert!(is_told != why, "`{field}` of a status has no metric in src/metrics/names.rs");
+    }
+    for shown in shown {
+        assert!(found.iter().any(|field| is_within(field, shown)), "there is no field `{shown}`");
+    }
+    for (field, _) in NOT_TOLD {
+        assert!(found.contains(*field), "there is no field `{field}`");
+    }
+}
+
+#[test]
+fn names_follow_the_rules() {
+    let mut seen = BTreeSet::new();
+    for metric in METRICS {
+        let name = metric.name;
+        assert!(seen.insert(name), "{name} is there twice");
+        assert!(name.starts_with("fanfs_") || name.starts_with("process_"), "{name}");
+        assert_eq!(name.ends_with("_total"), metric.kind() == Kind::Counter, "{name}");
+        let is_time = metric.kind() == Kind::Histogram;
+        assert!(!is_time || name.ends_with("_duration_seconds"), "{name}");
+        assert!(!["_count", "_sum", "_bucket"].iter().any(|end| name.ends_with(end)), "{name}");
+        assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{name}");
+        assert!(metric.help.len() < 120 && !metric.help.contains('|'), "{name}");
+        let known = ["volume", "replica", "node", "state", "reason", "rule", "version", "mode"];
+        for label in metric.labels() {
+            let is_known = known.contains(&label) || ["mount_point", "provider"].contains(&label);
+            assert!(is_known, "{name} has a label `{label}`: is the number of its values bounded?");
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_what_there_is() {
+    let text = write(&snapshot(), Form::Classic);
+    for line in [
+        "# TYPE fanfs_reads_total counter",
+        "fanfs_reads_total{volume=\"v\"} 3",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\"} 1152921504606846976",
+        "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"probing\"} 1",
+        "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"healthy\"} 0",
+        "fanfs_replica_health_reason{volume=\"v\",replica=\"r1\",reason=\"proved\"} 1",
+        "fanfs_replica_info{volume=\"v\",replica=\"r1\",node=\"node\\\"1\\\\\"} 1",
+        "fanfs_affinity_call_seconds{volume=\"v\",rule=\"1\",replica=\"r1\"} 0.0015",
+        "fanfs_volume_info{volume=\"v\",mode=\"copies\",mount_point=\"/v\",provider=\"table\"} 1",
+        "# TYPE fanfs_read_duration_seconds histogram",
+        "fanfs_read_duration_seconds_bucket{volume=\"v\",le=\"0.002\"} 1",
+        "fanfs_read_duration_seconds_bucket{volume=\"v\",le=\"32.768\"} 2",
+        "fanfs_read_duration_seconds_bucket{volume=\"v\",le=\"+Inf\"} 3",
+        "fanfs_read_duration_seconds_count{volume=\"v\"} 3",
+        "fanfs_read_duration_seconds_sum{volume=\"v\"} 60.004",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+    assert!(!text.contains("secret") && !text.contains("# EOF"), "{text}");
+    for metric in METRICS {
+        assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)));
+    }
+}
+
+#[test]
+fn the_open_form_is_that_of_openmetrics() {
+    let text = write(&snapshot(), Form::OpenMetrics);
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    for line in [
+        "# TYPE fanfs_replica_read_bytes counter",
+        "# UNIT fanfs_replica_read_bytes bytes",
+        "# UNIT fanfs_read_duration_seconds seconds",
+        "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r1\"} 1152921504606846976",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
+}
+
+#[test]
+fn the_document_has_the_same_table() {
+    const BEGIN: &str = "<!-- metrics begin: FANFS_BLESS=1 cargo test --lib metrics -->\n";
+    const END: &str = "<!-- metrics end -->";
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/METRICS.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect(BEGIN);
+    let (table, after) = rest.split_once(END).expect(END);
+    if std::env::var_os("FANFS_BLESS").is_some() {
+        let blessed = format!("{before}{BEGIN}{}{END}{after}", markdown());
+        return std::fs::write(path, blessed).unwrap();
+    }
+    assert_eq!(table, markdown(), "FANFS_BLESS=1 cargo test --lib metrics writes it anew");
+}

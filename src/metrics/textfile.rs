@@ -1,0 +1,85 @@
+//! A file for node_exporter's textfile collector.
+//!
+//! It is written under another name and renamed, so whoever reads it sees all of one
+//! writing. When the volume is unmounted it goes: node_exporter would go on showing what
+//! it says. What is known of a process is not in it, as node_exporter has metrics of
+//! those names for itself.
+
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::place::{Identity, identity, remove_if_same};
+use super::{Form, Look, text};
+
+/// The file, and whether it is this daemon's.
+pub(super) struct Written {
+    path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The one that was written last.
+    own: Option<Identity>,
+    is_over: bool,
+}
+
+impl Written {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, state: Mutex::new(State { own: None, is_over: false }) }
+    }
+
+    /// Writes no more.
+    pub(super) fn rest(&self) {
+        self.state.lock().is_over = true;
+    }
+
+    /// Removes it, unless it is another one by now.
+    pub(super) fn remove(&self) {
+        if let Some(own) = self.state.lock().own.take() {
+            remove_if_same(&self.path, own);
+        }
+    }
+
+    fn write(&self, content: &str) -> io::Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        // A name that does not end in .prom is not read.
+        let mut file = tempfile::Builder::new().prefix(".fanfs-").tempfile_in(directory)?;
+        file.write_all(content.as_bytes())?;
+        // For the user that node_exporter runs as.
+        file.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
+        let mut state = self.state.lock();
+        if !state.is_over {
+            let own = identity(file.path())?;
+            file.persist(&self.path).map_err(|error| error.error)?;
+            state.own = Some(own);
+        }
+        Ok(())
+    }
+}
+
+/// Writes it, again and again.
+pub(super) async fn keep_writing(file: Arc<Written>, every: Duration, look: Look) {
+    let mut is_told = false;
+    loop {
+        let (written, look) = (Arc::clone(&file), Arc::clone(&look));
+        let write = move || {
+            let snapshot = super::Snapshot { process: None, ..look() };
+            written.write(&text::write(&snapshot, Form::Classic))
+        };
+        match tokio::task::spawn_blocking(write).await {
+            Ok(Ok(())) => is_told = false,
+            Ok(Err(error)) if !is_told => {
+                let path = file.path.display();
+                tracing::warn!(key = "metrics.textfile", %path, %error, "metrics are not written");
+                is_told = true;
+            }
+            _ => {}
+        }
+        tokio::time::sleep(every).await;
+    }
+}
