@@ -1,0 +1,281 @@
+//! The documents hang together: every page of the book is in its table of contents,
+//! and every link between files of this repository leads somewhere.
+//!
+//! What goes in: the Markdown of `docs/` and of the README files named in [`others`].
+//! What comes out: a list of links that lead nowhere, which has to be empty.
+//! Anchors are those that mdBook and GitHub make of headings; the pages keep to such
+//! headings for which both make the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every page below `docs/`, the table of contents among them, and not what mdBook
+/// has made of them.
+fn pages() -> Vec<PathBuf> {
+    fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if !path.ends_with("docs/book") {
+                    walk(&path, found);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    walk(&root().join("docs"), &mut found);
+    assert!(found.len() > 10, "the documents have moved");
+    found.sort();
+    found
+}
+
+/// Documents outside of the book whose links are checked as well.
+fn others() -> Vec<PathBuf> {
+    ["README.md", "packaging/README.md", "benches/README.md", "fuzz/README.md"]
+        .map(|name| root().join(name))
+        .into()
+}
+
+/// `path` without `.` and `..`, which need not exist to be taken away.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => assert!(plain.pop(), "{} leads out", path.display()),
+            Component::CurDir => {}
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}
+
+/// A line of a page that is prose: neither in a fenced block nor an indented one.
+struct Line<'a> {
+    number: usize,
+    text: &'a str,
+}
+
+/// The lines of `text` that are not code. An indented block begins after an empty
+/// line; what is indented below a list item is the item's, as far as it has the
+/// item's own indentation.
+fn prose(text: &str) -> Vec<Line<'_>> {
+    let mut lines = Vec::new();
+    let mut fence: Option<&str> = None;
+    let (mut item, mut after_empty, mut indented) = (0, true, false);
+    for (index, line) in text.lines().enumerate() {
+        let start = line.trim_start();
+        if let Some(open) = fence {
+            if start.starts_with(open) {
+                fence = None;
+            }
+            continue;
+        }
+        if start.starts_with("```") || start.starts_with("~~~") {
+            fence = Some(&start[..3]);
+            continue;
+        }
+        if start.is_empty() {
+            after_empty = true;
+            continue;
+        }
+        let indent = line.len() - start.len();
+        if indent == 0 && marker(start).is_none() && after_empty {
+            item = 0;
+        }
+        indented = indent >= item + 4 && (after_empty || indented);
+        after_empty = false;
+        if indented {
+            continue;
+        }
+        if let Some(width) = marker(start) {
+            item = indent + width;
+        }
+        lines.push(Line { number: index + 1, text: line });
+    }
+    lines
+}
+
+/// How wide the marker of a list item at the start of `text` is.
+fn marker(text: &str) -> Option<usize> {
+    if text.starts_with("- ") || text.starts_with("* ") {
+        return Some(2);
+    }
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    (digits > 0 && text[digits..].starts_with(". ")).then_some(digits + 2)
+}
+
+/// `line` with what stands between backticks taken out.
+fn without_code(line: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = line;
+    while let Some(at) = rest.find('`') {
+        let ticks = rest[at..].bytes().take_while(|byte| *byte == b'`').count();
+        let (before, after) = (&rest[..at], &rest[at + ticks..]);
+        kept.push_str(before);
+        match after.find(&rest[at..at + ticks]) {
+            Some(end) => rest = &after[end + ticks..],
+            None => return kept + &rest[at..],
+        }
+    }
+    kept + rest
+}
+
+/// Where the links and images of a line lead to.
+fn targets(line: &str) -> Vec<String> {
+    let line = without_code(line);
+    let mut found = Vec::new();
+    let mut rest = line.as_str();
+    while let Some(at) = rest.find("](") {
+        rest = &rest[at + 2..];
+        let Some(end) = rest.find(')') else { break };
+        found.push(rest[..end].split(' ').next().unwrap().to_owned());
+        rest = &rest[end..];
+    }
+    found
+}
+
+/// The anchor of a heading: lower case, blanks become hyphens, and nothing is left but
+/// letters, digits, hyphens and underscores.
+fn anchor(heading: &str) -> String {
+    // A link in a heading counts with its text alone.
+    let mut text = String::new();
+    let mut rest = heading.trim();
+    while let Some((before, after)) = rest.split_once("](") {
+        text.push_str(before);
+        rest = after.split_once(')').map_or("", |(_, after)| after);
+    }
+    text.push_str(rest);
+    text.to_lowercase()
+        .chars()
+        .filter_map(|letter| match letter {
+            ' ' => Some('-'),
+            '-' | '_' => Some(letter),
+            _ => letter.is_alphanumeric().then_some(letter),
+        })
+        .collect()
+}
+
+/// The anchors of a page; of equal headings all but the first are numbered.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let mut found = BTreeSet::new();
+    for line in prose(text) {
+        let hashes = line.text.bytes().take_while(|byte| *byte == b'#').count();
+        if !(1..=6).contains(&hashes) || !line.text[hashes..].starts_with(' ') {
+            continue;
+        }
+        let name = anchor(&line.text[hashes..]);
+        let count = seen.entry(name.clone()).or_default();
+        found.insert(if *count == 0 { name } else { format!("{name}-{count}") });
+        *count += 1;
+    }
+    found
+}
+
+/// Says what is wrong with a link of `page`; `None` where nothing is, and of links out
+/// of the repository.
+fn wrong(page: &Path, text: &str, target: &str) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (file, fragment) = target.split_once('#').map_or((target, None), |(a, b)| (a, Some(b)));
+    let path = match file {
+        "" => page.to_owned(),
+        file => plain(&page.parent().unwrap().join(file)),
+    };
+    if !path.exists() {
+        return Some(format!("there is no {}", shown(&path)));
+    }
+    let fragment = fragment?;
+    if path.extension().is_none_or(|extension| extension != "md") {
+        return Some(format!("an anchor in {}, which is no page", shown(&path)));
+    }
+    let other;
+    let text = match file {
+        "" => text,
+        _ => {
+            other = fs::read_to_string(&path).unwrap();
+            &other
+        }
+    };
+    let known = anchors(text);
+    (!known.contains(fragment)).then(|| {
+        let known: Vec<&str> = known.iter().map(String::as_str).collect();
+        format!("{} has no #{fragment}; it has {}", shown(&path), known.join(", "))
+    })
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut faults = Vec::new();
+    let mut links = 0;
+    for page in pages().into_iter().chain(others()) {
+        let text = fs::read_to_string(&page).unwrap();
+        for line in prose(&text) {
+            for target in targets(line.text) {
+                links += 1;
+                if let Some(what) = wrong(&page, &text, &target) {
+                    faults.push(format!("{}:{}: {target}: {what}", shown(&page), line.number));
+                }
+            }
+        }
+    }
+    assert!(links > 100, "only {links} links were found");
+    assert!(faults.is_empty(), "{} links lead nowhere:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_table_of_contents() {
+    let docs = root().join("docs");
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: Vec<PathBuf> =
+        summary.lines().flat_map(targets).map(|target| plain(&docs.join(target))).collect();
+    let once: BTreeSet<&PathBuf> = listed.iter().collect();
+    assert_eq!(once.len(), listed.len(), "a page is listed twice");
+    let missing: Vec<String> = pages()
+        .iter()
+        .filter(|page| !page.ends_with("SUMMARY.md") && !once.contains(page))
+        .map(|page| shown(page))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/SUMMARY.md: {}", missing.join(", "));
+}
+
+/// A page's title is what the table of contents is searched for.
+#[test]
+fn every_page_begins_with_its_title() {
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        assert!(text.starts_with("# "), "{} does not begin with a title", shown(&page));
+        let titles = prose(&text).iter().filter(|line| line.text.starts_with("# ")).count();
+        assert!(page.ends_with("SUMMARY.md") || titles == 1, "{} has {titles}", shown(&page));
+    }
+}
+
+#[test]
+fn anchors_are_those_of_mdbook_and_github() {
+    assert_eq!(anchor(" `[[replica]]`"), "replica");
+    assert_eq!(anchor(" In /etc/fstab"), "in-etcfstab");
+    assert_eq!(anchor(" ETIMEDOUT, EIO"), "etimedout-eio");
+    assert_eq!(anchor(" Who caches: `[read] cache` and `x`"), "who-caches-read-cache-and-x");
+    assert_eq!(anchor(" See [this](there.md#x) _now_"), "see-this-_now_");
+    let text = "# A\n\n## B\n\n```\n## not\n```\n\n    ## nor this\n\n## B\n";
+    assert_eq!(anchors(text).into_iter().collect::<Vec<_>>(), ["a", "b", "b-1"]);
+}
+
+#[test]
+fn links_in_code_are_none() {
+    let text = "[a](b.md) `[c](d.md)` ![e](f.svg \"g\")\n\n    [h](i.md)\n\n- j\n\n  [k](l.md)\n\n      [m](n.md)\n";
+    let found: Vec<String> = prose(text).iter().flat_map(|line| targets(line.text)).collect();
+    assert_eq!(found, ["b.md", "f.svg", "l.md"]);
+}
