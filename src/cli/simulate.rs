@@ -12,6 +12,8 @@ use crate::simulate::{self, PolicyKind, Reads, metadata};
 
 /// Arguments of `fanfs simulate`.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs simulate config/scenarios/mapr-r3.toml")]
 pub(super) struct Args {
     /// The scenario; config/scenarios/ has examples, docs/PLACEMENT.md the keys
     scenario: PathBuf,

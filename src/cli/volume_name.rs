@@ -1,0 +1,50 @@
+//! A volume named on a command line: the path of its file, or the word that stands for
+//! /etc/fanfs/WORD.toml.
+//!
+//! *Invariant:* what could be a path is one: a word is bare, has no `.toml` at its end, and
+//! nothing of that name is in the current directory.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::{PathBufValueParser, TypedValueParser};
+
+/// Where volumes are that are named by a word.
+pub(super) const DIR: &str = "/etc/fanfs";
+
+/// The file of the volume that is given as `volume`.
+pub(super) fn file(volume: &Path) -> PathBuf {
+    in_dir(volume, Path::new(DIR))
+}
+
+/// The same for an argument of a command.
+pub(super) fn parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().map(|volume| file(&volume))
+}
+
+fn in_dir(volume: &Path, dir: &Path) -> PathBuf {
+    match volume.to_str() {
+        Some(word) if is_word(word) && !volume.exists() => dir.join(format!("{word}.toml")),
+        _ => volume.to_owned(),
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains('/') && !text.starts_with('.') && !text.ends_with(".toml")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_word_is_a_name_and_all_else_is_a_path() {
+        let dir = Path::new("/etc/fanfs");
+        assert_eq!(in_dir(Path::new("genomes"), dir), Path::new("/etc/fanfs/genomes.toml"));
+        assert_eq!(in_dir(Path::new("hg38.v2"), dir), Path::new("/etc/fanfs/hg38.v2.toml"));
+        for path in ["genomes.toml", "./genomes", "/etc/genomes", "a/b", "..", "", "/"] {
+            assert_eq!(in_dir(Path::new(path), dir), Path::new(path));
+        }
+        // There is a directory `src` where the tests run: it is what is meant.
+        assert_eq!(in_dir(Path::new("src"), dir), Path::new("src"));
+    }
+}
