@@ -83,6 +83,11 @@ pub(super) fn run(args: &Args) -> Outcome {
         let what = format!("{} directories; use at most {MAX_REPLICAS}", args.mounts.len());
         return Err(Failure::usage(what));
     }
+    if let Some(name) = args.name.as_ref().filter(|name| !guess::is_name(name)) {
+        let what =
+            "is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first";
+        return Err(Failure::usage(format!("{name:?} {what}")));
+    }
     let wanted = args.output.as_deref().filter(|path| !args.force && path.exists());
     if let Some(path) = wanted {
         let what = format!("{} exists; choose another file, or --force", path.display());

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Cli, Failure, Outcome, mount, say, volume_name};
+use super::{Cli, Failure, Outcome, absolute, mount, say, volume_name};
 use crate::config;
 use crate::daemon::Extra;
 
@@ -181,8 +181,13 @@ impl Helper {
                 config::load(&volume).map_err(Failure::usage)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Wish::Mount { args, name_space } => {
-                name_space.as_deref().map_or(Ok(()), enter)?;
+            Wish::Mount { mut args, name_space } => {
+                if let Some(name_space) = name_space {
+                    // There, the current directory is another one.
+                    args.volume = absolute(&args.volume);
+                    args.mount_point = absolute(&args.mount_point);
+                    enter(&name_space)?;
+                }
                 mount::run(*args)
             }
         });

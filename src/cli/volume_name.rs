@@ -1,8 +1,9 @@
 //! A volume named on a command line: the path of its file, or the word that stands for
 //! /etc/fanfs/WORD.toml.
 //!
-//! *Invariant:* what could be a path is one: a word is bare, has no `.toml` at its end, and
-//! nothing of that name is in the current directory.
+//! *Invariant:* a path is never taken for a name: a name is a bare word without `.toml`, and
+//! no file of that name is in the current directory. A directory is no volume, so it is in the
+//! way only where no volume has the name.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,11 @@ pub(super) fn parser() -> impl TypedValueParser<Value = PathBuf> {
 
 fn in_dir(volume: &Path, dir: &Path) -> PathBuf {
     match volume.to_str() {
-        Some(word) if is_word(word) && !volume.exists() => dir.join(format!("{word}.toml")),
+        Some(word) if is_word(word) => {
+            let named = dir.join(format!("{word}.toml"));
+            let is_meant = !volume.exists() || (volume.is_dir() && named.exists());
+            if is_meant { named } else { volume.to_owned() }
+        }
         _ => volume.to_owned(),
     }
 }
@@ -44,7 +49,11 @@ mod tests {
         for path in ["genomes.toml", "./genomes", "/etc/genomes", "a/b", "..", "", "/"] {
             assert_eq!(in_dir(Path::new(path), dir), Path::new(path));
         }
-        // There is a directory `src` where the tests run: it is what is meant.
+        // There is a directory `src` where the tests run, which is no volume.
         assert_eq!(in_dir(Path::new("src"), dir), Path::new("src"));
+        let volumes = tempfile::tempdir().unwrap();
+        let named = volumes.path().join("src.toml");
+        std::fs::write(&named, "").unwrap();
+        assert_eq!(in_dir(Path::new("src"), volumes.path()), named);
     }
 }

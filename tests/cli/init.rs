@@ -122,7 +122,7 @@ fn what_cannot_be_a_volume_is_refused() {
         (vec!["init", a, &tree], 1, format!("fanfs: {tree} is not a mount, nor on a network file system; mount it, or write the volume by hand, with `require_mount = false`")),
         (vec!["init", a, &none], 1, format!("fanfs: {none} does not exist")),
         (vec!["init", a, &twice], 2, format!("fanfs: {a} and {a} are one directory; give each mount once")),
-        (vec!["init", a, b, "--name", "a b"], 2, "fanfs: fanfs init:5: key `volume.name`: \"a b\" is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first".to_owned()),
+        (vec!["init", a, b, "--name", "a b"], 2, "fanfs: \"a b\" is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first".to_owned()),
         (vec!["init", "--force", a], 2, "fanfs: the following required arguments were not provided: --output <FILE>; see `fanfs --help`".to_owned()),
     ] {
         assert_eq!(refused(&room, &args), (status, expected), "{args:?}");

@@ -35,7 +35,10 @@ impl Page {
     pub(super) fn add_text(&mut self, text: &str) {
         // Each document begins with the definition of an apostrophe: once is enough.
         let prelude = Roff::new().render();
-        self.text.push_str(text.strip_prefix(&prelude).unwrap_or(text));
+        for line in text.strip_prefix(&prelude).unwrap_or(text).lines() {
+            self.text.push_str(line.trim_end());
+            self.text.push('\n');
+        }
         self.at_start = false;
     }
 

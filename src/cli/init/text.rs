@@ -15,7 +15,7 @@ const SCHEMA: &str = "/usr/share/fanfs/fanfs.schema.json";
 /// The text of the file, which is to be `file` where that is known.
 pub(super) fn text(guess: &Guess, file: Option<&Path>) -> String {
     let mut out = format!("#:schema file://{SCHEMA}\n");
-    let file = file.map_or("this file".to_owned(), |file| file.display().to_string());
+    let file = file.map_or("FILE".to_owned(), |file| file.display().to_string());
     comment(
         &mut out,
         &format!(
