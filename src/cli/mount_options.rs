@@ -270,7 +270,7 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
     }
     let volume =
         volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
-    let volume = volume_name::file(Path::new(&volume));
+    let volume = volume_name::of_mount(Path::new(&volume));
     MountOptions::parse(&lists, sloppy)?;
     if fake {
         return Ok(Wish::Fake(volume));

@@ -17,6 +17,19 @@ pub(super) fn file(volume: &Path) -> PathBuf {
     in_dir(volume, Path::new(DIR))
 }
 
+/// The same where mount(8) gives it, who has made a path of a name if something in the
+/// current directory is called so: at boot, `genomes` with a mount point `/genomes`.
+pub(super) fn of_mount(volume: &Path) -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    let word = volume.strip_prefix(here).ok().and_then(Path::to_str);
+    let named = word.filter(|word| volume.is_absolute() && is_word(word));
+    let named = named.map(|word| Path::new(DIR).join(format!("{word}.toml")));
+    match named {
+        Some(named) if named.exists() && !volume.is_file() => named,
+        _ => file(volume),
+    }
+}
+
 /// The same for an argument of a command.
 pub(super) fn parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().map(|volume| file(&volume))
