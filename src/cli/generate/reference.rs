@@ -72,7 +72,11 @@ mod tests {
         }
         let mut found = Vec::new();
         walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
-        assert!(found.len() >= 2, "{found:?}");
+        // This test's own words are no variables.
+        found.retain(|name| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+        });
+        assert!(found.iter().any(|name| name == "RUNTIME_DIR"), "{found:?}");
         for name in found {
             let name = format!("FANFS_{name}");
             assert!(ENVIRONMENT.iter().any(|(known, _)| *known == name), "{name}");
