@@ -10,6 +10,8 @@ pub mod check;
 mod demo;
 mod doctor;
 mod explain;
+mod generate;
+mod init;
 mod interrupt;
 mod mount;
 mod mount_options;
@@ -21,6 +23,7 @@ mod trace;
 mod umount;
 mod upgrade;
 mod verify;
+mod volume_name;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -41,24 +44,26 @@ use clap::{Parser, Subcommand};
     after_help = "\
 Start here:
   fanfs demo                                see it work, on replicas that it makes itself
-  fanfs check  /etc/fanfs/genomes.toml      look at the replicas before mounting
-  fanfs doctor /etc/fanfs/genomes.toml      what holds reads back, and what mends it
-  fanfs mount  /etc/fanfs/genomes.toml /genomes
-  fanfs status /genomes
+  fanfs init /mnt/n1 /mnt/n2 --output /etc/fanfs/genomes.toml
+  fanfs check genomes                       look at the replicas before mounting
+  fanfs doctor genomes                      what holds reads back, and what mends it
+  fanfs mount genomes /genomes              genomes: short for /etc/fanfs/genomes.toml
+  fanfs status /genomes                     what its replicas are doing
   fanfs top /genomes                        watch it work
   fanfs explain /genomes/large.file         where its chunks are, and what rate to expect
   fanfs trace /genomes                      each read, its segments and replicas
   fanfs reload /genomes                     after its configuration was changed
   fanfs upgrade /genomes                    after a newer fanfs was installed
-  fanfs umount /genomes
-  fanfs verify /etc/fanfs/genomes.toml      compare the replicas with each other
-  fanfs bench  /etc/fanfs/genomes.toml      what the replicas give, alone and through fanfs
+  fanfs umount /genomes                     and wait for its daemon to end
+  fanfs verify genomes                      compare the replicas with each other
+  fanfs bench genomes                       what the replicas give, alone and through fanfs
 
 In /etc/fstab:
-  /etc/fanfs/genomes.toml  /genomes  fuse.fanfs  ro,allow_other,_netdev  0 0
+  genomes  /genomes  fanfs  ro,allow_other,_netdev  0 0
 
 Exit status: 0 done, 1 failed, 2 wrong usage or configuration, 3 the replicas differ.
-A volume's configuration is described in docs/CONFIGURATION.md; $FANFS_LOG sets what is logged."
+A volume's configuration is described in fanfs.toml(5) and docs/CONFIGURATION.md; $FANFS_LOG sets
+what is logged."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -67,6 +72,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Write a volume's configuration for mounts that there are, or list such mounts
+    Init(init::Args),
     /// Mount a volume; returns when the mount answers
     Mount(mount::Args),
     /// Unmount a volume and wait for its daemon to end
@@ -78,7 +85,8 @@ enum Command {
     Upgrade(upgrade::Args),
     /// Validate a volume's configuration and look at its replicas
     Check {
-        /// The volume's configuration file
+        /// The volume: its configuration file, or its name in /etc/fanfs
+        #[arg(value_parser = volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
         volume: PathBuf,
         /// Print JSON instead of a table
         #[arg(long)]
@@ -102,7 +110,18 @@ enum Command {
     Simulate(simulate::Args),
     /// Make rate-limited replicas, mount them and read one file through one, two and all of them
     Demo(demo::Args),
+    /// Write manual pages, shell completions, the volume file's schema, or units for systemd
+    Generate(generate::Args),
 }
+
+/// What a command ends with, and why; a status above 128 is a signal's number and 128.
+const EXIT_STATUS: &[(u8, &str)] = &[
+    (0, "done"),
+    (1, "failed"),
+    (2, "wrong usage or configuration"),
+    (3, "the replicas differ"),
+    (130, "interrupted"),
+];
 
 /// Why a command failed, as it leaves the program.
 pub(crate) enum Failure {
@@ -140,20 +159,25 @@ type Outcome = Result<ExitCode, Failure>;
 /// Runs the program with these arguments, the program's name first.
 pub fn main(args: Vec<OsString>) -> ExitCode {
     let outcome = match mount_options::as_helper(&args) {
-        Some(helper) => helper.and_then(mount::run),
+        Some(helper) => helper.run(),
         None => match Cli::try_parse_from(args) {
             Ok(cli) => run(cli.command),
             Err(error) => usage(&error),
-        },
+        }
+        .map_err(|failure| {
+            let status = failure.status();
+            (failure, status)
+        }),
     };
-    outcome.unwrap_or_else(|failure| {
+    outcome.unwrap_or_else(|(failure, status)| {
         eprintln!("fanfs: {}", failure.text());
-        ExitCode::from(failure.status())
+        ExitCode::from(status)
     })
 }
 
 fn run(command: Command) -> Outcome {
     match command {
+        Command::Init(args) => init::run(&args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(&args),
         Command::Reload(args) => reload::run(&args),
@@ -172,6 +196,7 @@ fn run(command: Command) -> Outcome {
         Command::Bench(args) => bench::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Generate(args) => generate::run(&args),
     }
 }
 
@@ -216,4 +241,27 @@ fn to_json(value: &impl serde::Serialize) -> Result<String, Failure> {
 /// that may hang or be dead.
 fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn exit_statuses_are_those_that_the_help_has() {
+        let of = |failure: Failure| failure.status();
+        let text = |status| EXIT_STATUS.iter().find(|(known, _)| *known == status).unwrap().1;
+        assert_eq!(text(of(Failure::usage("x"))), "wrong usage or configuration");
+        assert_eq!(text(of(Failure::failed("x"))), "failed");
+        let help = Cli::command().render_long_help().to_string();
+        let few = EXIT_STATUS.iter().filter(|(status, _)| *status < 128);
+        let few: Vec<_> = few.map(|(status, text)| format!("{status} {text}")).collect();
+        assert!(help.contains(&format!("Exit status: {}.", few.join(", "))), "{help}");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
 }

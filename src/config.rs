@@ -11,6 +11,8 @@
 //! [`validate`] (ranges, and keys that contradict each other) -> [`Config`].
 //! The first thing found wrong is the one reported.
 //!
+//! [`schema`] is the same file as a JSON schema, for editors and for fanfs.toml(5).
+//!
 //! *Invariant:* nothing outside this module parses a size, a duration or a rate;
 //! [`units`] is public so that command-line arguments go through it as well.
 
@@ -20,6 +22,7 @@ mod log;
 mod metrics;
 mod outline;
 pub mod placement;
+pub mod schema;
 mod settings;
 pub mod units;
 mod validate;

@@ -12,6 +12,10 @@ mod doctor;
 mod errors;
 #[path = "cli/escape.rs"]
 mod escape;
+#[path = "cli/helper.rs"]
+mod helper;
+#[path = "cli/init.rs"]
+mod init;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/logs.rs"]

@@ -23,9 +23,10 @@ Read are, through each replica alone, through all at once, and through fanfs ove
 one after the other by several. Each is done once a round, in turned order and in other regions of
 the file. docs/BENCH.md says what each figure is.
 
-  fanfs bench /etc/fanfs/genomes.toml --quick               a first look, 20 seconds
-  fanfs bench /etc/fanfs/genomes.toml --report bench.html   three minutes, with plots
-  fanfs bench /etc/fanfs/genomes.toml --file hg38/chr1.fa --run-fio
+Examples:
+  fanfs bench genomes --quick                   a first look, 20 seconds
+  fanfs bench genomes --report bench.html       three minutes, with plots
+  fanfs bench genomes --file hg38/chr1.fa --run-fio
 
 Nothing is changed on a replica, unless --make is given. A replica that does not answer within
 --deadline is left out from then on.
@@ -33,7 +34,8 @@ Nothing is changed on a replica, unless --make is given. A replica that does not
 Exit status: 0 done; 1 some pass failed, or nothing could be measured; 2 wrong usage or
 configuration; 130 interrupted.")]
 pub(super) struct Args {
-    /// The volume's configuration file
+    /// The volume's configuration file, or its name in /etc/fanfs
+    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
     volume: PathBuf,
     /// The file to read, from the volume's root or below a replica's path [default: the largest
     /// among the first 20,000 entries]

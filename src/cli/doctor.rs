@@ -29,16 +29,17 @@ FUSE and this machine allow. With --measure the replicas are read: each alone, t
 which shows a slow one, and what they share. Every finding says what mends it; docs/DOCTOR.md
 lists all checks.
 
-  fanfs doctor /etc/fanfs/genomes.toml
+Examples:
+  fanfs doctor genomes
   fanfs doctor /mnt/n1 /mnt/n2 /mnt/n3 --measure
-  fanfs doctor /etc/fanfs/genomes.toml --measure --file hg38/chr1.fa --json
+  fanfs doctor genomes --measure --file hg38/chr1.fa --json
 
 Nothing is changed. As root it sees more: echoes of the path's MTU need it.
 
 Exit status: 0 nothing is bad, 1 something is, 2 wrong usage or configuration.")]
 pub(super) struct Args {
-    /// A volume's configuration file, or the directories of mounts
-    #[arg(required = true, value_name = "VOLUME.toml | PATH")]
+    /// A volume's configuration file or its name in /etc/fanfs, or the directories of mounts
+    #[arg(required = true, value_name = "VOLUME | PATH", value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::AnyPath)]
     what: Vec<PathBuf>,
     /// Read the replicas, each alone and all at once
     #[arg(long)]

@@ -21,7 +21,8 @@ pub(super) struct Args {
     /// A file on a mounted volume; with --volume its path in the volume
     file: PathBuf,
     /// Ask for a volume that is not mounted; rates are assumed then
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "VOLUME", value_parser = super::volume_name::parser())]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
     volume: Option<PathBuf>,
     /// Print JSON, with every chunk
     #[arg(long)]

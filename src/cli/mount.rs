@@ -36,10 +36,11 @@ use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The volume's configuration file
+    /// The volume: its configuration file, or its name in /etc/fanfs
+    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
     pub(super) volume: PathBuf,
     /// An empty directory to mount it on
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     pub(super) mount_point: PathBuf,
     /// Mount options, comma-separated, as in /etc/fstab: allow_other, noexec, suid, dev,
     /// keeper, log=FILE; ro, noauto, _netdev, x-systemd.* and other standard ones are accepted

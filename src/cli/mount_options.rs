@@ -1,14 +1,24 @@
 //! `-o`: the options that mount(8) and /etc/fstab know, and being called as
 //! mount(8)'s helper.
 //!
-//! mount(8) calls `mount.fanfs SOURCE TARGET [-sfnv] [-o OPTIONS]` for type
-//! `fanfs`; for type `fuse.fanfs` mount.fuse3 calls `fanfs SOURCE TARGET -o
+//! mount(8) calls `mount.fanfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t
+//! TYPE]` for type `fanfs`; for type `fuse.fanfs` mount.fuse3 calls `fanfs SOURCE TARGET -o
 //! OPTIONS`, and adds `dev,suid` to them by itself where nobody asked for it.
+//!
+//! *Invariant:* `mount.fanfs` ends with mount(8)'s exit statuses, 1 for usage and 32 for a
+//! mount that failed; everything else with those of [`super::EXIT_STATUS`].
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
-use super::{Failure, mount};
+use clap::CommandFactory;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::{Cli, Failure, Outcome, absolute, mount, say, volume_name};
+use crate::config;
 use crate::daemon::Extra;
 
 /// What `-o` can say.
@@ -24,7 +34,7 @@ pub(super) struct MountOptions {
 
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
 /// always the case.
-const ACCEPTED: &[&str] = &[
+pub(super) const ACCEPTED: &[&str] = &[
     "defaults",
     "auto",
     "noauto",
@@ -57,9 +67,33 @@ const ACCEPTED: &[&str] = &[
     "exec",
 ];
 
-/// Options that do something.
-const KNOWN: &[&str] =
-    &["ro", "rw", "allow_other", "suid", "dev", "noexec", "keeper", "log", "fsname", "subtype"];
+/// Options that do something, and what.
+pub(super) const OPTIONS: &[(&str, &str)] = &[
+    ("ro", "Nothing can be changed, whatever the volume's `access` says."),
+    ("rw", "The volume's `access` decides. This is what mount(8) says by itself."),
+    ("allow_other", "Other users may use the mount, as `[fuse] allow_other = true`."),
+    ("noexec, exec", "Whether programs may be run from the mount; `exec` by default."),
+    (
+        "suid, nosuid",
+        "Whether set-id bits are honoured; `nosuid` by default. mount.fuse3 adds `suid` by \
+         itself, so with type `fuse.fanfs` it is ignored.",
+    ),
+    ("dev, nodev", "Whether device nodes are honoured; as `suid`."),
+    (
+        "keeper, nokeeper",
+        "A second, small process has the FUSE device open as well, and starts the daemon again \
+         when it dies: what is open stays so (Linux 6.9). Not the default.",
+    ),
+    ("log=FILE", "Where the daemon logs; a file in `/run/fanfs` by default."),
+    ("remount", "Refused: unmount and mount again, or `fanfs reload`."),
+];
+
+/// The names in [`OPTIONS`] that can be meant by a misspelt one.
+fn names() -> impl Iterator<Item = &'static str> {
+    let lists = OPTIONS.iter().map(|(names, _)| *names).filter(|names| *names != "remount");
+    let name = |name: &'static str| name.split('=').next().unwrap_or(name);
+    lists.flat_map(|names| names.split(", ")).map(name).chain(["fsname", "subtype"])
+}
 
 impl MountOptions {
     /// Reads comma-separated lists. Unknown options are refused, or ignored
@@ -104,9 +138,8 @@ impl MountOptions {
 }
 
 fn unknown(option: &str) -> String {
-    let near = KNOWN
-        .iter()
-        .chain(ACCEPTED)
+    let near = names()
+        .chain(ACCEPTED.iter().copied())
         .map(|known| (strsim::damerau_levenshtein(option, known), known))
         .filter(|(distance, _)| *distance <= 2)
         .min();
@@ -114,33 +147,93 @@ fn unknown(option: &str) -> String {
         Some((_, known)) => {
             format!("mount option `{option}` is not known; did you mean `{known}`?")
         }
-        None => format!("mount option `{option}` is not known; docs/CONFIGURATION.md lists them"),
+        None => format!("mount option `{option}` is not known; mount.fanfs(8) lists them"),
     }
 }
 
-/// The arguments of `fanfs mount`, where mount(8) or mount.fuse3 calls.
-pub(super) fn as_helper(args: &[OsString]) -> Option<Result<mount::Args, Failure>> {
+/// What mount(8) or mount.fuse3 wants.
+pub(super) enum Wish {
+    /// A mount, in this mount name space.
+    Mount {
+        args: Box<mount::Args>,
+        name_space: Option<OsString>,
+    },
+    /// `-f`: all but the mount.
+    Fake(PathBuf),
+    Help,
+    Version,
+}
+
+/// A call by mount(8) or mount.fuse3.
+pub(super) struct Helper {
+    wish: Result<Wish, Failure>,
+    /// Whether mount(8) has called, and is told what it understands.
+    of_mount: bool,
+}
+
+impl Helper {
+    /// Does what was wanted. The failure comes with the exit status for the caller.
+    pub(super) fn run(self) -> Result<ExitCode, (Failure, u8)> {
+        let done = self.wish.and_then(|wish| match wish {
+            Wish::Help => help(),
+            Wish::Version => say(&format!("mount.fanfs {}\n", env!("CARGO_PKG_VERSION"))),
+            Wish::Fake(volume) => {
+                config::load(&volume).map_err(Failure::usage)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Wish::Mount { mut args, name_space } => {
+                if let Some(name_space) = name_space {
+                    // There, the current directory is another one.
+                    args.volume = absolute(&args.volume);
+                    args.mount_point = absolute(&args.mount_point);
+                    enter(&name_space)?;
+                }
+                mount::run(*args)
+            }
+        });
+        done.map_err(|failure| {
+            let status = match (&failure, self.of_mount) {
+                (Failure::Usage(_), true) => 1,
+                (Failure::Failed(_), true) => 32,
+                (failure, false) => failure.status(),
+            };
+            (failure, status)
+        })
+    }
+}
+
+/// The call, where mount(8) or mount.fuse3 calls.
+pub(super) fn as_helper(args: &[OsString]) -> Option<Helper> {
     let name = Path::new(args.first()?).file_name()?.to_str()?;
-    let helper = matches!(name, "mount.fanfs" | "mount.fuse.fanfs");
-    if !helper {
-        // `fanfs SOURCE TARGET ...`: no command contains a slash or a dot.
-        let source = args.get(1)?.to_str()?;
-        let target = args.get(2)?.to_str()?;
-        let is_path = source.contains(['/', '.', '#']) && !source.starts_with('-');
-        if !is_path || target.is_empty() {
-            return None;
-        }
+    let of_mount = matches!(name, "mount.fanfs" | "mount.fuse.fanfs");
+    if !of_mount && !is_by_mount_fuse(args) {
+        return None;
     }
-    Some(helper_args(&args[1..], helper))
+    Some(Helper { wish: wish(&args[1..], of_mount), of_mount })
 }
 
-fn helper_args(args: &[OsString], helper: bool) -> Result<mount::Args, Failure> {
+/// `fanfs SOURCE TARGET ...`: no command contains a slash or a dot, and none takes `-o`
+/// right behind an absolute path.
+fn is_by_mount_fuse(args: &[OsString]) -> bool {
+    let word = |i: usize| args.get(i).and_then(|word| word.to_str()).filter(|w| !w.is_empty());
+    let (Some(source), Some(target)) = (word(1), word(2)) else { return false };
+    if source.starts_with('-') {
+        return false;
+    }
+    let is_command = || Cli::command().get_subcommands().any(|c| c.get_name() == source);
+    source.contains(['/', '.', '#'])
+        || (target.starts_with('/') && word(3) == Some("-o") && !is_command())
+}
+
+fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
     let mut places = Vec::new();
     let mut lists = Vec::new();
-    let mut sloppy = false;
+    let (mut sloppy, mut fake, mut name_space) = (false, false, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
+            Some("-h" | "--help") => return Ok(Wish::Help),
+            Some("-V" | "--version") => return Ok(Wish::Version),
             Some("-o") => {
                 let list = args.next().and_then(|list| list.to_str());
                 let list =
@@ -148,13 +241,18 @@ fn helper_args(args: &[OsString], helper: bool) -> Result<mount::Args, Failure> 
                 lists.push(list.to_owned());
             }
             Some("-t") => drop(args.next()),
+            Some("-N") => {
+                let wanted = args.next();
+                let missing = || Failure::Usage("`-N` wants a mount name space".into());
+                name_space = Some(wanted.ok_or_else(missing)?.clone());
+            }
             Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
                 for flag in flags[1..].chars() {
                     match flag {
                         's' => sloppy = true,
+                        'f' => fake = true,
                         // No mtab to leave alone, nothing more to say.
                         'n' | 'v' => {}
-                        'f' => return Err(Failure::Usage("`-f` (fake) is not supported".into())),
                         flag => return Err(Failure::Usage(format!("flag `-{flag}` is not known"))),
                     }
                 }
@@ -163,17 +261,22 @@ fn helper_args(args: &[OsString], helper: bool) -> Result<mount::Args, Failure> 
         }
     }
     let [volume, mount_point] = <[OsString; 2]>::try_from(places).map_err(|_| {
-        Failure::Usage("usage: mount.fanfs VOLUME.toml MOUNTPOINT [-o OPTIONS]".into())
+        Failure::Usage("usage: mount.fanfs VOLUME MOUNTPOINT [-o OPTIONS]; see --help".into())
     })?;
-    if !helper {
+    if !of_mount {
         // mount.fuse3 puts `dev,suid` into the list for root by itself, so there
         // they are nobody's wish.
         lists.push("nodev,nosuid".to_owned());
     }
     let volume =
         volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
-    Ok(mount::Args {
-        volume: volume.into(),
+    let volume = volume_name::of_mount(Path::new(&volume));
+    MountOptions::parse(&lists, sloppy)?;
+    if fake {
+        return Ok(Wish::Fake(volume));
+    }
+    let args = mount::Args {
+        volume,
         mount_point: mount_point.into(),
         options: lists,
         foreground: false,
@@ -182,7 +285,47 @@ fn helper_args(args: &[OsString], helper: bool) -> Result<mount::Args, Failure> 
         sloppy,
         kept: false,
         successor: false,
-    })
+    };
+    Ok(Wish::Mount { args: Box::new(args), name_space })
+}
+
+/// Enters the mount name space of a process, or the one that a file stands for. There is one
+/// thread yet, as that demands.
+fn enter(name_space: &OsStr) -> Result<(), Failure> {
+    let text = name_space.to_string_lossy();
+    let path = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => PathBuf::from(format!("/proc/{text}/ns/mnt")),
+        false => PathBuf::from(name_space),
+    };
+    let entered = File::open(&path).and_then(|file| {
+        use std::os::fd::AsFd;
+        Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Mount))?)
+    });
+    entered.map_err(|e| Failure::failed(format!("mount name space {}: {e}", path.display())))
+}
+
+fn help() -> Outcome {
+    let mut text = "\
+Mounts a volume of fanfs; mount(8) calls this for type fanfs.
+
+Usage: mount -t fanfs VOLUME MOUNTPOINT [-o OPTIONS]
+       mount.fanfs VOLUME MOUNTPOINT [-sfnv] [-N NAMESPACE] [-o OPTIONS]
+
+VOLUME is a volume file, or the NAME of /etc/fanfs/NAME.toml.
+
+  -s            ignore options that are not known
+  -f            mount nothing; say whether the configuration is valid
+  -n, -v        accepted, without effect
+  -N NAMESPACE  the mount name space: a process's id, or a file
+  -o OPTIONS    a list, separated by commas:
+"
+    .to_owned();
+    for (name, what) in OPTIONS {
+        let _ = writeln!(text, "     {name:<16}  {}", what.replace('`', ""));
+    }
+    text.push_str("\nIn /etc/fstab:\n  genomes  /genomes  fanfs  ro,allow_other,_netdev  0 0\n");
+    text.push_str("\nExit status: 0 mounted, 1 wrong usage or configuration, 32 failed.\n");
+    say(&text)
 }
 
 #[cfg(test)]
@@ -214,7 +357,34 @@ mod tests {
     }
 
     fn helper(args: &[&str]) -> Option<Result<mount::Args, Failure>> {
-        as_helper(&args.iter().map(Into::into).collect::<Vec<_>>())
+        let helper = as_helper(&args.iter().map(Into::into).collect::<Vec<_>>())?;
+        Some(helper.wish.map(|wish| match wish {
+            Wish::Mount { args, .. } => *args,
+            _ => panic!("{args:?} is a mount"),
+        }))
+    }
+
+    #[test]
+    fn every_flag_of_mount_is_known() {
+        let wish = |args: &[&str]| {
+            let all = ["mount.fanfs", "v.toml", "/mnt"].iter().chain(args).map(Into::into);
+            as_helper(&all.collect::<Vec<_>>()).unwrap().wish
+        };
+        assert!(matches!(wish(&["-f", "-v"]), Ok(Wish::Fake(_))));
+        assert!(matches!(wish(&["-h"]), Ok(Wish::Help)));
+        assert!(matches!(wish(&["--version"]), Ok(Wish::Version)));
+        let all = wish(&["-nvs", "-N", "/proc/1/ns/mnt", "-o", "ro", "-t", "fanfs"]);
+        assert!(matches!(all, Ok(Wish::Mount { name_space: Some(_), args }) if args.sloppy));
+        for wrong in [&["-N"][..], &["-o"], &["-x"], &["more"], &["-o", "remount"]] {
+            assert!(matches!(wish(wrong), Err(Failure::Usage(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_can_be_given_to_mount_fuse3() {
+        let args = helper(&["fanfs", "genomes", "/genomes", "-o", "rw"]).unwrap();
+        assert!(args.is_ok_and(|args| args.volume == Path::new("/etc/fanfs/genomes.toml")));
+        assert!(helper(&["fanfs", "mount", "/genomes", "-o", "rw"]).is_none());
     }
 
     #[test]

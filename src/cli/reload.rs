@@ -10,10 +10,11 @@ use crate::control::{self, Ask};
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     mount_point: PathBuf,
     /// Its configuration [default: the file that it was mounted with]
-    #[arg(value_name = "VOLUME.toml")]
+    #[arg(value_name = "VOLUME", value_parser = super::volume_name::parser())]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
     volume: Option<PathBuf>,
 }
 

@@ -13,6 +13,9 @@ use crate::telemetry::trace;
 
 /// Arguments of `fanfs simulate`.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs simulate config/scenarios/mapr-r3.toml
+  fanfs simulate config/scenarios/mapr-r3.toml --trace reads.jsonl")]
 pub(super) struct Args {
     /// The scenario; config/scenarios/ has examples, docs/PLACEMENT.md the keys
     scenario: PathBuf,

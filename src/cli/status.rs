@@ -15,7 +15,7 @@ use crate::scheduler::health::{HealthState, Reason};
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Where the volume is mounted [default: all of this user's volumes]
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     mount_point: Option<PathBuf>,
     /// Print JSON: one object with MOUNTPOINT, else an array
     #[arg(long)]

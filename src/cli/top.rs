@@ -32,6 +32,14 @@ use screen::{History, Screen};
 
 /// Arguments of `fanfs top`.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs top /genomes
+  fanfs top /genomes --once          one interval, as text
+  fanfs top --json --interval 10s    the same for programs
+
+Keys: q ends, ? explains keys and columns, space holds the picture, s orders the replicas, Tab
+chooses files or readers, v goes to the next volume.
+docs/TRACE.md says what each figure is.")]
 pub(super) struct Args {
     /// Where the volume is mounted [default: this user's volumes, one after the other by
     /// the key v]

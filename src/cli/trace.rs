@@ -25,6 +25,14 @@ use summary::Summary;
 
 /// Arguments of `fanfs trace`.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs trace /genomes
+  fanfs trace /genomes --segments --reads 1000
+  fanfs trace /genomes --output reads.jsonl --duration 30s
+  fanfs simulate config/scenarios/mapr-r3.toml --trace reads.jsonl
+
+Lines come when reads are answered. Nobody waits for a trace: what it does not take in time is left
+out and counted. It has file names in it. docs/TRACE.md has the form of a recording.")]
 pub(super) struct Args {
     /// Where the volume is mounted
     #[arg(value_name = "MOUNTPOINT")]

@@ -13,7 +13,7 @@ use crate::volume::mounts::MountTable;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     mount_point: PathBuf,
     /// Detach at once, also while files are open; they stay readable until they are closed
     #[arg(long, short = 'l')]

@@ -9,7 +9,7 @@ use crate::control::{self, Ask, HandedOver};
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT")]
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     mount_point: PathBuf,
     /// The program that is to serve it [default: this one]
     #[arg(long, value_name = "FILE")]

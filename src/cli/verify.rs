@@ -44,7 +44,8 @@ as long as --deadline says; what could not be compared is listed, and is no diff
 Exit status: 0 no difference, 3 some difference; 1 no difference, but not everything could be
 compared; 2 wrong usage or configuration; 130 interrupted.")]
 pub(super) struct Args {
-    /// The volume's configuration file
+    /// The volume: its configuration file, or its name in /etc/fanfs
+    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
     volume: PathBuf,
     /// A file or directory, from the volume's root or below a replica's path [default: everything]
     path: Option<PathBuf>,

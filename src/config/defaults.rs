@@ -95,7 +95,7 @@ pub(super) const REQUIRE_MOUNT: bool = true;
 
 /// Two take requests at any time; the others may be inside a small read of a
 /// replica. With 10 on two CPUs nothing more was gained (docs/PERFORMANCE.md).
-const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 6..=12;
+pub(super) const FUSE_THREADS_DEFAULT: RangeInclusive<usize> = 6..=12;
 /// One for every replica there may be is more than any measurement asked for.
 pub(super) const FUSE_THREADS_RANGE: RangeInclusive<i64> = 1..=64;
 

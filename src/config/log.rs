@@ -30,7 +30,7 @@ pub enum LogFormat {
 }
 
 /// `log.format` as written.
-const FORMATS: [(&str, LogFormat); 3] =
+pub(super) const FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];

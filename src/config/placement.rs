@@ -95,7 +95,7 @@ pub struct Affinity {
 }
 
 /// `placement.provider` as written.
-const PROVIDERS: [(&str, Written); 10] = [
+pub(super) const PROVIDERS: [(&str, Written); 10] = [
     ("none", Written::None),
     ("maprfs", Written::Tool(Tool::MapRfs)),
     ("hdfs", Written::Hdfs),
@@ -109,7 +109,7 @@ const PROVIDERS: [(&str, Written); 10] = [
 ];
 
 #[derive(Clone, Copy)]
-enum Written {
+pub(super) enum Written {
     None,
     Learned,
     Tool(Tool),

@@ -18,18 +18,19 @@ use super::{defaults, log, metrics, settings, write};
 use crate::volume::{MAX_REPLICAS, Mode};
 
 /// `volume.mode` as written.
-const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
+pub(super) const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
 /// `read.cache` as written.
-const CACHES: [(&str, CachePolicy); 3] =
+pub(super) const CACHES: [(&str, CachePolicy); 3] =
     [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
 /// `read.passthrough` as written.
-const PASSTHROUGHS: [(&str, Passthrough); 2] =
+pub(super) const PASSTHROUGHS: [(&str, Passthrough); 2] =
     [("off", Passthrough::Off), ("whole-file", Passthrough::WholeFile)];
 /// `replica.page_cache` as written.
-const PAGE_CACHES: [(&str, PageCache); 3] =
+pub(super) const PAGE_CACHES: [(&str, PageCache); 3] =
     [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
 /// `volume.access` as written.
-const ACCESSES: [(&str, Access); 2] = [("ro", Access::ReadOnly), ("rw", Access::ReadWrite)];
+pub(super) const ACCESSES: [(&str, Access); 2] =
+    [("ro", Access::ReadOnly), ("rw", Access::ReadWrite)];
 
 const MODE_MISSING: &str = "write \"shared\" where all replicas are one file system, \
                             \"copies\" where they are independent trees of the same content";

@@ -32,7 +32,7 @@ pub enum Locks {
 }
 
 /// `write.locks` as written.
-const LOCKS: [(&str, Locks); 2] = [("forward", Locks::Forward), ("local", Locks::Local)];
+pub(super) const LOCKS: [(&str, Locks); 2] = [("forward", Locks::Forward), ("local", Locks::Local)];
 
 /// Checks `[write]` of a volume with these replicas.
 pub(super) fn write(

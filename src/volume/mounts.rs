@@ -143,6 +143,11 @@ impl MountTable {
         self.mounts.iter().find(|mount| mount.id == id)
     }
 
+    /// All of them, those that are covered by others as well.
+    pub fn iter(&self) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter()
+    }
+
     /// The mount that the canonical, absolute `path` lies in.
     pub fn containing(&self, path: &Path) -> Option<&Mount> {
         // The longest matching mount point alone is not enough: /a/b is still

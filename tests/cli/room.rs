@@ -84,18 +84,6 @@ impl Room {
         fs::read_dir("/proc").unwrap().filter_map(|entry| process(entry.ok()?)).collect()
     }
 
-    /// Stops a daemon, and waits until none of its threads can take a request any more:
-    /// whose request was taken cannot even be killed.
-    pub(crate) fn stop(&self, daemon: rustix::process::Pid) {
-        rustix::process::kill_process(daemon, rustix::process::Signal::STOP).unwrap();
-        let tasks = format!("/proc/{}/task", daemon.as_raw_nonzero());
-        let is_stopped = |task: std::io::Result<fs::DirEntry>| {
-            let status = fs::read_to_string(task.unwrap().path().join("status"));
-            status.is_ok_and(|status| status.contains("State:\tT"))
-        };
-        self.eventually("the daemon is stopped", || fs::read_dir(&tasks).unwrap().all(is_stopped));
-    }
-
     /// Nothing is mounted and no daemon runs, in a moment.
     pub(crate) fn expect_gone(&self) {
         self.eventually("everything is gone", || {

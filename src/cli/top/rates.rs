@@ -50,6 +50,10 @@ pub(super) struct Total {
     pub(super) block: u64,
     /// Part of the reads that found all bytes in the daemon's memory, 0 to 1.
     pub(super) hit_ratio: f64,
+    /// Median time that a read waited for, since the mount, microseconds.
+    pub(super) p50_us: u64,
+    /// 99 % of them.
+    pub(super) p99_us: u64,
     /// Reads a second that failed.
     pub(super) errors_per_second: f64,
     /// Metadata calls a second.
@@ -203,6 +207,8 @@ fn total(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Total {
         reads_per_second: reads as f64 / seconds,
         block: bytes.checked_div(reads).unwrap_or(0),
         hit_ratio: part(since(was.buffer_hits, is.buffer_hits), reads),
+        p50_us: is.read_latency.p50_us,
+        p99_us: is.read_latency.p99_us,
         errors_per_second: per_second(was.read_errors, is.read_errors),
         metadata_per_second: per_second(was.metadata, is.metadata),
         written_per_second: per_second(was.bytes_written, is.bytes_written) as u64,

@@ -12,7 +12,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::keys::{HELP, Order, Panel, Shown};
-use super::people::{often, percent, short, size};
+use super::people::{micros, often, percent, short, size};
 use super::rates::{FileRow, ReaderRow, ReplicaRow, View};
 use crate::scheduler::health::HealthState;
 use columns::{Column, cut, fit};
@@ -187,11 +187,13 @@ fn heading(text: String, width: usize) -> Line<'static> {
 fn totals(view: &View, width: usize) -> Vec<Line<'static>> {
     let total = &view.total;
     let mut given = format!(
-        "given   {:>10}/s  {} reads/s of {}, hits {}, {} failed/s",
+        "given   {:>10}/s  {} reads/s of {}, hits {}, p50 {}, p99 {}, {} failed/s",
         size(total.bytes_per_second),
         often(total.reads_per_second),
         short(total.block),
         percent(total.hit_ratio),
+        micros(total.p50_us),
+        micros(total.p99_us),
         often(total.errors_per_second)
     );
     if total.written_per_second > 0 {

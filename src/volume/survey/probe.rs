@@ -1,13 +1,13 @@
 //! The part of a survey that touches a replica; any call here may hang.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::Subject;
@@ -49,6 +49,8 @@ pub struct Directory {
     pub dev: (u32, u32),
     /// Inode number.
     pub ino: u64,
+    /// When it was last changed: seconds and nanoseconds since the epoch.
+    pub ctime: (i64, u32),
     /// Type and permission bits.
     pub mode: u16,
     /// The file system's size, bytes.
@@ -72,6 +74,8 @@ pub struct Listing {
 /// What is known of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Inode number as listed; of a directory that something is mounted on, its own.
+    pub ino: u64,
     /// `None` where the file system does not tell while listing.
     pub kind: Option<EntryKind>,
     /// Of regular files, bytes; `None` where there was no time to ask.
@@ -129,6 +133,7 @@ fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
         mount_id: shows_mount.then_some(stat.stx_mnt_id),
         dev: (stat.stx_dev_major, stat.stx_dev_minor),
         ino: stat.stx_ino,
+        ctime: (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec),
         mode: stat.stx_mode,
         size: space.f_blocks.saturating_mul(space.f_frsize),
         free: space.f_bavail.saturating_mul(space.f_frsize),
@@ -148,24 +153,24 @@ fn list(fd: OwnedFd, until: Instant) -> Result<Listing, Errno> {
             listing.complete = false;
             break;
         }
-        let entry = describe(&fd, name, entry.file_type(), until);
+        let entry = describe(&fd, &entry, until);
         listing.entries.insert(OsStr::from_bytes(name.to_bytes()).to_owned(), entry);
     }
     Ok(listing)
 }
 
-fn describe(dir: impl AsFd, name: &CStr, file_type: FileType, until: Instant) -> Entry {
-    let kind = EntryKind::of(file_type);
+fn describe(dir: impl AsFd, entry: &DirEntry, until: Instant) -> Entry {
+    let (ino, kind) = (entry.ino(), EntryKind::of(entry.file_type()));
     if !matches!(kind, None | Some(EntryKind::File)) || Instant::now() > until {
-        return Entry { kind, size: None };
+        return Entry { ino, kind, size: None };
     }
     // No automount: that a name is an unmounted automount point is its type.
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-    match rustix::fs::statx(dir, name, flags, StatxFlags::TYPE | StatxFlags::SIZE) {
+    match rustix::fs::statx(dir, entry.file_name(), flags, StatxFlags::TYPE | StatxFlags::SIZE) {
         Ok(stat) => {
             let kind = EntryKind::of(FileType::from_raw_mode(stat.stx_mode.into()));
-            Entry { kind, size: (kind == Some(EntryKind::File)).then_some(stat.stx_size) }
+            Entry { ino, kind, size: (kind == Some(EntryKind::File)).then_some(stat.stx_size) }
         }
-        Err(_) => Entry { kind, size: None },
+        Err(_) => Entry { ino, kind, size: None },
     }
 }

@@ -26,6 +26,7 @@ fn root(name: &str, minor: u32, ino: u64) -> Directory {
         mount_id: None,
         dev: (0, minor),
         ino,
+        ctime: (1, 1),
         mode: 0o40755,
         size: 1 << 40,
         free: 1 << 39,
@@ -34,9 +35,9 @@ fn root(name: &str, minor: u32, ino: u64) -> Directory {
 }
 
 fn listing(entries: &[(&str, EntryKind, Option<u64>)]) -> Option<Listing> {
-    let entries = entries
-        .iter()
-        .map(|(name, kind, size)| ((*name).into(), Entry { kind: Some(*kind), size: *size }));
+    let entries = entries.iter().map(|(name, kind, size)| {
+        ((*name).into(), Entry { ino: 7, kind: Some(*kind), size: *size })
+    });
     Some(Listing { entries: entries.collect(), complete: true })
 }
 

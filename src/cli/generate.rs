@@ -1,0 +1,103 @@
+//! `fanfs generate`: what a package ships beside the program, and mount units for systemd.
+//!
+//! All of it comes from what the program itself goes by: the command line's definition, the
+//! mount options ([`super::mount_options`]), the keys of a volume file
+//! ([`crate::config::schema`]). Copies are in `packaging/` and `config/`; tests/generated.rs
+//! compares them, and `FANFS_BLESS=1 cargo test --test generated` writes them anew.
+//!
+//! *Invariant:* the output depends on the program alone: no date, no host name, no width of a
+//! terminal. (Units depend on their arguments.)
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Command, CommandFactory, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use super::{Cli, Failure, Outcome, say, to_json, volume_name};
+use crate::config::schema;
+
+mod helper_page;
+mod man;
+mod page;
+mod reference;
+mod units;
+mod volume_page;
+
+/// Arguments of `fanfs generate`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs generate completions bash > /etc/bash_completion.d/fanfs
+  fanfs generate man /usr/local/share/man          for `man fanfs`, where no package was installed
+  fanfs generate units genomes /genomes --output /etc/systemd/system")]
+pub(super) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man8
+    Man {
+        /// A directory, which is made
+        #[arg(value_hint = clap::ValueHint::DirPath)]
+        dir: PathBuf,
+    },
+    /// Print the completions of a shell
+    Completions {
+        /// Which
+        shell: Language,
+    },
+    /// Print the JSON schema of a volume file
+    Schema,
+    /// Print a .mount and an .automount unit of systemd, or write them into a directory
+    Units(units::Args),
+}
+
+/// The shells there are completions for.
+#[derive(Clone, Copy, ValueEnum)]
+enum Language {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    match &args.what {
+        What::Man { dir } => write_all(dir, &man::pages(command())),
+        What::Completions { shell } => say(&completions(*shell)),
+        What::Schema => say(&to_json(&schema::schema())?),
+        What::Units(args) => units::run(args),
+    }
+}
+
+/// The command line, without `help COMMAND`, which would be one more page and completion
+/// for each command.
+fn command() -> Command {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    command
+}
+
+fn completions(language: Language) -> String {
+    let shell = match language {
+        Language::Bash => Shell::Bash,
+        Language::Zsh => Shell::Zsh,
+        Language::Fish => Shell::Fish,
+    };
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "fanfs", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Writes files below `dir`, each with its path there.
+fn write_all(dir: &Path, files: &[(String, String)]) -> Outcome {
+    for (name, text) in files {
+        let path = dir.join(name);
+        let parent = path.parent().unwrap_or(dir);
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    }
+    Ok(std::process::ExitCode::SUCCESS)
+}

@@ -1,0 +1,303 @@
+//! fanfs(1) and a page for each of its commands, from the command line's definition.
+//!
+//! Synopsis and options are clap_mangen's. The text after a command's help is taken apart:
+//! lines that begin with `  fanfs ` are examples, `  - ` a list, a paragraph that begins with
+//! `Exit status:` is what that section says. So a new command has a whole page by its help.
+
+use clap::Command;
+use clap_mangen::Man;
+
+use super::page::Page;
+use super::{helper_page, reference, volume_page};
+use crate::cli::EXIT_STATUS;
+
+/// What fanfs is, below the line that the help has for it.
+const DESCRIPTION: &[&str] = &[
+    "A `volume` is one file in TOML, one mount point, and a set of `replicas`: directories where \
+     the same data is mounted, such as NFS mounts of one cluster through several gateways, of one \
+     filer through several addresses, or independent copies of a tree. fanfs mounts it with FUSE. \
+     Each file is cut into segments, which are read from all replicas at once, more from those \
+     that are faster; one that fails, hangs or shows another version of a file is left out.",
+    "Where a command takes VOLUME, that is the path of such a file, described in fanfs.toml(5), or \
+     the NAME of `/etc/fanfs/NAME.toml`.",
+];
+
+/// All pages: path below the manual's directory, text.
+pub(super) fn pages(root: Command) -> Vec<(String, String)> {
+    let mut pages = vec![("man1/fanfs.1".to_owned(), main_page(&root))];
+    for command in visible(&root) {
+        let name = display_name(command);
+        pages.push((format!("man1/{name}.1"), command_page(&root, command)));
+    }
+    pages.push(("man5/fanfs.toml.5".to_owned(), volume_page::page()));
+    pages.push(("man8/mount.fanfs.8".to_owned(), helper_page::page()));
+    pages
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// `fanfs-mount`.
+fn display_name(command: &Command) -> String {
+    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn about(command: &Command) -> String {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    about.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn main_page(root: &Command) -> String {
+    let mut page = Page::new("fanfs", "1");
+    page.section("NAME");
+    page.prose(&format!("fanfs - {}", about(root).trim_end_matches('.')));
+    page.section("SYNOPSIS");
+    page.prose("`fanfs` COMMAND [OPTIONS]");
+    page.prose("`fanfs` COMMAND `--help`");
+    page.section("DESCRIPTION");
+    for paragraph in DESCRIPTION {
+        page.prose(paragraph);
+    }
+    page.section("COMMANDS");
+    for command in visible(root) {
+        page.item(&format!("{}(1)", display_name(command)), &[&about(command)]);
+    }
+    let help = after_help(root);
+    let see = visible(root).map(display_name).collect::<Vec<_>>();
+    page.section("EXIT STATUS");
+    for (status, text) in EXIT_STATUS {
+        page.item(&status.to_string(), &[text]);
+    }
+    common(&mut page, &examples(&help), "fanfs", &see);
+    page.finish()
+}
+
+fn command_page(root: &Command, command: &Command) -> String {
+    let name = display_name(command);
+    let man = Man::new(command.clone());
+    let mut page = Page::new(&name, "1");
+    page.section("NAME");
+    page.prose(&format!("{name} - {}", about(command)));
+    page.section("SYNOPSIS");
+    page.add_text(&below_heading(|text| man.render_synopsis_section(text)));
+    page.section("DESCRIPTION");
+    page.prose(&format!("{}.", about(command)));
+    let help = after_help(command);
+    describe(&mut page, &help);
+    if has_arguments(command) {
+        page.section("OPTIONS");
+        page.add_text(&below_heading(|text| man.render_options_section(text)));
+    }
+    for inner in visible(command) {
+        let man = Man::new(inner.clone());
+        page.section(&inner.get_bin_name().unwrap_or(inner.get_name()).to_uppercase());
+        page.prose(&format!("{}.", about(inner)));
+        page.add_text(".PP\n");
+        page.add_text(&below_heading(|text| man.render_synopsis_section(text)));
+        if has_arguments(inner) {
+            page.add_text(&below_heading(|text| man.render_options_section(text)));
+        }
+        describe(&mut page, &after_help(inner));
+    }
+    page.section("EXIT STATUS");
+    match help.iter().find_map(exit_status) {
+        Some(text) => page.prose(text),
+        None => {
+            let of_all = EXIT_STATUS.iter().filter(|(status, _)| *status <= 2);
+            let of_all: Vec<_> = of_all.map(|(status, text)| format!("{status} {text}")).collect();
+            page.prose(&format!("{}.", of_all.join(", ")));
+        }
+    }
+    let start = format!("fanfs {}", command.get_name());
+    let of_it = |example: &Example| {
+        let rest = example.command.strip_prefix(&start);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+    };
+    let mut shown: Vec<Example> = examples(&after_help(root)).into_iter().filter(of_it).collect();
+    shown.extend(examples(&help));
+    common(&mut page, &shown, &name, &[]);
+    page.finish()
+}
+
+/// The sections that all pages end with.
+fn common(page: &mut Page, examples: &[Example], own: &str, see: &[String]) {
+    page.section("ENVIRONMENT");
+    for (name, text) in reference::ENVIRONMENT {
+        page.item(name, &[text]);
+    }
+    page.section("FILES");
+    for (name, text) in reference::files() {
+        page.item(&name, &[&text]);
+    }
+    if !examples.is_empty() {
+        page.section("EXAMPLES");
+        for example in examples {
+            match &*example.comment {
+                "" => page.lines(&[&example.command]),
+                comment => page.item(&example.command, &[comment]),
+            }
+        }
+    }
+    page.section("SEE ALSO");
+    page.prose(&reference::see_also(own, see));
+}
+
+fn has_arguments(command: &Command) -> bool {
+    command.get_arguments().any(|argument| !argument.is_hide_set())
+}
+
+/// What clap_mangen renders, without the section's heading.
+fn below_heading(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
+    let mut text = Vec::new();
+    // A Vec takes whatever is written to it.
+    let _ = render(&mut text);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    match text.split_once(".SH ").and_then(|(_, rest)| rest.split_once('\n')) {
+        Some((_, body)) => body.to_owned(),
+        None => text,
+    }
+}
+
+/// A part of the text after a command's help.
+#[derive(Debug, PartialEq)]
+enum Block {
+    Prose(String),
+    List(Vec<String>),
+    Lines(Vec<String>),
+}
+
+struct Example {
+    command: String,
+    comment: String,
+}
+
+fn after_help(command: &Command) -> Vec<Block> {
+    let text = command.get_after_long_help().or(command.get_after_help());
+    blocks(&text.map(ToString::to_string).unwrap_or_default())
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut is_open = false;
+    for line in text.lines() {
+        let word = line.trim();
+        match (blocks.last_mut().filter(|_| is_open), line.starts_with("  ")) {
+            _ if word.is_empty() => {
+                is_open = false;
+                continue;
+            }
+            (Some(Block::List(items)), true) => match word.strip_prefix("- ") {
+                Some(item) => items.push(item.to_owned()),
+                None => {
+                    if let Some(item) = items.last_mut() {
+                        item.push(' ');
+                        item.push_str(word);
+                    }
+                }
+            },
+            (Some(Block::Lines(lines)), true) => lines.push(word.to_owned()),
+            (Some(Block::Prose(text)), false) if !word.starts_with("Exit status:") => {
+                text.push(' ');
+                text.push_str(word);
+            }
+            (_, true) => blocks.push(match word.strip_prefix("- ") {
+                Some(item) => Block::List(vec![item.to_owned()]),
+                None => Block::Lines(vec![word.to_owned()]),
+            }),
+            (_, false) => blocks.push(Block::Prose(word.to_owned())),
+        }
+        is_open = true;
+    }
+    blocks
+}
+
+/// What the section "EXIT STATUS" says, where this is it.
+fn exit_status(block: &Block) -> Option<&str> {
+    match block {
+        Block::Prose(text) => text.strip_prefix("Exit status:").map(str::trim),
+        _ => None,
+    }
+}
+
+/// The command lines among the blocks.
+fn examples(blocks: &[Block]) -> Vec<Example> {
+    let lines = blocks.iter().filter_map(|block| match block {
+        Block::Lines(lines) => Some(lines),
+        _ => None,
+    });
+    let example = |line: &String| {
+        // Only a comment follows several blanks.
+        let (command, comment) = line.rsplit_once("  ").unwrap_or((line, ""));
+        let command = command.split_whitespace().collect::<Vec<_>>().join(" ");
+        let comment = comment.trim().to_owned();
+        command.starts_with("fanfs ").then_some(Example { command, comment })
+    };
+    lines.flatten().filter_map(example).collect()
+}
+
+/// What of the text after the help is neither example nor exit status.
+fn describe(page: &mut Page, blocks: &[Block]) {
+    for block in blocks.iter().filter(|block| exit_status(block).is_none()) {
+        match block {
+            Block::Prose(text) if text == "Examples:" => {}
+            Block::Prose(text) => page.prose(text),
+            Block::List(items) => items.iter().for_each(|item| page.bullet(item)),
+            Block::Lines(lines) => {
+                let plain = lines.iter().filter(|line| !line.starts_with("fanfs "));
+                let plain: Vec<&str> = plain.map(String::as_str).collect();
+                if !plain.is_empty() {
+                    page.lines(&plain);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_is_taken_apart() {
+        let text = "Compared are:\n  - names,\n    all of them;\n  - bytes.\nNothing else.\n\n  \
+                    fanfs verify v.toml   a look\n  v.toml /mnt fanfs ro 0 0\n\nOnce\nmore.\n\
+                    Exit status: 0 fine,\n3 not.";
+        let blocks = blocks(text);
+        let own = |text: &str| text.to_owned();
+        assert_eq!(
+            blocks,
+            [
+                Block::Prose(own("Compared are:")),
+                Block::List(vec![own("names, all of them;"), own("bytes.")]),
+                Block::Prose(own("Nothing else.")),
+                Block::Lines(vec![
+                    own("fanfs verify v.toml   a look"),
+                    own("v.toml /mnt fanfs ro 0 0")
+                ]),
+                Block::Prose(own("Once more.")),
+                Block::Prose(own("Exit status: 0 fine, 3 not.")),
+            ]
+        );
+        assert_eq!(blocks.iter().find_map(exit_status), Some("0 fine, 3 not."));
+        let examples = examples(&blocks);
+        assert_eq!(examples.len(), 1);
+        assert_eq!(examples[0].command, "fanfs verify v.toml");
+        assert_eq!(examples[0].comment, "a look");
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_every_section() {
+        let root = super::super::command();
+        let pages = pages(root.clone());
+        for command in visible(&root) {
+            let file = format!("man1/fanfs-{}.1", command.get_name());
+            let (_, text) = pages.iter().find(|(name, _)| *name == file).expect(&file);
+            let sections =
+                ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "\"SEE ALSO\""];
+            for section in sections {
+                assert!(text.contains(&format!("\n.SH {section}\n")), "{file}: {section}");
+            }
+        }
+    }
+}

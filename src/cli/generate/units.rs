@@ -1,0 +1,155 @@
+//! A .mount and an .automount unit for a volume: for those who keep mounts as units, and
+//! to have one that waits for the replicas' own mounts.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::volume_name;
+use crate::cli::{Failure, Outcome, absolute, say};
+use crate::config::{self, Config};
+
+/// Arguments of `fanfs generate units`.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// The volume: its configuration file, or its name in /etc/fanfs
+    #[arg(value_parser = volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+    volume: PathBuf,
+    /// Where it is to be mounted
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
+    mount_point: PathBuf,
+    /// Mount options, comma-separated
+    #[arg(short = 'o', value_name = "OPTIONS", default_value = "allow_other")]
+    options: String,
+    /// Write the files into this directory
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn run(args: &Args) -> Outcome {
+    let volume = absolute(&args.volume);
+    let config = config::load(&volume).map_err(Failure::usage)?;
+    let units = units(&config, &volume, &absolute(&args.mount_point), &args.options)
+        .map_err(Failure::usage)?;
+    match &args.output {
+        Some(dir) => super::write_all(dir, &units),
+        None => {
+            let mut text = String::new();
+            for (name, unit) in &units {
+                let _ = writeln!(text, "# /etc/systemd/system/{name}\n{unit}");
+            }
+            say(text.trim_end_matches('\n')).and_then(|_| say("\n"))
+        }
+    }
+}
+
+/// Names and contents of both units.
+fn units(
+    config: &Config,
+    volume: &Path,
+    mount_point: &Path,
+    options: &str,
+) -> Result<Vec<(String, String)>, String> {
+    let name = unit_name(mount_point);
+    let (what, place) = (quoted(volume)?, quoted(mount_point)?);
+    let options = escaped(options)?;
+    let replicas = config.replicas.iter().map(|replica| quoted(&replica.path));
+    let replicas = replicas.collect::<Result<Vec<_>, _>>()?.join(" ");
+    let volume = &config.volume.name;
+    let mount = format!(
+        "[Unit]\n\
+         Description=fanfs volume {volume}\n\
+         Documentation=man:mount.fanfs(8)\n\
+         # The replicas' own mounts come first. Where they are mounted by hand, or by autofs, take\n\
+         # this line away.\n\
+         RequiresMountsFor={replicas}\n\
+         After=network-online.target remote-fs-pre.target\n\
+         Wants=network-online.target\n\
+         \n\
+         [Mount]\n\
+         Type=fanfs\n\
+         What={what}\n\
+         Where={place}\n\
+         Options={options},_netdev\n\
+         TimeoutSec=60\n\
+         \n\
+         [Install]\n\
+         WantedBy=remote-fs.target\n"
+    );
+    let automount = format!(
+        "[Unit]\n\
+         Description=fanfs volume {volume}, mounted when it is first used\n\
+         Documentation=man:mount.fanfs(8)\n\
+         \n\
+         [Automount]\n\
+         Where={place}\n\
+         \n\
+         [Install]\n\
+         WantedBy=remote-fs.target\n"
+    );
+    Ok(vec![(format!("{name}.mount"), mount), (format!("{name}.automount"), automount)])
+}
+
+/// A path as a value in a unit.
+fn quoted(path: &Path) -> Result<String, String> {
+    let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
+    escaped(text)
+}
+
+/// `%` begins a specifier; a backslash, a quote or a blank would be taken apart.
+fn escaped(text: &str) -> Result<String, String> {
+    if text.contains(|c: char| c.is_whitespace() || c.is_control() || "\\\"'".contains(c)) {
+        return Err(format!(
+            "{text:?} has a blank, a quote or a backslash in it; such units are written by hand"
+        ));
+    }
+    Ok(text.replace('%', "%%"))
+}
+
+/// What `systemd-escape --path` makes of it (systemd.unit(5)).
+fn unit_name(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let mut parts: Vec<&[u8]> = bytes.split(|byte| *byte == b'/').collect();
+    parts.retain(|part| !part.is_empty() && *part != b".");
+    let mut name = String::new();
+    for (index, part) in parts.into_iter().enumerate() {
+        if index > 0 {
+            name.push('-');
+        }
+        for (at, byte) in part.iter().enumerate() {
+            let plain = byte.is_ascii_alphanumeric() || b":_.".contains(byte);
+            if plain && !(index == 0 && at == 0 && *byte == b'.') {
+                name.push(char::from(*byte));
+            } else {
+                let _ = write!(name, "\\x{byte:02x}");
+            }
+        }
+    }
+    if name.is_empty() { "-".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_named_as_systemd_demands() {
+        for (path, name) in [
+            ("/genomes", "genomes"),
+            ("/mnt//fan-fs/x/", "mnt-fan\\x2dfs-x"),
+            ("/.hidden/a.b", "\\x2ehidden-a.b"),
+            ("/", "-"),
+            ("/é", "\\xc3\\xa9"),
+        ] {
+            assert_eq!(unit_name(Path::new(path)), name);
+        }
+    }
+
+    #[test]
+    fn what_a_unit_would_take_apart_is_refused() {
+        assert_eq!(escaped("/a%b").as_deref(), Ok("/a%%b"));
+        for text in ["/a b", "/a\\b", "/a\"b", "/a\nb"] {
+            assert!(escaped(text).is_err(), "{text:?}");
+        }
+    }
+}

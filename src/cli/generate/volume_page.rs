@@ -1,0 +1,121 @@
+//! fanfs.toml(5), from the volume file's schema.
+
+use serde_json::Value;
+
+use super::page::Page;
+use super::reference;
+use crate::config::schema;
+
+/// How values are written.
+const UNITS: &[(&str, &str)] = &[
+    (
+        "size",
+        "`\"1MiB\"`, `\"0B\"`, `\"1.5GiB\"`: B; KB, MB, GB, TB, PB (powers of 1000); KiB, MiB, GiB, \
+         TiB, PiB (powers of 1024); at most 1PiB.",
+    ),
+    ("rate", "`\"100MiB/s\"`: a size per second."),
+    ("duration", "`\"250ms\"`, `\"30s\"`, `\"1min 30s\"`: us, ms, s, min, h."),
+    ("share", "`\"1%\"`, `\"0.1%\"`: 0 to 100 %."),
+    ("number", "`8`, `1.0`: no unit, and no quotes."),
+    ("boolean", "`true`, `false`: no quotes."),
+    ("text", "`\"shared\"`: in quotes."),
+];
+
+/// The page.
+pub(super) fn page() -> String {
+    let schema = schema::schema();
+    let mut page = Page::new("fanfs.toml", "5");
+    page.section("NAME");
+    page.prose("fanfs.toml - configuration of a volume of fanfs");
+    page.section("SYNOPSIS");
+    page.prose("/etc/fanfs/NAME.toml");
+    page.section("DESCRIPTION");
+    page.prose(
+        "A volume is one TOML file: what the volume is, where its replicas are mounted, and how \
+         reads are cut, sent and bounded. It is read when the volume is mounted, checked or \
+         reloaded. `fanfs init` writes one for mounts that there are; `fanfs check` looks at it \
+         and at the replicas.",
+    );
+    page.prose(
+        "Unknown keys and tables are errors: a misspelt limit is a limit that is not there. The \
+         first problem found is the one reported, in one line, with exit status 2.",
+    );
+    page.section("UNITS");
+    page.prose(
+        "The unit of a size, a rate, a duration or a share is required, and so is its spelling: \
+         `1048576`, `\"1M\"` and `\"1mib\"` are refused.",
+    );
+    for (name, text) in UNITS {
+        page.item(name, &[text]);
+    }
+    for (name, keys) in schema::tables() {
+        add_table(&mut page, name, keys, &schema["properties"][name]);
+    }
+    page.section("FILES");
+    for (name, text) in reference::files() {
+        page.item(&name, &[&text]);
+    }
+    page.section("EXAMPLES");
+    page.prose("The least that a volume needs:");
+    let least = include_str!("../../../config/minimal.toml").lines();
+    let least: Vec<&str> = least.filter(|line| !line.starts_with('#')).collect();
+    page.lines(least.join("\n").trim().split('\n').collect::<Vec<_>>().as_slice());
+    page.prose("`/usr/share/doc/fanfs/examples/example.toml` shows every key.");
+    page.section("SEE ALSO");
+    page.prose(&reference::see_also("fanfs.toml", &["fanfs-check".into(), "fanfs-init".into()]));
+    page.finish()
+}
+
+fn text_of<'a>(member: &'a Value, key: &str) -> &'a str {
+    member[key].as_str().unwrap_or_default()
+}
+
+fn add_table(page: &mut Page, name: &str, keys: &[&str], table: &Value) {
+    let items = table.get("items");
+    page.section(&if items.is_some() { format!("[[{name}]]") } else { format!("[{name}]") });
+    page.prose(text_of(table, "description"));
+    for key in keys {
+        let member = &items.unwrap_or(table)["properties"][key];
+        page.item(key, &[&facts(member), text_of(member, "description")]);
+    }
+}
+
+/// Unit, default and range of a key, in one line.
+fn facts(member: &Value) -> String {
+    let mut facts = vec![unit(member)];
+    match (member.get("default"), text_of(member, "x-default")) {
+        (Some(default), _) => facts.push(format!("default `{}`", written(default))),
+        (None, text) if text.starts_with("required") || text.contains("is required") => {
+            facts.push(text.to_owned());
+        }
+        (None, text) => facts.push(format!("default: {text}")),
+    }
+    let choices = member["enum"].as_array().into_iter().flatten();
+    let choices: Vec<String> = choices.map(|choice| format!("`{}`", written(choice))).collect();
+    match (choices.as_slice(), text_of(member, "x-range")) {
+        ([], "") => {}
+        ([], range) => facts.push(range.to_owned()),
+        (choices, _) => facts.push(format!("one of {}", choices.join(", "))),
+    }
+    format!("{}.", facts.join("; "))
+}
+
+/// As it stands in the file.
+fn written(value: &Value) -> String {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            format!("{:?}", number.as_f64().unwrap_or_default())
+        }
+        value => value.to_string(),
+    }
+}
+
+fn unit(member: &Value) -> String {
+    match (text_of(member, "x-unit"), text_of(member, "type")) {
+        ("", "string") => "text".to_owned(),
+        ("", "integer") => "number".to_owned(),
+        ("", "array") => "list of text".to_owned(),
+        ("", kind) => kind.to_owned(),
+        (unit, _) => unit.to_owned(),
+    }
+}

@@ -1,0 +1,76 @@
+//! As mount(8)'s helper: its flags, its exit statuses, and mount(8) itself.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+use crate::room::Room;
+
+/// A room with `mount.fanfs` in it.
+fn room() -> Room {
+    let room = Room::new();
+    symlink(env!("CARGO_BIN_EXE_fanfs"), room.path("mount.fanfs")).unwrap();
+    room
+}
+
+fn helper(room: &Room, args: &[&str]) -> Output {
+    room.program(&room.path("mount.fanfs"), args).output().unwrap()
+}
+
+#[test]
+fn it_ends_with_the_statuses_of_mount() {
+    let room = room();
+    for (args, status, said) in [
+        (&["v.toml", "mnt", "-f", "-v"][..], 0, ""),
+        (&["none.toml", "mnt", "-f"], 1, "none.toml: cannot be read"),
+        (&["v.toml", "mnt", "-o", "remount,ro"], 1, "`remount` is not supported"),
+        (&["v.toml", "mnt", "-o", "allow_othr"], 1, "did you mean `allow_other`?"),
+        (&["v.toml"], 1, "usage: mount.fanfs VOLUME MOUNTPOINT"),
+        (&["v.toml", "mnt", "-x"], 1, "flag `-x` is not known"),
+        (&["v.toml", "nowhere"], 32, "nowhere: No such file or directory"),
+        (&["v.toml", "mnt", "-N", "/nowhere"], 32, "mount name space /nowhere: No such file"),
+        (&["no-such-volume", "mnt"], 1, "/etc/fanfs/no-such-volume.toml: cannot be read"),
+    ] {
+        let output = helper(&room, args);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {text}");
+        assert!(text.contains(said) && text.lines().count() <= 1, "{args:?}: {text}");
+    }
+    assert!(room.mounted().is_none());
+    let help = helper(&room, &["--help"]);
+    assert!(help.status.success());
+    let help = String::from_utf8(help.stdout).unwrap();
+    for word in ["-N NAMESPACE", "allow_other", "keeper", "32 failed", "/etc/fstab"] {
+        assert!(help.contains(word), "{word} is missing in\n{help}");
+    }
+}
+
+#[test]
+fn it_mounts_in_another_name_space() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let room = room();
+    // Somebody who has a mount table of his own, and ends with his standard input.
+    let mut other = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo; read _"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Read::read(other.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+    let pid = other.id().to_string();
+    let output = helper(&room, &["v.toml", "mnt", "-nvs", "-N", &pid, "-o", "unheard_of"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(room.mounted().is_none(), "it is seen here");
+    let theirs = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    assert!(theirs.contains(&format!(" {} ", room.path("mnt").display())), "{theirs}");
+    for daemon in room.daemons() {
+        let pid = rustix::process::Pid::from_raw(daemon).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    room.expect_gone();
+}

@@ -1,0 +1,264 @@
+//! What is generated and checked in is what the program generates, and says what the
+//! documents say. `FANFS_BLESS=1 cargo test --test generated` writes the copies anew.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use fanfs::config;
+use serde_json::Value;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn fanfs(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_fanfs")).args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "fanfs {args:?}: {said}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_below(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The manual's pages, by their paths below it.
+fn manual() -> BTreeMap<PathBuf, String> {
+    let dir = tempfile::tempdir().unwrap();
+    fanfs(&["generate", "man", dir.path().to_str().unwrap()]);
+    let page = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        (path.strip_prefix(dir.path()).unwrap().to_owned(), text)
+    };
+    files_below(dir.path()).into_iter().map(page).collect()
+}
+
+fn schema() -> Value {
+    serde_json::from_str(&fanfs(&["generate", "schema"])).unwrap()
+}
+
+#[test]
+fn the_copies_are_what_the_program_generates() {
+    let mut fresh: BTreeMap<PathBuf, String> = BTreeMap::new();
+    for (path, text) in manual() {
+        fresh.insert(Path::new("packaging/man").join(path), text);
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let path = Path::new("packaging/completions").join(format!("fanfs.{shell}"));
+        fresh.insert(path, fanfs(&["generate", "completions", shell]));
+    }
+    fresh.insert("config/fanfs.schema.json".into(), fanfs(&["generate", "schema"]));
+
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for dir in ["packaging/man", "packaging/completions"] {
+        let files = files_below(&root().join(dir)).into_iter();
+        kept.extend(files.map(|path| path.strip_prefix(root()).unwrap().to_owned()));
+    }
+    if std::env::var_os("FANFS_BLESS").is_some() {
+        for path in kept.iter().filter(|path| !fresh.contains_key(*path)) {
+            fs::remove_file(root().join(path)).unwrap();
+        }
+        for (path, text) in &fresh {
+            let path = root().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        return;
+    }
+    let stale = fresh
+        .iter()
+        .filter(|(path, text)| fs::read_to_string(root().join(path)).ok().as_ref() != Some(text));
+    let stale: Vec<_> = stale.map(|(path, _)| path.display().to_string()).collect();
+    let extra = kept.iter().filter(|path| !fresh.contains_key(*path));
+    let extra: Vec<_> = extra.map(|path| path.display().to_string()).collect();
+    assert!(
+        stale.is_empty() && extra.is_empty(),
+        "not as generated: {stale:?}, not generated: {extra:?}; \
+         write them anew: FANFS_BLESS=1 cargo test --test generated"
+    );
+}
+
+#[test]
+fn pages_are_sound_troff() {
+    for (path, text) in manual() {
+        let name = path.display();
+        for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "FILES", "\"SEE ALSO\""] {
+            assert!(text.contains(&format!("\n.SH {section}\n")), "{name}: {section}");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &text).unwrap();
+        let groff = Command::new("groff").args(["-man", "-ww", "-z"]).arg(file.path()).output();
+        let Ok(output) = groff else {
+            assert!(std::env::var_os("CI").is_none(), "groff is missing");
+            eprintln!("skipped: needs groff");
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{name}: {said}");
+    }
+}
+
+/// A TOML text as JSON.
+fn json(text: &str) -> Value {
+    serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap()
+}
+
+#[test]
+fn the_schema_takes_what_fanfs_takes() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    for file in ["example", "minimal"] {
+        let text = fs::read_to_string(root().join(format!("config/{file}.toml"))).unwrap();
+        let errors: Vec<_> = validator.iter_errors(&json(&text)).map(|e| e.to_string()).collect();
+        assert!(errors.is_empty(), "{file}: {errors:?}");
+    }
+    // The example with every key that is commented out in it.
+    let example = fs::read_to_string(root().join("config/example.toml")).unwrap();
+    let is_key = |line: &str| {
+        let name = line.split(" = ").next().unwrap_or_default();
+        line.contains(" = ") && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
+    };
+    let all = example.lines().map(|line| match line.strip_prefix('#') {
+        // Some exclude each other, and some are of another provider.
+        Some(line) if line.starts_with("[[") => line,
+        Some(line) if is_key(line) && !line.starts_with("node = \"storage1") => line,
+        _ => line,
+    });
+    let all: Vec<&str> = all.collect();
+    let errors: Vec<_> =
+        validator.iter_errors(&json(&all.join("\n"))).map(|e| e.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}");
+}
+
+/// Changes of a volume, whether fanfs takes them, and whether the schema can tell.
+const CHANGES: &[(&str, bool, bool)] = &[
+    ("", true, true),
+    ("[read]\nsegment_size = '1MiB'", true, true),
+    ("[read]\nsegment_size = '2 MiB'\nreadahead_max = '64.5MiB'", true, true),
+    ("[read]\nsegment_size = '1M'", false, true),
+    ("[read]\nsegment_size = 1048576", false, true),
+    ("[read]\nsegmnt_size = '1MiB'", false, true),
+    ("[reed]\nsegment_size = '1MiB'", false, true),
+    ("[read]\nsegment_size = '3MiB'", false, false),
+    ("[read]\ndeadline = '1min 30s'", true, true),
+    ("[read]\ndeadline = '5 seconds'", true, true),
+    ("[read]\ndeadline = '30'", false, true),
+    ("[read]\ndeadline = '1ms'", false, false),
+    ("[read]\ncompare = '0.1%'", true, true),
+    ("[read]\ncompare = '0.1'", false, true),
+    ("[read]\ncache = 'direct'", true, true),
+    ("[read]\ncache = 'directly'", false, true),
+    ("[read]\nthreads_per_replica = 1", false, true),
+    ("[read]\nthreads_per_replica = 2.5", false, true),
+    ("[fuse]\nallow_other = true\nthreads = 64", true, true),
+    ("[fuse]\nallow_other = 'yes'", false, true),
+    ("[fuse]\nthreads = 65", false, true),
+    ("[[replica]]\npath = 'b'", false, true),
+    ("[[replica]]\nname = 'b'", false, true),
+    ("[[replica]]\npath = '/b'\nmax_rate = '100MB/s'\nweight = 2", true, true),
+    ("[[replica]]\npath = '/b'\nmax_rate = '100MB'", false, true),
+    ("[[replica]]\npath = '/b'\nweight = 1001", false, true),
+    ("[[replica]]\npath = '/b'\naliases = ['osd.3', 'h:1']", true, true),
+    ("[[replica]]\npath = '/b'\naliases = ['a b']", false, true),
+    ("[placement]\nprovider = 'learned'", true, true),
+    ("[placement]\nprovider = 'guessed'", false, true),
+    ("[placement]\nprovider = 'hdfs'\nurl = ['http://nn1:9870/', 'https://[::1]:1']", true, true),
+    ("[placement]\nprovider = 'hdfs'\nurl = ['nn1:9870']", false, true),
+    ("[placement]\nprovider = 'maprfs'\nurl = ['http://nn1:9870']", false, false),
+    ("[[affinity]]\npath = '/x'\nreplica = 'r1'", true, true),
+    ("[[affinity]]\npath = '/x'", false, true),
+    ("[[affinity]]\npath = '/x'\nreplica = 'r1'\nnode = 'r1'", false, true),
+];
+
+#[test]
+fn what_the_schema_refuses_fanfs_refuses() {
+    let validator = jsonschema::validator_for(&schema()).unwrap();
+    for (change, is_fine, is_told) in CHANGES {
+        let text =
+            format!("[volume]\nname = 'v'\nmode = 'shared'\n[[replica]]\npath = '/a'\n{change}\n");
+        let taken = config::parse(&text, Path::new("v.toml"));
+        assert_eq!(taken.is_ok(), *is_fine, "{change}: {taken:?}");
+        // What fanfs takes the schema takes; where it can tell, also the other way round.
+        assert_eq!(validator.is_valid(&json(&text)), *is_fine || !is_told, "{change}");
+    }
+}
+
+/// A row of docs/CONFIGURATION.md: table, key, and the cells.
+fn documented() -> BTreeMap<(String, String), Vec<String>> {
+    let text = fs::read_to_string(root().join("docs/CONFIGURATION.md")).unwrap();
+    let mut table = String::new();
+    let mut rows = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            table = title.trim_matches(|c| "`[]".contains(c)).to_owned();
+        }
+        let line = line.replace(" | | ", " |  | ");
+        let cells: Vec<String> = line.split(" | ").map(|cell| cell.trim().to_owned()).collect();
+        let key = cells[0].strip_prefix("| `").and_then(|key| key.strip_suffix('`'));
+        if let (Some(key), 5) = (key, cells.len()) {
+            rows.insert((table.clone(), key.to_owned()), cells);
+        }
+    }
+    rows
+}
+
+#[test]
+fn the_document_has_every_key_with_its_unit_default_and_range() {
+    let (schema, mut rows) = (schema(), documented());
+    let manual = manual();
+    let page = manual[Path::new("man5/fanfs.toml.5")].replace("\\-", "-");
+    let mut wrong = Vec::new();
+    for (table, content) in schema["properties"].as_object().unwrap() {
+        assert!(content["description"].is_string(), "[{table}] has no comment in settings.rs");
+        let keys = content.get("items").unwrap_or(content)["properties"].as_object().unwrap();
+        for (key, member) in keys {
+            let name = format!("{table}.{key}");
+            assert!(member["description"].is_string(), "{name} has no comment in settings.rs");
+            assert!(page.contains(&format!("\\fB{key}\\fR\n")), "{name} is not in fanfs.toml(5)");
+            let Some(cells) = rows.remove(&(table.clone(), key.clone())) else {
+                wrong.push(format!("{name} is missing"));
+                continue;
+            };
+            let unit = match (member["x-unit"].as_str(), member["type"].as_str().unwrap()) {
+                (Some(unit), _) => unit,
+                (None, "string") => "text",
+                (None, "integer") => "number",
+                (None, "array") => "list of text",
+                (None, kind) => kind,
+            };
+            if cells[1] != unit {
+                wrong.push(format!("{name}: unit {}, not {unit}", cells[1]));
+            }
+            let default = match (&member["default"], member["x-default"].as_str()) {
+                (Value::Null, Some(text)) => text.to_owned(),
+                (Value::Null, None) => panic!("{name} has no default"),
+                (default, _) => format!("`{default}`"),
+            };
+            if cells[2] != default {
+                wrong.push(format!("{name}: default {}, not {default}", cells[2]));
+            }
+            let choices = member["enum"].as_array().into_iter().flatten();
+            let choices: Vec<_> = choices.map(|choice| format!("`{choice}`")).collect();
+            let range = match (choices.as_slice(), member["x-range"].as_str()) {
+                ([], range) => range.unwrap_or_default().to_owned(),
+                (choices, _) => choices.join(", "),
+            };
+            if cells[3] != range {
+                wrong.push(format!("{name}: range {}, not {range}", cells[3]));
+            }
+        }
+    }
+    let unknown: Vec<_> = rows.keys().map(|(table, key)| format!("{table}.{key}")).collect();
+    assert!(unknown.is_empty(), "not in settings.rs: {unknown:?}");
+    assert!(wrong.is_empty(), "docs/CONFIGURATION.md:\n{}", wrong.join("\n"));
+}
