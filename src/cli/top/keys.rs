@@ -45,7 +45,7 @@ impl Order {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Configured => "as configured",
+            Self::Configured => "place",
             Self::Rate => "rate",
             Self::Load => "load",
             Self::Slowest => "p99",
@@ -159,7 +159,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("q Esc F10", "end"),
     ("space", "hold the picture, and go on"),
     ("+ -", "look less often, more often"),
-    ("s F6", "order of the replicas: configured, rate, load, p99, health"),
+    ("s F6", "replicas by place, rate, load, p99, or health"),
     ("f r Tab", "files, readers, or both"),
     ("arrows PgUp PgDn", "scroll files or readers"),
     ("[ ]", "scroll the replicas"),
@@ -168,11 +168,11 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("NOW/s", "what the replica delivers"),
     ("SHARE", "its part of what all deliver"),
     ("LOAD", "what it delivers of what is expected of it"),
-    ("IN FLIGHT", "asked for and not there yet, of the most that may be"),
+    ("IN FLIGHT", "asked for and not there yet, of the most allowed"),
     ("P50 P99", "how long its reads take, since the mount"),
     ("BAD/s", "failed and late reads"),
-    ("hits", "reads that found all bytes in the daemon's memory"),
-    ("twice", "what was delivered a second time: the price of hedges"),
+    ("hits", "reads whose bytes were all in the daemon's memory"),
+    ("twice", "delivered a second time: what hedges cost"),
 ];
 
 #[cfg(test)]

@@ -16,8 +16,7 @@ pub(super) fn short(bytes: u64) -> String {
 /// "850us", "12.4ms", "3.1s".
 pub(super) fn micros(us: u64) -> String {
     match us {
-        0 => "-".to_owned(),
-        1..=999 => format!("{us}us"),
+        0..=999 => format!("{us}us"),
         1_000..=99_999 => format!("{:.1}ms", us as f64 / 1e3),
         100_000..=999_999 => format!("{}ms", us / 1000),
         _ => format!("{:.1}s", us as f64 / 1e6),
@@ -47,7 +46,7 @@ mod tests {
     fn numbers_stay_short() {
         assert_eq!(
             [0, 850, 12_400, 850_000, 3_100_000].map(micros),
-            ["-", "850us", "12.4ms", "850ms", "3.1s"]
+            ["0us", "850us", "12.4ms", "850ms", "3.1s"]
         );
         assert_eq!([0.0, 0.4, 12.3, 34_000.0].map(often), ["0", "0.4", "12", "34.0k"]);
         assert_eq!(size(98 << 20), "98.0 MiB");

@@ -174,7 +174,7 @@ impl Screen<'_> {
         let every = humantime::format_duration(self.shown.interval);
         let order = self.shown.order.name();
         Line::raw(format!(
-            " q end  ? help  space hold  s order: {order}  tab files/readers  +- every {every}"
+            " q end  ? help  space hold  tab files/readers  s by {order}  +- every {every}"
         ))
     }
 }
@@ -187,15 +187,17 @@ fn heading(text: String, width: usize) -> Line<'static> {
 fn totals(view: &View, width: usize) -> Vec<Line<'static>> {
     let total = &view.total;
     let mut given = format!(
-        "given   {:>10}/s  {} reads/s of {}, hits {}, p50 {}, p99 {}, {} failed/s",
+        "given   {:>10}/s  {} reads/s of {}, hits {}, p50 {}, p99 {}",
         size(total.bytes_per_second),
         often(total.reads_per_second),
         short(total.block),
         percent(total.hit_ratio),
         micros(total.p50_us),
-        micros(total.p99_us),
-        often(total.errors_per_second)
+        micros(total.p99_us)
     );
+    if total.errors_per_second > 0.0 {
+        given.push_str(&format!(", FAILED {}/s", often(total.errors_per_second)));
+    }
     if total.written_per_second > 0 {
         given.push_str(&format!(", written {}/s", short(total.written_per_second)));
     }

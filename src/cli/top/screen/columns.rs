@@ -46,8 +46,8 @@ pub(super) fn of_replicas(longest: usize, width: usize) -> Vec<Column> {
         text("", 12, 12, |row| format!("[{}]", bar(row.load, 10))),
         number("EXPECTED", 8, 9, |row| short(row.expected)),
         number("IN FLIGHT", 11, 7, flight),
-        number("P50", 7, 6, |row| micros(row.p50_us)),
-        number("P99", 7, 5, |row| micros(row.p99_us)),
+        number("P50", 7, 6, |row| time(row.p50_us)),
+        number("P99", 7, 5, |row| time(row.p99_us)),
         number("BAD/s", 5, 8, |row| often(row.errors_per_second + row.late_per_second)),
         number("STUCK", 5, 10, |row| row.stuck.to_string()),
     ];
@@ -61,6 +61,11 @@ pub(super) fn of_replicas(longest: usize, width: usize) -> Vec<Column> {
     }
     columns.retain(|column| last.is_some_and(|last| column.rank <= last));
     columns
+}
+
+/// A replica that has read nothing has no times.
+fn time(us: u64) -> String {
+    if us == 0 { "-".to_owned() } else { micros(us) }
 }
 
 fn health(health: HealthState) -> &'static str {
