@@ -62,6 +62,24 @@ fn a_second_mount_and_a_dead_one_are_told_apart() {
 }
 
 #[test]
+fn a_dead_mount_is_cleaned_up_at_once() {
+    let room = Room::new();
+    // As long as the kernel goes by what it was told of the root.
+    room.volume("v.toml", "", "[fuse]\nattribute_ttl = \"1h\"");
+    for _ in 0..3 {
+        room.expect(&["mount", "v.toml", "mnt"]);
+        assert!(fs::metadata(room.path("mnt")).unwrap().is_dir());
+        kill_process(pid(&room), Signal::KILL).unwrap();
+        room.eventually("the daemon is dead", || room.daemons().is_empty());
+        assert!(fs::metadata(room.path("mnt")).unwrap().is_dir(), "it is not seen to be dead");
+    }
+    room.expect(&["mount", "v.toml", "mnt"]);
+    assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
 fn status_shows_what_was_read() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
