@@ -191,6 +191,32 @@ fn as_a_helper_of_mount() {
     room.expect_gone();
 }
 
+/// Where there can be no links, or a package has none: it starts itself by its own file,
+/// whose name is the helper's.
+#[test]
+fn as_a_helper_of_mount_that_is_a_copy() {
+    let room = Room::new();
+    let helper = room.path("mount.fanfs");
+    fs::copy(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
+    let served = || {
+        let status = room.expect(&["status", "mnt", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+        status["pid"].as_i64().unwrap()
+    };
+    for options in ["rw,noauto", "rw,noauto,keeper"] {
+        let args = ["v.toml", "mnt", "-o", options];
+        let output = room.program(&helper, &args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let before = served();
+        // It starts itself once more.
+        room.expect(&["reload", "mnt"]);
+        assert_ne!(served(), before);
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+    }
+}
+
 #[test]
 fn by_mount_fuse3() {
     if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sbin/mount.fuse3").exists()
