@@ -10,6 +10,7 @@
 
 mod peer;
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::process::{Uid, geteuid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -314,14 +316,20 @@ struct Refusal {
 /// `fanfs` in `$XDG_RUNTIME_DIR`, or a directory of the user's in `/tmp`.
 /// `$FANFS_RUNTIME_DIR` overrides it.
 pub fn runtime_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("FANFS_RUNTIME_DIR") {
+    let [own, xdg] = ["FANFS_RUNTIME_DIR", "XDG_RUNTIME_DIR"].map(std::env::var_os);
+    runtime_dir_of(geteuid(), own, xdg)
+}
+
+/// An empty variable is as good as none, as with those of the XDG convention.
+fn runtime_dir_of(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -> PathBuf {
+    let is_set = |dir: &OsString| !dir.is_empty();
+    if let Some(dir) = own.filter(is_set) {
         return dir.into();
     }
-    let uid = rustix::process::geteuid();
     if uid.is_root() {
         return "/run/fanfs".into();
     }
-    match std::env::var_os("XDG_RUNTIME_DIR") {
+    match xdg.filter(is_set) {
         Some(dir) => Path::new(&dir).join("fanfs"),
         None => format!("/tmp/fanfs-{}", uid.as_raw()).into(),
     }
@@ -336,7 +344,7 @@ pub fn make_runtime_dir() -> io::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
     let meta = std::fs::symlink_metadata(&dir)?;
     let owner = std::os::unix::fs::MetadataExt::uid(&meta);
-    if !meta.is_dir() || owner != rustix::process::geteuid().as_raw() {
+    if !meta.is_dir() || owner != geteuid().as_raw() {
         return Err(io::Error::other("not a directory of this user"));
     }
     std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700))?;
@@ -637,6 +645,20 @@ mod tests {
         assert_ne!(file_name(Path::new("/mnt/a-b")), file_name(Path::new("/mnt/a/b")));
         assert_ne!(file_name(&long), file_name(&longer));
         assert!(file_name(&long).len() <= 60);
+    }
+
+    #[test]
+    fn an_empty_variable_names_no_directory() {
+        let place = |uid, own: Option<&str>, xdg: Option<&str>| {
+            let [own, xdg] = [own, xdg].map(|dir| dir.map(OsString::from));
+            runtime_dir_of(Uid::from_raw(uid), own, xdg).display().to_string()
+        };
+        for none in [None, Some("")] {
+            assert_eq!(place(0, none, Some("/run/user/0")), "/run/fanfs");
+            assert_eq!(place(7, none, Some("/run/user/7")), "/run/user/7/fanfs");
+            assert_eq!(place(7, none, none), "/tmp/fanfs-7");
+            assert_eq!(place(0, Some("/here"), none), "/here");
+        }
     }
 
     #[test]

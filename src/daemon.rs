@@ -53,7 +53,7 @@ use crate::volume::{Mode, ReplicaMap};
 
 pub use privileges::drop_privileges;
 
-pub use handover::{Again, Order};
+pub use handover::{Again, Order, itself};
 pub use keeper::{KeeperError, keep};
 pub use kept::{Keeper, Task};
 pub use link::Link;

@@ -507,6 +507,7 @@ impl Fs {
         if attr.kind != FileKind::Regular {
             return;
         }
+        self.inodes.lock().told(ino, attr.version());
         let Some(open) = self.handles.inode(ino) else { return };
         let (mode, version) = (self.policy.mode, attr.version());
         let current = open.current();

@@ -108,9 +108,21 @@ macro_rules! line {
 
 fn text(e: &Explanation) -> String {
     let mut text = String::new();
-    line!(text, "{}: {} in {} chunks, placement by {}", e.path, size(e.size), e.chunks, e.provider);
+    let is_placed = e.chunks > 0;
+    match is_placed {
+        true => line!(
+            text,
+            "{}: {} in {} chunks, placement by {}",
+            e.path,
+            size(e.size),
+            e.chunks,
+            e.provider
+        ),
+        false if e.size == 0 => line!(text, "{}: empty", e.path),
+        false => line!(text, "{}: {}, where its chunks are is not known", e.path, size(e.size)),
+    }
     line!(text);
-    if e.chunks > 0 {
+    if is_placed {
         strip(&mut text, e);
         line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
         for node in &e.nodes {
@@ -140,18 +152,21 @@ fn text(e: &Explanation) -> String {
             text,
             "  {:<28} {planned:>8} {:>12} {:>12}",
             replica.name,
-            size(replica.bytes),
+            if is_placed { size(replica.bytes) } else { "-".into() },
             rate(replica.rate)
         );
     }
     line!(text);
     let basis = if e.is_measured { "as measured" } else { "partly assumed" };
+    let local = match is_placed {
+        true => format!(", {:.0} % of it read locally", e.expected_local * 100.0),
+        false => String::new(),
+    };
     line!(
         text,
-        "One sequential reader may expect {} of {} ({basis}), {:.0} % of it read locally.",
+        "One sequential reader may expect {} of {} ({basis}){local}.",
         rate(e.expected_rate),
-        rate(e.sum_of_rates),
-        e.expected_local * 100.0
+        rate(e.sum_of_rates)
     );
     for finding in &e.findings {
         line!(text, "- {finding}");

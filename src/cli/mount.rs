@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::config::{self, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
     Again, Keeper, KeeperError, Link, Mount, Order, Task, backends, check_placement,
-    drop_privileges, keep, refuse, service,
+    drop_privileges, itself, keep, refuse, service,
 };
 use crate::telemetry;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
@@ -215,7 +215,7 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
     let program =
         std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?;
     let log = log_file(args, options, true)?;
-    let mut command = Command::new(program);
+    let mut command = itself(&program);
     command.arg("mount").arg("--ready");
     if args.sloppy {
         command.arg("--sloppy");

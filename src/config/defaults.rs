@@ -176,3 +176,20 @@ pub(super) const PLACEMENT_TTL_RANGE: RangeInclusive<Time> =
 
 /// A namenode that fails over is back in this time.
 pub(super) const PLACEMENT_RETRY_AFTER: Time = Time(Duration::from_secs(30));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It has no figure that could be compared, so its words are.
+    #[test]
+    fn the_documents_say_how_many_session_threads_there_are() {
+        let (least, most) = (FUSE_THREADS_DEFAULT.start(), FUSE_THREADS_DEFAULT.end());
+        let words = format!("four more than the CPUs, at least {least} and at most {most}");
+        let example = include_str!("../../config/example.toml");
+        let row = include_str!("../../docs/CONFIGURATION.md");
+        for text in [example, row] {
+            assert!(text.contains(&words), "{words}");
+        }
+    }
+}

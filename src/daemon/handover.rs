@@ -8,7 +8,8 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,14 @@ pub(super) fn this_program() -> PathBuf {
     }
 }
 
+/// A command that starts `program`, which is this one or another fanfs, under its own
+/// name: by that of its file it could take itself for mount(8)'s helper.
+pub fn itself(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.arg0("fanfs");
+    command
+}
+
 /// How long a successor may take to get ready; applications do not wait meanwhile.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
@@ -66,8 +75,8 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
 impl Again {
     /// The command that starts `program`, told by `told` what it is to the mount.
-    pub fn command(&self, program: &std::path::Path, told: &str) -> Command {
-        let mut command = Command::new(program);
+    pub fn command(&self, program: &Path, told: &str) -> Command {
+        let mut command = itself(program);
         command.arg("mount").arg(told).args(&self.options).arg("--");
         command.arg(&self.volume).arg(&self.mount_point);
         command

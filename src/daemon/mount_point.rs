@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+
 use super::StartError;
 use crate::control;
 use crate::fuse::detach;
@@ -12,18 +15,17 @@ use crate::volume::mounts::MountTable;
 pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
     let wrong = |reason: String| StartError::MountPoint { path: path.to_owned(), reason };
     let path = match path.canonicalize() {
-        Err(error) if is_dead(&error) => {
+        Err(error) if Errno::from_io_error(&error).is_some_and(says_dead) => {
             clean_up(path).map_err(wrong)?;
             path.canonicalize()
         }
         found => found,
     };
     let path = path.map_err(|error| wrong(error.to_string()))?;
-    if std::fs::symlink_metadata(&path).is_err_and(|error| is_dead(&error)) {
+    if has_dead_mount(&path) {
         clean_up(&path).map_err(wrong)?;
     }
-    use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
-    let s = statx(rustix::fs::CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
+    let s = statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
         .map_err(|errno| wrong(errno.to_string()))?;
     if !rustix::fs::FileType::from_raw_mode(s.stx_mode.into()).is_dir() {
         return Err(wrong("not a directory".to_owned()));
@@ -34,10 +36,17 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
     Ok(path)
 }
 
-/// Whether that is what the kernel says of a mount that nobody serves any more: nobody
-/// has its device open.
-fn is_dead(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
+/// Whether the kernel says that of a mount that nobody serves any more: nobody has its
+/// device open, or has since a moment ago.
+fn says_dead(errno: Errno) -> bool {
+    matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
+/// Whether a dead mount is there. The kernel is to ask for its attributes now: for a
+/// while it would go by those that it has.
+fn has_dead_mount(path: &Path) -> bool {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+    statx(CWD, path, flags, StatxFlags::BASIC_STATS).is_err_and(says_dead)
 }
 
 /// Dead mounts, one over the other, that are cleaned up.
@@ -56,15 +65,14 @@ fn clean_up(path: &Path) -> Result<(), String> {
         }
         detach(&named, true).map_err(|error| error.to_string())?;
         tracing::warn!(at = %named.display(), "a dead mount was in the way and is unmounted");
-        if !std::fs::symlink_metadata(&named).is_err_and(|error| is_dead(&error)) {
+        if !has_dead_mount(&named) {
             return Ok(());
         }
     }
     Err("dead FUSE mounts are in the way; unmount them".to_owned())
 }
 
-/// Says what is in the way at a mount point. One of fanfs whose daemon does not
-/// answer has none any more.
+/// Says what is in the way at a mount point, which somebody serves.
 fn what_is_mounted(path: &Path) -> String {
     let table = MountTable::read().unwrap_or_else(|_| MountTable::parse(b""));
     let ours = table.containing(path).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
@@ -73,6 +81,8 @@ fn what_is_mounted(path: &Path) -> String {
     }
     match control::ask_status(&control::socket_path(path)) {
         Ok(status) => format!("already a mount point, of volume {}", status.volume),
-        Err(_) => "a dead FUSE mount is in the way; remove it with `fanfs umount`".to_owned(),
+        Err(_) => "already a mount point, of a volume of fanfs that does not say which; \
+                   its daemon is another user's, or has no control socket"
+            .to_owned(),
     }
 }

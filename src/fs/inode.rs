@@ -12,6 +12,7 @@
 //! in the first replica for files with several links.
 
 pub(super) mod carried;
+mod told;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -24,6 +25,7 @@ use super::journal::{Entry, Journal};
 use crate::backend::{Attr, FileKind, Timestamp};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 use carried::Step;
+use told::Told;
 
 /// An inode number on this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +75,7 @@ struct Node {
     domain: u64,
     kind: FileKind,
     seen: Seen,
+    told: Told,
     /// Who read it directly last took small blocks.
     small_blocks: bool,
 }
@@ -168,6 +171,7 @@ impl Node {
             domain,
             kind,
             seen: Seen::Never,
+            told: Told::Nothing,
             small_blocks: false,
         }
     }
@@ -581,7 +585,7 @@ fn made(value: &impl Hash) -> Ino {
 mod tests {
     use super::*;
 
-    fn attr(ino: u64, kind: FileKind, nlink: u32) -> Attr {
+    pub(super) fn attr(ino: u64, kind: FileKind, nlink: u32) -> Attr {
         Attr {
             id: FileId { dev: FileId::HOME, ino },
             kind,

@@ -43,6 +43,10 @@ pub trait OpenReply: Send + 'static {
     /// The errno that the kernel refuses it with.
     fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent>;
 
+    /// Has the kernel forget the attributes that it was told of the file, before it is
+    /// answered. Called with tables locked.
+    fn forget_attributes(&self);
+
     /// The answer.
     fn answer(self, answer: Answer<Opened>);
 }
@@ -213,6 +217,8 @@ impl Fs {
                 // The kernel would read another file than the one just opened.
                 return Err(Errno::STALE);
             }
+            inodes.told(ino, version);
+            inodes.settle(ino, || reply.forget_attributes());
             let cached = match self.is_written(ino) {
                 false => inodes.opened(ino, version),
                 // What the kernel gets of it now is of no one version.

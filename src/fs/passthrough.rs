@@ -242,6 +242,8 @@ impl<F: FnOnce(Answer<super::Opened>) + Send + 'static> OpenReply for F {
         Err(Errno::OPNOTSUPP.into())
     }
 
+    fn forget_attributes(&self) {}
+
     fn answer(self, answer: Answer<super::Opened>) {
         self(answer);
     }

@@ -65,6 +65,9 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         self.open_writer(who.identity(), ino, path, how, move |answer| {
+            if answer.is_ok() {
+                fs.inodes.lock().settle(ino, || reply.forget_attributes());
+            }
             reply.answer(answer.map(|(handle, ..)| fs.opened_to_write(handle)));
         });
     }
@@ -184,6 +187,7 @@ impl Fs {
             if !inodes.is_same(ino, write.replica, &attr) {
                 return Err(Errno::STALE);
             }
+            inodes.told(ino, version);
             let cached = match self.is_written(ino) {
                 false => inodes.opened(ino, version),
                 true => Default::default(),

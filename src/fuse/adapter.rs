@@ -84,7 +84,8 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let reply = Opening { reply, flush: self.fs.forwards_locks() };
+        let (kernel, flush) = (Arc::clone(&self.kernel), self.fs.forwards_locks());
+        let reply = Opening { reply, number, kernel, flush };
         match write_open(flags.0, None) {
             None => self.fs.open(who(req), ino(number), flags.0 & TO_RUN != 0, reply),
             Some(how) => self.fs.open_to_write(who(req), ino(number), how, reply),

@@ -1,16 +1,21 @@
 //! What an open is answered with.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use fuser::{FileHandle, FopenFlags, ReplyOpen};
+use fuser::{FileHandle, FopenFlags, INodeNo, ReplyOpen};
 
 use super::answers::errno;
+use super::kernel::Kernel;
 use crate::fs::{Answer, Caching, Lent, OpenReply, Opened};
 use crate::privilege;
 
 /// The reply to an open.
 pub(super) struct Opening {
     pub(super) reply: ReplyOpen,
+    /// What is opened.
+    pub(super) number: INodeNo,
+    pub(super) kernel: Arc<Kernel>,
     /// Whether closing its descriptors has to be heard of, written or not.
     pub(super) flush: bool,
 }
@@ -39,6 +44,10 @@ impl OpenReply for Opening {
     fn lend(&self, file: BorrowedFd<'_>) -> std::io::Result<Lent> {
         let _raised = privilege::raise(privilege::ADMIN);
         Ok(Box::new(Backed(Some(self.reply.open_backing(file)?))))
+    }
+
+    fn forget_attributes(&self) {
+        self.kernel.forget_attributes(self.number);
     }
 
     fn answer(self, answer: Answer<Opened>) {

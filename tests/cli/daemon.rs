@@ -62,6 +62,24 @@ fn a_second_mount_and_a_dead_one_are_told_apart() {
 }
 
 #[test]
+fn a_dead_mount_is_cleaned_up_at_once() {
+    let room = Room::new();
+    // As long as the kernel goes by what it was told of the root.
+    room.volume("v.toml", "", "[fuse]\nattribute_ttl = \"1h\"");
+    for _ in 0..3 {
+        room.expect(&["mount", "v.toml", "mnt"]);
+        assert!(fs::metadata(room.path("mnt")).unwrap().is_dir());
+        kill_process(pid(&room), Signal::KILL).unwrap();
+        room.eventually("the daemon is dead", || room.daemons().is_empty());
+        assert!(fs::metadata(room.path("mnt")).unwrap().is_dir(), "it is not seen to be dead");
+    }
+    room.expect(&["mount", "v.toml", "mnt"]);
+    assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
 fn status_shows_what_was_read() {
     let room = Room::new();
     room.expect(&["mount", "v.toml", "mnt"]);
@@ -171,6 +189,32 @@ fn as_a_helper_of_mount() {
     assert!(room.mounted().unwrap().contains("ro,nosuid,nodev,noexec"), "{:?}", room.mounted());
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
+}
+
+/// Where there can be no links, or a package has none: it starts itself by its own file,
+/// whose name is the helper's.
+#[test]
+fn as_a_helper_of_mount_that_is_a_copy() {
+    let room = Room::new();
+    let helper = room.path("mount.fanfs");
+    fs::copy(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
+    let served = || {
+        let status = room.expect(&["status", "mnt", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        assert_eq!(fs::read_to_string(room.path("mnt/hello")).unwrap(), "hello\n");
+        status["pid"].as_i64().unwrap()
+    };
+    for options in ["rw,noauto", "rw,noauto,keeper"] {
+        let args = ["v.toml", "mnt", "-o", options];
+        let output = room.program(&helper, &args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let before = served();
+        // It starts itself once more.
+        room.expect(&["reload", "mnt"]);
+        assert_ne!(served(), before);
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+    }
 }
 
 #[test]

@@ -189,9 +189,11 @@ fn the_run_time_directory_is_the_users_own() {
         let mut command = room.fanfs(args);
         command.env_remove("FANFS_RUNTIME_DIR").env_remove("XDG_RUNTIME_DIR");
         command.env("FANFS_TEST_ROOM", &run);
-        if let Some(xdg) = xdg {
-            command.env("XDG_RUNTIME_DIR", xdg);
-        }
+        match xdg {
+            Some(xdg) => command.env("FANFS_RUNTIME_DIR", "").env("XDG_RUNTIME_DIR", xdg),
+            // Set and empty is as good as not set.
+            None => command.env("XDG_RUNTIME_DIR", ""),
+        };
         by_user(command)
     };
     let fallback = format!("/tmp/fanfs-{USER}");

@@ -129,3 +129,23 @@ fn status_says_nothing_of_what_is_not_set() {
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }
+
+#[test]
+fn without_a_provider_nothing_is_said_of_chunks_that_nobody_knows() {
+    let room = Room::new();
+    let output = room.expect(&["explain", "--volume", "v.toml", "/hello"]).stdout;
+    let text = String::from_utf8(output).unwrap();
+    assert_eq!(text.lines().next(), Some("/hello: 6 B, where its chunks are is not known"));
+    for untrue in ["0 chunks", "0 B", "0 % of it", "read locally"] {
+        assert!(!text.contains(untrue), "{untrue}: {text}");
+    }
+    assert!(text.contains("nobody is asked where the chunks are"), "{text}");
+    // Where somebody knows them, it is said.
+    room.volume("v.toml", "", &table(&room));
+    fs::write(room.path("table.csv"), "path,start,end,nodes\n/hello,0,6,n1\n").unwrap();
+    let output = room.expect(&["explain", "--volume", "v.toml", "/hello"]).stdout;
+    let text = String::from_utf8(output).unwrap();
+    let first = "/hello: 6 B in 1 chunks, placement by table";
+    assert_eq!(text.lines().next(), Some(first), "{text}");
+    assert!(text.contains("% of it read locally"), "{text}");
+}

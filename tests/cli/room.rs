@@ -79,7 +79,8 @@ impl Room {
             let name = fs::read_to_string(entry.path().join("comm")).ok()?;
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let ours = environment.split(|byte| *byte == 0).any(|var| var == wanted.as_bytes());
-            (ours && name.starts_with("fanfs")).then_some(pid)
+            let is_fanfs = name.starts_with("fanfs") || name.starts_with("mount.fanfs");
+            (ours && is_fanfs).then_some(pid)
         };
         fs::read_dir("/proc").unwrap().filter_map(|entry| process(entry.ok()?)).collect()
     }

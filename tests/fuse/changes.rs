@@ -6,6 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
+use crate::recorder::Call;
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -75,6 +76,101 @@ fn a_new_open_sees_the_new_content() {
         // The open itself looks; nothing has to expire first.
         let got = fs::read(rig.at("f")).unwrap();
         assert!(got.len() == MIB && got.iter().all(|byte| *byte == b'b'), "{cache}");
+    }
+}
+
+/// One hour for attributes: whatever is right is so because of the open.
+const FOR_GOOD: &str = "[fuse]\nattribute_ttl = \"1h\"";
+
+/// Has every replica show `content`, written at one time.
+fn rewrite(rig: &Rig, replicas: usize, content: &[u8]) {
+    let now = std::time::SystemTime::now();
+    for i in 0..replicas {
+        let mut file = File::options().write(true).truncate(true).open(rig.source(i, "f")).unwrap();
+        file.write_all(content).unwrap();
+        file.set_modified(now).unwrap();
+    }
+}
+
+/// What there is of the open file to who maps it as long as it says it is.
+fn mapped(file: &File) -> Vec<u8> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let len = file.metadata().unwrap().len() as usize;
+    let none = std::ptr::null_mut();
+    // SAFETY: a fresh mapping of an open file, unmapped below.
+    let at = unsafe { mmap(none, len, ProtFlags::READ, MapFlags::PRIVATE, file, 0) }.unwrap();
+    // SAFETY: `len` bytes have just been mapped there, and nobody cuts the file now.
+    let content = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), len) }.to_vec();
+    // SAFETY: mapped above, and the slice is gone.
+    unsafe { munmap(at, len) }.unwrap();
+    content
+}
+
+#[test]
+fn a_new_open_sees_the_new_size() {
+    let sizes = [100_000, 3 * MIB + 5, 10, 200_000, 4096, 5000];
+    for (cache, copies) in CACHES.iter().flat_map(|cache| [(*cache, false), (*cache, true)]) {
+        let room = tree();
+        fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
+        let setup = Setup { read: cache, copies, rest: FOR_GOOD, ..Setup::default() };
+        let rig = mount(room, &setup);
+        assert!(fs::read(rig.at("f")).unwrap() == bytes(MIB, 1));
+        for (i, size) in sizes.into_iter().enumerate() {
+            let (content, what) = (bytes(size, size as u64), format!("{size}, {cache}, {copies}"));
+            rewrite(&rig, if copies { 3 } else { 1 }, &content);
+            match i % 3 {
+                0 => {
+                    // Read to where it ends, whatever it says of itself.
+                    let (mut file, mut got) = (File::open(rig.at("f")).unwrap(), Vec::new());
+                    let mut block = [0; 65_536];
+                    while let n @ 1.. = file.read(&mut block).unwrap() {
+                        got.extend_from_slice(&block[..n]);
+                    }
+                    assert!(got == content, "{} of {what}", got.len());
+                }
+                1 => {
+                    // It looks at st_size first.
+                    let mut cmp = std::process::Command::new("cmp");
+                    let said = cmp.arg(rig.at("f")).arg(rig.source(0, "f")).output().unwrap();
+                    assert!(said.status.success(), "{what}: {said:?}");
+                }
+                _ => {
+                    let got = mapped(&File::open(rig.at("f")).unwrap());
+                    assert!(got == content, "{} of {what}", got.len());
+                }
+            }
+        }
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn an_open_to_write_sees_the_new_size() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "old").unwrap();
+    let setup = Setup { write: true, rest: FOR_GOOD, ..Setup::default() };
+    let rig = mount(room, &setup);
+    assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 3);
+    rewrite(&rig, 1, b"rather new");
+    let mut file = File::options().read(true).write(true).open(rig.at("f")).unwrap();
+    let mut got = String::new();
+    file.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "rather new");
+}
+
+#[test]
+fn opening_what_has_not_changed_has_nothing_asked_again() {
+    for copies in [false, true] {
+        let room = tree();
+        fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
+        let rig = mount(room, &Setup { copies, rest: FOR_GOOD, ..Setup::default() });
+        let look = || File::open(rig.at("f")).unwrap().metadata().unwrap().len();
+        look();
+        rig.record();
+        (0..20).for_each(|_| assert_eq!(look(), MIB as u64));
+        let calls: Vec<_> = rig.recorded().into_iter().flatten().collect();
+        let asked = calls.iter().filter(|call| matches!(call, Call::Stat | Call::Attr)).count();
+        assert_eq!((asked, calls.contains(&Call::Open)), (0, true), "{calls:?}");
     }
 }
 

@@ -47,6 +47,29 @@ fn reads_go_on_when_the_daemon_is_killed() {
     }));
 }
 
+/// What the kernel was told by the daemon before is not believed where it has changed.
+#[test]
+fn an_open_after_a_change_sees_the_new_size_whoever_serves() {
+    if !kernel_resends() {
+        return;
+    }
+    let room = room(2, "ro");
+    let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    fs::write(room.path("v.toml"), format!("{text}[fuse]\nattribute_ttl = \"1h\"\n")).unwrap();
+    fs::write(room.path("tree/f"), "short").unwrap();
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    assert_eq!(fs::read(room.path("mnt/f")).unwrap(), b"short");
+    room.expect(&["upgrade", "mnt"]);
+    fs::write(room.path("tree/f"), "a good deal longer").unwrap();
+    assert_eq!(fs::read(room.path("mnt/f")).unwrap(), b"a good deal longer");
+    kill(&room);
+    fs::write(room.path("tree/f"), "short again").unwrap();
+    assert_eq!(fs::metadata(room.path("mnt/f")).unwrap().len(), 18, "the kernel goes by its own");
+    assert_eq!(fs::read(room.path("mnt/f")).unwrap(), b"short again");
+    assert_eq!(fs::metadata(room.path("mnt/f")).unwrap().len(), 11);
+    unmount(&room);
+}
+
 #[test]
 fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
     if !kernel_resends() {

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cached, Ino, Inodes, Node, Removed, Seen};
+use super::{Cached, Ino, Inodes, Node, Removed, Seen, Told};
 use crate::backend::{Attr, FileKind, Timestamp};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 
@@ -163,6 +163,8 @@ impl Inodes {
                     SeenRecord::At(version, false) => Seen::At(version, Cached::default()),
                     SeenRecord::MovedOn => Seen::MovedOn,
                 },
+                // It comes to be known at the next open, at the cost of one notice.
+                told: Told::Several,
                 small_blocks: record.small_blocks,
                 ..Node::new(record.domain, record.kind)
             };

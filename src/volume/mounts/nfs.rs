@@ -13,7 +13,9 @@
 //!
 //! `addr=` and the connections belong to the kernel's client object. After
 //! trunking detection two mounts share that object, so `addr=` then shows the
-//! first mount's address in both, and only the source tells them apart.
+//! first mount's address in both. The source tells them apart where each has a super
+//! block of its own (`nosharecache`); else it is the first mount's too, for both
+//! (`nfs_show_devname` goes by the root's dentry).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -152,6 +154,13 @@ impl NfsMount {
             transports: counted.map(|one| one.transports.clone()).unwrap_or_default(),
             stats: counted.map(|one| one.stats.clone()),
         })
+    }
+
+    /// Whether its calls are spread over several addresses of its server. Where the
+    /// connections are not known, what it was mounted with is believed.
+    pub fn spreads_over_addresses(&self) -> bool {
+        let connections = self.transports.len() as u64;
+        self.max_connect > 1 && (connections == 0 || connections > self.nconnect)
     }
 
     /// Whether both mounts send their calls over one connection.

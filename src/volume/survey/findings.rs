@@ -162,23 +162,34 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
         let who = names(survey, &ids);
         let (_, first, _) = group[0];
         let trunked = group.iter().any(|(_, nfs, _)| nfs.server != first.server);
-        if trunked && first.max_connect > 1 {
+        let can_trunk = first.version >= Some((4, 1));
+        if (trunked || can_trunk) && first.spreads_over_addresses() {
             // The kernel spreads the calls of each mount over all addresses.
             return None;
         }
-        let text = if trunked && first.version >= Some((4, 1)) {
+        let addr = first.addr.as_deref().unwrap_or(&first.server);
+        let remedy = format!(
+            "mount them with vers=3 or vers=4.0, with max_connect={} (Linux 5.15), or each in a \
+             network namespace of its own (nconnect adds connections to the first address only)",
+            group.len()
+        );
+        let text = if trunked && can_trunk {
             format!(
                 "{who} share one connection: NFSv4.1 trunking detection found their addresses to be \
-                 one server, so reading through both gains nothing; mount them with vers=3 or \
-                 vers=4.0, with max_connect={} (Linux 5.15), or each in a network namespace of its \
-                 own (nconnect adds connections to the first address only)",
-                group.len()
+                 one server, so reading through both gains nothing; {remedy}"
+            )
+        } else if can_trunk {
+            // Mounts with one super block show the first one's source, whatever theirs was.
+            format!(
+                "{who} share one connection, to {addr}, so reading through both gains nothing: they \
+                 were mounted from one address, or NFSv4.1 trunking detection found different ones \
+                 to be one server (the first is then shown for all); mount each from another \
+                 address, and {remedy}"
             )
         } else {
             format!(
-                "{who} share one connection, to {}: reading through both gains nothing; mount each \
-                 from another server or another address of this one",
-                first.addr.as_deref().unwrap_or(&first.server)
+                "{who} share one connection, to {addr}: reading through both gains nothing; mount \
+                 each from another server or another address of this one"
             )
         };
         Some(warning(ids, text))

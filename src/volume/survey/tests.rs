@@ -43,12 +43,23 @@ fn listing(entries: &[(&str, EntryKind, Option<u64>)]) -> Option<Listing> {
 
 /// A survey of directories, with mounts given as `(point, type, source, options)`.
 fn surveyed(question: Question, roots: Vec<Directory>, mounts: &[[&str; 4]]) -> Survey {
+    surveyed_beside(question, roots, mounts, "")
+}
+
+/// The same, with what `/proc/self/mountstats` says.
+fn surveyed_beside(
+    question: Question,
+    roots: Vec<Directory>,
+    mounts: &[[&str; 4]],
+    stats: &str,
+) -> Survey {
     let mut mountinfo = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n".to_owned();
     for (i, [point, fs_type, source, options]) in mounts.iter().enumerate() {
         mountinfo += &format!("{} 1 0:{i} / {point} rw - {fs_type} {source} {options}\n", i + 2);
     }
     let answers = roots.into_iter().map(|root| Answer::Directory(Box::new(root))).collect();
-    assemble(question, LIMIT, answers, Ok(MountTable::parse(mountinfo.as_bytes())))
+    let table = MountTable::parse(mountinfo.as_bytes()).with_stats(stats.as_bytes());
+    assemble(question, LIMIT, answers, Ok(table))
 }
 
 fn nfs<'a>(point: &'a str, source: &'a str, options: &'a str) -> [&'a str; 4] {
@@ -191,6 +202,40 @@ fn trunked_mounts_are_named_with_the_remedy() {
     }
     let spread = format!("{V42},max_connect=2");
     assert_eq!(surveyed(volume(), roots(), &sources(&spread)).findings(), []);
+}
+
+/// What two NFSv4.1 mounts from two addresses of one server look like without
+/// `nosharecache`: one super block, which has the first one's source.
+#[test]
+fn trunked_mounts_with_one_super_block_are_named_with_the_remedy() {
+    let surveyed_with = |options: &str, ports: &[u16]| {
+        let sources =
+            [nfs("/mnt/a", "10.0.0.1:/v", options), nfs("/mnt/b", "10.0.0.1:/v", options)];
+        let roots = vec![root("a", 40, 2), root("b", 40, 2)];
+        let mut stats = String::new();
+        for at in ["/mnt/a", "/mnt/b"].iter().filter(|_| !ports.is_empty()) {
+            stats += &format!("device 10.0.0.1:/v mounted on {at} with fstype nfs4 statvers=1.1\n");
+            for port in ports {
+                stats += &format!("\txprt:\ttcp {port} 0 1 0 2 294 294 0 294 0 2 0 0\n");
+            }
+        }
+        let volume = question(Mode::Shared, &["a", "b"]);
+        surveyed_beside(volume, roots, &sources, &stats)
+    };
+    let nconnect = format!("{V42},nconnect=2,max_connect=2");
+    let spread = format!("{V42},max_connect=2");
+    let cases = [(V42, &[][..]), (V42, &[700]), (&spread, &[700]), (&nconnect, &[700, 701])];
+    for (options, ports) in cases {
+        let text = only(&surveyed_with(options, ports), Severity::Warning, &[0, 1]);
+        let named = ["to 10.0.0.1,", "trunking", "address", "vers=3", "vers=4.0", "max_connect=2"];
+        for word in named.into_iter().chain(["network namespace"]) {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+    // The kernel has connected to a second address.
+    for (options, ports) in [(&spread, &[][..]), (&spread, &[700, 800]), (&nconnect, &[1, 2, 3])] {
+        assert_eq!(surveyed_with(options, ports).findings(), [], "{options}, {ports:?}");
+    }
 }
 
 #[test]
