@@ -116,7 +116,7 @@ impl Tracer {
 
 #[derive(PartialEq, Eq)]
 enum Told {
-    Told,
+    Heard,
     Lost,
     Gone,
 }
@@ -124,7 +124,7 @@ enum Told {
 impl Listener {
     fn tell(&self, line: Line) -> Told {
         match self.lines.try_send(line) {
-            Ok(()) => Told::Told,
+            Ok(()) => Told::Heard,
             Err(TrySendError::Closed(_)) => Told::Gone,
             Err(TrySendError::Full(_)) => {
                 self.lost.fetch_add(1, Ordering::Relaxed);

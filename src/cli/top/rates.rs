@@ -4,6 +4,7 @@
 //! JSON. Counters that went back, as they do when another daemon goes on with the mount,
 //! count as nothing.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -285,12 +286,15 @@ fn uses(before: &[FileUse], now: &[FileUse]) -> Vec<Use> {
     sum(now).into_iter().map(used).collect()
 }
 
+/// What processes read of a file, and what they are called.
+type By = BTreeMap<u32, (u64, String)>;
+
 fn rows(
     uses: &[Use],
     seconds: f64,
     process: &mut dyn FnMut(u32) -> Process,
 ) -> (Vec<FileRow>, Vec<ReaderRow>) {
-    let mut files: BTreeMap<&str, (FileRow, BTreeMap<u32, (u64, String)>)> = BTreeMap::new();
+    let mut files: BTreeMap<&str, (FileRow, By)> = BTreeMap::new();
     let mut readers: BTreeMap<u32, ReaderRow> = BTreeMap::new();
     for used in uses.iter().filter(|used| used.reads > 0) {
         let who = match used.thread {
@@ -326,16 +330,16 @@ fn rows(
         reader.reads_per_second += rates.1;
         reader.files += 1;
     }
-    let ranked = |(mut file, by): (FileRow, BTreeMap<u32, (u64, String)>)| {
+    let ranked = |(mut file, by): (FileRow, By)| {
         let mut by: Vec<_> = by.into_values().collect();
-        by.sort_by(|a, b| b.0.cmp(&a.0));
+        by.sort_by_key(|(bytes, _)| Reverse(*bytes));
         file.readers = by.into_iter().map(|(_, label)| label.trim_end().to_owned()).collect();
         file
     };
     let mut files: Vec<FileRow> = files.into_values().map(ranked).collect();
     let mut readers: Vec<ReaderRow> = readers.into_values().collect();
-    files.sort_by(|a, b| b.bytes_per_second.cmp(&a.bytes_per_second));
-    readers.sort_by(|a, b| b.bytes_per_second.cmp(&a.bytes_per_second));
+    files.sort_by_key(|row| Reverse(row.bytes_per_second));
+    readers.sort_by_key(|row| Reverse(row.bytes_per_second));
     (files, readers)
 }
 

@@ -2,6 +2,7 @@
 
 mod columns;
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -266,9 +267,9 @@ fn sort(rows: &mut [&ReplicaRow], order: Order) {
     };
     match order {
         Order::Configured => {}
-        Order::Rate => rows.sort_by(|a, b| b.bytes_per_second.cmp(&a.bytes_per_second)),
+        Order::Rate => rows.sort_by_key(|row| Reverse(row.bytes_per_second)),
         Order::Load => rows.sort_by(|a, b| b.load.total_cmp(&a.load)),
-        Order::Slowest => rows.sort_by(|a, b| b.p99_us.cmp(&a.p99_us)),
+        Order::Slowest => rows.sort_by_key(|row| Reverse(row.p99_us)),
         Order::Health => rows.sort_by_key(|row| rank(row.health)),
     }
 }
