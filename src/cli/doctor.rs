@@ -39,7 +39,7 @@ Nothing is changed. As root it sees more: echoes of the path's MTU need it.
 Exit status: 0 nothing is bad, 1 something is, 2 wrong usage or configuration.")]
 pub(super) struct Args {
     /// A volume's configuration file or its name in /etc/fanfs, or the directories of mounts
-    #[arg(required = true, value_name = "VOLUME | PATH", value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::AnyPath)]
+    #[arg(required = true, value_name = "VOLUME | PATH"  , value_hint = clap::ValueHint::AnyPath)]
     what: Vec<PathBuf>,
     /// Read the replicas, each alone and all at once
     #[arg(long)]
@@ -122,6 +122,13 @@ fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
         // What does not answer is a mount.
         within(LOOK, move || path.is_file()).unwrap_or(false)
     };
+    if let [one] = what
+        && let named = super::volume_name::file(one)
+        && named != *one
+        && is_file(&named)
+    {
+        return Ok((config::load(&named).map_err(Failure::usage)?, true));
+    }
     if let [one] = what
         && (is_file(one) || one.extension().is_some_and(|extension| extension == "toml"))
     {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use serde_json::Value;
 
 use crate::room::Room;
@@ -150,9 +150,8 @@ impl Hanging {
         Some(hanging)
     }
 
-    fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.daemon.id() as i32).unwrap();
-        kill_process(pid, signal).unwrap();
+    fn stop(&self, room: &Room) {
+        room.stop(Pid::from_child(&self.daemon));
     }
 }
 
@@ -168,7 +167,7 @@ impl Drop for Hanging {
 fn a_replica_that_hangs_is_red_and_hangs_nobody() {
     let room = Room::new();
     let Some(hanging) = Hanging::over(&room.path("tree"), room.path("hung")) else { return };
-    hanging.signal(Signal::STOP);
+    hanging.stop(&room);
     let started = Instant::now();
     let mut doctor = room
         .fanfs(&["doctor", "tree", "hung", "--deadline", "500ms", "--measure", "--json"])
