@@ -14,6 +14,10 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
         "Where control sockets, the daemons' logs, and what a kept daemon writes down are; by \
          default `/run/fanfs` for root, `$XDG_RUNTIME_DIR/fanfs` for others.",
     ),
+    (
+        "FANFS_MOUNT",
+        "Where the jobs that `fanfs bench --fio` writes find the mount: fio looks at it.",
+    ),
     ("NO_COLOR", "Where it is set, nothing is coloured."),
     (
         "NOTIFY_SOCKET, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID",
