@@ -22,6 +22,7 @@ mod top;
 mod trace;
 mod umount;
 mod upgrade;
+mod utab;
 mod verify;
 mod volume_name;
 

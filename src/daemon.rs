@@ -57,6 +57,7 @@ pub use handover::{Again, Order, itself};
 pub use keeper::{KeeperError, keep};
 pub use kept::{Keeper, Task};
 pub use link::Link;
+pub use mount_point::is_automounted;
 pub use successor::refuse;
 
 /// Why a volume could not be mounted.

@@ -23,12 +23,12 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::mount_options::MountOptions;
-use super::{Failure, Outcome, absolute, check};
+use super::{Failure, Outcome, absolute, check, utab};
 use crate::config::{self, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
     Again, Keeper, KeeperError, Link, Mount, Order, Task, backends, check_placement,
-    drop_privileges, itself, keep, refuse, service,
+    drop_privileges, is_automounted, itself, keep, refuse, service,
 };
 use crate::telemetry;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
@@ -164,6 +164,8 @@ fn kept(args: &Args, options: &MountOptions) -> Outcome {
         Ok(mut mount) => {
             let told = Told::begin()?;
             mount.is_ready(Some(keeper), again(args));
+            // The keeper's, which may be that of whoever mounts an automount.
+            leave_group();
             serve(mount, told)
         }
         Err(failure) => {
@@ -233,6 +235,9 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
         let _ = BufReader::new(out).read_line(&mut said);
     }
     if said.trim() == READY {
+        if options.netdev && rustix::process::geteuid().is_root() {
+            utab::note_network(&absolute(&args.mount_point));
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait().ok().and_then(|status| status.code());
@@ -245,16 +250,25 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
 
 /// The daemon's side of [`launch`].
 fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
-    // Not a group leader, so this cannot fail but by being done already.
-    let _ = rustix::process::setsid();
+    // An automount lets only this process group mount, so there it is left afterwards.
+    let is_automounted = is_automounted(&absolute(&args.mount_point));
+    if !is_automounted {
+        leave_group();
+    }
     telemetry::log::init(None, &config.log);
+    let is_done = || {
+        if is_automounted {
+            leave_group();
+        }
+        detach(READY);
+    };
     let done = if options.keeper {
-        keep_it(args, || detach(READY))
+        keep_it(args, is_done)
     } else {
         start(args, config, options).and_then(|mut mount| {
             let told = Told::begin()?;
             mount.is_ready(None, again(args));
-            detach(READY);
+            is_done();
             serve(mount, told)
         })
     };
@@ -263,6 +277,12 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
         detach(&failure.text());
         Ok(ExitCode::from(failure.status()))
     })
+}
+
+/// Is in a session and process group of its own: no terminal's, no shell's.
+fn leave_group() {
+    // A leader of its group, which this fails for, is on its own already.
+    let _ = rustix::process::setsid();
 }
 
 /// Says how starting went, to whoever waits for it, and is on its own.

@@ -30,6 +30,8 @@ pub(super) struct MountOptions {
     pub(super) log: Option<PathBuf>,
     /// `keeper`
     pub(super) keeper: bool,
+    /// `_netdev`
+    pub(super) netdev: bool,
 }
 
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
@@ -39,7 +41,6 @@ pub(super) const ACCEPTED: &[&str] = &[
     "auto",
     "noauto",
     "nofail",
-    "_netdev",
     "user",
     "users",
     "nouser",
@@ -84,6 +85,11 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
         "A second, small process has the FUSE device open as well, and starts the daemon again \
          when it dies: what is open stays so (Linux 6.9). Not the default.",
     ),
+    (
+        "_netdev",
+        "The replicas need the network: at the start of the machine after it, at its end before \
+         it, also for systemd once it is mounted.",
+    ),
     ("log=FILE", "Where the daemon logs; a file in `/run/fanfs` by default."),
     ("remount", "Refused: unmount and mount again, or `fanfs reload`."),
 ];
@@ -115,6 +121,7 @@ impl MountOptions {
                 "exec" => options.extra.noexec = false,
                 "keeper" => options.keeper = true,
                 "nokeeper" => options.keeper = false,
+                "_netdev" => options.netdev = true,
                 "log" if !value.is_empty() => options.log = Some(value.into()),
                 "log" => {
                     return Err(Failure::Usage("mount option `log` wants a file: log=FILE".into()));

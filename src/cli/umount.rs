@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, absolute};
+use super::{Failure, Outcome, absolute, utab};
 use crate::control;
 use crate::fuse::{AttachError, detach};
 use crate::volume::mounts::MountTable;
@@ -37,6 +37,9 @@ pub(super) fn run(args: &Args) -> Outcome {
         detached = detach(&mount_point, args.lazy);
     }
     detached.map_err(Failure::failed)?;
+    if rustix::process::geteuid().is_root() {
+        utab::forget(&mount_point);
+    }
     // The daemon removes its socket when it has put everything away. One that
     // was killed cannot; then nobody listens there.
     let until = Instant::now() + GONE_WITHIN;

@@ -1,9 +1,9 @@
 //! A volume named on a command line: the path of its file, or the word that stands for
 //! /etc/fanfs/WORD.toml.
 //!
-//! *Invariant:* a path is never taken for a name: a name is a bare word without `.toml`, and
-//! no file of that name is in the current directory. A directory is no volume, so it is in the
-//! way only where no volume has the name.
+//! *Invariant:* a bare word is a path only where no volume has the name: what somebody puts
+//! into a directory that root happens to be in does not become the volume that root mounts.
+//! What has a `/` or `.toml` in it is never a name, so `./WORD` is a way to say a file.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(super) fn of_mount(volume: &Path) -> PathBuf {
     let named = word.filter(|word| volume.is_absolute() && is_word(word));
     let named = named.map(|word| Path::new(DIR).join(format!("{word}.toml")));
     match named {
-        Some(named) if named.exists() && !volume.is_file() => named,
+        Some(named) if named.exists() => named,
         _ => file(volume),
     }
 }
@@ -39,7 +39,7 @@ fn in_dir(volume: &Path, dir: &Path) -> PathBuf {
     match volume.to_str() {
         Some(word) if is_word(word) => {
             let named = dir.join(format!("{word}.toml"));
-            let is_meant = !volume.exists() || (volume.is_dir() && named.exists());
+            let is_meant = named.exists() || !volume.exists();
             if is_meant { named } else { volume.to_owned() }
         }
         _ => volume.to_owned(),
@@ -65,8 +65,12 @@ mod tests {
         // There is a directory `src` where the tests run, which is no volume.
         assert_eq!(in_dir(Path::new("src"), dir), Path::new("src"));
         let volumes = tempfile::tempdir().unwrap();
-        let named = volumes.path().join("src.toml");
-        std::fs::write(&named, "").unwrap();
-        assert_eq!(in_dir(Path::new("src"), volumes.path()), named);
+        // A volume has the name: nothing that lies here can take its place, file or not.
+        for here in ["src", "Cargo", "README.md"] {
+            let named = volumes.path().join(format!("{here}.toml"));
+            std::fs::write(&named, "").unwrap();
+            assert_eq!(in_dir(Path::new(here), volumes.path()), named);
+        }
+        assert_eq!(in_dir(Path::new("./src"), volumes.path()), Path::new("./src"));
     }
 }

@@ -30,10 +30,20 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
     if !rustix::fs::FileType::from_raw_mode(s.stx_mode.into()).is_dir() {
         return Err(wrong("not a directory".to_owned()));
     }
-    if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+    if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !is_automounted(&path) {
         return Err(wrong(what_is_mounted(&path)));
     }
     Ok(path)
+}
+
+/// Whether autofs waits there for a mount: systemd's automount units, automount(8). Then
+/// only the process group that the kernel has told of it gets past the mount point until
+/// it says that it is done; others wait for that.
+pub fn is_automounted(path: &Path) -> bool {
+    let table = MountTable::read().unwrap_or_else(|_| MountTable::parse(b""));
+    table
+        .containing(path)
+        .is_some_and(|mount| mount.mount_point == path && mount.fs_type == "autofs")
 }
 
 /// Whether the kernel says that of a mount that nobody serves any more: nobody has its

@@ -191,6 +191,30 @@ fn as_a_helper_of_mount() {
     room.expect_gone();
 }
 
+/// systemd and `umount -a -O _netdev` go by the table of mount(8), which its helpers write.
+#[test]
+fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let room = Room::new();
+    let noted = || {
+        let table = fs::read_to_string("/run/mount/utab").unwrap_or_default();
+        let line = format!("TARGET={} ", room.path("mnt").display());
+        table.lines().find(|noted| noted.contains(&line)).map(str::to_owned)
+    };
+    room.expect(&["mount", "v.toml", "mnt", "-o", "_netdev"]);
+    assert!(noted().is_some_and(|line| line.contains("OPTS=_netdev")), "{:?}", noted());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+    assert_eq!(noted(), None);
+    room.expect(&["mount", "v.toml", "mnt"]);
+    assert_eq!(noted(), None);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
 /// Where there can be no links, or a package has none: it starts itself by its own file,
 /// whose name is the helper's.
 #[test]

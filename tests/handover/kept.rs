@@ -131,7 +131,23 @@ impl Manager {
         Self { socket, device: None, said: Vec::new() }
     }
 
+    /// What the unit has done before each start, also where the device is kept.
+    fn prepare(room: &Room) {
+        let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/fanfs@.service");
+        let unit = fs::read_to_string(unit).unwrap();
+        let here = room.path("mnt").parent().unwrap().to_str().unwrap().to_owned();
+        let mut commands = unit.lines().filter_map(|line| line.strip_prefix("ExecStartPre="));
+        let first = commands.next().expect("the unit makes its mount point");
+        for command in std::iter::once(first).chain(commands) {
+            let command = command.replace("/mnt/fanfs", &here).replace("%i", "mnt");
+            let command = command.replace("$$", "$");
+            let ended = Command::new("timeout").args(["10", "sh", "-c", &command]).status();
+            assert!(ended.unwrap().success(), "{command}");
+        }
+    }
+
     fn start(&mut self, room: &Room) -> Child {
+        Self::prepare(room);
         let program = env!("CARGO_BIN_EXE_fanfs");
         let mut command = room.program(Path::new("sh"), &["-c", LISTENING, "sh", program]);
         command.env("NOTIFY_SOCKET", room.path("notify"));

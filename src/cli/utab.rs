@@ -1,0 +1,50 @@
+//! What mount(8)'s own table, /run/mount/utab, has besides the kernel's: `_netdev`.
+//!
+//! systemd goes by both once a volume is mounted. Without the word it takes the volume for a
+//! local file system, which has to be there before the network and go after it, while its
+//! replicas are the other way round; at the machine's end it then gives up on unmounting some
+//! of them in order. A helper of mount(8) writes the word itself (mount(8) leaves that to it).
+//!
+//! *Invariant:* nothing here fails: without the table, or the right to write it, all else works.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::volume::mounts::MountTable;
+
+/// Where the table is.
+const PATH: &str = "/run/mount/utab";
+
+/// Notes that what is mounted at `mount_point` needs the network.
+pub(super) fn note_network(mount_point: &Path) {
+    let Ok(table) = MountTable::read() else { return };
+    let Some(mount) = table.containing(mount_point).filter(|m| m.mount_point == mount_point) else {
+        return;
+    };
+    let mut command = quiet("mount");
+    command.args(["-t", "fuse.fanfs", "-o", "_netdev"]).arg(&mount.source).arg(mount_point);
+    let _ = command.status();
+}
+
+/// Takes the note away, where there is one.
+pub(super) fn forget(mount_point: &Path) {
+    // In the table, blanks and the like are written otherwise; then it only may be there.
+    let is_noted = fs::read(PATH).is_ok_and(|table| {
+        let name = mount_point.as_os_str().as_bytes();
+        let is_plain = name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
+        !is_plain || table.windows(name.len()).any(|part| part == name)
+    });
+    if is_noted {
+        let _ = quiet("umount").arg(mount_point).status();
+    }
+}
+
+/// A program that writes the table and does nothing else, and looks at no mount.
+fn quiet(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.args(["--no-canonicalize", "--internal-only", "--fake"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+}

@@ -1,0 +1,49 @@
+//! Where systemd's automount units or automount(8) mount at the first look: only the process
+//! group that does so gets past the mount point until it is done.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::room::Room;
+
+#[test]
+fn a_look_at_an_automount_mounts_the_volume() {
+    let filesystems = fs::read_to_string("/proc/filesystems").unwrap();
+    if !rustix::process::geteuid().is_root() || !filesystems.contains("autofs") {
+        eprintln!("skipped: needs root and autofs in the kernel");
+        return;
+    }
+    let room = Room::new();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/automount.py");
+    for options in ["ro", "keeper"] {
+        let mut command = room.program::<&str>(Path::new("python3"), &[]);
+        command.arg(&script).arg(room.path("mnt")).args(["20", env!("CARGO_BIN_EXE_fanfs")]);
+        command.args(["mount", "v.toml", "mnt", "-o", options]);
+        let mut automount =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+        let mut said = BufReader::new(automount.stdout.take().unwrap()).lines();
+        let mut line = || said.next().unwrap().unwrap();
+        assert_eq!(line(), "waits");
+        // In this test's group, not in that of what mounts.
+        let look = Command::new("cat").arg(room.path("mnt/hello")).process_group(0).output();
+        assert_eq!(line(), "done", "{options}");
+        let look = look.unwrap();
+        assert_eq!(String::from_utf8_lossy(&look.stdout), "hello\n", "{options}: {look:?}");
+        // Nothing of it stays in the group that mounts.
+        let group = |pid: i32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.rsplit(')').next().unwrap().split_whitespace().nth(2).unwrap().to_owned()
+        };
+        let mounts = automount.id().to_string();
+        room.eventually("all have left the group", || {
+            room.daemons().into_iter().all(|pid| group(pid) != mounts)
+        });
+        room.expect(&["umount", "mnt"]);
+        drop(automount.stdin.take());
+        assert!(automount.wait().unwrap().success());
+        room.expect_gone();
+    }
+}
