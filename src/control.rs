@@ -515,14 +515,16 @@ async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers)
     let mut line = Vec::new();
     let mut read = tokio::io::BufReader::new(read.take(LONGEST_REQUEST));
     tokio::time::timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
-    let answered = match Ask::parse(&line) {
-        Ok(ask) if !peer.may(&ask) => Err("that is for root and who mounted it".to_owned()),
+    // The room is held until the peer has all of its answer: a trace is told for as long as
+    // it listens.
+    let (_room, answered) = match Ask::parse(&line) {
+        Ok(ask) if !peer.may(&ask) => (None, Err("that is for root and who mounted it".to_owned())),
         Ok(ask) if ask.takes_long() => match peers.wait_long() {
-            Some(_room) => answer(ask).await,
-            None => Err("too many ask that at once".to_owned()),
+            Some(room) => (Some(room), answer(ask).await),
+            None => (None, Err("too many ask that at once".to_owned())),
         },
-        Ok(ask) => answer(ask).await,
-        Err(error) => Err(error),
+        Ok(ask) => (None, answer(ask).await),
+        Err(error) => (None, Err(error)),
     };
     let mut reply = match answered {
         Ok(Reply::Once(reply)) => reply,
