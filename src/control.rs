@@ -33,7 +33,7 @@ use crate::placement::PlacementStatus;
 use crate::read::Trace;
 use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
-use crate::volume::Mode;
+use crate::volume::{Mode, name};
 use peer::{Peers, Spare};
 
 pub use peer::Peer;
@@ -47,6 +47,7 @@ pub enum Ask {
     /// What is known of this file? Answered by [`Facts`].
     Explain {
         /// Its path in the volume, without a leading `/`.
+        #[serde(with = "name")]
         path: PathBuf,
     },
     /// Which files are read most, and by whom? Answered by an array of [`FileUse`].
@@ -57,6 +58,7 @@ pub enum Ask {
     /// Hand the mount over to a process of this program. Answered by [`HandedOver`].
     Upgrade {
         /// Absolute.
+        #[serde(with = "name")]
         program: PathBuf,
     },
     /// Go on with the configuration as it is now. Answered by [`HandedOver`].
@@ -143,8 +145,10 @@ pub struct Status {
     /// Where it is mounted.
     pub mount_point: PathBuf,
     /// How its replicas relate.
+    #[serde(with = "name")]
     pub mode: Mode,
     /// The daemon.
+    #[serde(with = "name")]
     pub pid: u32,
     /// Seconds since it was mounted.
     pub uptime_s: u64,

@@ -15,6 +15,7 @@ use super::sample::Sample;
 use crate::control::{FileUse, ReplicaStatus};
 use crate::scheduler::health::HealthState;
 
+use crate::volume::name;
 /// A volume at work.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct View {
@@ -22,6 +23,7 @@ pub(super) struct View {
     pub(super) volume: String,
     /// Where it is mounted.
     pub(super) mount_point: PathBuf,
+    #[serde(serialize_with = "name::serialize")]
     /// fanfs's version.
     pub(super) version: String,
     /// The daemon.
