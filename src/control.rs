@@ -68,6 +68,10 @@ pub enum Ask {
     },
 }
 
+/// Files that are told of by [`Ask::Busiest`], at most: more than any terminal has lines,
+/// and some 100 KiB.
+pub const MOST_FILES: usize = 1024;
+
 /// A file that is read, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileUse {
