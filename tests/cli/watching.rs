@@ -74,8 +74,9 @@ fn top_shows_rates_files_and_readers_once() {
     let view: Value = serde_json::from_slice(&view).unwrap();
     let number = |of: &str| view["total"][of].as_f64().unwrap();
     assert!(number("bytes_per_second") > 1e6, "{view}");
-    // What is not on whole pages comes in two reads.
-    assert!((f64::from(1 << 19)..=f64::from(1 << 20)).contains(&number("block")), "{view}");
+    // What is not on whole pages comes in two reads, and the sample may lie between them.
+    let least = 0.9 * f64::from(1 << 19);
+    assert!((least..=f64::from(1 << 20)).contains(&number("block")), "{view}");
     let shares: f64 =
         view["replicas"].as_array().unwrap().iter().map(|r| r["share"].as_f64().unwrap()).sum();
     assert!((shares - 1.0).abs() < 0.01, "{view}");
