@@ -68,7 +68,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut to = To::new(args)?;
     let mut summary = Summary::default();
     let stop = interrupt::flag().map_err(Failure::failed)?;
-    let until = args.duration.map(|time| Instant::now() + time.0);
+    // What is beyond all clocks has no end.
+    let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
+    let mut silences = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
     while !stop.load(Ordering::Relaxed)
         && until.is_none_or(|until| Instant::now() < until)

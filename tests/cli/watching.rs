@@ -176,7 +176,7 @@ fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
 #[test]
 fn ctrl_c_ends_a_trace_with_its_sums() {
     let room = mounted();
-    let child = tracing(&room, &["--segments"]);
+    let child = tracing(&room, &["--segments", "--duration", "10000000000000000000s"]);
     fs::read(room.path("mnt/large")).unwrap();
     room.eventually("the reads are there", || {
         fs::read_to_string(room.path("trace.jsonl")).unwrap().contains("\"read\"")
