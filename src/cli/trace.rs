@@ -6,8 +6,9 @@
 mod show;
 mod summary;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,10 +38,13 @@ pub(super) struct Args {
     /// Where the volume is mounted
     #[arg(value_name = "MOUNTPOINT")]
     mount_point: PathBuf,
-    /// Record to this file, one line of JSON for each read and each segment, instead of
-    /// showing them; `fanfs simulate --trace` replays it
+    /// Record to this new file, which is its owner's alone, one line of JSON for each read and
+    /// each segment, instead of showing them; `fanfs simulate --trace` replays it
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Overwrite FILE
+    #[arg(long, requires = "output")]
+    force: bool,
     /// Print JSON, as it is recorded
     #[arg(long)]
     json: bool,
@@ -176,8 +180,7 @@ impl To {
         let show = !args.json && args.output.is_none();
         let (out, name): (Box<dyn Write>, _) = match &args.output {
             Some(path) => {
-                let file = File::create(path)
-                    .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+                let file = create(path, args.force)?;
                 (Box::new(BufWriter::with_capacity(1 << 16, file)), path.display().to_string())
             }
             None => (Box::new(BufWriter::new(io::stdout())), "standard output".to_owned()),
@@ -185,6 +188,19 @@ impl To {
         let progress = args.output.as_ref().filter(|_| io::stderr().is_terminal()).map(|_| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
+/// A recording has names of files in it, so it is nobody else's to read.
+fn create(path: &Path, force: bool) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).create_new(!force).mode(0o600);
+    options.open(path).map_err(|error| {
+        let path = path.display();
+        Failure::failed(match error.kind() {
+            ErrorKind::AlreadyExists => format!("{path} exists; choose another file, or --force"),
+            _ => format!("{path}: {error}"),
+        })
+    })
+}
+
                 bar.set_style(style);
             }
             bar.enable_steady_tick(LOOK);

@@ -1,7 +1,10 @@
 //! `fanfs top` and `fanfs trace`, of a volume at work.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -112,6 +115,12 @@ fn a_trace_has_each_read_with_its_segments_and_can_be_simulated() {
     let done = room.expect(&["trace", "mnt", "--output", "trace.jsonl", "--reads", "50"]);
     assert!(text(done.stderr).contains("reads, "));
     drop(load);
+    assert_eq!(fs::metadata(&record).unwrap().permissions().mode() & 0o777, 0o600);
+    let recorded = fs::read(&record).unwrap();
+    let again = room.fanfs(&["trace", "mnt", "--output", "trace.jsonl"]).output().unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(text(again.stderr).ends_with("exists; choose another file, or --force\n"));
+    assert_eq!(fs::read(&record).unwrap(), recorded, "and left it alone");
     let lines = lines(&record);
     assert_eq!(lines[0]["event"], "start");
     assert_eq!(lines[0]["replicas"].as_array().unwrap().len(), 2);
