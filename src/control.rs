@@ -145,14 +145,14 @@ pub struct Status {
     /// The volume's name.
     pub volume: String,
     /// Its configuration file.
+    #[serde(with = "name")]
     pub source: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "name")]
     pub mount_point: PathBuf,
     /// How its replicas relate.
-    #[serde(with = "name")]
     pub mode: Mode,
     /// The daemon.
-    #[serde(with = "name")]
     pub pid: u32,
     /// Seconds since it was mounted.
     pub uptime_s: u64,
@@ -620,10 +620,15 @@ fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io:
     stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
     BufReader::new(io::Read::take(stream, LONGEST_ANSWER)).read_line(&mut line)?;
-    if let Ok(Refusal { error }) = serde_json::from_str(&line) {
+    if let Some(error) = refusal(&line) {
         return Err(io::Error::other(error));
     }
     Ok(serde_json::from_str(&line)?)
+}
+
+/// Why the daemon does not answer, if that is what this line of it says.
+pub fn refusal(line: &str) -> Option<String> {
+    serde_json::from_str(line).ok().map(|Refusal { error }| error)
 }
 
 /// The control sockets of this user's mounts.

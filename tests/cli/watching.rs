@@ -54,7 +54,7 @@ fn mounted() -> Room {
     room
 }
 
-fn unmount(room: Room) {
+fn unmount(room: &Room) {
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }
@@ -86,7 +86,7 @@ fn top_shows_rates_files_and_readers_once() {
     assert_eq!(view["files"][0]["path"], "large");
     assert_eq!(view["readers"][0]["pid"], std::process::id());
     drop(load);
-    unmount(room);
+    unmount(&room);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_trace_has_each_read_with_its_segments_and_can_be_simulated() {
         room.expect(&["simulate", "cluster.toml", "--trace", "trace.jsonl", "--json"]).stdout;
     let outcome: Value = serde_json::from_slice(&outcome).unwrap();
     assert_eq!(outcome["reads"][0]["bytes"], all);
-    unmount(room);
+    unmount(&room);
 }
 
 fn tracing(room: &Room, more: &[&str]) -> Child {
@@ -176,7 +176,7 @@ fn a_trace_goes_on_with_the_next_daemon_and_ends_with_the_mount() {
             fs::read_to_string(room.path("trace.jsonl")).unwrap().contains(file)
         });
     }
-    unmount(room);
+    unmount(&room);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert!(text(output.stderr).contains("is not mounted any more"));
@@ -194,5 +194,25 @@ fn ctrl_c_ends_a_trace_with_its_sums() {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     assert!(text(output.stderr).contains("8.0 MiB"));
-    unmount(room);
+    unmount(&room);
+}
+
+#[test]
+fn a_daemon_that_tells_nothing_is_asked_a_few_times() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let is_socket = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "sock");
+    let mut run = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    let socket = run.find(is_socket).unwrap();
+    unmount(&room);
+    let silent = UnixListener::bind(socket).unwrap();
+    // It hears the question, and hangs up.
+    let hear = |stream: io::Result<UnixStream>| {
+        let _ = BufReader::new(stream.unwrap()).read_line(&mut String::new());
+    };
+    std::thread::spawn(move || silent.incoming().for_each(hear));
+    let traced = room.fanfs(&["trace", "mnt"]).output().unwrap();
+    assert_eq!(traced.status.code(), Some(1));
+    let said = text(traced.stderr);
+    assert!(said.contains("the daemon tells nothing"), "{said}");
 }
