@@ -144,7 +144,7 @@ impl Failure {
     /// Its text, on one line.
     fn text(&self) -> String {
         let (Self::Usage(text) | Self::Failed(text)) = self;
-        text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+        printable(&text.lines().map(str::trim).collect::<Vec<_>>().join(" "))
     }
 
     fn status(&self) -> u8 {
@@ -232,6 +232,12 @@ fn say(text: &str) -> Outcome {
     }
 }
 
+/// `text` with its control characters escaped: a name that somebody else has given must
+/// not steer a terminal, nor break a line.
+fn printable(text: &str) -> String {
+    crate::config::Flat(text).to_string()
+}
+
 /// `value` as JSON for people and programs.
 fn to_json(value: &impl serde::Serialize) -> Result<String, Failure> {
     let json = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
@@ -259,6 +265,12 @@ mod tests {
         let few = EXIT_STATUS.iter().filter(|(status, _)| *status < 128);
         let few: Vec<_> = few.map(|(status, text)| format!("{status} {text}")).collect();
         assert!(help.contains(&format!("Exit status: {}.", few.join(", "))), "{help}");
+    }
+
+    #[test]
+    fn names_in_errors_do_not_steer_the_terminal() {
+        let said = Failure::failed("a\nb: \x1b[2J\u{9b}1m: no such file\n").text();
+        assert_eq!(said, "a b: \\u{1b}[2J\\u{9b}1m: no such file");
     }
 
     #[test]

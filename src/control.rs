@@ -33,7 +33,7 @@ use crate::placement::PlacementStatus;
 use crate::read::Trace;
 use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
-use crate::volume::Mode;
+use crate::volume::{Mode, name};
 use peer::{Peers, Spare};
 
 pub use peer::Peer;
@@ -47,6 +47,7 @@ pub enum Ask {
     /// What is known of this file? Answered by [`Facts`].
     Explain {
         /// Its path in the volume, without a leading `/`.
+        #[serde(with = "name")]
         path: PathBuf,
     },
     /// Which files are read most, and by whom? Answered by an array of [`FileUse`].
@@ -57,6 +58,7 @@ pub enum Ask {
     /// Hand the mount over to a process of this program. Answered by [`HandedOver`].
     Upgrade {
         /// Absolute.
+        #[serde(with = "name")]
         program: PathBuf,
     },
     /// Go on with the configuration as it is now. Answered by [`HandedOver`].
@@ -65,6 +67,10 @@ pub enum Ask {
         volume: Option<PathBuf>,
     },
 }
+
+/// Files that are told of by [`Ask::Busiest`], at most: more than any terminal has lines,
+/// and some 100 KiB.
+pub const MOST_FILES: usize = 1024;
 
 /// A file that is read, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,8 +145,10 @@ pub struct Status {
     /// The volume's name.
     pub volume: String,
     /// Its configuration file.
+    #[serde(with = "name")]
     pub source: PathBuf,
     /// Where it is mounted.
+    #[serde(with = "name")]
     pub mount_point: PathBuf,
     /// How its replicas relate.
     pub mode: Mode,
@@ -515,14 +523,16 @@ async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers)
     let mut line = Vec::new();
     let mut read = tokio::io::BufReader::new(read.take(LONGEST_REQUEST));
     tokio::time::timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
-    let answered = match Ask::parse(&line) {
-        Ok(ask) if !peer.may(&ask) => Err("that is for root and who mounted it".to_owned()),
+    // The room is held until the peer has all of its answer: a trace is told for as long as
+    // it listens.
+    let (_room, answered) = match Ask::parse(&line) {
+        Ok(ask) if !peer.may(&ask) => (None, Err("that is for root and who mounted it".to_owned())),
         Ok(ask) if ask.takes_long() => match peers.wait_long() {
-            Some(_room) => answer(ask).await,
-            None => Err("too many ask that at once".to_owned()),
+            Some(room) => (Some(room), answer(ask).await),
+            None => (None, Err("too many ask that at once".to_owned())),
         },
-        Ok(ask) => answer(ask).await,
-        Err(error) => Err(error),
+        Ok(ask) => (None, answer(ask).await),
+        Err(error) => (None, Err(error)),
     };
     let mut reply = match answered {
         Ok(Reply::Once(reply)) => reply,
@@ -610,10 +620,15 @@ fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io:
     stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
     BufReader::new(io::Read::take(stream, LONGEST_ANSWER)).read_line(&mut line)?;
-    if let Ok(Refusal { error }) = serde_json::from_str(&line) {
+    if let Some(error) = refusal(&line) {
         return Err(io::Error::other(error));
     }
     Ok(serde_json::from_str(&line)?)
+}
+
+/// Why the daemon does not answer, if that is what this line of it says.
+pub fn refusal(line: &str) -> Option<String> {
+    serde_json::from_str(line).ok().map(|Refusal { error }| error)
 }
 
 /// The control sockets of this user's mounts.

@@ -20,7 +20,6 @@ mod attributes;
 mod contents;
 mod difference;
 mod ledger;
-pub mod name;
 mod narrow;
 mod object;
 mod pace;

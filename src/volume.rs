@@ -12,6 +12,7 @@
 
 mod holders;
 pub mod mounts;
+pub mod name;
 mod range;
 mod replica;
 pub mod survey;

@@ -313,7 +313,7 @@ _fanfs() {
             return 0
             ;;
         fanfs__subcmd__generate__subcmd__units)
-            opts="-o -h --output --help"
+            opts="-o -h --output --force --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -484,7 +484,7 @@ _fanfs() {
             return 0
             ;;
         fanfs__subcmd__trace)
-            opts="-o -h --output --json --segments --duration --reads --help"
+            opts="-o -h --output --force --json --segments --duration --reads --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -83,9 +83,10 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s h -l help -d 'Print 
 complete -c fanfs -n "__fish_fanfs_using_subcommand explain" -l volume -d 'Ask for a volume that is not mounted; rates are assumed then' -r -F
 complete -c fanfs -n "__fish_fanfs_using_subcommand explain" -l json -d 'Print JSON, with every chunk'
 complete -c fanfs -n "__fish_fanfs_using_subcommand explain" -s h -l help -d 'Print help'
-complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -s o -l output -d 'Record to this file, one line of JSON for each read and each segment, instead of showing them; `fanfs simulate --trace` replays it' -r -F
+complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -s o -l output -d 'Record to this new file, which is its owner\'s alone, one line of JSON for each read and each segment, instead of showing them; `fanfs simulate --trace` replays it' -r -F
 complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -l duration -d 'End after this time [default: until Ctrl-C]' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -l reads -d 'End after so many reads' -r
+complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -l force -d 'Overwrite FILE'
 complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -l json -d 'Print JSON, as it is recorded'
 complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -l segments -d 'Show segments as well, those read ahead and those that failed among them'
 complete -c fanfs -n "__fish_fanfs_using_subcommand trace" -s h -l help -d 'Print help'
@@ -135,4 +136,5 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_su
 complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_subcommand_from schema" -s h -l help -d 'Print help'
 complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_subcommand_from units" -s o -d 'Mount options, comma-separated' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_subcommand_from units" -l output -d 'Write the files into this directory' -r -f -a "(__fish_complete_directories)"
+complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_subcommand_from units" -l force -d 'Overwrite units that are there with another content'
 complete -c fanfs -n "__fish_fanfs_using_subcommand generate; and __fish_seen_subcommand_from units" -s h -l help -d 'Print help'

@@ -143,10 +143,11 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (trace)
 _arguments "${_arguments_options[@]}" : \
-'-o+[Record to this file, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
-'--output=[Record to this file, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
+'-o+[Record to this new file, which is its owner'\''s alone, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
+'--output=[Record to this new file, which is its owner'\''s alone, one line of JSON for each read and each segment, instead of showing them; \`fanfs simulate --trace\` replays it]:FILE:_files' \
 '--duration=[End after this time \[default\: until Ctrl-C\]]:TIME:_default' \
 '--reads=[End after so many reads]:COUNT:_default' \
+'--force[Overwrite FILE]' \
 '--json[Print JSON, as it is recorded]' \
 '--segments[Show segments as well, those read ahead and those that failed among them]' \
 '-h[Print help]' \
@@ -252,6 +253,7 @@ _arguments "${_arguments_options[@]}" : \
 _arguments "${_arguments_options[@]}" : \
 '-o+[Mount options, comma-separated]:OPTIONS:_default' \
 '--output=[Write the files into this directory]:DIR:_files -/' \
+'--force[Overwrite units that are there with another content]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':volume -- The volume\: its configuration file, or its name in /etc/fanfs:_files' \

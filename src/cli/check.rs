@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use super::{Outcome, say, to_json};
+use super::{Outcome, printable, say, to_json};
 use crate::config::{Config, Passthrough};
 use crate::volume::survey::{
     Answer, DEFAULT_LIMIT, Finding, Question, Severity, Sight, Subject, Survey, survey,
@@ -199,7 +199,7 @@ impl Row {
     }
 
     fn cells(&self) -> [String; 9] {
-        let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".into());
+        let text = |value: &Option<String>| value.as_deref().map_or_else(|| "-".into(), printable);
         let bytes = |value: Option<u64>| value.map(|n| ByteSize(n).display().iec().to_string());
         let fs_type = match (&self.fs_type, &self.nfs_version) {
             (Some(_), Some(version)) => format!("nfs {version}"),
@@ -208,7 +208,7 @@ impl Row {
         [
             self.name.clone(),
             self.node.clone(),
-            self.path.clone(),
+            printable(&self.path),
             fs_type,
             text(&self.source),
             text(&self.mount_point),
@@ -248,7 +248,7 @@ impl fmt::Display for Report {
                 Severity::Error => "error",
                 Severity::Warning => "warning",
             };
-            writeln!(f, "{severity}: {}", remark.text)?;
+            writeln!(f, "{severity}: {}", printable(&remark.text))?;
         }
         if self.findings.is_empty() {
             writeln!(f, "nothing to remark")?;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute, say, to_json};
+use super::{Failure, Outcome, absolute, printable, say, to_json};
 use crate::backend::{Backend, Directory, FileKind};
 use crate::config;
 use crate::control;
@@ -109,17 +109,17 @@ macro_rules! line {
 fn text(e: &Explanation) -> String {
     let mut text = String::new();
     let is_placed = e.chunks > 0;
+    let path = printable(&e.path);
     match is_placed {
         true => line!(
             text,
-            "{}: {} in {} chunks, placement by {}",
-            e.path,
+            "{path}: {} in {} chunks, placement by {}",
             size(e.size),
             e.chunks,
             e.provider
         ),
-        false if e.size == 0 => line!(text, "{}: empty", e.path),
-        false => line!(text, "{}: {}, where its chunks are is not known", e.path, size(e.size)),
+        false if e.size == 0 => line!(text, "{path}: empty"),
+        false => line!(text, "{path}: {}, where its chunks are is not known", size(e.size)),
     }
     line!(text);
     if is_placed {

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{Failure, Outcome, absolute, say, to_json, volume_name};
+use super::{Failure, Outcome, absolute, printable, say, to_json, volume_name};
 use crate::config;
 use crate::volume::mounts::MountTable;
 use crate::volume::survey::{Answer, DEFAULT_LIMIT, Question, Severity, Subject, Survey, survey};
@@ -125,7 +125,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 fn write(args: &Args, guess: &guess::Guess) -> Outcome {
     let file = args.output.as_deref();
     let text = text::text(guess, file);
-    // What cannot be written down (a path that is no text, a name) is found here.
+    // What cannot be written down is found here.
     let source = file.unwrap_or(Path::new("fanfs init"));
     config::parse(&text, source).map_err(Failure::usage)?;
     if let Some(path) = file {
@@ -135,6 +135,9 @@ fn write(args: &Args, guess: &guess::Guess) -> Outcome {
             .open(path)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+        for warning in &guess.warnings {
+            eprintln!("fanfs: warning: {}", printable(warning));
+        }
     }
     match (args.json, file) {
         (true, _) => say(&to_json(&guess.report(text))?),
@@ -184,6 +187,10 @@ fn refuse(survey: &Survey) -> Result<(), Failure> {
     for (_, sight) in survey.replicas.iter() {
         let path = sight.subject.path.as_path();
         let shown = path.display();
+        if path.to_str().is_none() {
+            let what = format!("{path:?} is not UTF-8, and a volume file is; mount it elsewhere");
+            return Err(Failure::failed(what));
+        }
         if sight.mount.as_ref().is_some_and(|mount| mount.fs_type == "fuse.fanfs") {
             let what = format!("{shown} is on a volume of fanfs; give the mounts below it");
             return Err(Failure::usage(what));

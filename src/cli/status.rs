@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute, say, to_json};
+use super::{Failure, Outcome, absolute, printable, say, to_json};
 use crate::control::{self, ReplicaStatus, Status};
 use crate::scheduler::health::{HealthState, Reason};
 
@@ -86,8 +86,8 @@ fn table(status: &Status) -> String {
         text,
         "{} at {} ({}), pid {}, up {up}",
         status.volume,
-        status.mount_point.display(),
-        status.source.display(),
+        printable(&status.mount_point.to_string_lossy()),
+        printable(&status.source.to_string_lossy()),
         status.pid
     );
     line!(

@@ -6,6 +6,7 @@
 //! is ([`screen`]). The terminal's own colours are left as they are: what needs to be
 //! seen is bold or reversed, which is seen on light and on dark ones.
 
+mod files;
 mod keys;
 mod people;
 mod process;

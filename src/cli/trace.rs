@@ -6,8 +6,9 @@
 mod show;
 mod summary;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Failure, Outcome, absolute, interrupt};
+use super::{Failure, Outcome, absolute, interrupt, printable};
 use crate::config::units::Time;
 use crate::control;
 use crate::telemetry::trace::Line;
@@ -37,10 +38,13 @@ pub(super) struct Args {
     /// Where the volume is mounted
     #[arg(value_name = "MOUNTPOINT")]
     mount_point: PathBuf,
-    /// Record to this file, one line of JSON for each read and each segment, instead of
-    /// showing them; `fanfs simulate --trace` replays it
+    /// Record to this new file, which is its owner's alone, one line of JSON for each read and
+    /// each segment, instead of showing them; `fanfs simulate --trace` replays it
     #[arg(long, short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Overwrite FILE
+    #[arg(long, requires = "output")]
+    force: bool,
     /// Print JSON, as it is recorded
     #[arg(long)]
     json: bool,
@@ -58,6 +62,10 @@ pub(super) struct Args {
 /// How often it is looked whether to end, while nothing comes.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// How often a daemon may hang up before it has told anything, [`LOOK`] apart: one that is
+/// about to end does.
+const SILENCES: u32 = 10;
+
 /// How long the next daemon of a mount may take to listen.
 const NEXT_DAEMON: Duration = Duration::from_secs(3);
 
@@ -68,7 +76,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     let mut to = To::new(args)?;
     let mut summary = Summary::default();
     let stop = interrupt::flag().map_err(Failure::failed)?;
-    let until = args.duration.map(|time| Instant::now() + time.0);
+    // What is beyond all clocks has no end.
+    let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
+    let mut silences = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
     while !stop.load(Ordering::Relaxed)
         && until.is_none_or(|until| Instant::now() < until)
@@ -76,9 +86,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     {
         match lines.next() {
             Ok(Next::Line(line)) => {
-                let parsed = serde_json::from_str(&line).map_err(|error| {
-                    Failure::failed(format!("the daemon says {line:?}: {error}"))
-                })?;
+                let parsed = parse(&line)
+                    .map_err(|error| Failure::failed(format!("{}: {error}", point.display())))?;
+                silences = 0;
                 summary.add(&parsed);
                 match to.put(&line, &parsed, &summary) {
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
@@ -86,13 +96,22 @@ pub(super) fn run(args: &Args) -> Outcome {
                 }
             }
             Ok(Next::Nothing) => to.flush()?,
-            Ok(Next::End) => match again(&socket) {
-                Some(next) => lines = next,
-                None => {
-                    eprintln!("fanfs: {} is not mounted any more", point.display());
-                    break;
+            Ok(Next::End) => {
+                if !lines.is_told {
+                    silences += 1;
+                    std::thread::sleep(LOOK);
                 }
-            },
+                if silences == SILENCES {
+                    let what = "the daemon tells nothing; its log may say why";
+                    return Err(Failure::failed(format!("{}: {what}", point.display())));
+                }
+                let Some(next) = again(&socket) else {
+                    let point = printable(&point.to_string_lossy());
+                    eprintln!("fanfs: {point} is not mounted any more");
+                    break;
+                };
+                lines = next;
+            }
             Err(error) => return Err(Failure::failed(format!("{}: {error}", point.display()))),
         }
     }
@@ -100,6 +119,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     to.end();
     eprint!("{summary}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn parse(line: &str) -> Result<Line, String> {
+    serde_json::from_str(line).map_err(|error| {
+        control::refusal(line).unwrap_or_else(|| format!("the daemon says {line:?}: {error}"))
+    })
 }
 
 fn not_there(point: &Path, error: &io::Error) -> Failure {
@@ -128,6 +153,8 @@ struct Lines {
     stream: BufReader<UnixStream>,
     /// What has come of a line.
     line: Vec<u8>,
+    /// Whether any line has come.
+    is_told: bool,
 }
 
 enum Next {
@@ -141,13 +168,15 @@ impl Lines {
     fn begin(socket: &Path) -> io::Result<Self> {
         let stream = control::ask_trace(socket)?;
         stream.set_read_timeout(Some(LOOK))?;
-        Ok(Self { stream: BufReader::with_capacity(1 << 16, stream), line: Vec::new() })
+        let stream = BufReader::with_capacity(1 << 16, stream);
+        Ok(Self { stream, line: Vec::new(), is_told: false })
     }
 
     fn next(&mut self) -> io::Result<Next> {
         match self.stream.read_until(b'\n', &mut self.line) {
             Ok(_) if self.line.ends_with(b"\n") => {
                 let line = std::mem::take(&mut self.line);
+                self.is_told = true;
                 Ok(Next::Line(String::from_utf8_lossy(&line[..line.len() - 1]).into_owned()))
             }
             Ok(_) => Ok(Next::End),
@@ -158,6 +187,19 @@ impl Lines {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A recording has names of files in it, so it is nobody else's to read.
+fn create(path: &Path, force: bool) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).create_new(!force).mode(0o600);
+    options.open(path).map_err(|error| {
+        let path = path.display();
+        Failure::failed(match error.kind() {
+            ErrorKind::AlreadyExists => format!("{path} exists; choose another file, or --force"),
+            _ => format!("{path}: {error}"),
+        })
+    })
 }
 
 /// Where it goes.
@@ -174,8 +216,7 @@ impl To {
         let show = !args.json && args.output.is_none();
         let (out, name): (Box<dyn Write>, _) = match &args.output {
             Some(path) => {
-                let file = File::create(path)
-                    .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+                let file = create(path, args.force)?;
                 (Box::new(BufWriter::with_capacity(1 << 16, file)), path.display().to_string())
             }
             None => (Box::new(BufWriter::new(io::stdout())), "standard output".to_owned()),

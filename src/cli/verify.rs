@@ -18,8 +18,9 @@ use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
 use crate::verify::{
     Coverage, Difference, Kind, Member, NotCompared, Options, Run, Shown, State, StateError,
-    Totals, VerifyError, name,
+    Totals, VerifyError,
 };
+use crate::volume::name;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 
 /// Arguments of `fanfs verify`.

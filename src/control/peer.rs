@@ -43,7 +43,8 @@ impl Peer {
 /// Peers that are talked to at once. More wait until they are accepted.
 const MOST_PEERS: usize = 64;
 
-/// Of these, who wait for a placement provider, which may take as long as it likes.
+/// Of these, who wait for a placement provider, which may take as long as it likes, or
+/// listen to a trace.
 const MOST_PATIENT: usize = 8;
 
 /// How many peers there are.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::handover::{Again, this_program};
 use super::link::Link;
 use super::{Mount, service};
+use crate::volume::name;
 
 /// What keepers say.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,7 +31,15 @@ pub(super) enum ToKeeper {
     /// It could not be mounted.
     Failed { why: String, usage: bool },
     /// The mount is served by another program from now on, or with other arguments.
-    Next { program: PathBuf, options: Vec<OsString>, volume: PathBuf, mount_point: PathBuf },
+    Next {
+        #[serde(with = "name")]
+        program: PathBuf,
+        options: Vec<OsString>,
+        #[serde(with = "name")]
+        volume: PathBuf,
+        #[serde(with = "name")]
+        mount_point: PathBuf,
+    },
     /// It is unmounted, and nothing is to be started again.
     Done,
 }

@@ -1,17 +1,14 @@
 //! Who reads what, for those who watch.
 
 use super::Core;
-use crate::control::FileUse;
+use crate::control::{FileUse, MOST_FILES};
 use crate::read::Trace;
 use crate::telemetry::trace::{FORMAT, Line};
-
-/// Files that are told of: more than any terminal has lines, and some 100 KiB.
-const FILES: usize = 1024;
 
 impl Core {
     /// Which files are read, and by whom, the latest first.
     pub(super) fn busiest(&self) -> Vec<FileUse> {
-        self.fs.busiest(FILES).into_iter().map(FileUse::from).collect()
+        self.fs.busiest(MOST_FILES).into_iter().map(FileUse::from).collect()
     }
 
     /// What becomes of each read from now on.

@@ -79,23 +79,34 @@ impl Busy {
 }
 
 impl Fs {
-    /// The files that were read last, `most` of them, the latest first.
+    /// The files that were read last, `most` of them, the latest first; what is closed is
+    /// left out last.
     pub fn busiest(&self, most: usize) -> Vec<FileUse> {
         let now = Instant::now();
         let open = |(id, file): (u64, FileHandle)| {
             let path = file.inode.current().path().to_owned();
             self.busy.used(path, Some(id), file.blocks.counted(), now)
         };
-        let mut all: Vec<FileUse> = self.handles.files().into_iter().map(open).collect();
-        all.retain(|one| one.reads > 0);
+        let open: Vec<FileUse> = self.handles.files().into_iter().map(open).collect();
         let closed = self.busy.closed.lock();
         let kept = closed.iter().map(|((path, _), read)| (path.clone(), *read));
-        all.extend(kept.map(|(path, read)| self.busy.used(path, None, read, now)));
+        let kept = kept.map(|(path, read)| self.busy.used(path, None, read, now)).collect();
         drop(closed);
-        all.sort_by_key(|one| one.idle);
-        all.truncate(most);
-        all
+        latest(open, kept, most)
     }
+}
+
+/// The latest, `most` of them. A handle that is left out is known by its number when it is
+/// told of again; a sum of what is closed would look new, with all that it has.
+fn latest(mut open: Vec<FileUse>, closed: Vec<FileUse>, most: usize) -> Vec<FileUse> {
+    open.retain(|one| one.reads > 0);
+    open.sort_by_key(|one| one.idle);
+    open.truncate(most.saturating_sub(closed.len()));
+    let mut all = closed;
+    all.append(&mut open);
+    all.sort_by_key(|one| one.idle);
+    all.truncate(most);
+    all
 }
 
 #[cfg(test)]
@@ -114,6 +125,26 @@ mod tests {
         assert_eq!(closed.len(), 2);
         let sum = closed.peek(&(PathBuf::from("a"), 7)).unwrap();
         assert_eq!((sum.reads, sum.bytes, sum.last), (2, 30, 20));
+    }
+
+    #[test]
+    fn what_is_closed_is_left_out_last() {
+        let one = |handle, idle| FileUse {
+            path: PathBuf::from("a"),
+            handle,
+            process: 1,
+            bytes: 1,
+            reads: 1,
+            idle: Duration::from_secs(idle),
+        };
+        let never = FileUse { reads: 0, ..one(Some(9), 0) };
+        let open = vec![one(Some(1), 3), one(Some(2), 1), never];
+        let told = |most| {
+            let told = latest(open.clone(), vec![one(None, 2), one(None, 9)], most);
+            told.into_iter().map(|one| one.handle).collect::<Vec<_>>()
+        };
+        assert_eq!(told(9), [Some(2), None, Some(1), None]);
+        assert_eq!(told(3), [Some(2), None, None]);
     }
 
     #[test]

@@ -104,28 +104,34 @@ fn open(listen: &Listen, first: bool) -> io::Result<Opened> {
     match listen {
         Listen::Tcp(address) => TcpListener::bind(address).map(Opened::Tcp),
         Listen::Unix(path) => {
-            match std::fs::symlink_metadata(path) {
-                Ok(meta) if !meta.file_type().is_socket() => {
-                    return Err(io::Error::other("it is there and is no socket"));
-                }
-                Ok(_) if first && UnixStream::connect(path).is_ok() => {
-                    return Err(io::ErrorKind::AddrInUse.into());
-                }
-                _ => {}
+            if is_socket(path)? && first && UnixStream::connect(path).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
             }
             let mut next = path.clone().into_os_string();
             next.push(".next");
-            match std::fs::remove_file(&next) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+            // One that was killed on the way has left it.
+            let next = Path::new(&next);
+            let named = |error| io::Error::other(format!("{}: {error}", next.display()));
+            if is_socket(next).map_err(named)? {
+                std::fs::remove_file(next)?;
             }
-            let listener = UnixListener::bind(&next)?;
+            let listener = UnixListener::bind(next)?;
             // Its directory says who gets there, and its group.
-            std::fs::set_permissions(&next, PermissionsExt::from_mode(0o660))?;
-            let own = identity(Path::new(&next))?;
-            std::fs::rename(&next, path)?;
+            std::fs::set_permissions(next, PermissionsExt::from_mode(0o660))?;
+            let own = identity(next)?;
+            std::fs::rename(next, path)?;
             Ok(Opened::Unix(listener, Named { path: path.clone(), own }))
         }
+    }
+}
+
+/// Whether a socket is there; what is something else is not ours to replace.
+fn is_socket(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(io::Error::other("it is there and is no socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -177,5 +183,27 @@ async fn wait_for(listen: &Listen) -> Opened {
         }
         let pause = if is_told { 5_000 } else { 20 };
         tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, next] = ["m.sock", "m.sock.next"].map(|name| dir.path().join(name));
+        let listen = Listen::Unix(path.clone());
+        for taken in [&path, &next] {
+            std::fs::write(taken, "mine").unwrap();
+            let error = open(&listen, true).map(drop).unwrap_err().to_string();
+            assert!(error.ends_with("it is there and is no socket"), "{error}");
+            assert_eq!(std::fs::read(taken).unwrap(), b"mine");
+            std::fs::remove_file(taken).unwrap();
+        }
+        // A socket that nobody listens on any more is.
+        drop(UnixListener::bind(&next).unwrap());
+        assert!(open(&listen, true).is_ok() && !next.exists());
     }
 }

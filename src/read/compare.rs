@@ -247,7 +247,7 @@ impl Comparison {
             "a replica has other bytes of a file than the deciding one, at the same size and \
              time, and is kept off it; `fanfs verify` says which and where"
         );
-        tracing::debug!(path = %file.path().display(), range = ?self.range, "the file in question");
+        tracing::debug!(path = ?file.path(), range = ?self.range, "the file in question");
         let other = |id: &ReplicaId| id != replica && id != deciding;
         let Some(witness) = file.candidates().iter().find(other) else { return };
         self.on(witness, move |says, comparison| {

@@ -326,7 +326,7 @@ impl OpenFile {
                     mtime = attr.mtime.0,
                     "a replica shows another version of a file and is kept off it"
                 );
-                tracing::debug!(path = %self.path.display(), "the file in question");
+                tracing::debug!(path = ?self.path, "the file in question");
                 BackendError::Version
             }
             // It is there for the others; a replica without it does not have

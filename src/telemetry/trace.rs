@@ -10,6 +10,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::volume::name;
+
 /// The form of the lines that this version writes.
 pub const FORMAT: u32 = 1;
 
@@ -26,6 +28,7 @@ pub enum Line {
         /// The volume's name.
         volume: String,
         /// Where it is mounted.
+        #[serde(with = "name")]
         mount_point: PathBuf,
         /// The replicas' names.
         replicas: Vec<String>,
@@ -184,6 +187,8 @@ pub fn replays(text: &str) -> Result<Vec<Replay>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     fn read(t_us: u64, took_us: u64, handle: u64, offset: u64) -> String {
@@ -210,6 +215,22 @@ mod tests {
         assert!(error.starts_with("line 2: "), "{error}");
         let newer = r#"{"event":"start","format":9,"version":"","volume":"","mount_point":"","replicas":[],"segment":1}"#;
         assert!(replays(newer).unwrap_err().contains("newer"));
+    }
+
+    #[test]
+    fn a_mount_point_need_not_be_text() {
+        let bytes = std::ffi::OsStr::from_bytes(b"/mnt/\xff");
+        let mount_point = PathBuf::from(bytes);
+        let line = Line::Start {
+            format: FORMAT,
+            version: String::new(),
+            volume: "v".to_owned(),
+            mount_point,
+            replicas: Vec::new(),
+            segment: 1,
+        };
+        let text = serde_json::to_string(&line).unwrap();
+        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
     }
 
     #[test]

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::Options;
 use super::contents::Progress;
 use super::difference::{Difference, NotCompared};
-use super::{Options, name};
+use crate::volume::name;
 
 /// Changes when the file's content does.
 const FORMAT: u32 = 1;

@@ -1,7 +1,7 @@
 //! The control socket and peers that mean no good.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -89,6 +89,39 @@ fn peers_that_never_end_or_never_read_are_cut_off() {
     room.expect(&["status", "mnt"]);
     room.eventually("their answers are given up", || held(&room)[0] <= before[0] + 2);
     drop(unread);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn who_listens_to_traces_leaves_room_for_others() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let socket = socket(&room);
+    let listen = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"{\"ask\":\"trace\"}\n").unwrap();
+        let mut first = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut first).unwrap();
+        (first.contains("\"start\""), stream)
+    };
+    let mut told = Vec::new();
+    loop {
+        let (is_told, stream) = listen();
+        if !is_told {
+            break;
+        }
+        told.push(stream);
+        assert!(told.len() < 64, "everybody is told");
+    }
+    let refused = room.fanfs(&["trace", "mnt"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.ends_with("mnt: too many ask that at once\n"), "{said}");
+    room.expect(&["status", "mnt"]);
+    told.pop();
+    room.eventually("there is room again", || listen().0);
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }

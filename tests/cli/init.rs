@@ -1,6 +1,8 @@
 //! `fanfs init`: what it writes, and what it refuses.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,7 +64,9 @@ fn copies_are_written_down_and_pass_the_check() {
     }
     let [a, b, c] = &points;
     let file = room.path("genomes.toml").display().to_string();
-    room.expect(&["init", a, b, c, "--output", &file]);
+    let said = room.expect(&["init", a, b, c, "--output", &file]).stderr;
+    let said = String::from_utf8(said).unwrap();
+    assert!(said.contains("fanfs: warning: ") && said.contains("not on a network"), "{said}");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("name = \"genomes\"") && text.contains("mode = \"copies\""), "{text}");
     assert!(text.contains("\n# Warning: ") && text.contains("not on a network"), "{text}");
@@ -83,6 +87,17 @@ fn copies_are_written_down_and_pass_the_check() {
     assert_eq!(fs::read_to_string(&file).unwrap(), text, "and left it alone");
     room.expect(&[&again[..], &["--force", "--name", "other"]].concat());
     assert!(fs::read_to_string(&file).unwrap().contains("name = \"other\""));
+}
+
+#[test]
+fn what_is_no_text_is_not_written_down() {
+    let room = Room::new();
+    let dir = room.path("").join(OsStr::from_bytes(b"n\xff"));
+    fs::create_dir(&dir).unwrap();
+    let output = room.fanfs(&[OsStr::new("init"), dir.as_os_str()]).output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(1), Vec::new()));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("n\\xFF\" is not UTF-8"), "{said}");
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub(super) struct Args {
     /// Write the files into this directory
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     output: Option<PathBuf>,
+    /// Overwrite units that are there with another content
+    #[arg(long, requires = "output")]
+    force: bool,
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
@@ -32,7 +35,12 @@ pub(super) fn run(args: &Args) -> Outcome {
     let units = units(&config, &volume, &absolute(&args.mount_point), &args.options)
         .map_err(Failure::usage)?;
     match &args.output {
-        Some(dir) => super::write_all(dir, &units),
+        Some(dir) => {
+            if !args.force {
+                refuse_others(dir, &units)?;
+            }
+            super::write_all(dir, &units)
+        }
         None => {
             let mut text = String::new();
             for (name, unit) in &units {
@@ -41,6 +49,22 @@ pub(super) fn run(args: &Args) -> Outcome {
             say(text.trim_end_matches('\n')).and_then(|_| say("\n"))
         }
     }
+}
+
+/// Whether units in `dir` are not these: somebody may have changed them.
+fn refuse_others(dir: &Path, units: &[(String, String)]) -> Result<(), Failure> {
+    for (name, unit) in units {
+        let path = dir.join(name);
+        let found = match std::fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            found => found,
+        };
+        if !found.is_ok_and(|found| found == unit.as_bytes()) {
+            let what = "exists with another content; choose another directory, or --force";
+            return Err(Failure::failed(format!("{} {what}", path.display())));
+        }
+    }
+    Ok(())
 }
 
 /// Names and contents of both units.
@@ -143,6 +167,18 @@ mod tests {
         ] {
             assert_eq!(unit_name(Path::new(path)), name);
         }
+    }
+
+    #[test]
+    fn units_that_were_changed_are_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let units = ["a.mount", "a.automount"].map(|name| (name.to_owned(), "[Unit]\n".to_owned()));
+        let refused = || refuse_others(dir.path(), &units).err().map(|failure| failure.text());
+        assert_eq!(refused(), None, "there is none");
+        std::fs::write(dir.path().join("a.mount"), "[Unit]\n").unwrap();
+        assert_eq!(refused(), None, "it is the same");
+        std::fs::write(dir.path().join("a.automount"), "[Unit]\n# mine\n").unwrap();
+        assert!(refused().unwrap().contains("a.automount exists"));
     }
 
     #[test]

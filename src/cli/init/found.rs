@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::cli::printable;
 use crate::volume::mounts::{Mount, MountTable};
 
 /// FUSE mounts that are no place for data.
@@ -81,13 +82,16 @@ impl fmt::Display for Found {
                  fanfs init DIR..."
             );
         }
-        let widest = |of: fn(&Seen) -> &str, least: usize| {
-            self.mounts.iter().map(|seen| of(seen).chars().count()).max().unwrap_or(0).max(least)
+        // Who mounts by fusermount3 calls the source what he likes.
+        let shown =
+            |seen: &Seen| [&seen.mount_point, &seen.fs_type, &seen.source].map(|t| printable(t));
+        let rows: Vec<[String; 3]> = self.mounts.iter().map(shown).collect();
+        let widest = |column: usize, least: usize| {
+            rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(least)
         };
-        let point = widest(|seen| &seen.mount_point, 11);
-        let kind = widest(|seen| &seen.fs_type, 4);
+        let (point, kind) = (widest(0, 11), widest(1, 4));
         writeln!(f, "{:point$}  {:kind$}  SOURCE", "MOUNT POINT", "TYPE")?;
-        for Seen { mount_point, fs_type, source, .. } in &self.mounts {
+        for [mount_point, fs_type, source] in &rows {
             writeln!(f, "{mount_point:point$}  {fs_type:kind$}  {source}")?;
         }
         for group in &self.candidates {
@@ -102,13 +106,27 @@ impl fmt::Display for Found {
     }
 }
 
-/// `text` as one word of a shell.
+/// `text` as one word of a shell, to be printed.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:+@%=".contains(c);
-    match text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
+    if text.chars().all(plain) {
+        return text.to_owned();
     }
+    if !text.contains(char::is_control) {
+        return format!("'{}'", text.replace('\'', "'\\''"));
+    }
+    let mut word = String::from("$'");
+    for c in text.chars() {
+        match c {
+            '\\' | '\'' => word.extend(['\\', c]),
+            c if c.is_control() => {
+                let bytes = c.to_string().into_bytes();
+                word.extend(bytes.iter().map(|byte| format!("\\x{byte:02x}")));
+            }
+            c => word.push(c),
+        }
+    }
+    word + "'"
 }
 
 #[cfg(test)]
@@ -139,6 +157,23 @@ mod tests {
         assert!(text.ends_with(
             "\nthese 3 look like one volume:\n  fanfs init /mnt/n1 /mnt/n2 '/mnt/my n3'\n"
         ));
+    }
+
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        let found = found(&[
+            "/mnt/a\\012'b rw - fuse.sshfs evil:/x\x1b[2J",
+            "/mnt/b\u{9b}1m rw - fuse.sshfs evil:/x\x1b[2J",
+        ]);
+        let text = found.to_string();
+        assert!(text.contains(r"evil:/x\u{1b}[2J"), "{text}");
+        assert!(
+            text.ends_with("  fanfs init $'/mnt/a\\x0a\\'b' $'/mnt/b\\xc2\\x9b1m'\n"),
+            "{text}"
+        );
+        assert!(!text.replace('\n', "").contains(char::is_control), "{text:?}");
+        // Programs get the names as they are.
+        assert_eq!(found.mounts[0].mount_point, "/mnt/a\n'b");
     }
 
     #[test]

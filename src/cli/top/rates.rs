@@ -10,10 +10,12 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::files::{Use, uses};
 use super::process::Process;
 use super::sample::Sample;
-use crate::control::{FileUse, ReplicaStatus};
+use crate::control::ReplicaStatus;
 use crate::scheduler::health::HealthState;
+use crate::volume::name;
 
 /// A volume at work.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -21,6 +23,7 @@ pub(super) struct View {
     /// Its name.
     pub(super) volume: String,
     /// Where it is mounted.
+    #[serde(serialize_with = "name::serialize")]
     pub(super) mount_point: PathBuf,
     /// fanfs's version.
     pub(super) version: String,
@@ -171,7 +174,9 @@ impl View {
         for row in &mut replicas {
             row.share = part(row.bytes_per_second, delivered);
         }
-        let uses = uses(if is_same { &before.files } else { &now.files }, &now.files);
+        // Where either did not tell, nothing is known of what lies between.
+        let told = before.files.as_deref().zip(now.files.as_deref()).filter(|_| is_same);
+        let uses = told.map_or_else(Vec::new, |(was, is)| uses(was, is, seconds));
         let (files, readers) = rows(&uses, seconds, process);
         View {
             volume: status.volume.clone(),
@@ -254,38 +259,6 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
     }
 }
 
-/// What was read of one file by one thread.
-struct Use {
-    path: String,
-    thread: u32,
-    bytes: u64,
-    reads: u64,
-    handles: usize,
-}
-
-/// Differences, by file and thread. What was open and has been closed since has become
-/// part of a closed sum, so sums are compared and not handles.
-fn uses(before: &[FileUse], now: &[FileUse]) -> Vec<Use> {
-    let sum = |files: &[FileUse]| {
-        let mut sums: BTreeMap<(String, u32), (u64, u64, usize)> = BTreeMap::new();
-        for file in files {
-            let sum = sums.entry((file.path.clone(), file.pid)).or_default();
-            sum.0 += file.bytes;
-            sum.1 += file.reads;
-            sum.2 += usize::from(file.handle.is_some());
-        }
-        sums
-    };
-    let was = sum(before);
-    let used = |(key, (bytes, reads, handles)): ((String, u32), (u64, u64, usize))| {
-        let (was_bytes, was_reads, _) = was.get(&key).copied().unwrap_or_default();
-        let (path, thread) = key;
-        let (bytes, reads) = (bytes.saturating_sub(was_bytes), reads.saturating_sub(was_reads));
-        Use { path, thread, bytes, reads, handles }
-    };
-    sum(now).into_iter().map(used).collect()
-}
-
 /// What processes read of a file, and what they are called.
 type By = BTreeMap<u32, (u64, String)>;
 
@@ -348,7 +321,7 @@ pub(super) mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::control::{Gauges, PassthroughStatus, Status};
+    use crate::control::{FileUse, Gauges, PassthroughStatus, Status};
     use crate::placement::PlacementStatus;
     use crate::scheduler::health::Reason;
     use crate::telemetry::counters::{ReplicaReading, VolumeReading};
@@ -399,7 +372,7 @@ pub(super) mod tests {
             counters: VolumeReading::default(),
             gauges,
         };
-        Sample { at, status, files: Vec::new() }
+        Sample { at, status, files: Some(Vec::new()) }
     }
 
     fn file(path: &str, handle: Option<u64>, pid: u32, bytes: u64) -> FileUse {
@@ -427,11 +400,11 @@ pub(super) mod tests {
         now.status.counters.hedges += 4;
         now.status.counters.hedges_won += 1;
         now.status.counters.hedges_lost += 3;
-        now.files = vec![
+        now.files = Some(vec![
             file("a/large.bam", Some(1), 41, 600 << 20),
             file("a/large.bam", None, 42, 100 << 20),
             file("b", Some(2), 71, 80 << 20),
-        ];
+        ]);
         View::between(&before, &now, &mut process)
     }
 
@@ -458,11 +431,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_closed_between_two_samples_is_counted_once() {
-        let before = [file("a", Some(1), 7, 1000), file("a", None, 7, 500)];
-        let now = [file("a", None, 7, 1700)];
-        let uses = uses(&before, &now);
-        assert_eq!((uses.len(), uses[0].bytes), (1, 200));
+    fn who_was_not_heard_of_files_has_read_none() {
+        let start = Instant::now();
+        let (mut before, mut now) = (sample(start), sample(start + Duration::from_secs(1)));
+        now.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
+        before.files = None;
+        let view = View::between(&before, &now, &mut process);
+        assert!(view.files.is_empty() && view.readers.is_empty());
+        let view = View::between(&now, &before, &mut process);
+        assert!(view.files.is_empty() && view.readers.is_empty());
     }
 
     #[test]
@@ -470,10 +447,10 @@ pub(super) mod tests {
         let start = Instant::now();
         let mut before = sample(start);
         before.status.replicas[0].counters.bytes = 1 << 40;
-        before.files = vec![file("a", Some(1), 7, 1 << 40)];
+        before.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
         let mut now = sample(start + Duration::from_secs(1));
         now.status.pid += 1;
-        now.files = vec![file("a", Some(1), 7, 1000)];
+        now.files = Some(vec![file("a", Some(1), 7, 1000)]);
         let view = View::between(&before, &now, &mut process);
         assert!(view.replicas.iter().all(|row| row.bytes_per_second == 0));
         assert!(view.files.is_empty());

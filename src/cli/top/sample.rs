@@ -13,7 +13,8 @@ use crate::control::{self, FileUse, Status};
 pub(super) struct Sample {
     pub(super) at: Instant,
     pub(super) status: Status,
-    pub(super) files: Vec<FileUse>,
+    /// None where it did not tell.
+    pub(super) files: Option<Vec<FileUse>>,
 }
 
 impl Sample {
@@ -24,8 +25,8 @@ impl Sample {
     pub(super) fn take(socket: &Path) -> io::Result<Self> {
         let status = control::ask_status(socket)?;
         let at = Instant::now();
-        // A daemon from before there was such a question says so.
-        let files = control::ask_busiest(socket).unwrap_or_default();
+        // A daemon from before there was such a question refuses it.
+        let files = control::ask_busiest(socket).ok();
         Ok(Self { at, status, files })
     }
 }

@@ -15,6 +15,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 use super::keys::{HELP, Order, Panel, Shown};
 use super::people::{micros, often, percent, short, size};
 use super::rates::{FileRow, ReaderRow, ReplicaRow, View};
+use crate::cli::printable;
 use crate::scheduler::health::HealthState;
 use columns::{Column, cut, fit};
 
@@ -106,7 +107,11 @@ impl Screen<'_> {
     fn title(&self, view: &View, width: usize) -> Line<'static> {
         let up = humantime::format_duration(Duration::from_secs(view.uptime_s)).to_string();
         let up: Vec<&str> = up.split(' ').take(2).collect();
-        let left = format!("fanfs top  {} at {}", view.volume, view.mount_point.display());
+        let left = format!(
+            "fanfs top  {} at {}",
+            view.volume,
+            printable(&view.mount_point.to_string_lossy())
+        );
         let silent = self.silent.as_secs() >= 3 + self.shown.interval.as_secs();
         let state = match (self.trouble, silent, self.shown.is_paused) {
             (Some(_), ..) | (_, true, _) => format!("NO ANSWER for {} s", self.silent.as_secs()),

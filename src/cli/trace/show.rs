@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 
+use crate::cli::printable;
 use crate::telemetry::trace::{End, Line, Part, Read, Segment};
 
 /// Remembers what files are called.
@@ -30,11 +31,11 @@ impl Show {
         match line {
             Line::Start { volume, mount_point, replicas, .. } => Some(format!(
                 "{volume} at {}, replicas {}\n{HEADER}",
-                mount_point.display(),
+                printable(&mount_point.to_string_lossy()),
                 replicas.join(", ")
             )),
             Line::File { file, path, .. } => {
-                self.files.insert(*file, path.clone());
+                self.files.insert(*file, printable(path));
                 None
             }
             Line::Read(read) => Some(self.read(read)),
@@ -106,6 +107,37 @@ fn part(part: &Part) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_do_not_steer_the_terminal() {
+        let mut show = Show::new(true);
+        let start = Line::Start {
+            format: 1,
+            version: String::new(),
+            volume: "v".to_owned(),
+            mount_point: "/m\x1b[2J".into(),
+            replicas: Vec::new(),
+            segment: 1,
+        };
+        let mut shown = show.line(&start).unwrap();
+        show.line(&Line::File { file: 4, path: "/a\x1b]0;x\x07\n\u{9b}1m".to_owned(), size: 10 });
+        let segment = Line::Segment(Segment {
+            t_us: 0,
+            took_us: 0,
+            file: 4,
+            offset: 0,
+            length: 1,
+            replica: "n1".to_owned(),
+            ahead: false,
+            hedge: false,
+            end: End::Delivered,
+            error: None,
+        });
+        shown += &show.line(&segment).unwrap();
+        assert!(shown.contains(r"/m\u{1b}[2J") && shown.contains(r"/a\u{1b}]0;x"), "{shown}");
+        assert!(!shown.replace('\n', "").contains(char::is_control), "{shown:?}");
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+    }
 
     #[test]
     fn a_read_says_where_its_bytes_came_from() {

@@ -36,3 +36,25 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf
     };
     Ok(PathBuf::from(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Named(#[serde(with = "super")] PathBuf);
+
+    #[test]
+    fn every_path_comes_back_and_text_stays_text() {
+        for (bytes, written) in [
+            (&b"/mnt/a b\n"[..], Some("\"/mnt/a b\\n\"")),
+            (b"", Some("\"\"")),
+            (b"/mnt/\xff\xfe", None),
+        ] {
+            let named = Named(PathBuf::from(OsString::from_vec(bytes.to_vec())));
+            let json = serde_json::to_string(&named).unwrap();
+            assert!(written.is_none_or(|written| written == json), "{json}");
+            assert_eq!(serde_json::from_str::<Named>(&json).unwrap(), named);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! What was read of each file between two samples, and by whom. Pure.
+//!
+//! A handle is compared with itself, by its number: who read last and what the file is
+//! called may have changed meanwhile. What is closed is a sum for each file and reader,
+//! and has in it what handles had read that were open before.
+//!
+//! *Invariant:* what was read before the first sample is not taken for what was read
+//! since, where that can be told; where it cannot, it counts as nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::control::{FileUse, MOST_FILES};
+
+/// What was read of one file by one thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    pub(super) path: String,
+    pub(super) thread: u32,
+    pub(super) bytes: u64,
+    pub(super) reads: u64,
+    /// Handles that it is open by.
+    pub(super) handles: usize,
+}
+
+/// Bytes and reads.
+type Amount = (u64, u64);
+
+/// By file and thread.
+type Sums<'a> = BTreeMap<(&'a str, u32), Amount>;
+
+/// How far the daemon's clock readings and ours may lie apart, milliseconds: a sample is
+/// two questions.
+const SLACK_MS: u64 = 1000;
+
+/// Differences, by file and thread; the samples are `seconds` apart.
+pub(super) fn uses(before: &[FileUse], now: &[FileUse], seconds: f64) -> Vec<Use> {
+    let (was, is) = (by_handle(before), by_handle(now));
+    let newest = was.keys().next_back();
+    let mut uses: BTreeMap<(&str, u32), Use> = BTreeMap::new();
+    for (handle, file) in &is {
+        let had = match was.get(handle) {
+            Some(was) => (was.bytes, was.reads),
+            // It was left out of a list that was full, with what it had.
+            None if before.len() >= MOST_FILES && Some(handle) < newest => (file.bytes, file.reads),
+            None => (0, 0),
+        };
+        let used = uses.entry((&file.path, file.pid)).or_default();
+        let (bytes, reads) = less((file.bytes, file.reads), had);
+        used.bytes += bytes;
+        used.reads += reads;
+        used.handles += 1;
+    }
+    let mut closed = closed_since(before, now, seconds);
+    let mut gone: Vec<&FileUse> =
+        was.iter().filter(|(handle, _)| !is.contains_key(*handle)).map(|(_, file)| *file).collect();
+    // The one that fits into the fewest sums comes first.
+    gone.sort_by_key(|file| Reverse(file.bytes));
+    for file in gone {
+        take_out(&mut closed, file);
+    }
+    for (key, (bytes, reads)) in closed {
+        let used = uses.entry(key).or_default();
+        used.bytes += bytes;
+        used.reads += reads;
+    }
+    let named =
+        |((path, thread), used): ((&str, u32), Use)| Use { path: path.to_owned(), thread, ..used };
+    uses.into_iter().map(named).collect()
+}
+
+fn less(some: Amount, other: Amount) -> Amount {
+    (some.0.saturating_sub(other.0), some.1.saturating_sub(other.1))
+}
+
+fn by_handle(files: &[FileUse]) -> BTreeMap<u64, &FileUse> {
+    files.iter().filter_map(|file| Some((file.handle?, file))).collect()
+}
+
+/// By how much sums of what is closed have grown, where anything of them was read.
+fn closed_since<'a>(before: &'a [FileUse], now: &'a [FileUse], seconds: f64) -> Sums<'a> {
+    let lately = ((seconds * 1e3) as u64).saturating_add(SLACK_MS);
+    let was = sums(before.iter());
+    let is = sums(now.iter().filter(|file| file.idle_ms <= lately));
+    let grown = |(key, sum)| (key, less(sum, was.get(&key).copied().unwrap_or_default()));
+    is.into_iter().map(grown).collect()
+}
+
+fn sums<'a>(files: impl Iterator<Item = &'a FileUse>) -> Sums<'a> {
+    let mut sums = Sums::new();
+    for file in files.filter(|file| file.handle.is_none()) {
+        let sum = sums.entry((file.path.as_str(), file.pid)).or_default();
+        sum.0 += file.bytes;
+        sum.1 += file.reads;
+    }
+    sums
+}
+
+/// Takes what `gone` had read out of the sum that it has become part of: that of its file
+/// and reader, or else of its file, or, where it was renamed, of its reader; one that has
+/// not grown by so much is none.
+fn take_out(closed: &mut Sums<'_>, gone: &FileUse) {
+    let strangeness = |(path, thread): (&str, u32)| match (path == gone.path, thread == gone.pid) {
+        (true, true) => Some(0),
+        (true, false) => Some(1),
+        (false, true) => Some(2),
+        (false, false) => None,
+    };
+    let is_enough = |sum: &Amount| sum.0 >= gone.bytes && sum.1 >= gone.reads;
+    let fitting = closed.iter_mut().filter(|(_, sum)| is_enough(sum));
+    let of_it = fitting.filter_map(|(key, sum)| Some((strangeness(*key)?, sum)));
+    if let Some((_, sum)) = of_it.min_by_key(|(strangeness, _)| *strangeness) {
+        *sum = less(*sum, (gone.bytes, gone.reads));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, handle: Option<u64>, pid: u32, bytes: u64) -> FileUse {
+        let reads = bytes / 10;
+        FileUse { path: path.to_owned(), handle, pid, bytes, reads, idle_ms: 0 }
+    }
+
+    /// What was read in a second: path, thread, bytes.
+    fn read(before: &[FileUse], now: &[FileUse]) -> Vec<(String, u32, u64)> {
+        let uses = uses(before, now, 1.0);
+        let read = uses.into_iter().filter(|used| used.bytes > 0);
+        read.map(|used| (used.path, used.thread, used.bytes)).collect()
+    }
+
+    fn of(path: &str, thread: u32, bytes: u64) -> Vec<(String, u32, u64)> {
+        vec![(path.to_owned(), thread, bytes)]
+    }
+
+    const LONG: u64 = 1 << 40;
+
+    #[test]
+    fn a_handle_is_the_same_whoever_reads_and_whatever_it_is_called() {
+        let before = [file("a", Some(1), 41, LONG)];
+        assert_eq!(read(&before, &[file("a", Some(1), 42, LONG + 100)]), of("a", 42, 100));
+        assert_eq!(read(&before, &[file("b", Some(1), 41, LONG + 100)]), of("b", 41, 100));
+        assert_eq!(read(&[], &[file("a", Some(1), 41, 100)]), of("a", 41, 100), "a new one");
+    }
+
+    #[test]
+    fn what_is_closed_between_two_samples_is_counted_once() {
+        let before = [file("a", Some(1), 7, LONG), file("a", None, 7, 500)];
+        assert_eq!(read(&before, &[file("a", None, 7, LONG + 700)]), of("a", 7, 200));
+        // Another thread had the last word, or the file another name by then.
+        let by_another = [file("a", None, 7, 500), file("a", None, 8, LONG + 70)];
+        assert_eq!(read(&before, &by_another), of("a", 8, 70));
+        let renamed = [file("a", None, 7, 500), file("b", None, 7, LONG + 70)];
+        assert_eq!(read(&before, &renamed), of("b", 7, 70));
+        // Two that are closed and have changed hands.
+        let before = [file("a", Some(1), 7, 1000), file("a", Some(2), 8, LONG)];
+        let now = [file("a", None, 7, LONG + 30), file("a", None, 8, 1010)];
+        let all: u64 = read(&before, &now).iter().map(|(_, _, bytes)| bytes).sum();
+        assert_eq!(all, 40);
+    }
+
+    #[test]
+    fn what_is_open_takes_nothing_from_what_is_closed() {
+        let before = [file("a", Some(1), 7, 100), file("a", None, 7, 500)];
+        let now = [file("a", Some(1), 7, 100), file("a", None, 7, 900)];
+        assert_eq!(read(&before, &now), of("a", 7, 400));
+    }
+
+    #[test]
+    fn what_was_not_told_of_has_no_past_to_show() {
+        let mut before: Vec<_> =
+            (0..MOST_FILES as u64).map(|n| file("others", Some(10 + n), 1, 10)).collect();
+        let mut now = before.clone();
+        now.push(file("old", Some(3), 7, LONG));
+        assert_eq!(read(&before, &now), []);
+        now.push(file("new", Some(9999), 7, 100));
+        assert_eq!(read(&before, &now), of("new", 7, 100));
+        // Where there was room for it, it had not been read.
+        before.pop();
+        now.retain(|file| file.path != "new");
+        assert_eq!(read(&before, &now)[0], ("old".to_owned(), 7, LONG));
+        // Idle for long, and closed now.
+        let idle = FileUse { idle_ms: 5000, ..file("idle", None, 7, LONG) };
+        assert_eq!(read(&[], &[idle]), []);
+    }
+}
