@@ -1,13 +1,16 @@
 //! `fanfs bench`: what fanfs gives on the replicas of one's own.
 
 use std::cell::RefCell;
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use tempfile::NamedTempFile;
 
 use super::{Failure, Outcome, interrupt, say, to_json, verify};
 use crate::bench::campaign::{self, Watcher};
@@ -90,36 +93,82 @@ pub(super) fn run(args: &Args) -> Outcome {
     let settings = settings(args, &config)?;
     let interrupted =
         interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
-    if let Some(path) = &args.report {
-        // Now, and not after minutes, it is said that it cannot be written.
-        std::fs::write(path, "").map_err(|e| wrong(path, &e))?;
-    }
+    // Now, and not after minutes, it is said that it cannot be written.
+    let place = args.report.as_deref().map(Place::of).transpose()?;
     let terminal = Terminal::new(&interrupted, &settings);
     let report = campaign::run(&config, &settings, &terminal);
     terminal.clear();
     let report = match report {
         Ok(report) => report,
-        Err(error) => {
-            if let Some(path) = &args.report {
-                let _ = std::fs::remove_file(path);
-            }
-            return match error {
-                BenchError::Usage(why) => Err(Failure::Usage(why)),
-                BenchError::Failed(why) => Err(Failure::Failed(why)),
-                BenchError::Interrupted => Ok(ExitCode::from(interrupt::STATUS)),
-            };
-        }
+        Err(BenchError::Usage(why)) => return Err(Failure::Usage(why)),
+        Err(BenchError::Failed(why)) => return Err(Failure::Failed(why)),
+        Err(BenchError::Interrupted) => return Ok(ExitCode::from(interrupt::STATUS)),
     };
-    if let Some(path) = &args.report {
-        let page = page::html(&report).map_err(Failure::failed)?;
-        std::fs::write(path, page).map_err(|e| wrong(path, &e))?;
-    }
+    // The figures first: the page may still fail.
     say(&if args.json { to_json(&report)? } else { table::text(&report) })?;
+    if let Some(place) = place {
+        place.write(&page::html(&report).map_err(Failure::failed)?)?;
+    }
     Ok(ExitCode::from(u8::from(report.failed)))
 }
 
-fn wrong(path: &std::path::Path, error: &std::io::Error) -> Failure {
+fn wrong(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("{}: {error}", path.display()))
+}
+
+/// Where the page goes. What is there already stays as it is until there is a page.
+struct Place {
+    path: PathBuf,
+    /// What takes the place of a regular file, or of none; goes with its value. None for
+    /// all else (a pipe, a terminal), which is written as it is.
+    aside: Option<NamedTempFile>,
+}
+
+impl Place {
+    /// Finds out whether it can be written.
+    fn of(path: &Path) -> Result<Self, Failure> {
+        let prepare = || {
+            let (path, mode) = match fs::metadata(path) {
+                Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+                // /dev/stdout may be a file, which has the table in it by then.
+                Ok(there) if !there.is_file() || path.starts_with("/dev") => {
+                    return Ok(Self { path: path.to_owned(), aside: None });
+                }
+                Ok(there) => {
+                    OpenOptions::new().write(true).open(path)?;
+                    // A link stays one.
+                    (fs::canonicalize(path)?, Some(there.permissions()))
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (path.to_owned(), None),
+                Err(error) => return Err(error),
+            };
+            let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+            let aside = tempfile::Builder::new()
+                .prefix(".fanfs-bench-")
+                // As any new file: less what the umask takes.
+                .permissions(Permissions::from_mode(0o666))
+                .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+            if let Some(mode) = mode {
+                aside.as_file().set_permissions(mode)?;
+            }
+            Ok(Self { path, aside: Some(aside) })
+        };
+        prepare().map_err(|error| wrong(path, &error))
+    }
+
+    fn write(self, page: &str) -> Result<(), Failure> {
+        let Self { path, aside } = self;
+        let written = match aside {
+            None => OpenOptions::new()
+                .append(true)
+                .open(&path)
+                .and_then(|mut file| file.write_all(page.as_bytes())),
+            Some(mut aside) => aside
+                .write_all(page.as_bytes())
+                .and_then(|()| aside.persist(&path).map_err(io::Error::from).map(drop)),
+        };
+        written.map_err(|error| wrong(&path, &error))
+    }
 }
 
 fn settings(args: &Args, config: &Config) -> Result<Settings, Failure> {
