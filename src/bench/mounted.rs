@@ -2,13 +2,13 @@
 //!
 //! The volume is as it is configured, but for this: nothing can be changed through it,
 //! no page cache is kept (`cache = "direct"`), no file is passed through, nobody else
-//! is let in, and it has no control socket.
+//! is let in, it has no control socket, and nothing is published of it.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::within;
-use crate::config::{Access, Affinity, CachePolicy, Config, Locks, Passthrough};
+use crate::config::{Access, Affinity, CachePolicy, Config, Locks, Metrics, Passthrough};
 use crate::daemon::{Extra, Mount, backends};
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -80,6 +80,9 @@ fn narrowed(config: &Config, set: ReplicaSet) -> Config {
     narrow.read.cache = CachePolicy::Direct;
     narrow.read.passthrough = Passthrough::Off;
     narrow.fuse.allow_other = false;
+    // Several are mounted at once, and the volume itself may be: they would want one port,
+    // and write one file.
+    narrow.metrics = Metrics::default();
     narrow
 }
 
@@ -94,6 +97,7 @@ mod tests {
                     [[replica]]\npath = \"/b\"\nname = \"r2\"\n\
                     [[replica]]\npath = \"/c\"\nname = \"r3\"\nnode = \"n\"\n\
                     [write]\nreplica = \"r3\"\n\
+                    [metrics]\nlisten = \"127.0.0.1:9999\"\ntextfile = \"/run/v.prom\"\n\
                     [[affinity]]\npath = \"/x/**\"\nreplica = \"r1\"\n\
                     [[affinity]]\npath = \"/y/**\"\nnode = \"n\"\n";
         let config = crate::config::parse(text, Path::new("v.toml")).unwrap();
@@ -105,6 +109,8 @@ mod tests {
         assert_eq!(narrow.affinities[0].path, "/y/**");
         let second = ReplicaSet::EMPTY.with(ReplicaId::new(1));
         assert_eq!(narrow.affinities[0].replicas, second);
+        assert_ne!(config.metrics, Metrics::default());
+        assert_eq!(narrow.metrics, Metrics::default());
         assert_eq!((narrow.volume.access, narrow.write.locks), (Access::ReadOnly, Locks::Local));
     }
 }
