@@ -1,11 +1,11 @@
 //! A file that is made for the time of a run, on the write replica.
 //!
-//! *Invariant:* it goes with its value. Only where the replica does not answer, or this
+//! *Invariant:* it goes with its value, and only if it was made here. Only where the replica does not answer, or this
 //! process is killed, it stays; its name says whose it is.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -22,7 +22,8 @@ pub(super) struct Made {
     pub(super) name: PathBuf,
     path: PathBuf,
     deadline: Duration,
-    is_there: bool,
+    /// Made by us, and not removed yet: by the thread that writes it, which may be late.
+    is_ours: Arc<AtomicBool>,
 }
 
 const BLOCK: usize = 1 << 20;
@@ -50,9 +51,9 @@ impl Made {
             );
         }
         let replica = &config.replicas[config.write.replica.index()];
-        let name = PathBuf::from(format!(".fanfs-bench-{}", std::process::id()));
+        let name = name();
         let path = replica.path.join(&name);
-        let made = Self { name, path, deadline, is_there: true };
+        let made = Self { name, path, deadline, is_ours: Arc::default() };
         made.write(size, watcher)?;
         Ok(made)
     }
@@ -61,8 +62,15 @@ impl Made {
         let written = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
         let (answer, answered) = sync_channel(1);
         let (path, shared) = (self.path.clone(), Arc::clone(&written));
+        let is_ours = Arc::clone(&self.is_ours);
         let thread = move || {
-            let _ = answer.send(fill(&path, size, &shared.0, &shared.1));
+            // Whose is there already is somebody else's, and stays.
+            let made = OpenOptions::new().write(true).create_new(true).open(&path);
+            let done = made.and_then(|file| {
+                is_ours.store(true, Ordering::Relaxed);
+                fill(file, size, &shared.0, &shared.1)
+            });
+            let _ = answer.send(done);
         };
         let failed = |why: String| BenchError::Failed(format!("{}: {why}", self.path.display()));
         let spawned = std::thread::Builder::new().name("bench-make".to_owned()).spawn(thread);
@@ -99,7 +107,7 @@ impl Made {
     /// # Errors
     /// Says that it is still there.
     pub(super) fn remove(&mut self) -> Result<(), BenchError> {
-        if !std::mem::take(&mut self.is_there) {
+        if !self.is_ours.swap(false, Ordering::Relaxed) {
             return Ok(());
         }
         let path = self.path.clone();
@@ -122,8 +130,14 @@ impl Drop for Made {
     }
 }
 
-fn fill(path: &Path, size: u64, written: &AtomicU64, stop: &AtomicBool) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).open(path)?;
+/// Another machine's process may have our number, and the replica is theirs too.
+fn name() -> PathBuf {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine = machine.trim().replace('/', "-");
+    PathBuf::from(format!(".fanfs-bench-{machine}-{}", std::process::id()))
+}
+
+fn fill(mut file: File, size: u64, written: &AtomicU64, stop: &AtomicBool) -> io::Result<()> {
     let mut content = blake3::Hasher::new_derive_key("fanfs bench data").finalize_xof();
     let mut block = vec![0; BLOCK];
     let mut left = size;
@@ -138,4 +152,41 @@ fn fill(path: &Path, size: u64, written: &AtomicU64, stop: &AtomicBool) -> io::R
         left -= n as u64;
     }
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Watcher for Nobody {
+        fn planned(&self, _: usize, _: Duration) {}
+        fn making(&self, _: u64, _: u64) {}
+        fn passing(&self, _: usize, _: &str, _: Duration, _: u64) {}
+        fn is_interrupted(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_has_made_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n\
+             [[replica]]\npath = \"{}\"\n",
+            root.path().display()
+        );
+        let config = crate::config::parse(&text, std::path::Path::new("v.toml")).unwrap();
+        let path = root.path().join(name());
+        let make = || Made::new(&config, 3 << 20, Duration::from_secs(30), &Nobody);
+        let made = make().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
+        drop(made);
+        assert!(!path.exists());
+        std::fs::write(&path, "theirs").unwrap();
+        let error = make().err().unwrap().to_string();
+        assert!(error.contains("File exists"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    }
 }
