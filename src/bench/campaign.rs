@@ -43,10 +43,11 @@ pub fn run(
 ) -> Result<Report, BenchError> {
     let make = |size| Made::new(config, size, settings.deadline, watcher);
     let mut made = settings.make.map(make).transpose()?;
-    let report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name));
-    let removed = made.as_mut().map_or(Ok(()), Made::remove);
-    let report = report?;
-    removed.map(|()| report)
+    let mut report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name))?;
+    if let Some(Err(error)) = made.as_mut().map(Made::remove) {
+        report.spoil(error.to_string());
+    }
+    Ok(report)
 }
 
 fn measure(
@@ -56,7 +57,9 @@ fn measure(
     made: Option<&Path>,
 ) -> Result<Report, BenchError> {
     let started = Instant::now();
-    let least = plan::least(settings.block, settings.random_block, settings.readers);
+    // Raw sums have a reader for each replica at least.
+    let readers = settings.readers.max(config.replicas.len());
+    let least = plan::least(settings.block, settings.random_block, readers);
     let file = match made.or(settings.file.as_deref()) {
         Some(file) => file.to_owned(),
         None => largest(config, least, settings.deadline)?,
@@ -64,26 +67,33 @@ fn measure(
     let subject = Subject::look(config, &file, settings.deadline)?;
     if subject.size < least {
         return Err(BenchError::Usage(format!(
-            "{} has {:.1} MiB; at least {:.0} MiB are needed for {} readers and these blocks",
+            "{} has {:.1} MiB; at least {:.0} MiB are needed for {readers} readers and these blocks",
             file.display(),
             mib(subject.size),
             mib(least),
-            settings.readers
         )));
     }
     let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir();
     let room = room.map_err(|e| BenchError::Failed(format!("{}: {e}", temporary().display())))?;
     let mut campaign = Campaign::new(config, settings, watcher, &subject, room.path());
     let steps = plan::steps(subject.live(), settings.rounds);
+    campaign.prepare_jobs(&steps)?;
     let each = if settings.run_fio { 2 } else { 1 };
     watcher.planned(steps.len(), plan::duration(steps.len() * each, settings.pass));
     let done = campaign.mount(&steps).and_then(|()| campaign.pass_all(&steps));
-    campaign.unmount()?;
-    done?;
-    if let Some(directory) = &settings.fio {
-        campaign.write_jobs(directory)?;
+    let unmounted = campaign.unmount();
+    if let Err(error) = done {
+        // That something is left there matters more.
+        unmounted.map_err(BenchError::Failed)?;
+        return Err(error);
     }
-    Ok(campaign.report(made.is_some(), started.elapsed()))
+    let written = settings.fio.as_deref().map_or(Ok(()), |to| campaign.write_jobs(to));
+    let mut report = campaign.report(made.is_some(), started.elapsed());
+    for failed in [unmounted, written] {
+        // The figures are there, whatever comes after them.
+        failed.unwrap_or_else(|why| report.spoil(why));
+    }
+    Ok(report)
 }
 
 fn temporary() -> PathBuf {
@@ -151,12 +161,12 @@ impl<'a> Campaign<'a> {
         Ok(())
     }
 
-    fn unmount(&mut self) -> Result<(), BenchError> {
+    fn unmount(&mut self) -> Result<(), String> {
         let mounts = std::mem::take(&mut self.mounts);
         let stop = |(_, mounted): (_, Result<Mounted, String>)| mounted.ok().map(Mounted::stop);
         // All of them, whatever one says.
         let ended: Vec<_> = mounts.into_iter().filter_map(stop).collect();
-        ended.into_iter().collect::<Result<(), _>>().map_err(BenchError::Failed)
+        ended.into_iter().collect()
     }
 
     fn pass_all(&mut self, steps: &[Step]) -> Result<(), BenchError> {
@@ -186,10 +196,7 @@ impl<'a> Campaign<'a> {
     fn pass(&mut self, number: usize, step: &Step) -> Result<Result<Pass, String>, BenchError> {
         let set = step.candidate.replicas();
         let is_raw = !matches!(step.candidate, Candidate::Fanfs(_));
-        if let Some(id) = set.and(self.silent).iter().next().filter(|_| is_raw) {
-            return Ok(Err(format!("{} did not answer before", self.name(id))));
-        }
-        let jobs = match self.jobs(number, step) {
+        let jobs = match self.ask(step).and_then(|()| self.jobs(number, step)) {
             Ok(jobs) => jobs,
             Err(why) => return Ok(Err(why)),
         };
@@ -238,6 +245,17 @@ impl<'a> Campaign<'a> {
             self.over_time.push((pass.rate(), lines));
         }
         Ok(Ok(pass))
+    }
+
+    /// Who did not come back from a call is not read from again; fanfs does without them.
+    fn ask(&self, step: &Step) -> Result<(), String> {
+        if matches!(step.candidate, Candidate::Fanfs(_)) {
+            return Ok(());
+        }
+        match step.candidate.replicas().and(self.silent).iter().next() {
+            Some(id) => Err(format!("{} did not answer before", self.name(id))),
+            None => Ok(()),
+        }
     }
 
     /// Why there is no pass; who did not answer is not asked again.

@@ -105,8 +105,16 @@ pub struct Report {
     pub over_time: Option<OverTime>,
     /// What one should know who reads the figures.
     pub notes: Vec<String>,
-    /// Whether a pass, or a whole replica, has no figures.
+    /// Whether a pass, or a whole replica, has no figures, or something failed after them.
     pub failed: bool,
+}
+
+impl Report {
+    /// Adds what has failed after the figures were there.
+    pub(super) fn spoil(&mut self, why: String) {
+        self.notes.push(why);
+        self.failed = true;
+    }
 }
 
 /// A replica.

@@ -159,7 +159,8 @@ pub fn dealt(set: ReplicaSet, reader: usize) -> Option<ReplicaId> {
     set.iter().nth(reader % set.len().max(1))
 }
 
-/// The smallest file that can be measured with: sixteen blocks for each reader.
+/// The smallest file that can be measured with: sixteen blocks for each of `readers`, the
+/// most that a pass has.
 pub fn least(block: u64, random_block: u64, readers: usize) -> u64 {
     (32 * block).max(16 * random_block) * readers as u64
 }
@@ -243,11 +244,15 @@ mod tests {
 
     #[test]
     fn a_file_that_is_large_enough_has_blocks_for_all() {
-        let size = least(1 << 20, 65536, 4);
-        assert_eq!(size, 128 << 20);
-        for step in steps(set(3), 1) {
-            for part in parts(&step, size, 1 << 20, step.candidate.readers(step.load, 4)) {
-                assert!(part.len >= 16 << 20);
+        // (replicas, --readers, the most that a pass has)
+        for (replicas, readers, most) in [(3, 4, 4), (17, 1, 17)] {
+            let size = least(1 << 20, 65536, most);
+            assert_eq!(size, (most as u64) << 25);
+            for step in steps(set(replicas), 1) {
+                let readers = step.candidate.readers(step.load, readers);
+                for part in parts(&step, size, 1 << 20, readers) {
+                    assert!(part.len >= 16 << 20);
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::volume::ReplicaId;
 impl Campaign<'_> {
     /// Has fio do what a pass does; MiB/s.
     pub(super) fn run_fio(&mut self, number: usize, step: &Step) -> Result<f64, String> {
+        self.ask(step)?;
         let path = self.room.join(format!("{}.fio", slug(step)));
         let text = fio::text(&self.fio_job(number, step, false))?;
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -57,13 +58,25 @@ impl Campaign<'_> {
         }
     }
 
+    /// Makes what can be known beforehand of jobs that cannot be written fail before
+    /// anything is measured.
+    pub(super) fn prepare_jobs(&self, steps: &[Step]) -> Result<(), BenchError> {
+        if let Some(directory) = &self.settings.fio {
+            let made = std::fs::create_dir_all(directory)
+                .and_then(|()| tempfile::tempfile_in(directory).map(drop));
+            made.map_err(|error| BenchError::Usage(said(directory, &error)))?;
+        }
+        if self.settings.fio.is_some() || self.settings.run_fio {
+            // A name that fio cannot take.
+            let texts = steps.iter().map(|step| fio::text(&self.fio_job(0, step, false)));
+            texts.collect::<Result<Vec<_>, _>>().map_err(BenchError::Usage)?;
+        }
+        Ok(())
+    }
+
     /// The jobs of the first round, but those over a part of the replicas: they would
     /// need a volume of their own.
-    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), BenchError> {
-        let said = |path: &Path, error: std::io::Error| {
-            BenchError::Failed(format!("{}: {error}", path.display()))
-        };
-        std::fs::create_dir_all(directory).map_err(|error| said(directory, error))?;
+    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), String> {
         let all = self.subject.live();
         let mut names = Vec::new();
         for (number, (step, outcome)) in self.outcomes.iter().enumerate() {
@@ -75,17 +88,20 @@ impl Campaign<'_> {
             let text = fio::text(&self.fio_job(number, step, is_whole));
             let name = format!("{}.fio", slug(step));
             let path = directory.join(&name);
-            std::fs::write(&path, text.map_err(BenchError::Failed)?)
-                .map_err(|error| said(&path, error))?;
+            std::fs::write(&path, text?).map_err(|error| said(&path, &error))?;
             names.push(name);
         }
         let path = directory.join("run");
         let source = std::path::absolute(&self.config.source);
         let source = source.unwrap_or_else(|_| self.config.source.clone());
-        std::fs::write(&path, fio::script(&source, &names)).map_err(|error| said(&path, error))?;
+        std::fs::write(&path, fio::script(&source, &names)).map_err(|error| said(&path, &error))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&path, mode).map_err(|error| said(&path, error))
+        std::fs::set_permissions(&path, mode).map_err(|error| said(&path, &error))
     }
+}
+
+fn said(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// What a pass is, for a file's name.
