@@ -157,14 +157,28 @@ const NOT_GIVEN: &[&str] = &[
     "mountvers",
     "mountproto",
     "namlen",
-    "local_lock",
     "seclabel",
 ];
 
+/// Options of a mount, not of its file system, that mount(8) was given: the others are
+/// what the kernel does by itself.
+const KEPT: &[&str] = &["ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime"];
+
+/// The options of a line that mounts it again as it is.
+fn options(mount: &Mount) -> Vec<String> {
+    let (own, shared) = (mount.options.to_string_lossy(), mount.super_options.to_string_lossy());
+    let own: Vec<&str> = own.split(',').filter(|option| KEPT.contains(option)).collect();
+    let read_only = own.contains(&"ro");
+    let shared = shared.split(',').filter(|option| {
+        let key = option.split('=').next().unwrap_or_default();
+        // What is mounted read-only here may be writable through another mount.
+        let is_said = read_only && matches!(key, "ro" | "rw");
+        !is_said && !NOT_GIVEN.contains(&key) && *option != "local_lock=none"
+    });
+    own.iter().copied().chain(shared).map(str::to_owned).collect()
+}
+
 pub(super) fn facts_of(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> Nfs {
-    let key = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
-    let options = mount.super_options.to_string_lossy();
-    let options = options.split(',').filter(|option| !NOT_GIVEN.contains(&key(option).as_str()));
     let of_server = table
         .all()
         .filter_map(|other| table.nfs(other))
@@ -198,7 +212,7 @@ pub(super) fn facts_of(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> Nfs
         nosharecache: nfs.nosharecache,
         nconnect: nfs.nconnect,
         max_connect: nfs.max_connect,
-        options: options.map(str::to_owned).collect(),
+        options: options(mount),
         ..Nfs::default()
     };
     if let Some(stats) = &nfs.stats {

@@ -216,9 +216,18 @@ fn quoted(word: &str) -> String {
     }
 }
 
+/// Stands behind commands that mount again.
+const FOR_GOOD: &str = "  (first end what is mounted over it, with fanfs umount; put the same options \
+                        into /etc/fstab or the .mount unit)";
+
 /// Commands that mount an NFS replica again, without the options `without` (by
 /// their keys) and with those in `with`. The kernel takes none of them by a remount.
 fn mounted_with(replica: &Replica, without: &[&str], with: &[&str]) -> String {
+    remount(replica, without, with) + FOR_GOOD
+}
+
+/// The commands of [`mounted_with`] alone.
+fn remount(replica: &Replica, without: &[&str], with: &[&str]) -> String {
     let Some((nfs, point)) = replica.nfs.as_ref().zip(replica.mount_point.as_deref()) else {
         return String::new();
     };

@@ -43,7 +43,7 @@ device 10.77.1.2:/ mounted on /mnt/n1 with fstype nfs4 statvers=1.1
 const MOUNTINFO: &str = "\
 23 1 0:21 / /mnt rw,relatime - tmpfs tmpfs rw,mode=755
 39 23 0:36 / /mnt/n1 ro,relatime - nfs4 10.77.1.2:/ ro,sync,vers=4.2,rsize=4096,wsize=524288,namlen=255,acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,soft,noac,nosharecache,proto=tcp,timeo=50,retrans=2,sec=sys,clientaddr=10.77.1.1,local_lock=none,addr=10.77.1.2
-40 23 0:37 / /mnt/n2 ro,relatime - nfs4 10.77.1.2:/ ro,vers=4.2,rsize=524288,hard,nconnect=4,proto=tcp,addr=10.77.1.2
+40 23 0:37 / /mnt/n2 ro,nosuid,nodev,noexec,noatime shared:7 - nfs4 10.77.1.2:/ rw,vers=3,rsize=524288,hard,nconnect=4,proto=tcp,local_lock=all,addr=10.77.1.2
 ";
 
 #[test]
@@ -84,6 +84,9 @@ fn mount_table_and_statistics_become_facts() {
     let mount = table.containing(Path::new("/mnt/n2")).expect("a mount");
     let nfs = gather::facts_of(mount, &table.nfs(mount).expect("NFS"), &table);
     assert_eq!((nfs.nconnect, nfs.recovery, nfs.age_s), (4, "hard", None));
+    let line = "ro,nosuid,nodev,noexec,noatime,vers=3,rsize=524288,hard,nconnect=4,proto=tcp,\
+                local_lock=all";
+    assert_eq!(nfs.options.join(","), line);
     assert_eq!(nfs.attribute_times_s, [3, 60, 30, 60]);
 }
 

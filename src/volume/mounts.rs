@@ -44,6 +44,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it is mounted.
     pub mount_point: PathBuf,
+    /// Comma-separated options of the mount, without those of the file system: `ro`, `nosuid`.
+    pub options: OsString,
     /// With its subtype: `nfs4`, `fuse.sshfs`.
     pub fs_type: String,
     /// The device, or `SERVER:/path`; the file system decides what stands here.
@@ -91,6 +93,7 @@ impl Mount {
             dev: (major.parse().ok()?, minor.parse().ok()?),
             root: unescape(fields[3]).into(),
             mount_point: unescape(fields[4]).into(),
+            options: unescape(fields[5]),
             fs_type: unescape(fs_type).to_string_lossy().into_owned(),
             source: unescape(source),
             super_options: unescape(super_options),

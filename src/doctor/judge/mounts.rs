@@ -2,7 +2,9 @@
 
 use bytesize::ByteSize;
 
-use super::{Light, Problem, Verdict, mounted_with, names, of_nfs, part, quoted};
+use super::{
+    FOR_GOOD, Light, Problem, Verdict, mounted_with, names, of_nfs, part, quoted, remount,
+};
 use crate::doctor::facts::{Facts, Nfs, Replica};
 
 /// The most that Linux's NFS client asks for in one READ (nfs(5)).
@@ -143,11 +145,8 @@ pub(super) fn one_connection(facts: &Facts) -> Verdict {
             let all: Vec<String> = group[1..]
                 .iter()
                 .map(|i| {
-                    mounted_with(
-                        &facts.replicas[*i],
-                        &["minorversion", "nolock"],
-                        &["vers=3", "nolock"],
-                    )
+                    let without = ["minorversion", "nolock"];
+                    remount(&facts.replicas[*i], &without, &["vers=3", "nolock"])
                 })
                 .collect();
             (
@@ -158,7 +157,7 @@ pub(super) fn one_connection(facts: &Facts) -> Verdict {
                 ),
                 format!(
                     "{}  (or vers=4.0; or mount them with max_connect={}, Linux 5.15; or each in a \
-                     network namespace of its own)",
+                     network namespace of its own){FOR_GOOD}",
                     all.join("; "),
                     group.len()
                 ),
@@ -214,7 +213,7 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
               in /proc/mounts after mounting (Linux's server: /proc/fs/nfsd/max_block_size)"
             .to_owned(),
     };
-    let again = mounted_with(replica, &[], &[&format!("{key}={best}")]);
+    let again = remount(replica, &[], &[&format!("{key}={best}")]);
     Some(Problem {
         light: if calls >= MANY_CALLS { Light::Bad } else { Light::Warn },
         replicas: vec![i],
@@ -225,7 +224,10 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
             iec(size),
             iec(segment)
         ),
-        mend: format!("{again}; grep {} /proc/mounts", quoted(replica.mount_point.as_deref()?)),
+        mend: format!(
+            "{again}; grep {} /proc/mounts{FOR_GOOD}",
+            quoted(replica.mount_point.as_deref()?)
+        ),
     })
 }
 

@@ -376,7 +376,8 @@ fn remedies_are_commands() {
     assert_eq!(
         findings[0].remedy,
         "umount '/mnt/my data' && mount -t nfs -o ro,vers=4.2,rsize=1048576 10.0.2.2:/ '/mnt/my \
-         data'; grep '/mnt/my data' /proc/mounts"
+         data'; grep '/mnt/my data' /proc/mounts  (first end what is mounted over it, with fanfs \
+         umount; put the same options into /etc/fstab or the .mount unit)"
     );
     assert_eq!(quoted("it's"), "'it'\\''s'");
 }

@@ -73,6 +73,7 @@ fn fields_after_any_number_of_optional_ones() {
     assert_eq!(mount.option("vers"), Some(OsStr::new("4.2")));
     assert_eq!(mount.option("hard"), Some(OsStr::new("")));
     assert_eq!(mount.option("ver"), None);
+    assert_eq!(mount.options.to_str(), Some("rw,relatime"));
     assert_eq!(table.by_id(44).expect("bind mount").root, Path::new("/srv/data"));
 }
 
