@@ -98,10 +98,15 @@ pub struct Replica {
     pub name: String,
     /// Its path, as given.
     pub path: String,
-    /// Where it is mounted.
+    /// Where the file system that it lies in is mounted.
     pub mount_point: Option<String>,
+    /// Whether it is a mount point itself, or on a network file system; false where it did not
+    /// answer.
+    pub is_mounted: bool,
     /// `ok`, `absent`, `not-a-directory`, `failed` or `silent`.
     pub state: &'static str,
+    /// The system's words where it is `failed`.
+    pub failure: Option<String>,
     /// The file system's type.
     pub fs_type: Option<String>,
     /// The device, or `SERVER:/path`.

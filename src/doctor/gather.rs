@@ -125,6 +125,11 @@ fn replicas(config: &Config, survey: &Survey, table: &MountTable, tree: &Tree) -
             name: replica.name.clone(),
             path: replica.path.display().to_string(),
             mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
+            is_mounted: sight.is_mounted(),
+            failure: match &sight.answer {
+                Answer::Failed(why) => Some(why.clone()),
+                _ => None,
+            },
             state: match sight.answer {
                 Answer::Directory(_) => "ok",
                 Answer::Absent => "absent",

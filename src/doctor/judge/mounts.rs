@@ -36,12 +36,22 @@ const READAHEAD_COST: f64 = 0.3;
 const NOAC_COST: f64 = 0.1;
 
 pub(super) fn answers(facts: &Facts) -> Verdict {
+    // A volume's file says of each replica whether it has to be a mount.
+    let want_mounts = facts.volume.is_none() && facts.replicas.iter().any(|r| r.nfs.is_some());
     let judge = |(i, replica): (usize, &Replica)| {
         let (path, name) = (&replica.path, &replica.name);
         let from = replica.source.as_deref().filter(|_| replica.nfs.is_some());
         let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
         let (text, mend) = match replica.state {
-            "ok" => return None,
+            "ok" if replica.is_mounted || !want_mounts => return None,
+            "ok" => (
+                format!(
+                    "{name}: {path} is not mounted: it lies in {}, {}",
+                    replica.mount_point.as_deref().unwrap_or("/"),
+                    replica.fs_type.as_deref().unwrap_or("another file system")
+                ),
+                format!("mount {}", quoted(path)),
+            ),
             "absent" => (format!("{name}: {path} does not exist"), mkdir(path)),
             "not-a-directory" => (
                 format!("{name}: {path} is no directory"),
@@ -51,13 +61,18 @@ pub(super) fn answers(facts: &Facts) -> Verdict {
                 format!("{name}: {path}{from} does not answer: its server is dead or cut off"),
                 hung(replica),
             ),
-            _ => (
-                format!("{name}: {path}{from} cannot be opened"),
-                format!(
-                    "`ls {0}` says why; after \"Stale file handle\": umount -l {0} and mount it again",
-                    quoted(path)
-                ),
-            ),
+            _ => {
+                let why = replica.failure.as_deref().map(|why| format!(": {why}"));
+                let point = quoted(replica.mount_point.as_deref().unwrap_or(path));
+                (
+                    format!("{name}: {path}{from} cannot be opened{}", why.unwrap_or_default()),
+                    format!(
+                        "`ls {}` says why; after \"Stale file handle\": umount -l {point} and \
+                         mount it again",
+                        quoted(path)
+                    ),
+                )
+            }
         };
         Some(Problem { light: Light::Bad, replicas: vec![i], cost: part(facts), text, mend })
     };
@@ -72,7 +87,8 @@ fn hung(replica: &Replica) -> String {
     match (&replica.nfs, &replica.mount_point) {
         (Some(nfs), _) => {
             let to = quoted(nfs.addr.as_deref().unwrap_or(&nfs.server));
-            format!("ping {to}; rpcinfo -T tcp {to} nfs; journalctl -k | grep 'not responding'")
+            let port = nfs.port;
+            format!("ping {to}; nc -z -w3 {to} {port}; journalctl -k | grep 'not responding'")
         }
         (None, Some(point)) => {
             format!(

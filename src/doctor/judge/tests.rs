@@ -7,6 +7,7 @@ pub(crate) fn healthy() -> Facts {
         name: format!("n{i}"),
         path: format!("/mnt/n{i}"),
         mount_point: Some(format!("/mnt/n{i}")),
+        is_mounted: true,
         state: "ok",
         fs_type: Some("nfs4".into()),
         source: Some(format!("10.0.{i}.2:/")),
@@ -137,6 +138,16 @@ const PLANTS: &[Plant] = &[
     ("replica.answers", B, |f| f.replicas[1].state = "silent"),
     ("replica.answers", B, |f| f.replicas[1].state = "absent"),
     ("replica.answers", B, |f| f.replicas[1].state = "failed"),
+    ("replica.answers", B, |f| {
+        // The directory that the mount would cover.
+        f.replicas[1] = Replica {
+            mount_point: Some("/".into()),
+            fs_type: Some("ext4".into()),
+            is_mounted: false,
+            nfs: None,
+            ..f.replicas[1].clone()
+        };
+    }),
     ("replica.volume", B, |f| {
         f.volume = Some("v".into());
         f.refused.push((vec![0, 1], "not the same file system".into()));
@@ -351,6 +362,27 @@ fn what_is_within_the_thresholds_is_not_found() {
         let (_, findings) = judge(&facts);
         assert_eq!(findings, [], "change {i}");
     }
+}
+
+#[test]
+fn what_is_said_of_replicas_that_do_not_answer() {
+    let mut facts = healthy();
+    let [one, two, three] = &mut facts.replicas[..] else { panic!("three") };
+    (one.is_mounted, one.nfs) = (false, None);
+    (one.mount_point, one.fs_type) = (Some("/".into()), Some("ext4".into()));
+    (two.state, two.failure) = ("failed", Some("Stale file handle (os error 116)".into()));
+    (two.path, two.mount_point) = ("/mnt/n2/sub".into(), Some("/mnt/n2".into()));
+    three.state = "silent";
+    let (_, findings) = judge(&facts);
+    let [one, two, three] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!(one.text, "n1: /mnt/n1 is not mounted: it lies in /, ext4");
+    assert_eq!(one.remedy, "mount /mnt/n1");
+    assert!(two.text.ends_with("cannot be opened: Stale file handle (os error 116)"), "{two:?}");
+    assert!(two.remedy.contains("umount -l /mnt/n2 and"), "{two:?}");
+    assert!(three.remedy.contains("nc -z -w3 10.0.3.2 2049;"), "{three:?}");
+    // A volume's file says what has to be mounted.
+    facts.volume = Some("v".into());
+    assert_eq!(judge(&facts).1.len(), 2);
 }
 
 #[test]
