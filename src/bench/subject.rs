@@ -177,6 +177,8 @@ fn walk(root: &Path) -> io::Result<Found> {
                 directories.push_back(path);
             } else if seen.is_file()
                 && found.largest.as_ref().is_none_or(|(_, size)| *size < seen.len())
+                // Somebody else's may not be read.
+                && open(&entry.path(), false).is_ok()
             {
                 found.largest = Some((path, seen.len()));
             }
@@ -208,6 +210,17 @@ mod tests {
         let found = walk(root.path()).unwrap();
         assert_eq!(found.largest, Some((PathBuf::from("a/b/large"), 1000)));
         assert_eq!(found.entries, 5);
+        use std::os::unix::fs::PermissionsExt;
+        let secret = std::fs::Permissions::from_mode(0o000);
+        std::fs::set_permissions(at("a/b/large"), secret).unwrap();
+        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let root = root.path().to_owned();
+        let as_nobody = std::thread::spawn(move || {
+            // Of this thread alone; root's powers over files go with it.
+            nix::unistd::setfsuid(65534.into());
+            walk(&root).unwrap().largest
+        });
+        assert_eq!(as_nobody.join().unwrap(), Some((PathBuf::from("small"), 10)));
         assert!(walk(&at("nowhere")).is_err());
     }
 }

@@ -36,6 +36,10 @@ const IN_FLIGHT: usize = 4;
 /// bytes in a longer time do, of a slow replica.
 const TOO_SHORT: Duration = Duration::from_millis(100);
 
+/// With reads under way that are late by so much, and by as long again as all before took,
+/// a replica has stopped: they count then. A block that is slow to come does not.
+const STALLED: Duration = Duration::from_millis(500);
+
 /// Small reads whose median is a replica's latency, and the time for all of them.
 const SMALL_READS: u64 = 16;
 const SMALL_READS_LIMIT: Duration = Duration::from_secs(2);
@@ -204,7 +208,8 @@ impl Step {
             std::thread::sleep(Duration::from_millis(2));
         }
         step.stop.store(true, Relaxed);
-        let samples = parts.iter().map(|part| part.sample()).collect();
+        let elapsed = step.started.elapsed();
+        let samples = parts.iter().map(|part| part.sample(elapsed)).collect();
         // What is still under way would be in the next step's way.
         let until = Instant::now() + time.min(Duration::from_secs(2));
         while busy() && Instant::now() < until {
@@ -227,6 +232,9 @@ impl Step {
                 break;
             }
             let n = file.read(segment * SEGMENT)?;
+            if n == 0 {
+                return Err(io::Error::other("the file is shorter here"));
+            }
             part.past_cache.store(file.direct, Relaxed);
             if !self.stop.load(Relaxed) {
                 part.bytes.fetch_add(n as u64, Relaxed);
@@ -237,10 +245,18 @@ impl Step {
     }
 }
 
+/// The time that a rate is taken over: until the last segment, unless nothing came any more.
+fn time(last: Duration, elapsed: Duration, is_working: bool) -> Duration {
+    let late = elapsed.saturating_sub(last);
+    if is_working && late > last && late > STALLED { elapsed } else { last }
+}
+
 impl Part {
-    fn sample(&self) -> Sample {
+    /// What was done in the time that the step took.
+    fn sample(&self, elapsed: Duration) -> Sample {
         let bytes = self.bytes.load(Relaxed);
-        let seconds = Duration::from_nanos(self.last.load(Relaxed)).as_secs_f64();
+        let last = Duration::from_nanos(self.last.load(Relaxed));
+        let seconds = time(last, elapsed, self.working.load(Relaxed) > 0).as_secs_f64();
         let error = self.error.lock().expect("no panic").clone();
         Sample {
             bytes,
@@ -381,9 +397,12 @@ fn walk(root: &Path, best: &Mutex<Option<(PathBuf, u64)>>) {
             } else if stat.is_file()
                 && let Ok(path) = entry.path().strip_prefix(root)
             {
-                let mut best = best.lock().expect("no panic");
-                if best.as_ref().is_none_or(|(_, size)| stat.len() > *size) {
-                    *best = Some((path.to_owned(), stat.len()));
+                let of_best = best.lock().expect("no panic").as_ref().map(|(_, size)| *size);
+                // Somebody else's may not be read. Without the lock: it may hang.
+                if of_best.is_none_or(|size| stat.len() > size)
+                    && open(&entry.path(), OFlags::empty()).is_ok()
+                {
+                    *best.lock().expect("no panic") = Some((path.to_owned(), stat.len()));
                 }
             }
         }
@@ -424,6 +443,48 @@ mod tests {
         assert!(measured.alone[0].latency_ms.is_some());
         assert!(measured.together.bytes > 0 && measured.together.bytes <= 20 << 20);
         assert_eq!(measured.together.error, None);
+    }
+
+    #[test]
+    fn a_shorter_copy_is_said_and_what_may_not_be_read_is_not_chosen() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let [whole, short] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+        std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
+        std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
+        let roots = [&whole, &short].map(|root| Some(root.path().to_owned()));
+        let options = Measure { file: None, step: Duration::from_secs(5) };
+        let measured = measure(&roots, &options, &Tree::at(Path::new("/")), &|_| {});
+        assert_eq!(measured.alone[0].error, None);
+        assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter here"));
+
+        std::fs::write(whole.path().join("small"), "x").expect("written");
+        let mode = |path: &Path, mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(path, mode).expect("changed");
+        };
+        mode(whole.path(), 0o755);
+        mode(&whole.path().join("data"), 0o000);
+        let root = whole.path().to_owned();
+        let as_nobody = std::thread::spawn(move || {
+            // Of this thread alone; root's powers over files go with it.
+            nix::unistd::setfsuid(65534.into());
+            let best = Mutex::new(None);
+            walk(&root, &best);
+            best.into_inner().expect("no panic")
+        });
+        assert_eq!(as_nobody.join().expect("no panic"), Some(("small".into(), 1)));
+    }
+
+    #[test]
+    fn who_delivers_a_little_and_stops_is_slow() {
+        let ms = Duration::from_millis;
+        // The last segment 50 ms after the start, then none for the rest of 3 s.
+        assert_eq!(time(ms(50), ms(3000), true), ms(3000));
+        assert_eq!(time(ms(50), ms(3000), false), ms(50), "the end of the file");
+        assert_eq!(time(ms(2900), ms(3000), true), ms(2900));
+        // A slow one: a segment a second.
+        assert_eq!(time(ms(2000), ms(3000), true), ms(2000));
+        assert_eq!(time(ms(100), ms(500), true), ms(100), "a short step");
     }
 
     #[test]
