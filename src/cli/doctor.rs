@@ -115,24 +115,46 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(ExitCode::from(u8::from(state == Light::Bad)))
 }
 
+/// What the only argument is.
+enum Only {
+    /// This volume's file, or its name.
+    Volume(PathBuf),
+    /// Something that is there.
+    Path,
+    Nothing,
+}
+
+/// May hang: the argument may be a mount.
+fn volume(one: &Path) -> Only {
+    let named = super::volume_name::file(one);
+    if named != *one && named.is_file() {
+        return Only::Volume(named);
+    }
+    let is_toml = one.extension().is_some_and(|extension| extension == "toml");
+    match one.metadata() {
+        _ if is_toml => Only::Volume(one.to_owned()),
+        Ok(there) if there.is_file() => Only::Volume(one.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Only::Nothing,
+        Ok(_) | Err(_) => Only::Path,
+    }
+}
+
 /// The volume, or one made of the paths, with the defaults; and whether it is the former.
 fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
-    let is_file = |path: &Path| {
-        let path = path.to_owned();
+    if let [one] = what {
+        let path = one.clone();
         // What does not answer is a mount.
-        within(LOOK, move || path.is_file()).unwrap_or(false)
-    };
-    if let [one] = what
-        && let named = super::volume_name::file(one)
-        && named != *one
-        && is_file(&named)
-    {
-        return Ok((config::load(&named).map_err(Failure::usage)?, true));
-    }
-    if let [one] = what
-        && (is_file(one) || one.extension().is_some_and(|extension| extension == "toml"))
-    {
-        return Ok((config::load(one).map_err(Failure::usage)?, true));
+        match within(LOOK, move || volume(&path)).unwrap_or(Only::Path) {
+            Only::Volume(file) => return Ok((config::load(&file).map_err(Failure::usage)?, true)),
+            Only::Nothing if !one.as_os_str().as_encoded_bytes().contains(&b'/') => {
+                return Err(Failure::usage(format!(
+                    "no volume {} in {}, and no directory of that name here",
+                    one.display(),
+                    super::volume_name::DIR
+                )));
+            }
+            Only::Path | Only::Nothing => {}
+        }
     }
     let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
     let mut seen = BTreeSet::new();

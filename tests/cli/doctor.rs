@@ -89,6 +89,7 @@ fn usage_is_refused() {
     for (line, what) in [
         ("doctor", "required arguments"),
         ("doctor none.toml", "cannot be read"),
+        ("doctor genmes", "no volume genmes in /etc/fanfs, and no directory of that name here"),
         ("doctor v.toml tree", "give that alone, or paths"),
         ("doctor tree tree", "is there twice"),
         ("doctor tree/../tree", "has `..` in it"),
@@ -168,30 +169,34 @@ fn a_replica_that_hangs_is_red_and_hangs_nobody() {
     let room = Room::new();
     let Some(hanging) = Hanging::over(&room.path("tree"), room.path("hung")) else { return };
     hanging.stop(&room);
-    let started = Instant::now();
-    let mut doctor = room
-        .fanfs(&["doctor", "tree", "hung", "--deadline", "500ms", "--measure", "--json"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The test must not hang either.
-    while doctor.try_wait().unwrap().is_none() {
-        let hangs = started.elapsed() > Duration::from_secs(60);
-        if hangs {
-            let _ = doctor.kill();
-            drop(hanging);
-            panic!("doctor hangs");
+    // By itself it may be a volume's name, and is a path.
+    for paths in [&["tree", "hung"][..], &["hung"]] {
+        let started = Instant::now();
+        let more = ["--deadline", "500ms", "--measure", "--json"];
+        let mut doctor = room
+            .fanfs(&[&["doctor"], paths, &more].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The test must not hang either.
+        while doctor.try_wait().unwrap().is_none() {
+            let hangs = started.elapsed() > Duration::from_secs(60);
+            if hangs {
+                let _ = doctor.kill();
+                drop(hanging);
+                panic!("doctor hangs");
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        let output = doctor.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let report = json(&output);
+        assert_eq!(report["facts"]["replicas"][paths.len() - 1]["state"], "silent");
+        let first = &report["findings"][0];
+        assert_eq!((&first["id"], &first["severity"]), (&"replica.answers".into(), &"bad".into()));
+        assert_eq!(first["replicas"], serde_json::json!(["hung"]));
     }
-    let output = doctor.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let report = json(&output);
-    assert_eq!(report["facts"]["replicas"][1]["state"], "silent");
-    let first = &report["findings"][0];
-    assert_eq!((&first["id"], &first["severity"]), (&"replica.answers".into(), &"bad".into()));
-    assert_eq!(first["replicas"], serde_json::json!(["hung"]));
 }
 
 /// ext4 on loop devices in tmpfs, under the block layer's throttle.
