@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, ipproto, recv, send,
     socket_with, sockopt,
 };
 
@@ -93,7 +93,6 @@ const TIMESTAMP_REPLY: u8 = 14;
 /// A raw socket for ICMP; needs CAP_NET_RAW.
 struct Icmp {
     socket: OwnedFd,
-    to: SocketAddrV4,
     id: u16,
 }
 
@@ -104,11 +103,13 @@ impl Icmp {
         // Do not divide, and do not go by what is believed of the path.
         sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE / 5))?;
+        // The kernel passes on what comes from there, and nobody else's answers.
+        connect(&socket, &SocketAddrV4::new(to, 0))?;
         // One number for each asker: replicas are asked at the same time.
         let id = (std::process::id() as u16).rotate_left(3)
             ^ u16::from(to.octets()[2]) << 8
             ^ u16::from(to.octets()[3]);
-        Ok(Self { socket, to: SocketAddrV4::new(to, 0), id })
+        Ok(Self { socket, id })
     }
 
     /// The time until an echo with so many bytes was back.
@@ -131,16 +132,16 @@ impl Icmp {
     /// Sends a message and returns the one that answers it.
     fn ask(&self, kind: u8, seq: u16, body: &[u8], wanted: u8) -> Option<Vec<u8>> {
         let message = message(kind, self.id, seq, body);
-        sendto(&self.socket, &message, SendFlags::empty(), &self.to).ok()?;
+        send(&self.socket, &message, SendFlags::empty()).ok()?;
         let until = Instant::now() + PATIENCE;
         let mut buffer = vec![0_u8; 65_536];
         while Instant::now() < until {
-            // Every ICMP message to this machine comes here.
+            // Every ICMP message from there comes here, also what others have asked for.
             let Ok((n, _)) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()) else {
                 continue;
             };
             let reply = icmp_of(&buffer[..n]);
-            if let Some(reply) = reply.filter(|reply| answers(reply, wanted, self.id, seq)) {
+            if let Some(reply) = reply.filter(|reply| answers(reply, wanted, &message)) {
                 return Some(reply.to_vec());
             }
         }
@@ -171,8 +172,10 @@ fn icmp_of(packet: &[u8]) -> Option<&[u8]> {
     packet.get(header..).filter(|message| message.len() >= 8)
 }
 
-fn answers(message: &[u8], kind: u8, id: u16, seq: u16) -> bool {
-    message[0] == kind && message[4..6] == id.to_be_bytes() && message[6..8] == seq.to_be_bytes()
+/// Whether `reply` is of the kind that is wanted, and of the number, sequence and length
+/// that `asked` has: an echo brings all back, and a timestamp is as long either way.
+fn answers(reply: &[u8], wanted: u8, asked: &[u8]) -> bool {
+    reply[0] == wanted && reply[4..8] == asked[4..8] && reply.len() == asked.len()
 }
 
 const DAY_MS: i64 = 86_400_000;
@@ -214,8 +217,11 @@ mod tests {
         let mut packet = vec![0x46; 24];
         packet.extend(message(0, 7, 9, b"x"));
         let reply = icmp_of(&packet).expect("a message");
-        assert!(answers(reply, 0, 7, 9));
-        assert!(!answers(reply, 0, 7, 8));
+        assert!(answers(reply, 0, &message(8, 7, 9, b"x")));
+        assert!(!answers(reply, 0, &message(8, 7, 8, b"x")), "another sequence");
+        assert!(!answers(reply, 0, &message(8, 6, 9, b"x")), "another asker");
+        assert!(!answers(reply, 0, &message(8, 7, 9, b"xx")), "another size");
+        assert!(!answers(reply, 14, &message(8, 7, 9, b"x")), "another kind");
         assert_eq!(icmp_of(&packet[..27]), None);
         assert_eq!(icmp_of(&[]), None);
     }
