@@ -282,18 +282,26 @@ fn groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
     groups.into_iter().partition(|group| sight(group[0]).nfs.is_some())
 }
 
+/// Whether a mount's `addr=` may be another one's: after trunking detection it is the first
+/// mount's, and the server as it was named has the address of this one. Else the name may
+/// have other addresses beside the one that is mounted.
+fn is_in_doubt(facts: &Facts, nfs: &Nfs) -> bool {
+    let mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
+    let trunked = |other: &Nfs| other.server != nfs.server && other.addr == nfs.addr;
+    nfs.addr.is_none() || mounts.into_iter().any(trunked)
+}
+
 /// The routes, all at once, and the interfaces that they use.
 fn ways(facts: &mut Facts, tree: &Tree) {
     let (sender, receiver) = mpsc::channel();
     for (i, replica) in facts.replicas.iter().enumerate() {
         let Some(nfs) = &replica.nfs else { continue };
-        // After trunking detection `addr=` is the first mount's: the server as it was
-        // named has the address of this one.
-        let (name, port) = (nfs.server.clone(), nfs.port);
+        let name = is_in_doubt(facts, nfs).then(|| nfs.server.clone());
+        let port = nfs.port;
         let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
         let (sender, tree) = (sender.clone(), tree.clone());
         let look = move || {
-            let named = (name.as_str(), port).to_socket_addrs().ok().and_then(|mut a| a.next());
+            let named = name.and_then(|name| (name, port).to_socket_addrs().ok()?.next());
             let to = named.or_else(|| addr.map(|addr| SocketAddr::new(addr, port)))?;
             let mut route = network::route(to)?;
             let interface = route.interface.as_deref().map(|name| tree.interface(name));
@@ -352,5 +360,26 @@ fn connections(facts: &mut Facts) {
             let own = all.iter().filter(|one| Some(&one.server) == addr.as_ref());
             replica.connections = Some(own.cloned().collect());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_s_name_is_asked_for_where_its_address_may_be_another_s() {
+        let mut facts = crate::doctor::judge::tests::healthy();
+        let nfs = |facts: &Facts, i: usize| facts.replicas[i].nfs.clone().expect("NFS");
+        assert!((0..3).all(|i| !is_in_doubt(&facts, &nfs(&facts, i))));
+        // Mounted from one name of several addresses: `addr=` says which.
+        for replica in &mut facts.replicas {
+            replica.nfs.as_mut().expect("NFS").server = "filer".into();
+        }
+        assert!((0..3).all(|i| !is_in_doubt(&facts, &nfs(&facts, i))));
+        let third = facts.replicas[2].nfs.as_mut().expect("NFS");
+        (third.server, third.addr) = ("filer-2".into(), Some("10.0.1.2".into()));
+        let in_doubt = [0, 1, 2].map(|i| is_in_doubt(&facts, &nfs(&facts, i)));
+        assert_eq!(in_doubt, [true, false, true]);
     }
 }
