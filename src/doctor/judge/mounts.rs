@@ -213,13 +213,13 @@ fn overhead(size: u64, best: u64) -> f64 {
 
 /// What is wrong with rsize or wsize.
 fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> Option<Problem> {
-    let segment = facts.settings.segment_size;
-    let calls = segment.div_ceil(size.max(1));
+    // A larger segment takes several calls in any case.
+    let best = facts.settings.segment_size.min(LARGEST_RSIZE);
+    let calls = best.div_ceil(size.max(1));
     if calls <= CALLS_A_SEGMENT || size >= LARGEST_RSIZE {
         return None;
     }
     let replica = &facts.replicas[i];
-    let best = segment.min(LARGEST_RSIZE);
     let known = match server {
         Some(server) if server > size => format!(
             "; another mount of the same server on this machine has {}, so the server takes that",
@@ -235,10 +235,10 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
         replicas: vec![i],
         cost: overhead(size, best) * part(facts),
         text: format!(
-            "{}: {key} is {}, so each segment of {} takes {calls} calls{known}",
+            "{}: {key} is {}, so {} of a segment take {calls} calls{known}",
             replica.name,
             iec(size),
-            iec(segment)
+            iec(best)
         ),
         mend: format!(
             "{again}; grep {} /proc/mounts{FOR_GOOD}",
@@ -294,7 +294,9 @@ pub(super) fn nconnect(facts: &Facts) -> Verdict {
         });
         let connections: u64 = beside.filter_map(|r| Some(r.nfs.as_ref()?.nconnect)).sum();
         let needed = speed.div_ceil(ONE_CONNECTION_MBIT);
-        if speed < ONE_CONNECTION_MBIT || connections > needed {
+        // RDMA has no connections of that kind.
+        let tcp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("tcp"));
+        if !tcp || speed < ONE_CONNECTION_MBIT || connections > needed {
             return None;
         }
         Some(Problem {
@@ -302,8 +304,10 @@ pub(super) fn nconnect(facts: &Facts) -> Verdict {
             replicas: vec![i],
             cost: 0.25 * part(facts),
             text: format!(
-                "{}: one TCP connection for a link of {} Gbit/s; one is one processor core's work",
+                "{}: {connections} TCP connection{} for a link of {} Gbit/s; one is one processor \
+                 core's work",
                 replica.name,
+                if connections == 1 { "" } else { "s" },
                 speed / 1000
             ),
             mend: mounted_with(replica, &[], &["nconnect=4"]),
@@ -432,16 +436,17 @@ pub(super) fn readahead(facts: &Facts) -> Verdict {
     of_nfs(facts, |i, replica, _: &Nfs| {
         let kib = replica.read_ahead_kib.filter(|kib| *kib < READAHEAD_KIB)?;
         let device = replica.device.as_deref()?;
-        let whose = if facts.volume.is_some() {
-            "files that are passed through are read with it"
+        let (whose, cost) = if facts.volume.is_some() {
+            ("files that are passed through are read with it", READAHEAD_COST * part(facts))
         } else {
-            "a program that reads the mount itself has it; reads through fanfs do not use it, and \
-             do not need it"
+            let whose = "a program that reads the mount itself has it; reads through fanfs do not \
+                         use it, and do not need it";
+            (whose, 0.0)
         };
         Some(Problem {
             light: Light::Warn,
             replicas: vec![i],
-            cost: READAHEAD_COST * part(facts),
+            cost,
             text: format!("{}: the kernel reads {kib} KiB ahead: {whose}", replica.name),
             mend: format!(
                 "echo 8192 >/sys/class/bdi/{device}/read_ahead_kb  (after each mount; \

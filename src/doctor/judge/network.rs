@@ -90,7 +90,18 @@ pub(super) fn backlog(facts: &Facts) -> Verdict {
     counted(facts, |i, replica| {
         let nfs = replica.nfs.as_ref()?;
         let backlog = nfs.backlog.filter(|backlog| *backlog >= BACKLOG)?;
-        let four = nfs.version.as_deref().is_some_and(|version| version.starts_with('4'));
+        // The slots of the connection are counted, not those of an NFSv4.1 session.
+        let rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));
+        let mend = if rdma {
+            "sysctl -w sunrpc.rdma_slot_table_entries=1024, then mount again".to_owned()
+        } else {
+            let key = "tcp_max_slot_table_entries=65536";
+            format!(
+                "sysctl -w sunrpc.{key}, the kernel's default, then mount again (for good: options \
+                 sunrpc {key} in /etc/modprobe.d); or {}",
+                mounted_with(replica, &[], &["nconnect=4"])
+            )
+        };
         Some(Problem {
             light: Light::Warn,
             replicas: vec![i],
@@ -100,17 +111,7 @@ pub(super) fn backlog(facts: &Facts) -> Verdict {
                  time than the connection has",
                 replica.name
             ),
-            mend: if four {
-                "echo 180 >/sys/module/nfs/parameters/max_session_slots (for good: options nfs \
-                 max_session_slots=180 in /etc/modprobe.d), then mount again; the server may allow \
-                 fewer"
-                    .to_owned()
-            } else {
-                format!(
-                    "sysctl sunrpc.tcp_max_slot_table_entries (128 and more); or {}",
-                    mounted_with(replica, &[], &["nconnect=4"])
-                )
-            },
+            mend,
         })
     })
 }
@@ -254,6 +255,13 @@ pub(super) fn mtu(facts: &Facts) -> Verdict {
             (None, _) => format!("packets of {mtu} bytes do not get to {} undivided", route.to),
         };
         let (to, name) = (&route.to, &interface.name);
+        // A number only where one is known that is less than what is used now.
+        let until_then = believed.or((mtu > USUAL_MTU).then_some(USUAL_MTU)).map(|smaller| {
+            format!(
+                "; until then ip route replace {to} dev {name} mtu {smaller} (with `via GATEWAY` \
+                 where `ip route get {to}` has it), and mount again"
+            )
+        });
         Some(Problem {
             light,
             replicas: vec![i],
@@ -269,9 +277,9 @@ pub(super) fn mtu(facts: &Facts) -> Verdict {
             ),
             mend: format!(
                 "one MTU for the server, the switches and this machine: ping -M do -s {} {to} says \
-                 when; until then ip link set {name} mtu {}",
+                 when{}",
                 mtu.saturating_sub(28),
-                believed.unwrap_or(USUAL_MTU)
+                until_then.unwrap_or_default()
             ),
         })
     })

@@ -167,7 +167,7 @@ pub(super) fn together(facts: &Facts) -> Verdict {
         return Verdict::Seen(Vec::new());
     }
     let nothing = gain < NOTHING_GAINED;
-    let (why, mend) = culprit(facts, together);
+    let (why, mend) = culprit(facts, together, &who);
     let verdict = if nothing {
         "reading through all gains nothing".to_owned()
     } else {
@@ -187,9 +187,16 @@ pub(super) fn together(facts: &Facts) -> Verdict {
     }])
 }
 
-/// What is shared, as far as it is known.
-fn culprit(facts: &Facts, together: f64) -> (String, String) {
+/// What `who` share, as far as it is known.
+fn culprit(facts: &Facts, together: f64, who: &[usize]) -> (String, String) {
     let full = |interface: &&Interface| {
+        let goes_by_it = |i: &usize| {
+            let route = facts.replicas[*i].route.as_ref();
+            route.and_then(|route| route.interface.as_ref()) == Some(&interface.name)
+        };
+        if !who.iter().all(goes_by_it) {
+            return false;
+        }
         let mbit = interface.speed_mbit.filter(|_| !interface.is_virtual);
         mbit.is_some_and(|mbit| together >= FULL_LINK * mbit as f64 * 1e6 / 8.0)
     };

@@ -8,6 +8,7 @@ pub(crate) fn healthy() -> Facts {
         path: format!("/mnt/n{i}"),
         mount_point: Some(format!("/mnt/n{i}")),
         is_mounted: true,
+        failure: None,
         state: "ok",
         fs_type: Some("nfs4".into()),
         source: Some(format!("10.0.{i}.2:/")),
@@ -307,6 +308,16 @@ fn what_is_planted_is_found_and_nothing_else() {
 #[test]
 fn what_is_within_the_thresholds_is_not_found() {
     let harmless: &[fn(&mut Facts)] = &[
+        // Segments of 8 MiB take eight calls of the largest rsize as well.
+        |f| {
+            f.settings.segment_size = 8 << 20;
+            nfs(f, 1).rsize = Some(512 << 10);
+        },
+        |f| {
+            f.interfaces[0].speed_mbit = Some(100_000);
+            f.machine.tcp_receive_buffer = Some(64 << 20);
+            (0..3).for_each(|i| nfs(f, i).proto = Some("rdma".into()));
+        },
         // A server that takes no more; four calls a segment.
         |f| nfs(f, 1).rsize = Some(256 << 10),
         |f| nfs(f, 1).wsize = Some(4096),
@@ -362,6 +373,53 @@ fn what_is_within_the_thresholds_is_not_found() {
         let (_, findings) = judge(&facts);
         assert_eq!(findings, [], "change {i}");
     }
+}
+
+#[test]
+fn a_smaller_mtu_is_proposed_where_one_is_known() {
+    let dropped = |interface: u64, path: u64| {
+        let mut facts = healthy();
+        facts.interfaces[0].mtu = Some(interface);
+        let connection = connection(&mut facts, 1);
+        (connection.mss, connection.received_mss) = (Some(536), Some(536));
+        route(&mut facts, 1).large_echo = Some(false);
+        (0..3).for_each(|i| route(&mut facts, i).mtu = Some(interface));
+        route(&mut facts, 1).mtu = Some(path);
+        let (_, findings) = judge(&facts);
+        assert_eq!(findings[0].id, "net.mtu");
+        findings[0].remedy.clone()
+    };
+    assert!(dropped(9000, 9000).contains("ip route replace 10.0.2.2 dev eth0 mtu 1500 "));
+    assert!(dropped(9000, 4000).contains("ip route replace 10.0.2.2 dev eth0 mtu 4000 "));
+    assert!(dropped(1500, 1400).contains("ip route replace 10.0.2.2 dev eth0 mtu 1400 "));
+    for small in [1500, 1400] {
+        let remedy = dropped(small, small);
+        assert!(remedy.contains("ping -M do") && !remedy.contains("ip route"), "{remedy}");
+    }
+}
+
+#[test]
+fn an_interface_is_full_for_those_that_go_by_it() {
+    let mut facts = healthy();
+    facts.interfaces[0].speed_mbit = Some(1000);
+    facts.interfaces.push(Interface { name: "eth1".into(), ..facts.interfaces[0].clone() });
+    measured(&mut facts).together.rate = Some(150e6);
+    let text = |facts: &Facts| {
+        let (_, findings) = judge(facts);
+        findings.into_iter().find(|f| f.id == "measure.together").expect("found").text
+    };
+    assert!(text(&facts).contains("eth0 is full"));
+    route(&mut facts, 2).interface = Some("eth1".into());
+    assert!(!text(&facts).contains("is full"), "each has a part of it");
+}
+
+#[test]
+fn readahead_costs_what_is_passed_through_and_nothing_else() {
+    let mut facts = healthy();
+    facts.replicas[1].read_ahead_kib = Some(128);
+    assert_eq!(judge(&facts).1[0].cost, 0.0);
+    (facts.volume, facts.settings.passthrough) = (Some("v".into()), true);
+    assert_eq!(judge(&facts).1[0].cost, 0.1);
 }
 
 #[test]
