@@ -196,7 +196,11 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
     // Also where it is interrupted, while it makes the file or reads it.
     for (size, signal) in [("64GiB", Signal::INT), ("16MiB", Signal::HUP)] {
         let args = [&["rw.toml", "--make", size, "--rounds", "50"], &SHORT[4..]].concat();
-        let mut child = bench(&room, &args).stdout(Stdio::null()).spawn().unwrap();
+        // Where nohup(1) runs the tests SIGHUP is ignored, and bench leaves it so.
+        let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_fanfs"), "bench"];
+        let mut child = room.program(Path::new("env"), &[&program, &args[..]].concat());
+        child.env("TMPDIR", room.path("mnt")).stdout(Stdio::null());
+        let mut child = child.spawn().unwrap();
         let mounted = || {
             let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
             table.contains(&format!("{}/fanfs-bench-", room.path("mnt").display()))
@@ -207,6 +211,39 @@ fn a_file_is_made_and_removed_where_that_is_allowed() {
         assert_eq!(names(), ["hello"], "{size}");
         expect_nothing_in(&room.path("mnt"));
     }
+}
+
+#[test]
+fn figures_outlive_what_fails_after_them_and_files_a_run_without() {
+    let room = Room::new();
+    fs::write(room.path("tree/data"), vec![7; 16 << 20]).unwrap();
+    // The script has to have this name.
+    fs::create_dir_all(room.path("jobs/run")).unwrap();
+    fs::write(room.path("old.html"), "old").unwrap();
+    let args = ["v.toml", "--json", "--fio", "jobs", "--report", "old.html"];
+    let output = bench(&room, &[&args[..], &SHORT[..]].concat()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let report = json(&output);
+    assert!(row(&report, "random", "fanfs", 2)["mib_per_second"]["median"].as_f64() > Some(0.0));
+    let note = report["notes"].as_array().unwrap().last().unwrap().as_str().unwrap();
+    assert!(note.contains("jobs/run: Is a directory"), "{note}");
+    assert!(fs::read_to_string(room.path("old.html")).unwrap().contains("<svg"));
+
+    fs::write(room.path("old.html"), "old").unwrap();
+    let names = || fs::read_dir(room.path("")).unwrap().count();
+    let before = names();
+    for (more, status) in [
+        (["--report", "old.html", "--file", "nowhere"], 1),
+        (["--report", "new.html", "--file", "hello"], 2),
+        (["--report", "old.html", "--fio", "a-file/jobs"], 2),
+    ] {
+        let output =
+            bench(&room, &[&["v.toml"][..], &more[..], &SHORT[..]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        assert_eq!(fs::read_to_string(room.path("old.html")).unwrap(), "old");
+        assert_eq!(names(), before, "{more:?}");
+    }
+    expect_nothing_in(&room.path("mnt"));
 }
 
 #[test]
