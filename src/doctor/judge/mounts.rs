@@ -1,5 +1,7 @@
 //! Rules about how the replicas are mounted.
 
+use std::collections::BTreeMap;
+
 use bytesize::ByteSize;
 
 use super::{
@@ -421,6 +423,52 @@ pub(super) fn nosharecache(facts: &Facts) -> Verdict {
             mend: "page_cache = \"auto\" of the replica in the volume's file".to_owned(),
         })
     })
+}
+
+/// An option's value, where it is to be compared.
+type Value = fn(&Nfs) -> Option<String>;
+
+/// What differs between the mounts and has no check of its own: not the version, as 3
+/// beside 4.2 keeps connections apart.
+pub(super) fn alike(facts: &Facts) -> Verdict {
+    let mounts =
+        || facts.replicas.iter().enumerate().filter_map(|(i, r)| Some((i, r.nfs.as_ref()?)));
+    if mounts().count() < 2 {
+        return Verdict::Inapplicable;
+    }
+    let security: Value = |nfs| {
+        let given = nfs.options.iter().find_map(|option| option.strip_prefix("sec="));
+        Some(given.unwrap_or("sys").to_owned())
+    };
+    let transport: Value = |nfs| {
+        // UDP has a check of its own.
+        let proto = nfs.proto.as_deref().filter(|proto| !proto.starts_with("udp"))?;
+        Some(proto.trim_end_matches('6').to_owned())
+    };
+    let connections: Value = |nfs| Some(nfs.nconnect.to_string());
+    let keys = [("sec", security), ("proto", transport), ("nconnect", connections)];
+    let differs = |(key, value): (&str, Value)| {
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (i, nfs) in mounts() {
+            groups.entry(value(nfs)?).or_default().push(i);
+        }
+        let shown = groups.iter().map(|(value, who)| format!("{value} of {}", names(facts, who)));
+        let shown: Vec<String> = shown.collect();
+        (shown.len() > 1).then(|| Problem {
+            light: Light::Warn,
+            replicas: groups.into_values().flatten().collect(),
+            cost: 0.0,
+            text: format!(
+                "{key} is {}: a slower way, or one that lets others in, may not be meant",
+                shown.join(", ")
+            ),
+            mend: format!(
+                "findmnt -t nfs,nfs4 -o TARGET,OPTIONS; the same {key}= for all in /etc/fstab or the \
+                 .mount units, then mount again"
+            ),
+        })
+    };
+    Verdict::Seen(keys.into_iter().filter_map(differs).collect())
 }
 
 /// fanfs reads ahead by itself and has the kernel's turned off on replicas

@@ -1,7 +1,8 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
+use super::rates::{is_late, median};
 use super::{Light, Problem, Verdict, mounted_with, of_nfs, part, quoted};
-use crate::doctor::facts::{Connection, Facts, Interface, Replica};
+use crate::doctor::facts::{Connection, Facts, Interface, ReadCalls, Replica};
 
 /// Calls below which a share of them means nothing.
 const ENOUGH_CALLS: u64 = 100;
@@ -11,6 +12,9 @@ const ENOUGH_CALLS: u64 = 100;
 /// calls 5 % of all calls bad, of UDP's days.
 const RESENT: f64 = 0.001;
 const RESENT_MUCH: f64 = 0.05;
+
+/// READs below which their mean says nothing: a disk that wakes up once is in it.
+const ENOUGH_READS: u64 = 1000;
 
 /// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
 /// reads wait for.
@@ -112,6 +116,38 @@ pub(super) fn backlog(facts: &Facts) -> Verdict {
                 replica.name
             ),
             mend,
+        })
+    })
+}
+
+/// A slow gateway shows without reading anything, where there was traffic.
+pub(super) fn round_trips(facts: &Facts) -> Verdict {
+    let reads = |replica: &Replica| -> Option<ReadCalls> {
+        replica.nfs.as_ref()?.reads.clone().filter(|reads| reads.calls >= ENOUGH_READS)
+    };
+    counted(facts, |i, replica| {
+        let mine = reads(replica)?;
+        let like_mine = |reads: &ReadCalls| {
+            // Large READs take longer than small ones.
+            reads.bytes_each <= 2 * mine.bytes_each && mine.bytes_each <= 2 * reads.bytes_each
+        };
+        let others = facts.replicas.iter().enumerate().filter(|(j, _)| *j != i);
+        let others = others.filter_map(|(_, other)| reads(other)).filter(like_mine);
+        let other = median(others.map(|reads| reads.round_trip_ms).collect())?;
+        is_late(mine.round_trip_ms, other).then(|| Problem {
+            light: Light::Warn,
+            replicas: vec![i],
+            cost: (1.0 - other / mine.round_trip_ms) * part(facts),
+            text: format!(
+                "{}: since it was mounted a READ of {} KiB took {:.1} ms from sending to the answer, \
+                 the others' {other:.1} ms",
+                replica.name,
+                mine.bytes_each / 1024,
+                mine.round_trip_ms
+            ),
+            mend: "nfsiostat 1 shows whether it still is so; then its way (ping, traceroute) and its \
+                   node's load and disks (iostat -x 1 there); --measure compares them now"
+                .to_owned(),
         })
     })
 }

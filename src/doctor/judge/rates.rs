@@ -15,11 +15,16 @@ const SHARED: f64 = 0.75;
 /// Together below so many times the best alone, reading all gains nothing.
 const NOTHING_GAINED: f64 = 1.2;
 
-/// A latency so many times the others', and so much more, is another way or a
+/// A latency so many times the others' median, and so much more, is another way or a
 /// server that is busy. A tick of the clock is up to 4 ms, which a busy machine or a
 /// throttle adds by itself.
 const LATE: f64 = 4.0;
 const LATE_MS: f64 = 5.0;
+
+/// Whether a latency stands out from the others' median, both ms.
+pub(super) fn is_late(mine: f64, others: f64) -> bool {
+    mine > LATE * others && mine > others + LATE_MS
+}
 
 /// The payload that a full link carries: TCP and NFS take 6 % of 1500 bytes.
 const FULL_LINK: f64 = 0.85;
@@ -35,7 +40,7 @@ fn measured(facts: &Facts) -> Result<&Measured, Verdict> {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let n = values.len();
     // Of an even number the mean of the two in the middle.
@@ -121,7 +126,7 @@ pub(super) fn latency(facts: &Facts) -> Verdict {
     };
     let judge = |(i, sample): (usize, &Sample)| {
         let (mine, other) = sample.latency_ms.zip(others(measured, i, |s| s.latency_ms))?;
-        (mine > LATE * other && mine > other + LATE_MS).then(|| Problem {
+        is_late(mine, other).then(|| Problem {
             light: Light::Warn,
             replicas: vec![i],
             cost: 0.0,

@@ -31,6 +31,12 @@ pub(crate) fn healthy() -> Facts {
             options: vec!["ro".into(), "vers=4.2".into(), "rsize=1048576".into(), "hard".into()],
             age_s: Some(1000),
             calls: 10_000,
+            reads: Some(ReadCalls {
+                calls: 5000,
+                bytes_each: 1 << 20,
+                round_trip_ms: 8.0,
+                ..ReadCalls::default()
+            }),
             backlog: Some(0.0),
             ..Nfs::default()
         }),
@@ -109,6 +115,10 @@ pub(crate) fn healthy() -> Facts {
 
 fn nfs(facts: &mut Facts, i: usize) -> &mut Nfs {
     facts.replicas[i].nfs.as_mut().expect("NFS")
+}
+
+fn reads(facts: &mut Facts, i: usize) -> &mut ReadCalls {
+    nfs(facts, i).reads.as_mut().expect("READs")
 }
 
 fn route(facts: &mut Facts, i: usize) -> &mut Route {
@@ -216,6 +226,10 @@ const PLANTS: &[Plant] = &[
     ("rpc.retransmits", B, |f| nfs(f, 1).retransmits = 600),
     ("rpc.timeouts", W, |f| nfs(f, 1).timeouts = 1),
     ("rpc.backlog", W, |f| nfs(f, 1).backlog = Some(3.0)),
+    ("rpc.latency", W, |f| reads(f, 1).round_trip_ms = 40.0),
+    ("nfs.alike", W, |f| nfs(f, 1).options.push("sec=krb5p".into())),
+    ("nfs.alike", W, |f| nfs(f, 1).proto = Some("rdma".into())),
+    ("nfs.alike", W, |f| nfs(f, 1).nconnect = 8),
     ("tcp.loss", B, |f| connection(f, 1).out_of_order = 2000),
     ("tcp.loss", W, |f| connection(f, 1).out_of_order = 200),
     ("tcp.loss", B, |f| connection(f, 1).retransmits = 1000),
@@ -333,6 +347,15 @@ fn what_is_within_the_thresholds_is_not_found() {
             nfs(f, 1).retransmits = 3;
         },
         |f| nfs(f, 1).backlog = Some(0.5),
+        |f| reads(f, 1).round_trip_ms = 30.0,
+        // Few READs, or READs of another size.
+        |f| (reads(f, 1).round_trip_ms, reads(f, 1).calls) = (90.0, 900),
+        |f| (reads(f, 1).round_trip_ms, reads(f, 1).bytes_each) = (1.0, 4096),
+        |f| {
+            nfs(f, 1).proto = Some("tcp6".into());
+            nfs(f, 1).options.push("sec=sys".into());
+            nfs(f, 1).version = Some("3".into());
+        },
         |f| connection(f, 1).out_of_order = 50,
         |f| {
             connection(f, 1).segments_in = 100;
@@ -494,6 +517,7 @@ fn what_could_not_be_seen_is_unknown() {
             "rpc.retransmits",
             "rpc.timeouts",
             "rpc.backlog",
+            "rpc.latency",
             "tcp.loss",
             "tcp.window",
             "net.mtu",
