@@ -1,0 +1,85 @@
+use super::*;
+
+#[test]
+fn a_smaller_mtu_is_proposed_where_one_is_known() {
+    let dropped = |interface: u64, path: u64| {
+        let mut facts = healthy();
+        facts.interfaces[0].mtu = Some(interface);
+        let connection = connection(&mut facts, 1);
+        (connection.mss, connection.received_mss) = (Some(536), Some(536));
+        route(&mut facts, 1).large_echo = Some(false);
+        (0..3).for_each(|i| route(&mut facts, i).mtu = Some(interface));
+        route(&mut facts, 1).mtu = Some(path);
+        let (_, findings) = judge(&facts);
+        assert_eq!(findings[0].id, "net.mtu");
+        findings[0].remedy.clone()
+    };
+    assert!(dropped(9000, 9000).contains("ip route replace 10.0.2.2 dev eth0 mtu 1500 "));
+    assert!(dropped(9000, 4000).contains("ip route replace 10.0.2.2 dev eth0 mtu 4000 "));
+    assert!(dropped(1500, 1400).contains("ip route replace 10.0.2.2 dev eth0 mtu 1400 "));
+    for small in [1500, 1400] {
+        let remedy = dropped(small, small);
+        assert!(remedy.contains("ping -M do") && !remedy.contains("ip route"), "{remedy}");
+    }
+}
+
+#[test]
+fn an_interface_is_full_for_those_that_go_by_it() {
+    let mut facts = healthy();
+    facts.interfaces[0].speed_mbit = Some(1000);
+    facts.interfaces.push(Interface { name: "eth1".into(), ..facts.interfaces[0].clone() });
+    measured(&mut facts).together.rate = Some(150e6);
+    let text = |facts: &Facts| {
+        let (_, findings) = judge(facts);
+        findings.into_iter().find(|f| f.id == "measure.together").expect("found").text
+    };
+    assert!(text(&facts).contains("eth0 is full"));
+    route(&mut facts, 2).interface = Some("eth1".into());
+    assert!(!text(&facts).contains("is full"), "each has a part of it");
+}
+
+#[test]
+fn readahead_costs_what_is_passed_through_and_nothing_else() {
+    let mut facts = healthy();
+    facts.replicas[1].read_ahead_kib = Some(128);
+    assert_eq!(judge(&facts).1[0].cost, 0.0);
+    (facts.volume, facts.settings.passthrough) = (Some("v".into()), true);
+    assert_eq!(judge(&facts).1[0].cost, 0.1);
+}
+
+#[test]
+fn what_is_said_of_replicas_that_do_not_answer() {
+    let mut facts = healthy();
+    let [one, two, three] = &mut facts.replicas[..] else { panic!("three") };
+    (one.is_mounted, one.nfs) = (false, None);
+    (one.mount_point, one.fs_type) = (Some("/".into()), Some("ext4".into()));
+    (two.state, two.failure) = ("failed", Some("Stale file handle (os error 116)".into()));
+    (two.path, two.mount_point) = ("/mnt/n2/sub".into(), Some("/mnt/n2".into()));
+    three.state = "silent";
+    let (_, findings) = judge(&facts);
+    let [one, two, three] = &findings[..] else { panic!("{findings:#?}") };
+    assert_eq!(one.text, "n1: /mnt/n1 is not mounted: it lies in /, ext4");
+    assert_eq!(one.remedy, "mount /mnt/n1");
+    assert!(two.text.ends_with("cannot be opened: Stale file handle (os error 116)"), "{two:?}");
+    assert!(two.remedy.contains("umount -l /mnt/n2 and"), "{two:?}");
+    assert!(three.remedy.contains("nc -z -w3 10.0.3.2 2049;"), "{three:?}");
+    // A volume's file says what has to be mounted.
+    facts.volume = Some("v".into());
+    assert_eq!(judge(&facts).1.len(), 2);
+}
+
+#[test]
+fn remedies_are_commands() {
+    let mut facts = healthy();
+    nfs(&mut facts, 1).rsize = Some(4096);
+    nfs(&mut facts, 1).options = vec!["ro".into(), "vers=4.2".into(), "rsize=4096".into()];
+    facts.replicas[1].mount_point = Some("/mnt/my data".into());
+    let (_, findings) = judge(&facts);
+    assert_eq!(
+        findings[0].remedy,
+        "umount '/mnt/my data' && mount -t nfs -o ro,vers=4.2,rsize=1048576 10.0.2.2:/ '/mnt/my \
+         data'; grep '/mnt/my data' /proc/mounts  (first end what is mounted over it, with fanfs \
+         umount; put the same options into /etc/fstab or the .mount unit)"
+    );
+    assert_eq!(quoted("it's"), "'it'\\''s'");
+}
