@@ -76,17 +76,3 @@ pub enum BenchError {
     #[error("interrupted")]
     Interrupted,
 }
-
-/// Runs `call` in a thread of its own, which is left alone where it takes longer than
-/// `deadline`: it may be inside a replica that hangs. `None` then.
-fn within<T: Send + 'static>(
-    deadline: Duration,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (answer, answered) = std::sync::mpsc::sync_channel(1);
-    let thread = move || {
-        let _ = answer.send(call());
-    };
-    std::thread::Builder::new().name("bench-call".to_owned()).spawn(thread).ok()?;
-    answered.recv_timeout(deadline).ok()
-}

@@ -48,6 +48,7 @@ use units::Share;
 pub use write::{Locks, Write};
 
 use crate::volume::Mode;
+use crate::volume::survey::{Question, Subject};
 
 /// The largest configuration read, bytes. 64 replicas with every key and
 /// comment come to 64 KiB; whoever names a data file or `/dev/zero` by mistake
@@ -113,6 +114,24 @@ pub struct Config {
     pub placement: Placement,
     /// `[[affinity]]`, the first that matches counts.
     pub affinities: Vec<Affinity>,
+}
+
+impl Config {
+    /// What it asks of a survey. `mount_point`, canonical, is known where it is mounted.
+    pub fn question(&self, mount_point: Option<&Path>) -> Question {
+        let subjects = self.replicas.iter().map(|replica| Subject {
+            name: replica.name.clone(),
+            path: replica.path.clone(),
+            require_mount: replica.require_mount,
+        });
+        Question {
+            subjects: subjects.collect(),
+            mode: self.volume.mode,
+            segment_size: self.read.segment_size,
+            deadline: self.read.deadline,
+            mount_point: mount_point.map(Path::to_owned),
+        }
+    }
 }
 
 /// What the replicas hold and how they relate.

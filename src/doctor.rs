@@ -30,7 +30,7 @@ pub use facts::{
 };
 pub use gather::{Options, examine};
 pub use judge::{Finding, Light, Row, judge};
-pub use measure::{DEFAULT_SECONDS, Measure, within};
+pub use measure::{DEFAULT_SECONDS, Measure};
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fanfs::cli::check::{Report, question};
+use fanfs::cli::check::Report;
 use fanfs::config::placement::Provider;
 use fanfs::config::units::Share;
 use fanfs::config::{
@@ -117,7 +117,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
 
 fn check(mode: Mode, paths: &[&Path], limit: Duration) -> Report {
     let config = config(mode, paths);
-    let report = Report::new(&config, &survey(question(&config, None), limit));
+    let report = Report::new(&config, &survey(config.question(None), limit));
     eprintln!("{report}");
     report
 }
@@ -132,7 +132,7 @@ fn passthrough_that_cannot_be_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(Mode::Shared, &[dir.path()]);
     let found = |config: &Config| {
-        let report = Report::new(config, &survey(question(config, None), LIMIT));
+        let report = Report::new(config, &survey(config.question(None), LIMIT));
         report.findings.iter().any(|remark| remark.text.contains("has a max_rate"))
     };
     config.replicas[0].max_rate = Some(1 << 20);

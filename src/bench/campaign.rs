@@ -15,8 +15,9 @@ use super::mounted::Mounted;
 use super::plan::{self, Candidate, Load, Part, Step};
 use super::readers::{self, Job, Lost};
 use super::subject::{Subject, largest, open};
-use super::{BenchError, Settings, within};
+use super::{BenchError, Settings};
 use crate::config::Config;
+use crate::volume::survey::within;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Who is told how far it is, and says whether to go on.

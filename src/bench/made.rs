@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
+use super::BenchError;
 use super::campaign::Watcher;
-use super::{BenchError, within};
 use crate::config::{Access, Config};
 use crate::volume::Mode;
+use crate::volume::survey::within;
 
 /// The file, until it is dropped.
 pub(super) struct Made {

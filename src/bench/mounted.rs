@@ -7,9 +7,9 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::within;
 use crate::config::{Access, Affinity, CachePolicy, Config, Locks, Metrics, Passthrough};
 use crate::daemon::{Extra, Mount, backends};
+use crate::volume::survey::within;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A mount; it ends with its value.

@@ -10,8 +10,9 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{ALIGNMENT, BenchError, within};
+use super::{ALIGNMENT, BenchError};
 use crate::config::Config;
+use crate::volume::survey::within;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// How the file can be read on a replica.

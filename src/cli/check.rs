@@ -4,7 +4,6 @@
 //! an error, 2 (chosen by the caller) where the configuration itself is wrong.
 
 use std::fmt;
-use std::path::Path;
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
@@ -13,9 +12,7 @@ use serde::Serialize;
 
 use super::{Outcome, printable, say, to_json};
 use crate::config::{Config, Passthrough};
-use crate::volume::survey::{
-    Answer, DEFAULT_LIMIT, Finding, Question, Severity, Sight, Subject, Survey, survey,
-};
+use crate::volume::survey::{Answer, DEFAULT_LIMIT, Finding, Severity, Sight, Survey, survey};
 use crate::volume::{Mode, ReplicaId};
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
@@ -76,26 +73,9 @@ pub struct Remark {
 
 /// Surveys the volume's replicas, prints the report on stdout.
 pub(super) fn run(config: &Config, json: bool) -> Outcome {
-    let report = Report::new(config, &survey(question(config, None), DEFAULT_LIMIT));
+    let report = Report::new(config, &survey(config.question(None), DEFAULT_LIMIT));
     say(&if json { to_json(&report)? } else { report.to_string() })?;
     Ok(ExitCode::from(u8::from(report.has_errors())))
-}
-
-/// What a configuration asks of a survey. `mount_point`, canonical, is known at
-/// start-up and not to `fanfs check`.
-pub fn question(config: &Config, mount_point: Option<&Path>) -> Question {
-    let subjects = config.replicas.iter().map(|replica| Subject {
-        name: replica.name.clone(),
-        path: replica.path.clone(),
-        require_mount: replica.require_mount,
-    });
-    Question {
-        subjects: subjects.collect(),
-        mode: config.volume.mode,
-        segment_size: config.read.segment_size,
-        deadline: config.read.deadline,
-        mount_point: mount_point.map(Path::to_owned),
-    }
 }
 
 /// What keeps the kernel from reading files by itself, where that is configured.

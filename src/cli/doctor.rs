@@ -17,8 +17,8 @@ use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::judge::gain;
 use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
-use crate::doctor::{examine, judge, within};
-use crate::volume::survey::DEFAULT_LIMIT;
+use crate::doctor::{examine, judge};
+use crate::volume::survey::{DEFAULT_LIMIT, within};
 
 /// Arguments of `fanfs doctor`.
 #[derive(clap::Args)]

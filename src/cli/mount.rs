@@ -305,7 +305,7 @@ fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Fai
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
     give_up_privileges(&config, options)?;
     check_placement(&config).map_err(Failure::usage)?;
-    let question = check::question(&config, Some(&absolute(&args.mount_point)));
+    let question = config.question(Some(&absolute(&args.mount_point)));
     let survey = survey(question, DEFAULT_LIMIT);
     for finding in survey.findings().into_iter().chain(check::passthrough(&config, &survey)) {
         match finding.severity {

@@ -57,7 +57,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 fn find(path: &Path) -> Result<PathBuf, Failure> {
     let named = path.canonicalize().unwrap_or_else(|_| absolute(path));
     let table = MountTable::read().map_err(|e| Failure::failed(format!("the mount table: {e}")))?;
-    let mount = table.containing(&named).filter(|mount| mount.mount_point == named);
+    let mount = table.at(&named);
     match mount {
         Some(mount) if mount.fs_type == "fuse.fanfs" => Ok(named),
         Some(mount) => Err(Failure::failed(format!(

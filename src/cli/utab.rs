@@ -8,7 +8,6 @@
 //! *Invariant:* nothing here fails: without the table, or the right to write it, all else works.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,10 +18,8 @@ const PATH: &str = "/run/mount/utab";
 
 /// Notes that what is mounted at `mount_point` needs the network.
 pub(super) fn note_network(mount_point: &Path) {
-    let Ok(table) = MountTable::read() else { return };
-    let Some(mount) = table.containing(mount_point).filter(|m| m.mount_point == mount_point) else {
-        return;
-    };
+    let table = MountTable::read().unwrap_or_default();
+    let Some(mount) = table.at(mount_point) else { return };
     let mut command = quiet("mount");
     command.args(["-t", "fuse.fanfs", "-o", "_netdev"]).arg(&mount.source).arg(mount_point);
     let _ = command.status();
@@ -30,13 +27,8 @@ pub(super) fn note_network(mount_point: &Path) {
 
 /// Takes the note away, where there is one.
 pub(super) fn forget(mount_point: &Path) {
-    // In the table, blanks and the like are written otherwise; then it only may be there.
-    let is_noted = fs::read(PATH).is_ok_and(|table| {
-        let name = mount_point.as_os_str().as_bytes();
-        let is_plain = name.iter().all(|byte| byte.is_ascii_graphic() && *byte != b'\\');
-        !is_plain || table.windows(name.len()).any(|part| part == name)
-    });
-    if is_noted {
+    let table = fs::read(PATH).unwrap_or_default();
+    if String::from_utf8_lossy(&table).contains("SRC=fanfs:") {
         let _ = quiet("umount").arg(mount_point).status();
     }
 }

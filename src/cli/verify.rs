@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, Outcome, check, interrupt, say, to_json};
+use super::{Failure, Outcome, interrupt, say, to_json};
 use crate::backend::{Backend, Directory};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
@@ -280,7 +280,7 @@ pub(super) fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
 
 /// The replicas as they can be looked at.
 fn members(config: &Config, deadline: Duration) -> Vec<Member> {
-    let survey = survey(check::question(config, None), DEFAULT_LIMIT);
+    let survey = survey(config.question(None), DEFAULT_LIMIT);
     let findings = survey.findings();
     let member = |(id, replica): (_, &config::Replica)| {
         // An error of this one, not one between them: that is for the comparison.

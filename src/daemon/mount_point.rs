@@ -40,10 +40,8 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
 /// only the process group that the kernel has told of it gets past the mount point until
 /// it says that it is done; others wait for that.
 pub fn is_automounted(path: &Path) -> bool {
-    let table = MountTable::read().unwrap_or_else(|_| MountTable::parse(b""));
-    table
-        .containing(path)
-        .is_some_and(|mount| mount.mount_point == path && mount.fs_type == "autofs")
+    let table = MountTable::read().unwrap_or_default();
+    table.at(path).is_some_and(|mount| mount.fs_type == "autofs")
 }
 
 /// Whether the kernel says that of a mount that nobody serves any more: nobody has its
@@ -67,9 +65,7 @@ fn clean_up(path: &Path) -> Result<(), String> {
     let named = std::path::absolute(path).map_err(|error| error.to_string())?;
     for _ in 0..DEAD {
         let table = MountTable::read().map_err(|error| format!("the mount table: {error}"))?;
-        let ours = table
-            .containing(&named)
-            .is_some_and(|mount| mount.mount_point == named && mount.fs_type == "fuse.fanfs");
+        let ours = table.at(&named).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
         if !ours {
             return Err("a dead FUSE mount is in the way; unmount it".to_owned());
         }
@@ -84,7 +80,7 @@ fn clean_up(path: &Path) -> Result<(), String> {
 
 /// Says what is in the way at a mount point, which somebody serves.
 fn what_is_mounted(path: &Path) -> String {
-    let table = MountTable::read().unwrap_or_else(|_| MountTable::parse(b""));
+    let table = MountTable::read().unwrap_or_default();
     let ours = table.containing(path).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
     if !ours {
         return "already a mount point; unmount what is there or choose another".to_owned();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::facts::{Facts, Nfs, ReadCalls, Replica, Settings};
 use super::machine::{Tree, has_program};
-use super::measure::{Measure, measure, within};
+use super::measure::{Measure, measure};
 use super::{clock, network, sockets};
 use crate::config::{Access, Config, PageCache, Passthrough};
 use crate::volume::ReplicaId;
 use crate::volume::mounts::{Mount, MountTable, NfsMount, NfsStats, Recovery};
-use crate::volume::survey::{Answer, Question, Severity, Sight, Subject, Survey, survey};
+use crate::volume::survey::{Answer, Severity, Sight, Survey, survey, within};
 
 /// How long the ways to the servers are looked at: two echoes of each of two
 /// sizes and a timestamp, half a second each.
@@ -41,7 +41,7 @@ pub struct Options {
 /// Looks at everything; `say` is told what is under way.
 pub fn examine(config: &Config, options: &Options, say: &dyn Fn(&str)) -> Facts {
     say("looking at the replicas");
-    let survey = survey(question(config), options.limit);
+    let survey = survey(config.question(None), options.limit);
     let table = MountTable::read().unwrap_or_default();
     let tree = Tree::at(Path::new("/"));
     let mut facts = Facts {
@@ -71,21 +71,6 @@ pub fn examine(config: &Config, options: &Options, say: &dyn Fn(&str)) -> Facts 
     connections(&mut facts);
     recount(&mut facts, &survey);
     facts
-}
-
-fn question(config: &Config) -> Question {
-    let subjects = config.replicas.iter().map(|replica| Subject {
-        name: replica.name.clone(),
-        path: replica.path.clone(),
-        require_mount: replica.require_mount,
-    });
-    Question {
-        subjects: subjects.collect(),
-        mode: config.volume.mode,
-        segment_size: config.read.segment_size,
-        deadline: config.read.deadline,
-        mount_point: None,
-    }
 }
 
 fn settings(config: &Config) -> Settings {
@@ -185,7 +170,7 @@ fn options(mount: &Mount) -> Vec<String> {
 
 pub(super) fn facts_of(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> Nfs {
     let of_server = table
-        .all()
+        .iter()
         .filter_map(|other| table.nfs(other))
         .filter(|other| other.server == nfs.server || other.addr == nfs.addr)
         .filter_map(|other| other.rsize)

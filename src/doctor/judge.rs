@@ -12,6 +12,7 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Nfs, Replica};
+use crate::volume::name::shell_word;
 
 mod machine;
 mod mounts;
@@ -208,16 +209,6 @@ fn names(facts: &Facts, who: &[usize]) -> String {
     }
 }
 
-/// The word as a shell takes it for one.
-fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=,@%+[]".contains(c);
-    if word.chars().all(plain) && !word.is_empty() {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
-    }
-}
-
 /// Stands behind commands that mount again.
 const FOR_GOOD: &str = "  (first end what is mounted over it, with fanfs umount; put the same options \
                         into /etc/fstab or the .mount unit)";
@@ -240,8 +231,9 @@ fn remount(replica: &Replica, without: &[&str], with: &[&str]) -> String {
         !without.contains(&key.as_str()) && !given.contains(&key)
     });
     let options: Vec<&str> = kept.map(String::as_str).chain(with.iter().copied()).collect();
-    let (point, source) = (quoted(point), quoted(replica.source.as_deref().unwrap_or_default()));
-    format!("umount {point} && mount -t nfs -o {} {source} {point}", quoted(&options.join(",")))
+    let (point, source) =
+        (shell_word(point), shell_word(replica.source.as_deref().unwrap_or_default()));
+    format!("umount {point} && mount -t nfs -o {} {source} {point}", shell_word(&options.join(",")))
 }
 
 #[cfg(test)]

@@ -14,13 +14,14 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::facts::{Measured, Sample};
 use super::machine::Tree;
+use crate::volume::survey::within;
 
 /// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
 /// segments; a mean over them is good to a few per cent.
@@ -317,18 +318,6 @@ fn open(place: &Path, more: OFlags) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(place, flags, rustix::fs::Mode::empty())?))
 }
 
-/// Runs `work` in a thread that is left behind when it takes longer than `limit`.
-pub fn within<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    let spawned = std::thread::Builder::new().name("doctor".into()).spawn(move || {
-        let _ = sender.send(work());
-    });
-    spawned.ok().and_then(|_| receiver.recv_timeout(limit).ok())
-}
-
 /// The median of small reads spread over the segments, ms.
 fn latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
     let place = place.to_owned();
@@ -503,7 +492,7 @@ mod tests {
     #[test]
     fn who_hangs_is_left_behind() {
         let started = Instant::now();
-        let (keep, never) = mpsc::channel::<()>();
+        let (keep, never) = std::sync::mpsc::channel::<()>();
         assert_eq!(within(Duration::from_millis(50), move || never.recv().is_ok()), None);
         assert!(started.elapsed() < Duration::from_secs(5));
         drop(keep);

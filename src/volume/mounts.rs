@@ -136,19 +136,20 @@ impl MountTable {
         self
     }
 
-    /// All mounts, in the order in which they were mounted.
-    pub fn all(&self) -> impl Iterator<Item = &Mount> {
-        self.mounts.iter()
-    }
-
     /// The mount with that id.
     pub fn by_id(&self, id: u64) -> Option<&Mount> {
         self.mounts.iter().find(|mount| mount.id == id)
     }
 
-    /// All of them, those that are covered by others as well.
+    /// All of them, in the order in which they were mounted, those that are covered by
+    /// others as well.
     pub fn iter(&self) -> impl Iterator<Item = &Mount> {
         self.mounts.iter()
+    }
+
+    /// What is mounted at the canonical, absolute `path`, on top of all else there.
+    pub fn at(&self, path: &Path) -> Option<&Mount> {
+        self.containing(path).filter(|mount| mount.mount_point == path)
     }
 
     /// The mount that the canonical, absolute `path` lies in.

@@ -29,6 +29,19 @@ pub use probe::{Answer, Directory, Entry, EntryKind, Listing};
 /// milliseconds; an automount over a busy network in a second or two.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 
+/// Runs `call` in a thread of its own, which is left alone where it takes longer than
+/// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
+/// thread.
+pub fn within<T: Send + 'static>(
+    limit: Duration,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    let work = move || drop(sender.send(call()));
+    std::thread::Builder::new().name("within".to_owned()).spawn(work).ok()?;
+    receiver.recv_timeout(limit).ok()
+}
+
 /// One replica as the configuration describes it.
 #[derive(Clone, Debug)]
 pub struct Subject {

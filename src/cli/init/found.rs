@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::cli::printable;
 use crate::volume::mounts::{Mount, MountTable};
+use crate::volume::name::shell_word;
 
 /// FUSE mounts that are no place for data.
 const NO_DATA: &[&str] =
@@ -104,29 +105,6 @@ impl fmt::Display for Found {
         }
         Ok(())
     }
-}
-
-/// `text` as one word of a shell, to be printed.
-fn shell_word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:+@%=".contains(c);
-    if text.chars().all(plain) {
-        return text.to_owned();
-    }
-    if !text.contains(char::is_control) {
-        return format!("'{}'", text.replace('\'', "'\\''"));
-    }
-    let mut word = String::from("$'");
-    for c in text.chars() {
-        match c {
-            '\\' | '\'' => word.extend(['\\', c]),
-            c if c.is_control() => {
-                let bytes = c.to_string().into_bytes();
-                word.extend(bytes.iter().map(|byte| format!("\\x{byte:02x}")));
-            }
-            c => word.push(c),
-        }
-    }
-    word + "'"
 }
 
 #[cfg(test)]

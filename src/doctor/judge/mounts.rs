@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use bytesize::ByteSize;
 
-use super::{
-    FOR_GOOD, Light, Problem, Verdict, mounted_with, names, of_nfs, part, quoted, remount,
-};
+use super::{FOR_GOOD, Light, Problem, Verdict, mounted_with, names, of_nfs, part, remount};
 use crate::doctor::facts::{Facts, Nfs, Replica};
+use crate::volume::name::shell_word;
 
 /// The most that Linux's NFS client asks for in one READ (nfs(5)).
 const LARGEST_RSIZE: u64 = 1 << 20;
@@ -52,7 +51,7 @@ pub(super) fn answers(facts: &Facts) -> Verdict {
                     replica.mount_point.as_deref().unwrap_or("/"),
                     replica.fs_type.as_deref().unwrap_or("another file system")
                 ),
-                format!("mount {}", quoted(path)),
+                format!("mount {}", shell_word(path)),
             ),
             "absent" => (format!("{name}: {path} does not exist"), mkdir(path)),
             "not-a-directory" => (
@@ -65,13 +64,13 @@ pub(super) fn answers(facts: &Facts) -> Verdict {
             ),
             _ => {
                 let why = replica.failure.as_deref().map(|why| format!(": {why}"));
-                let point = quoted(replica.mount_point.as_deref().unwrap_or(path));
+                let point = shell_word(replica.mount_point.as_deref().unwrap_or(path));
                 (
                     format!("{name}: {path}{from} cannot be opened{}", why.unwrap_or_default()),
                     format!(
                         "`ls {}` says why; after \"Stale file handle\": umount -l {point} and \
                          mount it again",
-                        quoted(path)
+                        shell_word(path)
                     ),
                 )
             }
@@ -82,20 +81,20 @@ pub(super) fn answers(facts: &Facts) -> Verdict {
 }
 
 fn mkdir(path: &str) -> String {
-    format!("mkdir -p {0}, and mount it there", quoted(path))
+    format!("mkdir -p {0}, and mount it there", shell_word(path))
 }
 
 fn hung(replica: &Replica) -> String {
     match (&replica.nfs, &replica.mount_point) {
         (Some(nfs), _) => {
-            let to = quoted(nfs.addr.as_deref().unwrap_or(&nfs.server));
+            let to = shell_word(nfs.addr.as_deref().unwrap_or(&nfs.server));
             let port = nfs.port;
             format!("ping {to}; nc -z -w3 {to} {port}; journalctl -k | grep 'not responding'")
         }
         (None, Some(point)) => {
             format!(
                 "find out who serves it (findmnt {0}); umount -l {0} gives it up",
-                quoted(point)
+                shell_word(point)
             )
         }
         (None, None) => "find out who serves it (findmnt)".to_owned(),
@@ -244,7 +243,7 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
         ),
         mend: format!(
             "{again}; grep {} /proc/mounts{FOR_GOOD}",
-            quoted(replica.mount_point.as_deref()?)
+            shell_word(replica.mount_point.as_deref()?)
         ),
     })
 }

@@ -1,8 +1,9 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
 use super::rates::{is_late, median};
-use super::{Light, Problem, Verdict, mounted_with, of_nfs, part, quoted};
+use super::{Light, Problem, Verdict, mounted_with, of_nfs, part};
 use crate::doctor::facts::{Connection, Facts, Interface, ReadCalls, Replica};
+use crate::volume::name::shell_word;
 
 /// Calls below which a share of them means nothing.
 const ENOUGH_CALLS: u64 = 100;
@@ -67,7 +68,7 @@ pub(super) fn retransmits(facts: &Facts) -> Verdict {
             ),
             mend: format!(
                 "journalctl -k | grep {}; on the server: nfsstat -s and more threads (nfsd -N)",
-                quoted(&nfs.server)
+                shell_word(&nfs.server)
             ),
         })
     })

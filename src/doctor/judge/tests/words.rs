@@ -81,5 +81,5 @@ fn remedies_are_commands() {
          data'; grep '/mnt/my data' /proc/mounts  (first end what is mounted over it, with fanfs \
          umount; put the same options into /etc/fstab or the .mount unit)"
     );
-    assert_eq!(quoted("it's"), "'it'\\''s'");
+    assert_eq!(shell_word("it's"), "'it'\\''s'");
 }
