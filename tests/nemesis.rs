@@ -19,6 +19,8 @@ mod readers;
 #[path = "nemesis/schedule.rs"]
 mod schedule;
 // Its shortest block is for who writes other lengths.
+#[path = "nemesis/second.rs"]
+mod second;
 #[allow(dead_code)]
 #[path = "posix/stamp.rs"]
 mod stamp;
@@ -28,7 +30,7 @@ mod world;
 mod writers;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -74,6 +76,10 @@ struct Arguments {
     /// Append what each seed came to, one line of JSON each.
     #[arg(long)]
     report: Option<PathBuf>,
+    /// Second failures: kill, replace and reload the program while its replicas are in
+    /// trouble. Needs root and bindfs.
+    #[arg(long)]
+    second: bool,
     /// Print the schedule and do nothing.
     #[arg(long)]
     dry: bool,
@@ -126,6 +132,9 @@ fn main() -> ExitCode {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
     }
+    if arguments.second {
+        return second(&arguments, &rounds);
+    }
     if !arguments.dry {
         // What the first mount of a process sets up for all that follow is no leak.
         let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
@@ -145,10 +154,7 @@ fn main() -> ExitCode {
         resident.push(round.resident_unmounted);
         violations.extend(round.report.violations.clone());
         if let Some(path) = &arguments.report {
-            let line = serde_json::to_string(&round).expect("a report is JSON");
-            let file = std::fs::File::options().append(true).create(true).open(path);
-            let written = file.and_then(|mut file| writeln!(file, "{line}"));
-            written.unwrap_or_else(|error| eprintln!("{}: {error}", path.display()));
+            note(path, &round);
         }
     }
     // What was set up once and for all is there after the first two.
@@ -158,13 +164,44 @@ fn main() -> ExitCode {
     {
         violations.push(format!("resident memory grew from round to round: {resident:?}"));
     }
+    conclude(rounds.len(), &violations)
+}
+
+/// Appends one line of JSON.
+fn note(path: &Path, round: &impl Serialize) {
+    let line = serde_json::to_string(round).expect("a report is JSON");
+    let file = std::fs::File::options().append(true).create(true).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{line}"));
+    written.unwrap_or_else(|error| eprintln!("{}: {error}", path.display()));
+}
+
+fn conclude(seeds: usize, violations: &[String]) -> ExitCode {
     if violations.is_empty() {
-        println!("nemesis: {} seeds, no violation", rounds.len());
+        println!("nemesis: {seeds} seeds, no violation");
         return ExitCode::SUCCESS;
     }
     println!("nemesis: {} violations:", violations.len());
     violations.iter().for_each(|violation| println!("  {violation}"));
     ExitCode::FAILURE
+}
+
+/// The other nemesis, of second failures.
+fn second(arguments: &Arguments, rounds: &[(u64, Duration)]) -> ExitCode {
+    let mut violations = Vec::new();
+    for (seed, length) in rounds {
+        println!("seed {seed}, second failures:\n{}", second::describe(*seed, *length));
+        if arguments.dry {
+            continue;
+        }
+        let started = Instant::now();
+        let report = second::play(*seed, *length);
+        tell_of(*seed, started.elapsed().as_secs_f64(), &report);
+        if let Some(path) = &arguments.report {
+            note(path, &serde_json::json!({ "seed": seed, "report": report }));
+        }
+        violations.extend(report.violations);
+    }
+    conclude(rounds.len(), &violations)
 }
 
 /// Has what is large given back to the system when it is freed, so that resident
@@ -212,7 +249,7 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
     let mount_point = world.mount_point();
     let stamped = content::STAMPED.map(|_| Stamped::default());
     let started = Instant::now();
-    let judge = Judge::new(seed, schedule, setup);
+    let judge = Judge::new(seed, schedule, setup.bound());
     let mut random = Random::new(seed);
     let mut writer = (!setup.copies).then(|| Writer {
         judge: &judge,
@@ -346,13 +383,21 @@ fn look(judge: &Judge, world: &World) {
 }
 
 fn tell(round: &Round) {
-    let report = &round.report;
+    tell_of(round.seed, round.seconds, &round.report);
+    println!("  {} episodes; {}", round.episodes, round.counters);
+    let mib = |bytes: u64| bytes >> 20;
     println!(
-        "seed {}: {:.1} s, {} episodes: {} reads ({} MiB), {} other calls; {} wrong, {} failed, \
+        "  resident: {} MiB after a quarter, {} MiB at the end, {} MiB unmounted",
+        mib(round.resident_after_a_quarter),
+        mib(round.resident),
+        mib(round.resident_unmounted)
+    );
+}
+
+fn tell_of(seed: u64, seconds: f64, report: &Report) {
+    println!(
+        "seed {seed}: {seconds:.1} s: {} reads ({} MiB), {} other calls; {} wrong, {} failed, \
          {} late; {} failed as documented; the machine was {} ms late at most",
-        round.seed,
-        round.seconds,
-        round.episodes,
         report.reads,
         report.bytes >> 20,
         report.others,
@@ -373,12 +418,4 @@ fn tell(round: &Round) {
             "  {name:<12} {reads:>8} {others:>8} {failed:>7} {p50:>10.2} {p99:>10.2} {max:>10.2}"
         );
     }
-    println!("  {}", round.counters);
-    let mib = |bytes: u64| bytes >> 20;
-    println!(
-        "  resident: {} MiB after a quarter, {} MiB at the end, {} MiB unmounted",
-        mib(round.resident_after_a_quarter),
-        mib(round.resident),
-        mib(round.resident_unmounted)
-    );
 }

@@ -23,6 +23,9 @@ pub(crate) const DIRECTORIES: u64 = 4;
 /// Bytes of each of the stamped files.
 pub(crate) const STAMPED: [u64; 3] = [8 << 10, 300 << 10, 3 << 20];
 
+/// Bytes of each file that is written once.
+pub(crate) const BLOCK_OF_FILES: usize = 64 << 10;
+
 /// A file that stays as it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fixed {

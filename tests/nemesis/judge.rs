@@ -1,7 +1,7 @@
 //! What every call came to, and whether that was allowed.
 //!
 //! - While some replica is well from a call's begin to its end, the call succeeds
-//!   within [`Setup::bound`] of the volume, for each request that it consists of.
+//!   within the judge's bound, for each request that it consists of.
 //! - Otherwise it ends by the deadline and a tenth, with its bytes or with an errno
 //!   that docs/SEMANTICS.md names.
 //! - Bytes are right, always.
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::schedule::Schedule;
-use crate::world::{DEADLINE, Setup};
+use crate::world::DEADLINE;
 
 /// Threads that a call goes through, each of which may have to wait its turn.
 const HOPS: u32 = 8;
@@ -94,6 +94,7 @@ pub(crate) struct Judge {
     pub(crate) seed: u64,
     pub(crate) schedule: Schedule,
     bound: Duration,
+    grace: Duration,
     started: Instant,
     pub(crate) over: AtomicBool,
     pending: Mutex<Vec<Option<Pending>>>,
@@ -108,11 +109,12 @@ pub(crate) struct Judge {
 }
 
 impl Judge {
-    pub(crate) fn new(seed: u64, schedule: Schedule, setup: &Setup) -> Self {
+    pub(crate) fn new(seed: u64, schedule: Schedule, bound: Duration) -> Self {
         Self {
             seed,
             schedule,
-            bound: setup.bound(),
+            bound,
+            grace: Duration::ZERO,
             started: Instant::now(),
             over: AtomicBool::new(false),
             pending: Mutex::default(),
@@ -124,6 +126,11 @@ impl Judge {
             late: AtomicU64::new(0),
             machine: Mutex::default(),
         }
+    }
+
+    /// Allows calls so much more time where they may fail: daemons are restarted.
+    pub(crate) fn with_grace(self, grace: Duration) -> Self {
+        Self { grace, ..self }
     }
 
     /// Time since the begin, which is the schedule's.
@@ -183,7 +190,7 @@ impl Judge {
 
     /// The longest that a call may take.
     fn limit(&self, call: Call, must_succeed: bool, from: Duration, until: Duration) -> Duration {
-        let each = if must_succeed { self.bound } else { call.deadline.mul_f64(1.1) };
+        let each = if must_succeed { self.bound } else { call.deadline.mul_f64(1.1) + self.grace };
         each * call.requests + self.machine(from, until) * HOPS
     }
 

@@ -56,16 +56,20 @@ pub(crate) struct Reader<'a> {
 impl Reader<'_> {
     pub(crate) fn go_on(&mut self, manner: Manner) {
         while !self.judge.is_over() {
-            match manner {
-                Manner::Sequential => self.sequential(),
-                Manner::Random => self.random(),
-                Manner::Direct => self.direct(),
-                Manner::Mapped => self.mapped(),
-                Manner::Small => self.small(),
-                Manner::Looking => self.look(),
-            };
+            self.once(manner);
             self.rest(15);
         }
+    }
+
+    pub(crate) fn once(&mut self, manner: Manner) {
+        match manner {
+            Manner::Sequential => self.sequential(),
+            Manner::Random => self.random(),
+            Manner::Direct => self.direct(),
+            Manner::Mapped => self.mapped(),
+            Manner::Small => self.small(),
+            Manner::Looking => self.look(),
+        };
     }
 
     fn rest(&mut self, ms: u64) {

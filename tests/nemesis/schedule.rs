@@ -115,6 +115,11 @@ const ENOTCONN: i32 = 107;
 const ERESTARTSYS: i32 = 512;
 
 impl Schedule {
+    /// These episodes, in order of their begin, of so many replicas.
+    pub(crate) fn new(episodes: Vec<Episode>, replicas: usize) -> Self {
+        Self { episodes, replicas }
+    }
+
     /// The schedule that this seed stands for.
     pub(crate) fn of(seed: u64, menu: &Menu) -> Self {
         let mut random = Random::new(seed);
@@ -166,7 +171,7 @@ impl Schedule {
             well[replica] = until;
         }
         episodes.sort_by_key(|episode| (episode.from, episode.replica));
-        Self { episodes, replicas: menu.replicas }
+        Self::new(episodes, menu.replicas)
     }
 
     fn trouble_for(replica: usize, menu: &Menu, random: &mut Random) -> Trouble {

@@ -1,0 +1,180 @@
+//! Second failures: the program is killed, replaced and reloaded while its replicas
+//! hang, are dead or are gone.
+//!
+//! Here the daemon is a process of its own with a keeper, and its replicas are mounts
+//! with servers of their own, so what is broken and what is restarted is the real
+//! thing. The readers and the judge are those of the first nemesis.
+
+#[path = "second/load.rs"]
+mod load;
+#[path = "second/plan.rs"]
+mod plan;
+#[path = "second/site.rs"]
+mod site;
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::judge::{Judge, Report};
+use crate::readers::{Manner, Reader};
+use crate::schedule::Random;
+use crate::world::{ATTEMPT, DEADLINE};
+use load::{Load, RESTART, Written};
+use plan::{Deed, Plan, REPLICAS};
+use site::Site;
+
+const CREW: [Manner; 5] =
+    [Manner::Sequential, Manner::Random, Manner::Direct, Manner::Small, Manner::Looking];
+
+/// The schedule that `seed` stands for.
+pub(crate) fn describe(seed: u64, length: Duration) -> String {
+    Plan::of(seed, length).to_string()
+}
+
+/// One seed; what the judge says of it.
+pub(crate) fn play(seed: u64, length: Duration) -> Report {
+    let plan = Plan::of(seed, length);
+    let site = Site::new(seed).expect("a volume over three bindfs");
+    let bound = ATTEMPT * REPLICAS as u32 + RESTART;
+    let judge = Judge::new(seed, plan.schedule.clone(), bound).with_grace(RESTART);
+    let load = Load { judge: &judge, plan: &plan, site: &site };
+    let written = Mutex::new(Written::default());
+    let mut random = Random::new(seed);
+    std::thread::scope(|scope| {
+        let (judge, load, written) = (&judge, &load, &written);
+        scope.spawn(|| judge.watch_machine());
+        for manner in CREW {
+            let (root, random, seat) = (site.path("mnt"), random.fork(), judge.seat());
+            scope.spawn(move || Reader { judge, root, random, seat }.go_on(manner));
+        }
+        let mut next = || (judge.seat(), random.fork());
+        let (seat, chance) = next();
+        scope.spawn(move || load.write(seat, chance, written));
+        let (seat, chance) = next();
+        scope.spawn(move || load.touch_nested(seat, chance));
+        for _ in 0..2 {
+            let (seat, chance) = next();
+            scope.spawn(move || load.be_ordinary(seat, chance));
+        }
+        conduct(load, written, length);
+        judge.over.store(true, SeqCst);
+    });
+    load.check(&written);
+    if let Err(text) = quiet(&site) {
+        judge.note(text, judge.now());
+    }
+    if let Err(text) = site.end() {
+        judge.note(format!("the end: {text}"), judge.now());
+    }
+    judge.report()
+}
+
+/// Does what the plan says, looks every second, and waits until all replicas are read
+/// from again.
+fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
+    let Load { judge, plan, site } = load;
+    std::thread::scope(|scope| {
+        // A command may wait for what is only healed later.
+        let (orders, carried_out) = std::sync::mpsc::channel::<Deed>();
+        scope.spawn(move || carried_out.into_iter().for_each(|deed| order(load, deed)));
+        let mut steps = plan.steps.iter().peekable();
+        while judge.now() < length {
+            std::thread::sleep(Duration::from_millis(50));
+            while let Some(step) = steps.next_if(|step| step.at <= judge.now()) {
+                match step.deed {
+                    Deed::Replica(replica, failure) => site.fail(replica, failure),
+                    Deed::Nested(failure) => site.fail_nested(failure),
+                    Deed::Heal => {
+                        if let Err(error) = site.heal() {
+                            judge.note(format!("healing: {error}"), judge.now());
+                        }
+                        load.check(written);
+                    }
+                    deed => orders.send(deed).expect("it is carried out below"),
+                }
+            }
+            look(load);
+        }
+        if let Err(error) = site.heal() {
+            judge.note(format!("healing: {error}"), judge.now());
+        }
+    });
+    let healed = judge.now();
+    let mut base = None;
+    loop {
+        look(load);
+        let delivered = site.status().and_then(|status| delivered(&status));
+        if let Some(now) = delivered {
+            let from = base.get_or_insert_with(|| now.clone());
+            if now.iter().zip(from).all(|(now, from)| now > from) {
+                return;
+            }
+        }
+        if judge.now() > healed + crate::RECOVERY + RESTART {
+            let status = site.command("status mnt");
+            judge.note(format!("not all replicas are read from again: {status:?}"), healed);
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
+
+/// Has the program do something; it may refuse, and say why, but it ends.
+fn order(load: &Load, deed: Deed) {
+    let Load { judge, site, .. } = load;
+    let from = judge.now();
+    let said = match deed {
+        Deed::KillDaemon => {
+            if let Err(error) = site.kill_daemon() {
+                judge.note(format!("killing the daemon: {error}"), from);
+            }
+            return;
+        }
+        Deed::Upgrade => site.command("upgrade mnt"),
+        Deed::Reload => site.command("reload mnt"),
+        Deed::Replica(..) | Deed::Nested(_) | Deed::Heal => unreachable!("no order"),
+    };
+    let took = judge.now() - from;
+    match said {
+        Ok((0, said)) => println!("  {deed:?} at {from:.1?} took {took:.1?}: {said}"),
+        Ok((124 | 137, said)) => judge.note(format!("{deed:?} does not end: {said}"), from),
+        Ok((status, said)) => judge.note(format!("{deed:?}: {status}: {said}"), from),
+        Err(error) => judge.note(format!("{deed:?}: {error}"), from),
+    }
+}
+
+fn look(load: &Load) {
+    if !load.judge.look() {
+        println!("nemesis: given up\n{:?}", load.site.command("status mnt"));
+        load.site.abort();
+        std::process::exit(1);
+    }
+}
+
+fn delivered(status: &serde_json::Value) -> Option<Vec<u64>> {
+    let replicas = status["replicas"].as_array()?;
+    replicas.iter().map(|replica| replica["counters"]["bytes"].as_u64()).collect()
+}
+
+/// Waits until nothing is under way; what still is, if something is.
+fn quiet(site: &Site) -> Result<(), String> {
+    let until = Instant::now() + 2 * DEADLINE + RESTART;
+    loop {
+        let status = site.status().ok_or("there is no status at the end")?;
+        let gauges = &status["gauges"];
+        let names = ["buffer_used", "segments_waiting", "segments_in_flight", "requests"];
+        let names = names.iter().chain(&["calls", "handles"]);
+        let busy: u64 = names.filter_map(|name| gauges[*name].as_u64()).sum();
+        let replicas = status["replicas"].as_array().into_iter().flatten();
+        let inside: u64 = replicas.filter_map(|replica| replica["busy_threads"].as_u64()).sum();
+        if busy + inside == 0 {
+            return Ok(());
+        }
+        if Instant::now() > until {
+            return Err(format!("gauges are not zero, {inside} threads inside: {gauges}"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
