@@ -48,7 +48,7 @@ pub use directory::Directory;
 pub use error::BackendError;
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
-pub use identity::{Identity, Requester, Written};
+pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use later::OpenedLater;
 pub use pool::{Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;

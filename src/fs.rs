@@ -61,6 +61,7 @@ pub use call::PinnedTimes;
 pub use carried::{Carried, FORMAT};
 pub use directory::{Listing, PlusEntry, PlusPage};
 pub use error::Errno;
+pub use handle::HandleId;
 pub use inode::{Ino, ROOT};
 pub use journal::recover;
 pub use lock::{LockOwner, Waiting};
@@ -391,7 +392,7 @@ impl Fs {
         self: &Arc<Self>,
         who: Requester,
         ino: Ino,
-        handle: Option<u64>,
+        handle: Option<HandleId>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         self.attributes_by(Rights::Enough(who), ino, handle, Instant::now(), done);
@@ -402,7 +403,7 @@ impl Fs {
         self: &Arc<Self>,
         rights: Rights,
         ino: Ino,
-        handle: Option<u64>,
+        handle: Option<HandleId>,
         since: Instant,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
@@ -410,8 +411,10 @@ impl Fs {
             return self.root_attributes(rights, done);
         }
         // The kernel names no handle for an fstat(2); any open one will do.
-        let named = handle.and_then(|handle| self.handles.file(handle)).map(|file| file.inode);
-        let inode = named.or_else(|| self.handles.inode(ino));
+        if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
+            return done(Err(Errno::BADF));
+        }
+        let inode = self.handles.inode(ino);
         if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
             return self.written_attributes(ino, writer, since, done);
         }

@@ -3,6 +3,8 @@
 #[path = "cli/room.rs"]
 mod room;
 
+#[path = "handover/journal.rs"]
+mod journal;
 #[path = "handover/kept.rs"]
 mod kept;
 #[path = "handover/load.rs"]

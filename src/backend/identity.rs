@@ -9,12 +9,15 @@
 //!
 //! *Invariants:*
 //! - A thread's identity is its own; the other threads of the process keep theirs.
-//! - A thread keeps an identity until it takes on another. So whoever makes a
-//!   call on a replica that asks for rights takes one on first.
+//! - A thread has a caller's identity for as long as an [`Assumed`] lives, and the
+//!   daemon's before and after: callbacks, and threads that it starts, have the daemon's.
+//! - The daemon's own files are opened, made and removed by functions that ask for an
+//!   [`Own`], which only [`own`] gives.
 //! - A daemon that is not root, or lets in nobody but who mounted, takes on nobody:
 //!   it has no rights but its own, and everybody whom it lets in has them.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::sync::{Arc, LazyLock};
 
 use nix::sched::{CloneFlags, unshare};
@@ -121,11 +124,22 @@ impl Identity {
         Self(written.map(|(uid, gid, groups)| Arc::new(User { uid, gid, groups })))
     }
 
-    /// Makes it the calling thread's.
+    /// Makes it the calling thread's, until the result is dropped.
     ///
     /// # Errors
     /// Where the process may not, or the user does not exist in its name space.
-    pub fn take_on(&self) -> Result<()> {
+    pub fn assume(&self) -> Result<Assumed> {
+        let before = match NOW.with_borrow(Clone::clone) {
+            Some(now) if now == *self => None,
+            now => Some(now.unwrap_or(Self::DAEMON)),
+        };
+        // Dropped with the error: half of an identity is none.
+        let assumed = Assumed { before, _here: PhantomData };
+        self.take_on()?;
+        Ok(assumed)
+    }
+
+    fn take_on(&self) -> Result<()> {
         if NOW.with_borrow(|now| now.as_ref() == Some(self)) {
             return Ok(());
         }
@@ -158,6 +172,41 @@ impl Identity {
     }
 }
 
+/// The calling thread has an identity; it has the one before again when this is dropped.
+#[derive(Debug)]
+#[must_use = "the identity is given up at once"]
+pub struct Assumed {
+    /// `None` where it has not changed.
+    before: Option<Identity>,
+    /// Another thread has its own.
+    _here: PhantomData<*const ()>,
+}
+
+impl Drop for Assumed {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before
+            && let Err(error) = before.take_on()
+        {
+            // It is not known to be anyone's then, and takes one on before its next call.
+            tracing::error!(%error, "a thread cannot go back to the daemon's own credentials");
+        }
+    }
+}
+
+/// Shows that the calling thread has the daemon's own credentials.
+#[derive(Debug)]
+pub struct Own(PhantomData<*const ()>);
+
+/// Does the daemon's own work, under the daemon's own credentials, whatever the calling
+/// thread is doing for a caller.
+///
+/// # Errors
+/// Where the thread cannot go back to them; `work` has not been done then.
+pub fn own<T>(work: impl FnOnce(&Own) -> T) -> Result<T> {
+    let _own = Identity::DAEMON.assume()?;
+    Ok(work(&Own(PhantomData)))
+}
+
 /// Makes the umask of the calling thread `umask`, and of no other thread. The
 /// replica applies it, or the directory's default access control list instead.
 pub(super) fn set_umask(umask: u32) -> Result<()> {
@@ -183,30 +232,28 @@ mod tests {
         assert_eq!(groups(0), None);
     }
 
-    #[test]
-    fn who_is_started_by_somebody_can_be_the_daemon() {
+    fn user(groups: Vec<u32>) -> Option<Identity> {
         if !geteuid().is_root() {
-            eprintln!("skipped: only root can become somebody else");
-            return;
+            eprintln!("skipped: only root can have another user's identity");
+            return None;
         }
-        let user = Identity(Some(Arc::new(User { uid: 1234, gid: 1234, groups: vec![] })));
-        let reads = || {
-            Identity::DAEMON.take_on().unwrap();
-            fs::read("/etc/shadow").is_ok()
-        };
-        let started = std::thread::spawn(move || {
-            user.take_on().unwrap();
-            std::thread::spawn(reads).join().unwrap()
-        });
-        assert!(started.join().unwrap(), "it is still the one who started it");
+        Some(Identity(Some(Arc::new(User { uid: 1234, gid: 1234, groups }))))
     }
 
     #[test]
-    fn a_thread_becomes_somebody_and_the_daemon_again_alone() {
-        if !geteuid().is_root() {
-            eprintln!("skipped: only root can become somebody else");
-            return;
-        }
+    fn a_thread_started_under_a_callers_identity_can_have_the_daemons() {
+        let Some(user) = user(vec![]) else { return };
+        let reads = || own(|_| fs::read("/etc/shadow").is_ok()).unwrap();
+        let started = std::thread::spawn(move || {
+            let _user = user.assume().unwrap();
+            std::thread::spawn(reads).join().unwrap()
+        });
+        assert!(started.join().unwrap(), "it has the caller's identity");
+    }
+
+    #[test]
+    fn a_thread_has_a_callers_identity_for_so_long_and_alone() {
+        let Some(user) = user(vec![4321]) else { return };
         let room = tempfile::tempdir().unwrap();
         let make = |name: &str| {
             let path = room.path().join(name);
@@ -216,13 +263,18 @@ mod tests {
         };
         fs::set_permissions(room.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777))
             .unwrap();
-        let user = Arc::new(User { uid: 1234, gid: 1234, groups: vec![4321] });
         std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                Identity(Some(user)).take_on().unwrap();
+                let assumed = user.assume().unwrap();
                 let owner = make("theirs");
                 assert!(fs::read("/etc/shadow").is_err());
-                Identity::DAEMON.take_on().unwrap();
+                // Twice, and the daemon's own work in between.
+                let again = user.assume().unwrap();
+                let own = own(|_| make("in between")).unwrap();
+                assert_eq!((own, make("theirs again")), (0, 1234));
+                drop(again);
+                assert_eq!(make("still theirs"), 1234);
+                drop(assumed);
                 (owner, make("ours again"))
             });
             assert_eq!(other.join().unwrap(), (1234, 0));

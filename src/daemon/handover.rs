@@ -200,6 +200,7 @@ impl Mount {
         if let Some(metrics) = &self.metrics {
             metrics.rest();
         }
+        self.core.fs.seal_journal();
         let _ = link.say(&FromPredecessor::Go, &[]);
         service::main_process(pid);
         let stalled = stopped.elapsed();

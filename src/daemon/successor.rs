@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
@@ -18,6 +19,7 @@ use crate::control::{self, journal_path};
 use crate::fs::{Carried, recover};
 use crate::fuse::{Agreed, Ready, Session};
 use crate::volume::ReplicaMap;
+use crate::volume::mounts::MountTable;
 
 /// How long a predecessor may take for each step.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,13 +68,40 @@ impl Mount {
         let lost = failed(what);
         let journal = journal_path(mount_point);
         let (head, carried) = recover(&journal, config.volume.mode).map_err(&lost)?;
-        let estate: Estate = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
+        let head: Head = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
+        let estate = head.estate_of(mount_point).map_err(|why| lost(io::Error::other(why)))?;
         let handles = carried.handles();
         let heir = Heir::prepare(estate, config, backends, mount_point, extra, what)?;
         heir.restore(carried, Vec::new())?;
         let mount = heir.serve(device)?;
         tracing::warn!(handles, "the daemon before was killed; this one goes on");
         Ok(mount)
+    }
+}
+
+/// What a journal begins with.
+#[derive(Serialize, Deserialize)]
+struct Head {
+    connection: Option<(u32, u32)>,
+    estate: Estate,
+}
+
+/// The kernel's number of the FUSE connection that is mounted there: its device.
+fn connection(mount_point: &Path) -> Option<(u32, u32)> {
+    let table = MountTable::read().ok()?;
+    table.at(mount_point).filter(|mount| mount.fs_type.starts_with("fuse")).map(|mount| mount.dev)
+}
+
+impl Head {
+    /// The estate, where the journal is that of what is mounted at `mount_point`. One
+    /// that is not to be seen there any more (`umount -l`) may still be in use.
+    fn estate_of(self, mount_point: &Path) -> Result<Estate, String> {
+        match (self.connection, connection(mount_point)) {
+            (Some(its), Some(now)) if its != now => {
+                Err("the journal is another mount's".to_owned())
+            }
+            _ => Ok(self.estate),
+        }
     }
 }
 
@@ -166,7 +195,11 @@ impl Core {
         }
         let write_down = || {
             control::make_runtime_dir()?;
-            let head = postcard::to_stdvec(&self.estate(agreed.clone()));
+            let head = Head {
+                connection: connection(&self.mount_point),
+                estate: self.estate(agreed.clone()),
+            };
+            let head = postcard::to_stdvec(&head);
             let path = journal_path(&self.mount_point);
             self.fs.write_down(&path, head.map_err(io::Error::other)?)
         };

@@ -7,7 +7,7 @@ use rustix::io::Errno as E;
 
 use super::change::made;
 use super::handle::OpenInode;
-use super::{Answer, Entry, Errno, Fs, Ino};
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, Change, FileChange, Identity, Lane, OpenAccess,
     Requester, SetAttr, SyncMode, WriteOpen,
@@ -21,7 +21,7 @@ impl Fs {
         self: &Arc<Self>,
         who: Requester,
         ino: Ino,
-        handle: Option<u64>,
+        handle: Option<HandleId>,
         attributes: SetAttr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
@@ -32,7 +32,11 @@ impl Fs {
         self.note_inode(ino);
         let identity = who.identity();
         let open = self.handles.inode(ino);
-        let own = handle.and_then(|handle| self.handles.file(handle)?.writer);
+        let named = handle.map(|handle| self.handles.file(handle).ok_or(Errno::BADF));
+        let own = match named.transpose() {
+            Ok(file) => file.and_then(|file| file.writer),
+            Err(errno) => return done(Err(errno)),
+        };
         // The kernel names no handle where it truncates what was opened a moment ago.
         let own = own.or_else(|| open.as_ref()?.writer_of(&identity));
         if let (Some(writer), Some(inode), Some(_)) = (own, open.clone(), attributes.size) {
@@ -141,13 +145,11 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let Some(under_way) = inode.gate.begin() else { return done(Err(Errno::IO)) };
-        let (mine, me) = (Arc::clone(&under_way), who.clone());
+        let mine = Arc::clone(&under_way);
         let is_to_write = attributes == SetAttr::default() && inode.is_written();
         let set = move |backend: &dyn Backend| {
             let file = file(backend)?;
             let _alone = mine.enter()?;
-            // Finding the file may have been done in another's name.
-            me.take_on()?;
             match file.change(&FileChange::Set(attributes)) {
                 // Who is about to write: see `set_attributes`.
                 Err(BackendError::Os(E::PERM)) if is_to_write => {}

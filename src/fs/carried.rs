@@ -22,7 +22,7 @@ use super::inode::carried::InodesRecord;
 use super::journal::Journal;
 use super::lock::carried::OwnerRecord;
 use super::{Caller, Fs, WritePolicy};
-use crate::backend::{BackendFile, Parts};
+use crate::backend::{BackendFile, Parts, own};
 use crate::volume::ReplicaId;
 
 pub(super) use super::handle::carried::Opened;
@@ -37,7 +37,7 @@ pub struct Carried {
     pub(super) files: Vec<FileRecord>,
     pub(super) opened: Vec<OpenedRecord>,
     pub(super) owners: Vec<OwnerRecord>,
-    /// The last handle's number.
+    /// The last number that the daemon issued.
     pub(super) last: u64,
     /// Whether anything was ever changed.
     changed: bool,
@@ -201,20 +201,33 @@ impl Fs {
     pub fn write_down(&self, path: &Path, head: Vec<u8>) -> std::io::Result<()> {
         let mut inodes = self.inodes.lock();
         let all = self.sheet(&inodes, false).carried;
-        let journal = Arc::new(Journal::begin(path, head, all)?);
+        let begun = own(|own| Journal::begin(own, path, head, all));
+        let journal = Arc::new(begun.map_err(std::io::Error::other)??);
         inodes.write_down(Arc::clone(&journal));
         self.handles.write_down(journal);
         Ok(())
     }
 
-    /// Writes it down anew if that is due. Call it with nothing locked.
+    /// The next daemon serves the mount from now on, and keeps its own journal.
+    pub fn seal_journal(&self) {
+        if let Some(journal) = self.handles.journal() {
+            journal.seal();
+        }
+    }
+
+    /// Rewrites it if that is due. Call it with nothing locked.
     pub(super) fn keep_journal_short(&self) {
         let Some(journal) = self.handles.journal().filter(|journal| journal.is_long()) else {
             return;
         };
-        let inodes = self.inodes.lock();
-        let _still = self.handles.hold_still();
-        journal.shorten(self.sheet(&inodes, false).carried);
+        let rewritten = own(|own| {
+            let inodes = self.inodes.lock();
+            let _still = self.handles.hold_still();
+            journal.shorten(own, self.sheet(&inodes, false).carried);
+        });
+        if let Err(error) = rewritten {
+            tracing::warn!(%error, "the journal is not rewritten and grows");
+        }
     }
 }
 

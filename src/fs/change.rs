@@ -18,7 +18,7 @@ use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
-use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino, WritePolicy};
 use crate::backend::{Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester};
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
@@ -224,7 +224,7 @@ impl Fs {
         let (identity, at) = (who.identity(), path.clone());
         let once = self.once(write, Lane::Metadata, &identity);
         let remove = move |backend: &dyn Backend| {
-            let removed = before_removal(backend, write.replica, &at, open.as_deref(), &identity)?;
+            let removed = before_removal(backend, write.replica, &at, open.as_deref())?;
             backend.change(&change)?;
             Ok(removed)
         };
@@ -292,7 +292,7 @@ impl Fs {
         let rename = move |backend: &dyn Backend| {
             let replaced = match exchange {
                 true => Removed::OneOfSeveral,
-                false => before_removal(backend, write.replica, &to, open.as_deref(), &identity)?,
+                false => before_removal(backend, write.replica, &to, open.as_deref())?,
             };
             backend.change(&Change::Rename { from: from.clone(), to: to.clone(), flags })?;
             Ok(replaced)
@@ -352,14 +352,15 @@ impl Fs {
     pub fn sync_dir(
         self: &Arc<Self>,
         who: Requester,
-        ino: Ino,
+        handle: HandleId,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
+        let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
         if self.policy.write.is_none() {
             // Nothing can have been changed.
             return done(Ok(()));
         }
-        self.change_at(who, ino, Lane::Read, done, |path| Change::SyncDir { path });
+        self.change_at(who, dir.ino, Lane::Read, done, |path| Change::SyncDir { path });
     }
 
     fn change_at(
@@ -404,7 +405,6 @@ fn before_removal(
     replica: ReplicaId,
     path: &Path,
     open: Option<&OpenInode>,
-    who: &Identity,
 ) -> crate::backend::Result<Removed> {
     backend.settle();
     let is_last = match backend.stat(path) {
@@ -415,7 +415,6 @@ fn before_removal(
         // Where it cannot be opened, what is open elsewhere has to do. Who may write it
         // has it open too, but only until he closes it.
         let _ = inode.current().as_it_is(replica, backend);
-        who.take_on()?;
     }
     Ok(match (is_last, open) {
         (false, _) => Removed::OneOfSeveral,

@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use super::call::Rights;
-use super::{Answer, Entry, Errno, Fs, Ino};
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
 use crate::backend::{Attr, DirEntry, Requester};
 use crate::volume::{Mode, ReplicaId};
 
@@ -74,7 +74,7 @@ impl Fs {
         self: &Arc<Self>,
         who: Requester,
         ino: Ino,
-        done: impl FnOnce(Answer<u64>) + Send + 'static,
+        done: impl FnOnce(Answer<HandleId>) + Send + 'static,
     ) {
         let identity = who.identity();
         if identity.is_daemon() {
@@ -95,7 +95,7 @@ impl Fs {
     /// The directory's entries, for a reader who stands at `offset`.
     pub fn read_dir(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         offset: u64,
         done: impl FnOnce(Answer<Arc<Listing>>) + Send + 'static,
     ) {
@@ -124,7 +124,7 @@ impl Fs {
                 let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
                 // In another listing the offset may be another place.
                 let is_kept = dir.keep(Arc::clone(&listing), offset);
-                fs.handles.listed(handle, &listing);
+                fs.handles.listed(handle.number, &listing);
                 if is_kept { Ok(listing) } else { Err(Errno::STALE) }
             }));
         });
@@ -135,7 +135,7 @@ impl Fs {
     pub fn read_dir_plus(
         self: &Arc<Self>,
         who: Requester,
-        handle: u64,
+        handle: HandleId,
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
     ) {

@@ -1,10 +1,11 @@
 //! What is open: files and directories, by handle and by inode.
 
 pub(super) mod carried;
+mod id;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,14 @@ use crate::backend::{BackendFile, Identity};
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
 use carried::{Digest, digest};
+use id::Numbers;
+
+pub use id::HandleId;
 
 /// Everything open.
 #[derive(Default)]
 pub(super) struct Handles {
-    next: AtomicU64,
+    numbers: Numbers,
     open: Mutex<HashMap<u64, Handle>>,
     inodes: Mutex<HashMap<Ino, Counted>>,
     /// Of files that are open, or being changed.
@@ -362,19 +366,20 @@ impl Handles {
         read: ReadHandle,
         who: Identity,
         writer: Option<Arc<Writer>>,
-    ) -> u64 {
+    ) -> HandleId {
         let (read, blocks) = (Arc::new(read), Arc::default());
         let closing = Arc::default();
         let handle = FileHandle { ino, inode, cached, caching, blocks, read, who, closing, writer };
-        self.insert(Handle::File(handle))
+        HandleId { number: self.insert(Handle::File(handle)), ino }
     }
 
-    pub(super) fn insert_directory(&self, ino: Ino, who: Identity) -> u64 {
-        self.insert(Handle::Directory(Arc::new(DirHandle { ino, who, kept: Mutex::default() })))
+    pub(super) fn insert_directory(&self, ino: Ino, who: Identity) -> HandleId {
+        let dir = DirHandle { ino, who, kept: Mutex::default() };
+        HandleId { number: self.insert(Handle::Directory(Arc::new(dir))), ino }
     }
 
     fn insert(&self, handle: Handle) -> u64 {
-        let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let id = self.numbers.next();
         let _still = self.still.lock();
         self.opened(id, &handle);
         self.open.lock().insert(id, handle);
@@ -382,11 +387,17 @@ impl Handles {
     }
 
     /// Closes a handle.
-    pub(super) fn remove(&self, id: u64) -> Closed {
+    pub(super) fn remove(&self, id: HandleId) -> Closed {
         let removed = {
             let _still = self.still.lock();
-            self.closed(id);
-            self.open.lock().remove(&id)
+            let mut open = self.open.lock();
+            let is_it = open.get(&id.number).is_some_and(|handle| handle.ino() == id.ino);
+            let removed = if is_it { open.remove(&id.number) } else { None };
+            drop(open);
+            if removed.is_some() {
+                self.closed(id.number);
+            }
+            removed
         };
         let Some(Handle::File(file)) = removed else { return Closed::default() };
         let mut inodes = self.inodes.lock();
@@ -412,9 +423,9 @@ impl Handles {
     }
 
     /// An open file.
-    pub(super) fn file(&self, id: u64) -> Option<FileHandle> {
-        match self.open.lock().get(&id) {
-            Some(Handle::File(file)) => Some(file.clone()),
+    pub(super) fn file(&self, id: HandleId) -> Option<FileHandle> {
+        match self.open.lock().get(&id.number) {
+            Some(Handle::File(file)) if file.ino == id.ino => Some(file.clone()),
             _ => None,
         }
     }
@@ -430,9 +441,9 @@ impl Handles {
     }
 
     /// An open directory.
-    pub(super) fn directory(&self, id: u64) -> Option<Arc<DirHandle>> {
-        match self.open.lock().get(&id) {
-            Some(Handle::Directory(directory)) => Some(Arc::clone(directory)),
+    pub(super) fn directory(&self, id: HandleId) -> Option<Arc<DirHandle>> {
+        match self.open.lock().get(&id.number) {
+            Some(Handle::Directory(dir)) if dir.ino == id.ino => Some(Arc::clone(dir)),
             _ => None,
         }
     }
@@ -487,6 +498,15 @@ impl Handles {
 
     pub(super) fn len(&self) -> usize {
         self.open.lock().len()
+    }
+}
+
+impl Handle {
+    fn ino(&self) -> Ino {
+        match self {
+            Self::File(file) => file.ino,
+            Self::Directory(dir) => dir.ino,
+        }
     }
 }
 

@@ -4,15 +4,22 @@
 //! The kernel knows inodes and handles by numbers; who comes after a daemon that was
 //! killed finds them here. Each entry is on its way to a file, in memory (the
 //! run-time directory is a tmpfs), before the kernel is answered. When the file has
-//! become much longer than what is still true of it, it is written anew.
+//! become much longer than what is still true of it, it is rewritten: whole under
+//! another name, then renamed. A rewrite that fails leaves the journal as it was.
 //!
-//! *Invariant:* what cannot be written down any more leaves no file behind: half of
-//! the truth would be taken for all of it.
+//! *Invariants:*
+//! - A journal that misses an entry is empty, which no daemon accepts: it is truncated
+//!   through the descriptor that it was written through, and this needs no space, no
+//!   directory and no permission.
+//! - The file is made, renamed and removed under the daemon's own credentials
+//!   ([`Own`]), whichever caller's request made it grow.
+//! - After a daemon has sealed its journal it writes to that path no more: the next
+//!   daemon's journal is there.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +30,7 @@ use super::carried::{Carried, Opened};
 use super::handle::carried::Digest;
 use super::inode::Inodes;
 use super::inode::carried::Step;
+use crate::backend::{Own, own};
 use crate::volume::Mode;
 
 /// One entry.
@@ -50,30 +58,45 @@ pub(super) struct Journal {
 }
 
 struct State {
-    /// `None` once something could not be written.
+    /// `None` once something could not be written, or the mount is the next daemon's.
     file: Option<File>,
     len: u64,
-    /// When it is written anew.
+    /// When it is rewritten.
     longest: u64,
 }
 
-/// It is not written anew before it is so long, bytes.
-const LONG: u64 = 4 << 20;
+/// It is not rewritten before it is so long, bytes: what a daemon that recovers the
+/// mount reads in a moment.
+const LONG: u64 = 256 << 10;
 
-/// It is written anew when it is so many times as long as it was then.
+/// It is rewritten when it is so many times as long as it was then.
 const TIMES: u64 = 4;
 
+impl State {
+    fn of((file, len): (File, u64)) -> Self {
+        Self { file: Some(file), len, longest: (len * TIMES).max(LONG) }
+    }
+}
+
 impl Journal {
-    /// Begins a journal in place of the one at `path`, with all that there is.
-    pub(super) fn begin(path: &Path, head: Vec<u8>, all: Carried) -> io::Result<Self> {
-        let (file, len) = write_anew(path, &head, all)?;
-        let state = State { file: Some(file), len, longest: (len * TIMES).max(LONG) };
-        Ok(Self {
-            path: path.to_owned(),
-            head,
-            state: Mutex::new(state),
-            is_long: AtomicBool::new(false),
-        })
+    /// Begins a journal in place of the one at `path`, with all that there is. Where it
+    /// cannot, that one is of no use to anyone any more either.
+    pub(super) fn begin(own: &Own, path: &Path, head: Vec<u8>, all: Carried) -> io::Result<Self> {
+        let written = rewrite(own, path, &head, all);
+        if written.is_err() {
+            // One of the two will do.
+            let emptied = OpenOptions::new().write(true).truncate(true).open(path);
+            let removed = std::fs::remove_file(path);
+            if emptied.is_err() && removed.is_err() && path.exists() {
+                tracing::error!(journal = %path.display(), "an older journal stays; remove it");
+            }
+        }
+        Ok(Self::of(path, head, State::of(written?)))
+    }
+
+    fn of(path: &Path, head: Vec<u8>, state: State) -> Self {
+        let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
+        Self { path, head, state: Mutex::new(state), is_long }
     }
 
     /// Writes one entry down.
@@ -81,7 +104,7 @@ impl Journal {
         let mut state = self.state.lock();
         let Some(file) = &mut state.file else { return };
         let written = framed(entry).and_then(|bytes| {
-            // One write(2): somebody killed in between has written it or has not.
+            // One write(2): a daemon that is killed in between has written it or has not.
             file.write_all(&bytes)?;
             Ok(bytes.len() as u64)
         });
@@ -96,30 +119,44 @@ impl Journal {
         }
     }
 
-    /// Whether it is to be written anew; true for one caller only.
+    /// Whether it is to be rewritten; true for one caller only.
     pub(super) fn is_long(&self) -> bool {
         self.is_long.load(Ordering::Acquire) && self.is_long.swap(false, Ordering::AcqRel)
     }
 
-    /// Writes it anew, with `all` that there is. Whoever could write something else down
-    /// is kept from it meanwhile by the locks of the tables.
-    pub(super) fn shorten(&self, all: Carried) {
+    /// Rewrites it, with `all` that there is. The locks of the tables keep others from
+    /// writing entries meanwhile.
+    pub(super) fn shorten(&self, own: &Own, all: Carried) {
         let mut state = self.state.lock();
         if state.file.is_none() {
             return;
         }
-        match write_anew(&self.path, &self.head, all) {
-            Ok((file, len)) => {
-                *state = State { file: Some(file), len, longest: (len * TIMES).max(LONG) };
+        match rewrite(own, &self.path, &self.head, all) {
+            Ok(written) => *state = State::of(written),
+            Err(error) => {
+                // What is there is complete, only longer than it need be.
+                state.longest = state.len * 2;
+                let journal = self.path.display();
+                tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
             }
-            Err(error) => self.fail(&mut state, &error),
         }
     }
 
+    /// The next daemon serves the mount from now on.
+    pub(super) fn seal(&self) {
+        self.state.lock().file = None;
+    }
+
+    /// It misses an entry.
     fn fail(&self, state: &mut State, error: &io::Error) {
-        tracing::warn!(%error, "the journal cannot be written: if this daemon is killed, the mount is lost");
-        state.file = None;
-        let _ = std::fs::remove_file(&self.path);
+        let journal = self.path.display();
+        tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
+        let emptied = state.file.take().map_or(Ok(()), |file| file.set_len(0));
+        // Tidiness only, where it is empty.
+        let removed = own(|_| std::fs::remove_file(&self.path));
+        if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
+            tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
+        }
     }
 }
 
@@ -131,27 +168,45 @@ fn framed(entry: &Entry) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn write_anew(path: &Path, head: &[u8], all: Carried) -> io::Result<(File, u64)> {
+/// What every journal of this form begins with.
+const FORM: &[u8] = b"fanfs journal 2\n";
+
+/// Writes a whole journal in place of the one at `path`, which stays where that fails.
+fn rewrite(_: &Own, path: &Path, head: &[u8], all: Carried) -> io::Result<(File, u64)> {
     let next = path.with_extension("journal-next");
     let _ = std::fs::remove_file(&next);
-    let mut file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&next)?;
-    let mut bytes = (head.len() as u32).to_le_bytes().to_vec();
-    bytes.extend_from_slice(head);
-    bytes.extend(framed(&Entry::All(Box::new(all)))?);
-    file.write_all(&bytes)?;
-    std::fs::rename(&next, path)?;
-    Ok((file, bytes.len() as u64))
+    let write = || {
+        let mut file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&next)?;
+        // Whatever umask the thread has for its callers' sake.
+        file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+        let mut bytes = FORM.to_vec();
+        bytes.extend_from_slice(&(head.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(head);
+        bytes.extend(framed(&Entry::All(Box::new(all)))?);
+        file.write_all(&bytes)?;
+        std::fs::rename(&next, path)?;
+        Ok((file, bytes.len() as u64))
+    };
+    write().inspect_err(|_| drop(std::fs::remove_file(&next)))
 }
 
 /// What a daemon that was killed had written down: the head, and what there was.
 ///
 /// # Errors
-/// Where there is no journal, or it makes no sense.
+/// Where there is no journal, or it is incomplete, or of another form.
 pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
-    let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the journal makes no sense");
-    let mut rest = &bytes[..];
+    let invalid = |what: &str| {
+        let what = format!("{}: {what}", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, what)
+    };
+    if bytes.is_empty() {
+        return Err(invalid("the journal could not be written completely"));
+    }
+    let nonsense = || invalid("the journal makes no sense");
+    let mut rest =
+        bytes.strip_prefix(FORM).ok_or_else(|| invalid("the journal has another form"))?;
     let head = frame(&mut rest).ok_or_else(nonsense)?.to_vec();
     let all = frame(&mut rest).ok_or_else(nonsense)?;
     let Ok(Entry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
@@ -159,15 +214,12 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     let mut inodes = Inodes::restore(mode, std::mem::take(&mut carried.inodes));
     let mut open: HashMap<u64, Opened> =
         carried.opened.drain(..).map(|opened| (opened.handle, opened)).collect();
-    let mut last = carried.last;
     // The last one may have been cut off: then the kernel was not answered.
     while let Some(bytes) = frame(&mut rest) {
         match postcard::from_bytes(bytes).map_err(|_| nonsense())? {
             Entry::All(_) => return Err(nonsense()),
             Entry::Step(step) => inodes.take(step),
             Entry::Open(opened) => {
-                // Numbers are not given twice.
-                last = last.max(opened.handle);
                 open.insert(opened.handle, *opened);
             }
             Entry::Listed(handle, digest) => {
@@ -181,7 +233,6 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     inodes.has_lost_sight();
     carried.inodes = inodes.carry();
     carried.opened = open.into_values().collect();
-    carried.last = last;
     carried.was_lost();
     Ok((head, carried))
 }
@@ -193,4 +244,101 @@ fn frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let entry = after.get(..len)?;
     *rest = &after[len..];
     Some(entry)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+    use super::*;
+
+    fn handles(path: &Path) -> io::Result<usize> {
+        recover(path, Mode::Shared).map(|(_, carried)| carried.handles())
+    }
+
+    fn begin(path: &Path) -> Journal {
+        own(|own| Journal::begin(own, path, b"head".to_vec(), Carried::default())).unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_rewrite_that_fails_leaves_the_journal_as_it_was() {
+        let room = tempfile::tempdir().unwrap();
+        let (dir, kept) = (room.path().join("run"), room.path().join("kept"));
+        std::fs::create_dir(&dir).unwrap();
+        let journal = begin(&dir.join("j"));
+        std::fs::hard_link(dir.join("j"), &kept).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        journal.append(&Entry::Open(Box::new(Opened::example(1))));
+        own(|own| journal.shorten(own, Carried::default())).unwrap();
+        journal.append(&Entry::Open(Box::new(Opened::example(2))));
+        assert_eq!(handles(&kept).unwrap(), 2);
+    }
+
+    /// A file that cannot grow, as on a file system that is full.
+    #[test]
+    fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
+        let file = memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap();
+        let mut file = File::from(file);
+        let path = tempfile::tempdir().unwrap().path().join("j");
+        begin_at(&mut file);
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let again = OpenOptions::new().append(true).open(again).unwrap();
+        let len = file.metadata().unwrap().len();
+        let journal = Journal::of(&path, b"head".to_vec(), State::of((again, len)));
+        let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
+        journal.append(&Entry::Open(Box::new(Opened::example(1))));
+        assert_eq!(handles(Path::new(&seen)).unwrap(), 1);
+        fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+        journal.append(&Entry::Open(Box::new(Opened::example(2))));
+        assert_eq!(handles(Path::new(&seen)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    fn begin_at(file: &mut File) {
+        let room = tempfile::tempdir().unwrap();
+        begin(&room.path().join("j"));
+        let bytes = std::fs::read(room.path().join("j")).unwrap();
+        file.write_all(&bytes).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_leaves_the_next_ones_journal_alone() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        let before = begin(&path);
+        before.append(&Entry::Open(Box::new(Opened::example(1))));
+        before.seal();
+        let next = begin(&path);
+        next.append(&Entry::Open(Box::new(Opened::example(2))));
+        next.append(&Entry::Open(Box::new(Opened::example(3))));
+        own(|own| before.shorten(own, Carried::default())).unwrap();
+        before.append(&Entry::Close(2));
+        assert_eq!(handles(&path).unwrap(), 2);
+    }
+
+    #[test]
+    fn where_none_can_be_begun_an_older_one_is_of_no_use() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        drop(begin(&path));
+        assert_eq!(handles(&path).unwrap(), 0);
+        // It stands in the new one's way.
+        std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
+        let failed = own(|own| Journal::begin(own, &path, Vec::new(), Carried::default()).is_err());
+        assert!(failed.unwrap() && handles(&path).is_err());
+    }
+
+    #[test]
+    fn a_journal_of_another_form_is_refused() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        drop(begin(&path));
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[FORM.len()..]).unwrap();
+        assert!(handles(&path).unwrap_err().to_string().contains("another form"));
+        // What is cut off was not answered; half of the beginning is nothing.
+        std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(handles(&path).is_err());
+    }
 }

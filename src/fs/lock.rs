@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::call::{Once, Rights};
-use super::{Answer, Errno, Fs, Ino};
+use super::{Answer, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Backend, BackendError, BackendFile, Identity, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpen,
@@ -161,7 +161,7 @@ impl Fs {
     /// Sets a lock, or gives one up.
     pub fn lock(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         owner: LockOwner,
         lock: Lock,
         waiting: Waiting,
@@ -192,7 +192,7 @@ impl Fs {
     /// The lock in the way of this one.
     pub fn test_lock(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         owner: LockOwner,
         lock: Lock,
         done: impl FnOnce(Answer<Lock>) + Send + 'static,
@@ -202,7 +202,7 @@ impl Fs {
 
     fn try_lock(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         owner: LockOwner,
         request: LockRequest,
         done: impl FnOnce(Answer<Lock>) + Send + 'static,
@@ -214,7 +214,7 @@ impl Fs {
         let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
         let once = Once { replica, lane: Lane::Metadata, deadline, rights: Rights::Of(who) };
         let taken = self.locks.owner(ino, owner);
-        taken.handles.lock().insert(handle);
+        taken.handles.lock().insert(handle.number);
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
         let op = move |backend: &dyn Backend| {
@@ -243,7 +243,7 @@ impl Fs {
 
     async fn wait_for(
         self: Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         (ino, owner): (Ino, LockOwner),
         lock: Lock,
         thread: u32,

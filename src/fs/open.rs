@@ -15,7 +15,7 @@ use super::call::{Rights, Spot};
 use super::handle::{Answered, FirstOpen};
 use super::inode::Cached;
 use super::passthrough::{Backing, Lent};
-use super::{Answer, Caching, Errno, Fs, Ino};
+use super::{Answer, Caching, Errno, Fs, HandleId, Ino};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity, Lane, Requester};
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -23,7 +23,7 @@ use crate::volume::{ReplicaId, ReplicaSet};
 #[derive(Clone)]
 pub struct Opened {
     /// Names the handle in later calls.
-    pub handle: u64,
+    pub handle: HandleId,
     /// Who caches what is read through it.
     pub caching: Caching,
     /// Whether what the kernel has cached of the file is still good; whoever
@@ -249,7 +249,7 @@ impl Fs {
     }
 
     /// Closes a file or directory.
-    pub fn release(self: &Arc<Self>, handle: u64) {
+    pub fn release(self: &Arc<Self>, handle: HandleId) {
         // Who removes it waits until nothing of it is open any more.
         let open = self.handles.file(handle).filter(|_| self.can_write());
         let _closing = open.and_then(|file| file.inode.gate.begin());
@@ -263,7 +263,7 @@ impl Fs {
             }
             closed
         };
-        self.locks.released(handle);
+        self.locks.released(handle.number);
         if let Some((ino, inode, writer)) = closed.writer {
             self.stop_writing(ino, inode, writer);
         }
@@ -285,6 +285,7 @@ impl Fs {
         if let Some(file) = closed.last {
             self.reader.retire(&file);
         }
+        self.keep_journal_short();
     }
 }
 

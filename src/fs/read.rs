@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
-use super::{Answer, Errno, Fs, ReadData};
+use super::{Answer, Errno, Fs, HandleId, ReadData};
 use crate::backend::SeekTo;
 use crate::read::{Asked, By, ReadError, Thread};
 use crate::volume::ByteRange;
@@ -33,7 +33,7 @@ impl Fs {
     /// thread, as far as others are left to take requests.
     pub fn read(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         range: ByteRange,
         process: u32,
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
@@ -44,7 +44,7 @@ impl Fs {
         let now = Instant::now();
         file.blocks.read(range.len(), process, self.busy.moment(now));
         // What is done again is to end by the deadline all the same.
-        let (asked, by) = ((range, now), By { handle, process });
+        let (asked, by) = ((range, now), By { handle: handle.number, process });
         let current = match file.inode.read_from(file.writer.as_ref()) {
             ReadFrom::Version(current, _) => current,
             ReadFrom::Written(through) => return self.read_written(file, through, asked, done),
@@ -108,7 +108,7 @@ impl Fs {
     /// The next data or hole of an open file.
     pub fn seek(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         offset: u64,
         to: SeekTo,
         done: impl FnOnce(Answer<u64>) + Send + 'static,

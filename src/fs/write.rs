@@ -13,7 +13,7 @@ use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::open::Opened;
 use super::recent::Reach;
 use super::written::Writer;
-use super::{Answer, Entry, Errno, Fs, Ino, OpenReply, ReadData};
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
 use crate::backend::{
     Backend, BackendError, BackendFile, FileChange, Identity, Lane, OpenedToWrite, Requester,
     SeekTo, SyncMode, WriteOpen,
@@ -48,7 +48,7 @@ pub struct WriteRequest {
 const NOTES: u32 = 4;
 
 /// A handle that may write, and what it belongs to.
-pub(super) type WriteHandle = (u64, Arc<OpenInode>, Arc<Writer>);
+pub(super) type WriteHandle = (HandleId, Arc<OpenInode>, Arc<Writer>);
 
 impl Fs {
     /// Opens a regular file to be written.
@@ -72,7 +72,7 @@ impl Fs {
         });
     }
 
-    fn opened_to_write(&self, handle: u64) -> Opened {
+    fn opened_to_write(&self, handle: HandleId) -> Opened {
         let file = self.handles.file(handle);
         let caching = file.as_ref().map_or(super::Caching::Kernel, FileHandle::caching);
         let unchanged = file.is_some_and(|file| file.cached.is_good());
@@ -255,7 +255,7 @@ impl Fs {
     /// apart from reads and writes of the same file where it is `exclusive`.
     fn change_file<T: Send + 'static>(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         exclusive: bool,
         who: Option<Requester>,
         change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
@@ -298,7 +298,7 @@ impl Fs {
     /// Writes; says how many bytes.
     pub fn write(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         request: WriteRequest,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
@@ -326,7 +326,7 @@ impl Fs {
     /// fallocate(2)
     pub fn allocate(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         range: ByteRange,
         mode: u32,
         done: impl FnOnce(Answer<()>) + Send + 'static,
@@ -341,8 +341,8 @@ impl Fs {
     /// copy_file_range(2), from and to open files; says how many bytes.
     pub fn copy(
         self: &Arc<Self>,
-        (from, range): (u64, ByteRange),
-        (to, at): (u64, u64),
+        (from, range): (HandleId, ByteRange),
+        (to, at): (HandleId, u64),
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
         let (write, source) = match (self.write_policy(), self.handles.file(from)) {
@@ -350,12 +350,8 @@ impl Fs {
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),
         };
-        let Some(me) = self.handles.file(to).map(|file| file.who) else {
-            return done(Err(Errno::BADF));
-        };
         let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
             let source = source.on_writer(write.replica, backend)?;
-            me.take_on()?;
             let (offset, len) = (range.start, range.len());
             source.change(&FileChange::Copy { offset, to: file, at, len })
         };
@@ -365,7 +361,7 @@ impl Fs {
     /// fsync(2), or fdatasync(2).
     pub fn sync(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         data_only: bool,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
@@ -375,7 +371,7 @@ impl Fs {
     /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.
     pub fn flush(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         owner: super::LockOwner,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
@@ -392,7 +388,7 @@ impl Fs {
     /// became of changes before.
     fn settle(
         self: &Arc<Self>,
-        handle: u64,
+        handle: HandleId,
         how: FileChange<'static>,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {

@@ -23,8 +23,8 @@ use super::opening::Opening;
 use super::repeat::{once, once_if};
 use super::reply::Replies;
 use super::wire::{
-    APPEND, LARGEST_COPY, MOVES_DATA, TO_RUN, ino, kind_of, lock, new_perm, numbers, seek_to, set,
-    who, write_open,
+    APPEND, LARGEST_COPY, MOVES_DATA, TO_RUN, at, ino, kind_of, lock, new_perm, numbers, owner_of,
+    seek_to, set, who, write_open,
 };
 use crate::backend::{Change, LockKind};
 use crate::fs::{Errno, Fs, Waiting, WriteRequest};
@@ -46,8 +46,8 @@ impl Adapter {
         replies: Replies,
         kernel: Arc<Kernel>,
     ) -> Self {
-        let (ttl, features) = (fs.attribute_ttl(), Features::new(options));
-        Self { fs, features, ttl, replies: Arc::new(replies), kernel }
+        let (ttl, replies) = (fs.attribute_ttl(), Arc::new(replies));
+        Self { fs, features: Features::new(options), ttl, replies, kernel }
     }
 }
 
@@ -74,7 +74,7 @@ impl fuser::Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let (ttl, handle) = (self.ttl, handle.map(|handle| handle.0));
+        let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
         self.fs.attributes(who(req), ino(number), handle, done);
     }
@@ -95,7 +95,7 @@ impl fuser::Filesystem for Adapter {
     fn read(
         &self,
         req: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -105,44 +105,45 @@ impl fuser::Filesystem for Adapter {
     ) {
         let range = ByteRange::at(offset, size.into());
         let (id, replies) = (req.unique(), Arc::clone(&self.replies));
-        self.fs.read(handle.0, range, req.pid(), move |answer| replies.answer(id, reply, answer));
+        let done = move |answer| replies.answer(id, reply, answer);
+        self.fs.read(at(number, handle), range, req.pid(), done);
     }
 
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(handle.0);
+        self.fs.release(at(number, handle));
         reply.ok();
     }
 
     fn flush(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let owner = crate::fs::LockOwner(owner.0);
-        self.fs.flush(handle.0, owner, move |answer| reply_empty(reply, answer));
+        let done = move |answer| reply_empty(reply, answer);
+        self.fs.flush(at(number, handle), owner_of(owner), done);
     }
 
     fn fsync(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.sync(handle.0, datasync, move |answer| reply_empty(reply, answer));
+        self.fs.sync(at(number, handle), datasync, move |answer| reply_empty(reply, answer));
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -152,16 +153,14 @@ impl fuser::Filesystem for Adapter {
     fn readdir(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         reply: ReplyDirectory,
     ) {
         let fs = Arc::clone(&self.fs);
-        self.fs.read_dir(handle.0, offset, move |answer| match answer {
-            Ok(listing) => fill(&fs, &listing, offset, reply),
-            Err(error) => reply.error(errno(error)),
-        });
+        let done = move |answer| fill(&fs, answer, offset, reply);
+        self.fs.read_dir(at(number, handle), offset, done);
     }
 
     fn readdirplus(
@@ -173,26 +172,31 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyDirectoryPlus,
     ) {
         let (fs, ttl, dir) = (Arc::clone(&self.fs), self.ttl, ino(number));
-        self.fs.read_dir_plus(who(req), handle.0, offset, move |answer| match answer {
-            Ok(page) => fill_plus(&fs, dir, page, offset, ttl, reply),
-            Err(error) => reply.error(errno(error)),
-        });
+        let done = move |answer| fill_plus(&fs, dir, answer, offset, ttl, reply);
+        self.fs.read_dir_plus(who(req), at(number, handle), offset, done);
     }
 
     fn releasedir(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(handle.0);
+        self.fs.release(at(number, handle));
         reply.ok();
     }
 
-    fn fsyncdir(&self, req: &Request, number: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.fs.sync_dir(who(req), ino(number), move |answer| reply_empty(reply, answer));
+    fn fsyncdir(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        handle: FileHandle,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.fs.sync_dir(who(req), at(number, handle), move |answer| reply_empty(reply, answer));
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -218,7 +222,7 @@ impl fuser::Filesystem for Adapter {
     fn lseek(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: i64,
         whence: i32,
@@ -227,7 +231,7 @@ impl fuser::Filesystem for Adapter {
         let Some((to, offset)) = seek_to(whence, offset) else {
             return reply.error(errno(Errno::INVAL));
         };
-        self.fs.seek(handle.0, offset, to, move |answer| reply_offset(reply, answer));
+        self.fs.seek(at(number, handle), offset, to, move |answer| reply_offset(reply, answer));
     }
 
     fn setattr(
@@ -249,7 +253,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let set = set(mode, (uid, gid), size, (atime, mtime));
-        let (ttl, handle) = (self.ttl, handle.map(|handle| handle.0));
+        let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
         self.fs.set_attributes(who(req), ino(number), handle, set, done);
     }
@@ -327,8 +331,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once(req.unique(), reply) else { return };
         let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.rename(who(req), from, to, flags.bits(), done);
+        self.fs.rename(who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
     }
 
     fn link(
@@ -369,7 +372,7 @@ impl fuser::Filesystem for Adapter {
     fn write(
         &self,
         req: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -391,13 +394,13 @@ impl fuser::Filesystem for Adapter {
             whole: cached,
             who: (kills && !cached).then(|| who(req)),
         };
-        self.fs.write(handle.0, request, move |answer| reply_written(reply, answer));
+        self.fs.write(at(number, handle), request, move |answer| reply_written(reply, answer));
     }
 
     fn fallocate(
         &self,
         req: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         length: u64,
@@ -406,27 +409,26 @@ impl fuser::Filesystem for Adapter {
     ) {
         let moves = mode as u32 & MOVES_DATA != 0;
         let Some(reply) = once_if(moves, req.unique(), reply) else { return };
-        let range = ByteRange::at(offset, length);
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.allocate(handle.0, range, mode as u32, done);
+        let (range, mode) = (ByteRange::at(offset, length), mode as u32);
+        self.fs.allocate(at(number, handle), range, mode, move |a| reply_empty(reply, a));
     }
 
     fn copy_file_range(
         &self,
         _: &Request,
-        _: INodeNo,
+        source: INodeNo,
         from: FileHandle,
         offset: u64,
-        _: INodeNo,
+        target: INodeNo,
         to: FileHandle,
-        at: u64,
+        start: u64,
         len: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
         let range = ByteRange::at(offset, len.min(LARGEST_COPY));
         let done = move |answer| reply_written(reply, answer);
-        self.fs.copy((from.0, range), (to.0, at), done);
+        self.fs.copy((at(source, from), range), (at(target, to), start), done);
     }
 
     fn setxattr(
@@ -454,7 +456,7 @@ impl fuser::Filesystem for Adapter {
     fn getlk(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         start: u64,
@@ -464,9 +466,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyLock,
     ) {
         let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
-        let owner = crate::fs::LockOwner(owner.0);
         let done = move |answer| reply_lock(reply, answer);
-        self.fs.test_lock(handle.0, owner, lock, done);
+        self.fs.test_lock(at(number, handle), owner_of(owner), lock, done);
     }
 
     fn setlk(
@@ -485,8 +486,7 @@ impl fuser::Filesystem for Adapter {
         let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
         let waiting = if sleep { Waiting::Thread(req.pid()) } else { Waiting::Not };
         let kernel = Arc::clone(&self.kernel);
-        let owner = crate::fs::LockOwner(owner.0);
-        self.fs.lock(handle.0, owner, lock, waiting, move |answer| {
+        self.fs.lock(at(number, handle), owner_of(owner), lock, waiting, move |answer| {
             if answer.is_ok() && lock.kind != LockKind::None {
                 // Who has a lock sees what others wrote before they gave it up.
                 kernel.forget_attributes(number);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
@@ -13,7 +14,7 @@ use fuser::{
 use super::opening;
 use super::wire::{attributes, kind, lock_number, nothing_but_a_directory};
 use crate::backend::{Lock, StatFs};
-use crate::fs::{Answer, Created, Entry, Errno, Fs, Ino, Listing, PlusPage};
+use crate::fs::{Answer, Created, Entry, Errno, Fs, HandleId, Ino, Listing, PlusPage};
 
 pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
@@ -55,7 +56,12 @@ pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, answer: Answer<Vec<u8>>)
     }
 }
 
-pub(super) fn fill(fs: &Fs, listing: &Listing, offset: u64, mut reply: ReplyDirectory) {
+/// Replies to READDIR.
+pub(super) fn fill(fs: &Fs, answer: Answer<Arc<Listing>>, offset: u64, mut reply: ReplyDirectory) {
+    let listing = match answer {
+        Ok(listing) => listing,
+        Err(error) => return reply.error(errno(error)),
+    };
     for (number, next, name) in listing.dots(offset) {
         if reply.add(INodeNo(number.0), next, FileType::Directory, name) {
             return reply.ok();
@@ -101,9 +107,9 @@ pub(super) fn reply_link(reply: ReplyData, answer: Answer<OsString>) {
     }
 }
 
-pub(super) fn reply_dir(reply: ReplyOpen, answer: Answer<u64>) {
+pub(super) fn reply_dir(reply: ReplyOpen, answer: Answer<HandleId>) {
     match answer {
-        Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+        Ok(handle) => reply.opened(FileHandle(handle.number), FopenFlags::empty()),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -129,7 +135,7 @@ pub(super) fn reply_created(reply: ReplyCreate, ttl: Duration, answer: Answer<Cr
         Ok(Created { entry, opened }) => {
             let (attr, generation) = (attributes(&entry), generation(&entry));
             let flags = opening::flags(&opened, true);
-            reply.created(&ttl, &attr, generation, FileHandle(opened.handle), flags);
+            reply.created(&ttl, &attr, generation, FileHandle(opened.handle.number), flags);
         }
         Err(error) => reply.error(errno(error)),
     }
@@ -140,11 +146,15 @@ pub(super) fn reply_created(reply: ReplyCreate, ttl: Duration, answer: Answer<Cr
 pub(super) fn fill_plus(
     fs: &Fs,
     dir: Ino,
-    page: PlusPage,
+    answer: Answer<PlusPage>,
     offset: u64,
     ttl: Duration,
     mut reply: ReplyDirectoryPlus,
 ) {
+    let page = match answer {
+        Ok(page) => page,
+        Err(error) => return reply.error(errno(error)),
+    };
     for (number, next, name) in page.dots(offset) {
         // The kernel takes the name and the number and looks no further.
         let attr = nothing_but_a_directory(number);

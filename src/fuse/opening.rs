@@ -56,7 +56,7 @@ impl OpenReply for Opening {
             Err(error) => return self.reply.error(errno(error)),
         };
         let flush = self.flush || opened.writes;
-        let handle = FileHandle(opened.handle);
+        let handle = FileHandle(opened.handle.number);
         let id = opened
             .backing
             .as_ref()

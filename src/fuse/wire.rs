@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo, Request, TimeOrNow};
 
 use crate::backend::{
     Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, Requester, SeekTo, SetAttr, SetTime,
     SyncMode, Timestamp, WriteOpen,
 };
-use crate::fs::{Entry, Ino};
+use crate::fs::{Entry, HandleId, Ino, LockOwner};
 
 /// The permission bits of a mode, set-id and sticky bits included.
 const PERMISSIONS: u32 = 0o7777;
@@ -33,6 +33,15 @@ pub(super) fn who(req: &Request) -> Requester {
 
 pub(super) fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
+}
+
+/// The handle that an operation on an inode names.
+pub(super) fn at(number: INodeNo, handle: FileHandle) -> HandleId {
+    HandleId { number: handle.0, ino: ino(number) }
+}
+
+pub(super) fn owner_of(owner: fuser::LockOwner) -> LockOwner {
+    LockOwner(owner.0)
 }
 
 /// What SETATTR sets.

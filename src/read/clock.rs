@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::gather::Gather;
 use super::{ReadError, Reader, attempt};
-use crate::backend::{Backend, BackendError, Identity, Lane};
+use crate::backend::{Backend, BackendError, Lane, own};
 use crate::scheduler::health::Proof;
 use crate::scheduler::hedge;
 use crate::volume::ReplicaId;
@@ -102,7 +102,7 @@ impl Reader {
     fn have_prove_itself(self: &Arc<Self>, id: ReplicaId) {
         let reader = Arc::clone(self);
         let prove = move |backend: &dyn Backend| {
-            let same = Identity::DAEMON.take_on().and_then(|()| backend.prove());
+            let same = own(|_| backend.prove()).and_then(|same| same);
             let proof = match same {
                 Ok(true) => Proof::Same,
                 Ok(false) => Proof::Gone,

@@ -288,7 +288,7 @@ impl OpenFile {
         }
         let agrees = |attr: &Attr| self.is_version(attr);
         let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
-        self.who().take_on()?;
+        let _assumed = self.who().assume()?;
         if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
             self.opened_by(id, Arc::clone(file));
             return Ok(Arc::clone(file));
@@ -378,7 +378,7 @@ impl OpenFile {
         if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
             return Ok(Arc::clone(file));
         }
-        self.who().take_on()?;
+        let _assumed = self.who().assume()?;
         let (file, attr) = backend.open(&self.path)?;
         if attr.id.ino != self.version.ino {
             return Err(BackendError::Version);

@@ -31,12 +31,12 @@ impl Rights {
             Self::Granted(identity) => (identity, Some(&|| Identity::DAEMON)),
             Self::Enough(requester) => (&Identity::DAEMON, Some(&|| requester.identity())),
         };
-        first.take_on()?;
-        match (call(), second) {
-            (Err(BackendError::Os(Errno::ACCESS | Errno::PERM)), Some(second)) => {
-                second().take_on()?;
-                call()
-            }
+        let with = |identity: &Identity| {
+            let _assumed = identity.assume()?;
+            call()
+        };
+        match (with(first), second) {
+            (Err(BackendError::Os(Errno::ACCESS | Errno::PERM)), Some(second)) => with(&second()),
             (answer, _) => answer,
         }
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
@@ -87,6 +86,13 @@ impl Opened {
     /// Whether it may write.
     pub(in crate::fs) fn writes(&self) -> bool {
         matches!(self.what, What::File { writer: Some(_), .. })
+    }
+
+    /// One of a directory.
+    #[cfg(test)]
+    pub(in crate::fs) fn example(handle: u64) -> Self {
+        let what = What::Directory { begun: false, listing: None, lost: None };
+        Self { handle, ino: 2, who: None, what }
     }
 
     /// Nothing was sent along.
@@ -229,7 +235,7 @@ impl Handles {
             let held = held.collect();
             sheet.carried.files.push(FileRecord { ino: ino.0, at: At::of(&current), held });
         }
-        sheet.carried.last = self.next.load(Ordering::Relaxed);
+        sheet.carried.last = self.numbers.last();
     }
 
     /// Whether the kernel reads any file by itself.
@@ -249,8 +255,8 @@ impl Handles {
         carried: &mut Carried,
         heir: &mut Inheritance<'_>,
     ) -> Result<(), String> {
-        let last = carried.opened.iter().map(|opened| opened.handle).max().unwrap_or(0);
-        self.next.store(last.max(carried.last), Ordering::Relaxed);
+        let issued = carried.opened.iter().map(|opened| opened.handle);
+        self.numbers.differ_from(issued.chain([carried.last]));
         let mut records: HashMap<u64, FileRecord> =
             carried.files.drain(..).map(|file| (file.ino, file)).collect();
         for Opened { handle, ino, who, what } in carried.opened.drain(..) {
