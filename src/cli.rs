@@ -5,6 +5,7 @@
 //! and where. The exit status is 2 for usage and configuration, 1 for the rest,
 //! 3 where `fanfs verify` found a difference.
 
+mod audience;
 mod bench;
 pub mod check;
 mod demo;
@@ -12,7 +13,6 @@ mod doctor;
 mod explain;
 mod generate;
 mod init;
-mod interrupt;
 mod mount;
 mod mount_options;
 mod reload;
@@ -32,6 +32,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use audience::{Audience, Ending};
 
 /// One mount point over N mounts of the same data: one reader gets the sum of
 /// their bandwidth.
@@ -171,12 +173,38 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         }),
     };
     outcome.unwrap_or_else(|(failure, status)| {
-        eprintln!("fanfs: {}", failure.text());
+        audience::tell(&format!("fanfs: {}", failure.text()));
         ExitCode::from(status)
     })
 }
 
+impl Command {
+    /// What becomes of the command when its reader or its terminal goes away.
+    fn ending(&self) -> Ending {
+        match self {
+            // They change something, in bounded time, or are daemons.
+            Self::Init(_)
+            | Self::Mount(_)
+            | Self::Umount(_)
+            | Self::Reload(_)
+            | Self::Upgrade(_)
+            | Self::Generate(_) => Ending::ByItself,
+            Self::Check { .. }
+            | Self::Doctor(_)
+            | Self::Status(_)
+            | Self::Explain(_)
+            | Self::Simulate(_) => Ending::AtOnce,
+            Self::Top(args) if args.is_live() => Ending::Screen,
+            Self::Top(_) => Ending::AtOnce,
+            Self::Trace(_) | Self::Verify(_) => Ending::Ordered,
+            Self::Bench(_) | Self::Demo(_) => Ending::CleansUp,
+        }
+    }
+}
+
 fn run(command: Command) -> Outcome {
+    let audience = Audience::watch(command.ending())
+        .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     match command {
         Command::Init(args) => init::run(&args),
         Command::Mount(args) => mount::run(args),
@@ -190,13 +218,13 @@ fn run(command: Command) -> Outcome {
         }
         Command::Doctor(args) => doctor::run(&args),
         Command::Status(args) => status::run(&args),
-        Command::Top(args) => top::run(&args),
+        Command::Top(args) => top::run(&args, &audience),
         Command::Explain(args) => explain::run(&args),
-        Command::Trace(args) => trace::run(&args),
-        Command::Verify(args) => verify::run(&args),
-        Command::Bench(args) => bench::run(&args),
+        Command::Trace(args) => trace::run(&args, &audience),
+        Command::Verify(args) => verify::run(&args, &audience),
+        Command::Bench(args) => bench::run(&args, &audience),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => demo::run(&args, &audience),
         Command::Generate(args) => generate::run(&args),
     }
 }
@@ -221,15 +249,11 @@ fn usage(error: &clap::Error) -> Outcome {
     Err(Failure::Usage(line))
 }
 
-/// Prints `text` to standard output. A reader who has gone (`fanfs status | head`)
-/// is no failure.
+/// Prints `text`, a command's result, to standard output. A reader that has gone
+/// (`fanfs status | head`) is no failure.
 fn say(text: &str) -> Outcome {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::failed(error)),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    audience::result(text).map_err(Failure::failed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `text` with its control characters escaped: a name that somebody else has given must

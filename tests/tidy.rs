@@ -229,3 +229,15 @@ fn every_unsafe_block_says_why_it_is_sound() {
         }
     }
 }
+
+/// `println!` and `eprintln!` panic where the terminal has gone: `cli::audience` writes.
+#[test]
+fn commands_do_not_panic_when_their_terminal_has_gone() {
+    for (path, text) in sources() {
+        let is_command = matches!(room(&path), "cli" | "bench" | "doctor" | "verify");
+        if is_command && !path.ends_with("/tests.rs") {
+            let prints = code(&text).contains("print!(") || code(&text).contains("println!(");
+            assert!(!prints, "src/{path} prints; use say() or audience::tell()");
+        }
+    }
+}

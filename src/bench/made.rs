@@ -126,7 +126,8 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            eprintln!("fanfs: {error}");
+            // Standard error may be a terminal that has gone.
+            let _ = writeln!(io::stderr(), "fanfs: {error}");
         }
     }
 }

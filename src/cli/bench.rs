@@ -6,13 +6,13 @@ use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
-use super::{Failure, Outcome, interrupt, say, to_json, verify};
+use super::audience::{self, Audience, tell};
+use super::{Failure, Outcome, say, to_json, verify};
 use crate::bench::campaign::{self, Watcher};
 use crate::bench::{ALIGNMENT, BenchError, Settings, page, table};
 use crate::config::units::{Size, Time};
@@ -87,22 +87,20 @@ pub(super) struct Args {
 
 const MAX_BLOCK: u64 = 64 << 20;
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let settings = settings(args, &config)?;
-    let interrupted =
-        interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     // Now, and not after minutes, it is said that it cannot be written.
     let place = args.report.as_deref().map(Place::of).transpose()?;
-    let terminal = Terminal::new(&interrupted, &settings);
+    let terminal = Terminal::new(audience, &settings);
     let report = campaign::run(&config, &settings, &terminal);
     terminal.clear();
     let report = match report {
         Ok(report) => report,
         Err(BenchError::Usage(why)) => return Err(Failure::Usage(why)),
         Err(BenchError::Failed(why)) => return Err(Failure::Failed(why)),
-        Err(BenchError::Interrupted) => return Ok(ExitCode::from(interrupt::STATUS)),
+        Err(BenchError::Interrupted) => return Ok(ExitCode::from(audience::STATUS)),
     };
     // The figures first: the page may still fail.
     say(&if args.json { to_json(&report)? } else { table::text(&report) })?;
@@ -203,9 +201,9 @@ fn has_fio() -> bool {
     std::env::split_paths(&path).any(|directory| directory.join("fio").is_file())
 }
 
-/// Who looks on: the bar, and the flag that Ctrl-C sets.
+/// The bar, and the audience that it is for.
 struct Terminal<'a> {
-    interrupted: &'a AtomicBool,
+    audience: &'a Audience,
     pass: Duration,
     bar: ProgressBar,
     /// The pass that the bar shows.
@@ -213,7 +211,7 @@ struct Terminal<'a> {
 }
 
 impl<'a> Terminal<'a> {
-    fn new(interrupted: &'a AtomicBool, settings: &Settings) -> Self {
+    fn new(audience: &'a Audience, settings: &Settings) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(0);
             let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {wide_msg}");
@@ -222,7 +220,7 @@ impl<'a> Terminal<'a> {
         } else {
             ProgressBar::hidden()
         };
-        Self { interrupted, pass: settings.pass, bar, shown: RefCell::default() }
+        Self { audience, pass: settings.pass, bar, shown: RefCell::default() }
     }
 
     fn clear(&self) {
@@ -239,7 +237,7 @@ impl Watcher for Terminal<'_> {
             let seconds = Duration::from_secs(expected.as_secs_f64().round() as u64);
             let pass = self.pass.as_secs();
             let time = humantime::format_duration(seconds);
-            eprintln!("fanfs bench: {passes} passes of at most {pass} s; about {time}");
+            tell(&format!("fanfs bench: {passes} passes of at most {pass} s; about {time}"));
         });
         self.bar.set_length(passes as u64 * FINE);
         self.bar.set_position(0);
@@ -261,6 +259,6 @@ impl Watcher for Terminal<'_> {
     }
 
     fn is_interrupted(&self) -> bool {
-        self.interrupted.load(Ordering::Relaxed)
+        self.audience.has_gone()
     }
 }

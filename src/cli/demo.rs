@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, Outcome, interrupt, say, to_json};
+use super::audience::{self, Audience};
+use super::{Failure, Outcome, say, to_json};
 use crate::backend::{Backend, Directory, RateLimited};
 use crate::config;
 use crate::config::units::{Rate, Size};
@@ -57,16 +58,15 @@ struct Row {
 /// What the application asks for at a time.
 const BLOCK: usize = 1 << 20;
 
-pub(super) fn run(args: &Args) -> Outcome {
-    let interrupted =
-        interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
+pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
+    let interrupted = audience.flag();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let room = tempfile::Builder::new().prefix("fanfs-demo-").tempdir_in(&parent);
     // Goes with all that is in it when this function ends, whichever way.
     let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
-    match demo(args, room.path(), &interrupted) {
+    match demo(args, room.path(), interrupted) {
         Ok(rows) => report(args, &rows),
-        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(interrupt::STATUS)),
+        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(audience::STATUS)),
         Err(failure) => Err(failure),
     }
 }

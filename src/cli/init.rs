@@ -136,7 +136,7 @@ fn write(args: &Args, guess: &guess::Guess) -> Outcome {
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
         for warning in &guess.warnings {
-            eprintln!("fanfs: warning: {}", printable(warning));
+            super::audience::tell(&format!("fanfs: warning: {}", printable(warning)));
         }
     }
     match (args.json, file) {

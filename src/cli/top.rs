@@ -17,12 +17,12 @@ mod screen;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::{Failure, Outcome, absolute, interrupt, say, to_json};
+use super::audience::Audience;
+use super::{Failure, Outcome, absolute, say, to_json};
 use crate::config::units::Time;
 use crate::control;
 use keys::{Action, Shown};
@@ -58,6 +58,13 @@ pub(super) struct Args {
     json: bool,
 }
 
+impl Args {
+    /// Whether it is shown on a screen until a key ends it.
+    pub(super) fn is_live(&self) -> bool {
+        !self.once && !self.json && io::stdout().is_terminal()
+    }
+}
+
 /// The shortest and the longest interval.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
 
@@ -67,16 +74,15 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// Columns of `--once` where nobody says how many there are.
 const COLUMNS: u16 = 100;
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
     let (shortest, longest) = INTERVALS;
     if args.interval.0 < shortest || args.interval.0 > longest {
         return Err(Failure::usage("--interval is out of range; use 200ms to 1min"));
     }
     let sockets = sockets(args.mount_point.as_deref())?;
-    if args.once || args.json || !io::stdout().is_terminal() {
+    if !args.is_live() {
         return once(args, &sockets[0]);
     }
-    let stop = interrupt::flag().map_err(Failure::failed)?;
     let mut terminal = ratatui::try_init().map_err(Failure::failed)?;
     let mut live = Live::new(sockets, args.interval.0);
     let shown = loop {
@@ -86,7 +92,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         match live.wait() {
             Err(error) => break Err(Failure::failed(error)),
             Ok(Action::Quit) => break Ok(ExitCode::SUCCESS),
-            Ok(_) if stop.load(Ordering::Relaxed) => break Ok(ExitCode::SUCCESS),
+            Ok(_) if audience.has_gone() => break Ok(ExitCode::SUCCESS),
             Ok(_) => {}
         }
     };

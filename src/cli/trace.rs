@@ -12,12 +12,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{Failure, Outcome, absolute, interrupt, printable};
+use super::audience::{Audience, tell};
+use super::{Failure, Outcome, absolute, printable};
 use crate::config::units::Time;
 use crate::control;
 use crate::telemetry::trace::Line;
@@ -69,18 +69,17 @@ const SILENCES: u32 = 10;
 /// How long the next daemon of a mount may take to listen.
 const NEXT_DAEMON: Duration = Duration::from_secs(3);
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
     let point = args.mount_point.canonicalize().unwrap_or_else(|_| absolute(&args.mount_point));
     let socket = control::socket_path(&point);
     let mut lines = Lines::begin(&socket).map_err(|error| not_there(&point, &error))?;
     let mut to = To::new(args)?;
     let mut summary = Summary::default();
-    let stop = interrupt::flag().map_err(Failure::failed)?;
     // What is beyond all clocks has no end.
     let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
     let mut silences = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
-    while !stop.load(Ordering::Relaxed)
+    while !audience.has_gone()
         && until.is_none_or(|until| Instant::now() < until)
         && !enough(&summary)
     {
@@ -92,6 +91,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 summary.add(&parsed);
                 match to.put(&line, &parsed, &summary) {
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
+                    Err(_) if audience.has_gone() => break,
                     put => put.map_err(|error| to.failed(&error))?,
                 }
             }
@@ -107,7 +107,7 @@ pub(super) fn run(args: &Args) -> Outcome {
                 }
                 let Some(next) = again(&socket) else {
                     let point = printable(&point.to_string_lossy());
-                    eprintln!("fanfs: {point} is not mounted any more");
+                    tell(&format!("fanfs: {point} is not mounted any more"));
                     break;
                 };
                 lines = next;
@@ -117,7 +117,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     }
     to.flush()?;
     to.end();
-    eprint!("{summary}");
+    tell(summary.to_string().trim_end());
     Ok(ExitCode::SUCCESS)
 }
 

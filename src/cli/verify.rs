@@ -4,7 +4,6 @@ use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,8 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{Failure, Outcome, interrupt, say, to_json};
+use super::audience::{self, Audience, tell};
+use super::{Failure, Outcome, say, to_json};
 use crate::backend::{Backend, Directory};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
@@ -127,14 +127,12 @@ const SAVE_EVERY: Duration = Duration::from_secs(3);
 /// How often the terminal is brought up to date.
 const TICK: Duration = Duration::from_millis(100);
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     if config.replicas.len() < 2 {
         let what = "has one replica; there is nothing to compare it with";
         return Err(Failure::usage(format!("{}: {what}", args.volume.display())));
     }
-    let interrupted =
-        interrupt::flag().map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     let names: Vec<String> = config.replicas.iter().map(|replica| replica.name.clone()).collect();
     let (options, state) = prepare(args, &config, &names)?;
     let before = state.as_ref().map(State::totals).unwrap_or_default();
@@ -144,7 +142,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         VerifyError::NoSuchPath(_) => Failure::usage(error),
         VerifyError::TooFew(_) | VerifyError::Thread(_) => Failure::failed(error),
     })?;
-    let was_interrupted = watch(args, &run, &interrupted)?;
+    let was_interrupted = watch(args, &run, audience)?;
     if !was_interrupted && !run.is_complete() {
         return Err(Failure::failed("a thread panicked; this is a bug in fanfs"));
     }
@@ -173,7 +171,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 /// Waits for the end, shows how far it is, and keeps that. Returns whether the run
 /// was interrupted.
-fn watch(args: &Args, run: &Run, interrupted: &AtomicBool) -> Result<bool, Failure> {
+fn watch(args: &Args, run: &Run, audience: &Audience) -> Result<bool, Failure> {
     let save = |path: &Path| run.state().save(path).map_err(Failure::failed);
     if let Some(path) = &args.state {
         // Now, and not after an hour, it is said that it cannot be written.
@@ -197,7 +195,7 @@ fn watch(args: &Args, run: &Run, interrupted: &AtomicBool) -> Result<bool, Failu
         if is_over {
             break;
         }
-        if interrupted.load(Ordering::Relaxed) && !was_interrupted {
+        if audience.has_gone() && !was_interrupted {
             was_interrupted = true;
             run.stop();
         }
@@ -212,7 +210,8 @@ fn watch(args: &Args, run: &Run, interrupted: &AtomicBool) -> Result<bool, Failu
         was_interrupted &= !run.is_complete();
         if was_interrupted {
             save(path)?;
-            eprintln!("fanfs: interrupted; run it again with --state {} to go on", path.display());
+            let again = format!("run it again with --state {} to go on", path.display());
+            tell(&format!("fanfs: interrupted; {again}"));
         } else if let Err(error) = std::fs::remove_file(path) {
             return Err(Failure::failed(format!("state {}: {error}", path.display())));
         }
@@ -252,7 +251,8 @@ fn prepare(
     if let (Some(path), Some(state)) = (&args.state, &state) {
         state.check(path, &options, names).map_err(refused)?;
         let objects = state.totals().objects;
-        eprintln!("fanfs: going on from {}: {objects} objects are compared", path.display());
+        let from = path.display();
+        tell(&format!("fanfs: going on from {from}: {objects} objects are compared"));
     }
     Ok((options, state))
 }
@@ -380,7 +380,7 @@ impl Report {
     fn status(&self) -> u8 {
         let is_whole = self.totals.not_compared == 0 && self.left_out.is_empty();
         match self {
-            _ if self.interrupted => interrupt::STATUS,
+            _ if self.interrupted => audience::STATUS,
             _ if self.totals.differences > 0 => 3,
             _ if !is_whole => 1,
             _ => 0,

@@ -1,0 +1,248 @@
+//! The audience of a command: the reader of its standard output, its terminal, and the
+//! user who sends it a signal. A command without an audience ends.
+//!
+//! One watcher serves all commands. [`super::run`] starts it before the command begins,
+//! with the [`Ending`] that the command's arm of one exhaustive `match` states, so a new
+//! command cannot be written without an answer. The watcher is a thread that sleeps in
+//! poll(2) and asks for no event: the kernel then reports only that the reader has closed
+//! the pipe or the socket (POLLERR, POLLHUP) or that the terminal has hung up (POLLHUP).
+//! It needs no write to notice that, and it notices it while the command is stuck: crossterm
+//! for one reads a terminal that has hung up over and over, and never returns.
+//!
+//! *Invariant:* output that is complete is not overtaken: once a command prints its result
+//! ([`result`]), a reader that closes early changes neither the result nor the exit status.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The exit status that a shell shows for a program that Ctrl-C ended.
+pub(super) const STATUS: u8 = 130;
+
+/// How a command ends when its audience goes away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// It takes a bounded time and changes something: it is not disturbed. A daemon has
+    /// no audience and its own signals.
+    ByItself,
+    /// It leaves nothing behind: the watcher ends the process. Signals have their default
+    /// action.
+    AtOnce,
+    /// It owns the terminal's modes: it looks at the flag, and the watcher ends the process
+    /// where it does not. Its terminal counts also under nohup(1).
+    Screen,
+    /// It writes to its output as things happen, looks at the flag and ends in order; the
+    /// watcher ends the process where it does not.
+    Ordered,
+    /// It must remove mounts or files first: it looks at the flag, and is never ended by
+    /// the watcher.
+    CleansUp,
+}
+
+/// How long a command may take to end after it was asked, before its output is replaced by
+/// /dev/null, and then again before the process is ended. A write to a terminal or a pipe
+/// that takes nothing can hold it up.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Whether a result is being printed, or has been.
+static PRINTS: AtomicBool = AtomicBool::new(false);
+
+/// Says whether the command's audience is still there.
+#[derive(Clone, Debug)]
+pub(super) struct Audience {
+    gone: Arc<AtomicBool>,
+}
+
+impl Audience {
+    /// Starts to watch.
+    ///
+    /// # Errors
+    /// Where signals cannot be waited for, or there is no thread to be had.
+    pub(super) fn watch(ending: Ending) -> io::Result<Self> {
+        let gone = Arc::new(AtomicBool::new(false));
+        let audience = Self { gone };
+        if ending == Ending::ByItself {
+            return Ok(audience);
+        }
+        if ending != Ending::AtOnce {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let signals = {
+                let _entered = runtime.enter();
+                Signals::new()?
+            };
+            let asked = audience.clone();
+            spawn("signals", move || {
+                runtime.block_on(signals.next());
+                asked.leave(ending);
+            })?;
+        }
+        let left = audience.clone();
+        spawn("audience", move || {
+            if wait_until_gone(ending) {
+                left.leave(ending);
+            }
+        })?;
+        Ok(audience)
+    }
+
+    /// Whether it has gone, or a signal asks the command to end.
+    pub(super) fn has_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// The same as a flag.
+    pub(super) fn flag(&self) -> &Arc<AtomicBool> {
+        &self.gone
+    }
+
+    /// Ends the command, or sees to it that it does.
+    fn leave(&self, ending: Ending) {
+        if ending == Ending::AtOnce {
+            if !PRINTS.load(Ordering::SeqCst) {
+                std::process::exit(STATUS.into());
+            }
+            return;
+        }
+        if self.gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        thread::sleep(GRACE);
+        release_writer();
+        if ending != Ending::CleansUp {
+            thread::sleep(GRACE);
+            std::process::exit(STATUS.into());
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
+}
+
+/// The signals that ask a program to end.
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hangup: Option<tokio::signal::unix::Signal>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let hangup = (!outlives_terminal()).then(|| signal(SignalKind::hangup())).transpose()?;
+        let (interrupt, terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hangup })
+    }
+
+    async fn next(mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => drop(hangup.recv().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            () = hangup => {}
+        }
+    }
+}
+
+/// Whether it was started by nohup(1), or the like: then SIGHUP is ignored, and stays so.
+fn outlives_terminal() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // SIGHUP is signal 1, and so the lowest bit.
+    ignored.is_some_and(|mask| mask & 1 != 0)
+}
+
+/// Waits until the reader of standard output has gone, or the terminal that standard
+/// output or standard error is. Returns whether it has; with nothing to watch, at once.
+fn wait_until_gone(ending: Ending) -> bool {
+    let (output, error) = (io::stdout(), io::stderr());
+    let terminals = ending == Ending::Screen || !outlives_terminal();
+    let mut watched: Vec<PollFd<'_>> = Vec::new();
+    if terminals || !output.is_terminal() {
+        watched.push(PollFd::new(&output, PollFlags::empty()));
+    }
+    // Messages in a pipe of their own are not the result.
+    if terminals && error.is_terminal() {
+        watched.push(PollFd::new(&error, PollFlags::empty()));
+    }
+    if watched.is_empty() {
+        return false;
+    }
+    loop {
+        match poll(&mut watched, None) {
+            Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
+            Err(_) => return false,
+        }
+        let gone = PollFlags::ERR | PollFlags::HUP;
+        if watched.iter().any(|one| one.revents().intersects(gone)) {
+            return true;
+        }
+        // What cannot be polled (POLLNVAL) is not watched any more.
+        watched.retain(|one| !one.revents().contains(PollFlags::NVAL));
+        if watched.is_empty() {
+            return false;
+        }
+    }
+}
+
+/// Lets a thread go on that is stuck in a write to an output that takes nothing: later
+/// writes go to /dev/null, and a signal makes the one under way look at its output again.
+fn release_writer() {
+    let Ok(null) = std::fs::File::options().write(true).open("/dev/null") else { return };
+    let (output, error) = (io::stdout(), io::stderr());
+    let is_full = |fd: BorrowedFd<'_>| {
+        let mut one = [PollFd::new(&fd, PollFlags::OUT)];
+        let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut one, Some(&now)).is_ok_and(|_| !one[0].revents().contains(PollFlags::OUT))
+    };
+    use std::os::fd::AsFd;
+    if is_full(output.as_fd()) {
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
+    if is_full(error.as_fd()) {
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+    extern "C" fn nothing(_: std::ffi::c_int) {}
+    // Without SA_RESTART, so that the write returns EINTR and is made again.
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing, and nothing else in this program uses SIGURG.
+    if unsafe { sigaction(Signal::SIGURG, &action) }.is_ok() {
+        // The kernel prefers the main thread, which is the one that writes.
+        let _ =
+            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::URG);
+    }
+}
+
+/// Prints a command's result to standard output. A reader that has gone
+/// (`fanfs status | head`) is no failure.
+///
+/// # Errors
+/// Where it cannot be written for another reason.
+pub(super) fn result(text: &str) -> io::Result<()> {
+    PRINTS.store(true, Ordering::SeqCst);
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Writes one message to standard error. What cannot be written there is lost: unlike
+/// `eprintln!`, a terminal that has gone does not make the command panic.
+pub(super) fn tell(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
