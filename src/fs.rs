@@ -14,6 +14,7 @@
 //! - Paths sent to replicas are made of names that the kernel looked up, with no
 //!   `.` or `..` among them.
 
+mod append;
 mod attributes;
 mod busy;
 mod caching;
@@ -29,6 +30,7 @@ mod lock;
 mod look;
 mod open;
 mod passthrough;
+mod ranges;
 mod read;
 mod recent;
 mod root;
@@ -512,6 +514,7 @@ impl Fs {
         }
         self.inodes.lock().told(ino, attr.version());
         let Some(open) = self.handles.inode(ino) else { return };
+        open.gate.appends.lock().is_told(attr.size);
         let (mode, version) = (self.policy.mode, attr.version());
         let current = open.current();
         let (path, who) = (current.path().to_owned(), current.who());

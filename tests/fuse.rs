@@ -3,6 +3,8 @@
 //! Needs root, or fusermount3 and a readable /dev/fuse. Every mount is ended by
 //! its rig's drop, also when a test fails.
 
+#[path = "fuse/appends.rs"]
+mod appends;
 #[path = "fuse/changes.rs"]
 mod changes;
 #[path = "fuse/compare.rs"]

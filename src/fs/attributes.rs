@@ -30,6 +30,9 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         self.note_inode(ino);
+        if let (Some(size), Some(open)) = (attributes.size, self.handles.inode(ino)) {
+            open.gate.appends.lock().is_cut(size);
+        }
         let identity = who.identity();
         let open = self.handles.inode(ino);
         let named = handle.map(|handle| self.handles.file(handle).ok_or(Errno::BADF));

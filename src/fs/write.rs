@@ -38,6 +38,8 @@ pub struct WriteRequest {
     pub data: Vec<u8>,
     /// To the file's end, wherever that is on the write replica.
     pub append: bool,
+    /// Whether they may be a part of one write(2), others of which come at the same time.
+    pub is_part: bool,
     /// All of them, or an error: nobody looks how many it were.
     pub whole: bool,
     /// Who writes, where that is known and he is not to keep set-id bits alive.
@@ -198,6 +200,7 @@ impl Fs {
             let first = FirstOpen { caching, lend: || None, make };
             let (answered, retired) = self.handles.open_inode(ino, version, mode, None, first);
             answered.inode.begin_writing(Arc::clone(&writer));
+            answered.inode.gate.appends.lock().is_told(attr.size);
             inodes.moved_on(ino);
             inodes.changed(ino, self.one_more());
             (cached, answered, retired)
@@ -253,11 +256,11 @@ impl Fs {
 
     /// A change of an open file that `handle` may write: carried out once, kept
     /// apart from reads and writes of the same file where it is `exclusive`.
-    fn change_file<T: Send + 'static>(
+    pub(super) fn change_file<T: Send + 'static>(
         self: &Arc<Self>,
         handle: HandleId,
         exclusive: bool,
-        who: Option<Requester>,
+        (who, since): (Option<Requester>, Instant),
         change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
         + Send
         + Sync
@@ -280,7 +283,8 @@ impl Fs {
         }
         let other = who.filter(|who| !writer.who.is_of(who));
         let identity = other.map_or_else(|| writer.who.clone(), |who| who.identity());
-        let once = self.once(write, Lane::Read, &identity);
+        let mut once = self.once(write, Lane::Read, &identity);
+        once.deadline = write.deadline.saturating_sub(since.elapsed());
         let (mine, target) = (Arc::clone(&under_way), Arc::clone(&writer.file));
         let op = move |backend: &dyn Backend| {
             let _alone = if exclusive { Some(mine.enter()?) } else { None };
@@ -302,7 +306,21 @@ impl Fs {
         request: WriteRequest,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        let WriteRequest { offset, data, append, whole, who } = request;
+        match request.append && request.is_part {
+            true => self.append_part(handle, request, done),
+            false => self.write_since(handle, request, Instant::now(), done),
+        }
+    }
+
+    /// The same; the deadline counts from `since`.
+    pub(super) fn write_since(
+        self: &Arc<Self>,
+        handle: HandleId,
+        request: WriteRequest,
+        since: Instant,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let WriteRequest { offset, data, append, whole, who, is_part: _ } = request;
         // Taken out, so that it is not kept longer than somebody waits for it.
         let data = Arc::new(Mutex::new(Some(data)));
         let left = Arc::clone(&data);
@@ -311,7 +329,7 @@ impl Fs {
             file.change(&FileChange::Write { offset, data: &data, append, whole })
         };
         let fs = Arc::clone(self);
-        self.change_file(handle, true, who, write, move |answer| {
+        self.change_file(handle, true, (who, since), write, move |answer| {
             drop(left.lock().take());
             if let Ok(bytes) = answer {
                 count(&fs.counters.writes);
@@ -321,41 +339,6 @@ impl Fs {
             }
             done(answer);
         });
-    }
-
-    /// fallocate(2)
-    pub fn allocate(
-        self: &Arc<Self>,
-        handle: HandleId,
-        range: ByteRange,
-        mode: u32,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
-            let (offset, len) = (range.start, range.len());
-            file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
-        };
-        self.change_file(handle, true, None, allocate, done);
-    }
-
-    /// copy_file_range(2), from and to open files; says how many bytes.
-    pub fn copy(
-        self: &Arc<Self>,
-        (from, range): (HandleId, ByteRange),
-        (to, at): (HandleId, u64),
-        done: impl FnOnce(Answer<u64>) + Send + 'static,
-    ) {
-        let (write, source) = match (self.write_policy(), self.handles.file(from)) {
-            (Ok(write), Some(source)) => (write, source),
-            (Err(errno), _) => return done(Err(errno)),
-            (_, None) => return done(Err(Errno::BADF)),
-        };
-        let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
-            let source = source.on_writer(write.replica, backend)?;
-            let (offset, len) = (range.start, range.len());
-            source.change(&FileChange::Copy { offset, to: file, at, len })
-        };
-        self.change_file(to, true, None, copy, done);
     }
 
     /// fsync(2), or fdatasync(2).
@@ -398,7 +381,7 @@ impl Fs {
             return done(Err(errno));
         }
         let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
-        self.change_file(handle, false, None, settle, done);
+        self.change_file(handle, false, (None, Instant::now()), settle, done);
     }
 
     /// Reads a file that is being written.
@@ -486,24 +469,5 @@ impl Fs {
             }
         };
         self.caller.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
-    }
-}
-
-impl FileHandle {
-    /// The file as the write replica has it. Blocks.
-    fn on_writer(
-        &self,
-        replica: crate::volume::ReplicaId,
-        backend: &dyn Backend,
-    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
-        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
-        match own.into_iter().find(|writer| writer.readable) {
-            Some(writer) => Ok(Arc::clone(&writer.file)),
-            None => {
-                let current = self.inode.current();
-                current.open_for(&self.who);
-                current.as_it_is(replica, backend)
-            }
-        }
     }
 }

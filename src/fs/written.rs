@@ -17,6 +17,7 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::Errno;
+use super::append::Appends;
 use crate::backend::{BackendError, BackendFile, Identity, SyncMode};
 
 /// A handle that may write.
@@ -80,6 +81,8 @@ pub(super) struct Gate {
     running: AtomicUsize,
     /// Whether any of them was given up.
     given_up: AtomicBool,
+    /// Large appends past the page cache, which come in parts.
+    pub(super) appends: Mutex<Appends>,
 }
 
 /// A change that is under way; it is not any more when this is dropped.

@@ -23,8 +23,8 @@ use super::opening::Opening;
 use super::repeat::{once, once_if};
 use super::reply::Replies;
 use super::wire::{
-    APPEND, LARGEST_COPY, MOVES_DATA, TO_RUN, at, ino, kind_of, lock, new_perm, numbers, owner_of,
-    seek_to, set, who, write_open,
+    APPEND, DIRECT, LARGEST_COPY, MOVES_DATA, TO_RUN, at, ino, kind_of, lock, new_perm, numbers,
+    one_by_one, owner_of, seek_to, set, who, write_open,
 };
 use crate::backend::{Change, LockKind};
 use crate::fs::{Errno, Fs, Waiting, WriteRequest};
@@ -59,8 +59,7 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let ttl = self.ttl;
-        let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.lookup(who(req), ino(parent), name, done);
+        self.fs.lookup(who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
@@ -85,7 +84,7 @@ impl fuser::Filesystem for Adapter {
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (kernel, flush) = (Arc::clone(&self.kernel), self.fs.forwards_locks());
-        let reply = Opening { reply, number, kernel, flush };
+        let reply = Opening { reply, number, kernel, flush, one_by_one: one_by_one(flags.0) };
         match write_open(flags.0, None) {
             None => self.fs.open(who(req), ino(number), flags.0 & TO_RUN != 0, reply),
             Some(how) => self.fs.open_to_write(who(req), ino(number), how, reply),
@@ -364,8 +363,8 @@ impl fuser::Filesystem for Adapter {
         };
         let exclusive = how.create.is_some_and(|create| create.exclusive);
         let Some(reply) = once_if(exclusive, req.unique(), reply) else { return };
-        let ttl = self.ttl;
-        let done = move |answer| reply_created(reply, ttl, answer);
+        let (ttl, one_by_one) = (self.ttl, one_by_one(flags));
+        let done = move |answer| reply_created(reply, ttl, one_by_one, answer);
         self.fs.create(who(req), ino(parent), name, how, done);
     }
 
@@ -391,6 +390,7 @@ impl fuser::Filesystem for Adapter {
             data,
             // What is written back of a mapped file belongs where it says.
             append,
+            is_part: flags.0 & DIRECT != 0,
             whole: cached,
             who: (kills && !cached).then(|| who(req)),
         };

@@ -130,11 +130,16 @@ pub(super) fn reply_stat_fs(reply: ReplyStatfs, answer: Answer<StatFs>) {
 }
 
 /// Replies to CREATE: an entry and an open file in one.
-pub(super) fn reply_created(reply: ReplyCreate, ttl: Duration, answer: Answer<Created>) {
+pub(super) fn reply_created(
+    reply: ReplyCreate,
+    ttl: Duration,
+    one_by_one: bool,
+    answer: Answer<Created>,
+) {
     match answer {
         Ok(Created { entry, opened }) => {
             let (attr, generation) = (attributes(&entry), generation(&entry));
-            let flags = opening::flags(&opened, true);
+            let flags = opening::flags(&opened, true, one_by_one);
             reply.created(&ttl, &attr, generation, FileHandle(opened.handle.number), flags);
         }
         Err(error) => reply.error(errno(error)),

@@ -18,6 +18,8 @@ pub(super) struct Opening {
     pub(super) kernel: Arc<Kernel>,
     /// Whether closing its descriptors has to be heard of, written or not.
     pub(super) flush: bool,
+    /// Whether the kernel is to send the parts of a write(2) one by one.
+    pub(super) one_by_one: bool,
 }
 
 /// What names a lent file to the kernel.
@@ -32,11 +34,11 @@ impl Drop for Backed {
 }
 
 /// What the kernel is to do with an open file.
-pub(super) fn flags(opened: &Opened, flush: bool) -> FopenFlags {
+pub(super) fn flags(opened: &Opened, flush: bool, one_by_one: bool) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.unchanged);
-    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.caching == Caching::Direct);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, one_by_one || opened.caching == Caching::Direct);
     flags
 }
 
@@ -67,6 +69,6 @@ impl OpenReply for Opening {
             flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
             return self.reply.opened_passthrough(handle, flags, id);
         }
-        self.reply.opened(handle, flags(&opened, flush));
+        self.reply.opened(handle, flags(&opened, flush, self.one_by_one));
     }
 }

@@ -19,6 +19,7 @@ pub(super) const LARGEST_COPY: u64 = 64 << 20;
 
 /// Flags of open(2), as the kernel passes them on.
 pub(super) const APPEND: i32 = nix::libc::O_APPEND;
+pub(super) const DIRECT: i32 = nix::libc::O_DIRECT;
 
 /// The kernel's own flag for a file that it opens to run it (`__FMODE_EXEC`).
 pub(super) const TO_RUN: i32 = 0x20;
@@ -38,6 +39,11 @@ pub(super) fn ino(number: INodeNo) -> Ino {
 /// The handle that an operation on an inode names.
 pub(super) fn at(number: INodeNo, handle: FileHandle) -> HandleId {
     HandleId { number: handle.0, ino: ino(number) }
+}
+
+/// Whether the kernel is to send the parts of a write(2) one by one.
+pub(super) fn one_by_one(flags: i32) -> bool {
+    flags & (APPEND | DIRECT) == APPEND | DIRECT
 }
 
 pub(super) fn owner_of(owner: fuser::LockOwner) -> LockOwner {

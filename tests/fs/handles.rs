@@ -47,7 +47,14 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     ];
     let (range, owner) = (ByteRange::at(0, 3), LockOwner(1));
     let lock = Lock { kind: LockKind::Shared, start: 0, end: 1 };
-    let write = || WriteRequest { offset: 0, data: vec![0], append: false, whole: true, who: None };
+    let write = || WriteRequest {
+        offset: 0,
+        data: vec![0],
+        append: false,
+        is_part: false,
+        whole: true,
+        who: None,
+    };
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
     for wrong in wrong {
         let refused = [

@@ -1,0 +1,252 @@
+//! O_DIRECT appends, which the kernel cuts into parts that it may send together.
+//!
+//! Each part is appended at the end that the write replica knows, so parts have to be
+//! carried out one after the other, in the order of the write(2) that they are of. The
+//! kernel says with each part where it takes that to begin: it counts from the end that
+//! it believes in, and no other append of that file on this mount is under way until all
+//! parts have been answered. So the parts of one write have ascending offsets without a
+//! gap, and a part that arrives before the one before it waits for it.
+//!
+//! An open with O_APPEND and O_DIRECT is answered so that the kernel sends the parts of a
+//! write(2) one by one ([`crate::fuse`]); asynchronous writes, and descriptors that came
+//! to O_DIRECT by fcntl(2), are put in order here.
+//!
+//! *Invariant:* after a part that failed, or was stored in part, none of the later parts
+//! of that write is stored: there would be a hole in what was written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::written::Gate;
+use super::{Answer, Errno, Fs, HandleId, WriteRequest};
+
+/// A part, with what carries it out, or refuses it.
+struct Part {
+    at: u64,
+    len: u64,
+    since: Instant,
+    go: Box<dyn FnOnce(Result<(), Errno>) + Send>,
+}
+
+/// The parts of one file.
+#[derive(Default)]
+pub(super) struct Appends {
+    /// Where the kernel takes the file to end, or farther.
+    end: Option<u64>,
+    /// Where the part begins that is being carried out, and its length.
+    running: Option<(u64, u64)>,
+    /// Where a part failed, and how.
+    failed: Option<(u64, Errno)>,
+    waiting: BTreeMap<u64, Part>,
+}
+
+/// Parts whose turn has come, to be begun or refused with nothing locked.
+type Turns = Vec<(Part, Result<(), Errno>)>;
+
+/// How long a part waits for one before it that may not come, as the kernel took the file
+/// to be longer than is known here. Parts leave the kernel in their order: one that comes
+/// was taken by another thread, which is about to bring it.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Appends {
+    /// The kernel may take the file to be so long.
+    pub(super) fn is_told(&mut self, size: u64) {
+        self.end = self.end.max(Some(size));
+        if self.running.is_none() && self.waiting.is_empty() {
+            self.failed = None;
+        }
+    }
+
+    /// The kernel cuts the file, or makes it longer: all parts have been answered.
+    pub(super) fn is_cut(&mut self, size: u64) {
+        (self.end, self.failed) = (Some(size), None);
+    }
+
+    fn arrives(&mut self, part: Part, now: Instant) -> Turns {
+        if let Some((from, errno)) = self.failed
+            && part.at > from
+        {
+            return vec![(part, Err(errno))];
+        }
+        self.failed = None;
+        self.waiting.insert(part.at, part);
+        self.next(now)
+    }
+
+    /// The part that was being carried out has ended.
+    fn ended(&mut self, answer: &Answer<u64>, now: Instant) -> Turns {
+        let Some((at, len)) = self.running.take() else { return Vec::new() };
+        let written = answer.unwrap_or(0);
+        self.end = Some(at + written);
+        if written >= len {
+            return self.next(now);
+        }
+        let errno = answer.err().unwrap_or(Errno::IO);
+        self.failed = Some((at, errno));
+        let later = self.waiting.split_off(&(at + 1));
+        later.into_values().map(|part| (part, Err(errno))).collect()
+    }
+
+    /// The part that is to be begun now, if there is one.
+    fn next(&mut self, now: Instant) -> Turns {
+        let Some(first) = self.waiting.first_entry() else { return Vec::new() };
+        let is_due = self.end.is_none_or(|end| *first.key() <= end)
+            || now.saturating_duration_since(first.get().since) >= GRACE;
+        if self.running.is_some() || !is_due {
+            return Vec::new();
+        }
+        let part = first.remove();
+        self.running = Some((part.at, part.len));
+        vec![(part, Ok(()))]
+    }
+}
+
+impl Fs {
+    /// Appends a part of a write(2), in its turn; says how many bytes.
+    pub(super) fn append_part(
+        self: &Arc<Self>,
+        handle: HandleId,
+        request: WriteRequest,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let (at, len, since) = (request.offset, request.data.len() as u64, Instant::now());
+        let (fs, gate) = (Arc::clone(self), Arc::clone(&file.inode.gate));
+        let go = Box::new(move |turn: Result<(), Errno>| match turn {
+            Ok(()) => {
+                let after = Arc::clone(&fs);
+                fs.write_since(handle, request, since, move |answer| {
+                    let turns = gate.appends.lock().ended(&answer, Instant::now());
+                    done(answer);
+                    after.take_turns(&gate, turns);
+                });
+            }
+            Err(errno) => done(Err(errno)),
+        });
+        let gate = Arc::clone(&file.inode.gate);
+        let turns = gate.appends.lock().arrives(Part { at, len, since, go }, since);
+        self.take_turns(&gate, turns);
+    }
+
+    fn take_turns(self: &Arc<Self>, gate: &Arc<Gate>, turns: Turns) {
+        for (part, turn) in turns {
+            (part.go)(turn);
+        }
+        if gate.appends.lock().waiting.is_empty() {
+            return;
+        }
+        let (fs, gate) = (Arc::clone(self), Arc::clone(gate));
+        self.locks.runtime().spawn(async move {
+            tokio::time::sleep(GRACE).await;
+            let turns = gate.appends.lock().next(Instant::now());
+            if !turns.is_empty() {
+                fs.take_turns(&gate, turns);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+
+    /// Parts of 10 bytes, known by their offsets, and what has become of them.
+    struct Written {
+        appends: Appends,
+        begun: Sender<(u64, bool)>,
+        seen: Receiver<(u64, bool)>,
+    }
+
+    impl Written {
+        fn new(size: u64) -> Self {
+            let (begun, seen) = channel();
+            let mut appends = Appends::default();
+            appends.is_told(size);
+            Self { appends, begun, seen }
+        }
+
+        fn arrives(&mut self, at: u64, since: Instant) {
+            let begun = self.begun.clone();
+            let go = Box::new(move |turn: Result<(), Errno>| {
+                begun.send((at, turn.is_ok())).unwrap();
+            });
+            let turns = self.appends.arrives(Part { at, len: 10, since, go }, since);
+            turns.into_iter().for_each(|(part, turn)| (part.go)(turn));
+        }
+
+        fn ends(&mut self, answer: Answer<u64>) {
+            let turns = self.appends.ended(&answer, Instant::now());
+            turns.into_iter().for_each(|(part, turn)| (part.go)(turn));
+        }
+
+        fn seen(&self) -> Vec<(u64, bool)> {
+            self.seen.try_iter().collect()
+        }
+    }
+
+    /// Every order in which four parts may arrive, and end, one after the other.
+    #[test]
+    fn parts_begin_in_their_order_whatever_the_order_they_arrive_in() {
+        let all = [0, 10, 20, 30];
+        for code in 0..256usize {
+            let order: Vec<u64> = (0..4).map(|i| all[code >> (2 * i) & 3]).collect();
+            if all.iter().any(|at| !order.contains(at)) {
+                continue;
+            }
+            for ends_after in 1..=4 {
+                let mut t = Written::new(0);
+                for (i, at) in order.iter().enumerate() {
+                    t.arrives(*at, Instant::now());
+                    if i + 1 >= ends_after {
+                        t.ends(Ok(10));
+                    }
+                }
+                (0..4).for_each(|_| t.ends(Ok(10)));
+                let expected: Vec<_> = all.iter().map(|at| (*at, true)).collect();
+                assert_eq!(t.seen(), expected, "{order:?} {ends_after}");
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_part_that_fails_the_later_ones_are_refused() {
+        for answer in [Err(Errno::IO), Ok(3)] {
+            let mut t = Written::new(0);
+            [0, 20].into_iter().for_each(|at| t.arrives(at, Instant::now()));
+            t.ends(answer);
+            t.arrives(10, Instant::now());
+            t.arrives(30, Instant::now());
+            assert_eq!(t.seen(), [(0, true), (20, false), (10, false), (30, false)]);
+            // The next write begins where this one did, or at what the kernel is told.
+            t.appends.is_told(40);
+            t.arrives(40, Instant::now());
+            assert_eq!(t.seen(), [(40, true)]);
+            t.ends(Err(Errno::IO));
+            t.arrives(40, Instant::now());
+            assert_eq!(t.seen(), [(40, true)]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_may_take_the_file_to_be_shorter_or_longer() {
+        let mut t = Written::new(100);
+        t.arrives(50, Instant::now());
+        assert_eq!(t.seen(), [(50, true)]);
+        t.ends(Ok(10));
+        t.arrives(60, Instant::now());
+        t.ends(Ok(10));
+        assert_eq!(t.seen(), [(60, true)]);
+        t.arrives(500, Instant::now());
+        assert_eq!(t.seen(), [], "one before it may come");
+        assert!(t.appends.next(Instant::now()).is_empty());
+        let later = Instant::now() + GRACE;
+        assert_eq!(t.appends.next(later).len(), 1);
+        t.ends(Ok(10));
+        t.appends.is_cut(0);
+        t.arrives(0, Instant::now());
+        assert_eq!(t.seen(), [(0, true)]);
+    }
+}

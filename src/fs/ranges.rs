@@ -1,0 +1,65 @@
+//! Ranges of open files: allocated, and copied from one file to another.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::handle::FileHandle;
+use super::{Answer, Errno, Fs, HandleId};
+use crate::backend::{Backend, BackendFile, FileChange};
+use crate::volume::ByteRange;
+
+impl Fs {
+    /// fallocate(2)
+    pub fn allocate(
+        self: &Arc<Self>,
+        handle: HandleId,
+        range: ByteRange,
+        mode: u32,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
+            let (offset, len) = (range.start, range.len());
+            file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
+        };
+        self.change_file(handle, true, (None, Instant::now()), allocate, done);
+    }
+
+    /// copy_file_range(2), from and to open files; says how many bytes.
+    pub fn copy(
+        self: &Arc<Self>,
+        (from, range): (HandleId, ByteRange),
+        (to, at): (HandleId, u64),
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let (write, source) = match (self.write_policy(), self.handles.file(from)) {
+            (Ok(write), Some(source)) => (write, source),
+            (Err(errno), _) => return done(Err(errno)),
+            (_, None) => return done(Err(Errno::BADF)),
+        };
+        let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
+            let source = source.on_writer(write.replica, backend)?;
+            let (offset, len) = (range.start, range.len());
+            source.change(&FileChange::Copy { offset, to: file, at, len })
+        };
+        self.change_file(to, true, (None, Instant::now()), copy, done);
+    }
+}
+
+impl FileHandle {
+    /// The file as the write replica has it. Blocks.
+    fn on_writer(
+        &self,
+        replica: crate::volume::ReplicaId,
+        backend: &dyn Backend,
+    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
+        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
+        match own.into_iter().find(|writer| writer.readable) {
+            Some(writer) => Ok(Arc::clone(&writer.file)),
+            None => {
+                let current = self.inode.current();
+                current.open_for(&self.who);
+                current.as_it_is(replica, backend)
+            }
+        }
+    }
+}
