@@ -96,12 +96,17 @@ pub trait Backend: Send + Sync {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
 
-    /// Whether the replica is the mount that it was when it was opened. Where that
-    /// one has gone, looks for it in its place: true where the same file system is
-    /// mounted there again, which is used from then on; false where nothing is, or
-    /// another one.
+    /// Whether the replica is the mount that it was when it came into service. Where
+    /// that one has gone, or the replica is not in service yet, looks at its place and
+    /// brings it into service if it passes the checks
+    /// ([`crate::volume::survey::Seat`]); false where it does not.
     fn prove(&self) -> Result<bool> {
         self.stat(Path::new("")).map(|_| true)
+    }
+
+    /// Whether it has been brought into service; every call fails until then.
+    fn is_in_service(&self) -> bool {
+        true
     }
 
     /// The id of the mount that its root lies in, in this process's mount table;
@@ -359,6 +364,11 @@ impl Replica {
     /// Threads that have been inside one call for longer than `time`.
     pub fn stuck_threads(&self, time: Duration) -> usize {
         self.pool.stuck(time)
+    }
+
+    /// See [`Backend::is_in_service`].
+    pub fn is_in_service(&self) -> bool {
+        self.backend.is_in_service()
     }
 
     /// See [`Backend::mount_id`].

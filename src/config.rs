@@ -129,6 +129,7 @@ impl Config {
             mode: self.volume.mode,
             segment_size: self.read.segment_size,
             deadline: self.read.deadline,
+            writer: (self.volume.access == Access::ReadWrite).then_some(self.write.replica),
             mount_point: mount_point.map(Path::to_owned),
         }
     }
@@ -145,6 +146,8 @@ pub struct Volume {
     pub chunk_size: u64,
     /// What the mount may change.
     pub access: Access,
+    /// Replicas that must be in service before the mount is up.
+    pub min_replicas: usize,
 }
 
 /// Whether a volume may be written.
@@ -175,7 +178,7 @@ pub struct Replica {
     pub max_rate: Option<u64>,
     /// Whether its files are read through its own page cache.
     pub page_cache: PageCache,
-    /// Refuse to start where the path is not (in) a mounted file system.
+    /// Leave it out while the path is not (in) a mounted file system.
     pub require_mount: bool,
 }
 

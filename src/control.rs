@@ -185,6 +185,9 @@ pub struct ReplicaStatus {
     pub health_reason: Reason,
     /// For how long, seconds.
     pub health_s: u64,
+    /// Why it is out of service, where it is absent.
+    #[serde(default)]
+    pub absence: Option<String>,
     /// How often it was ejected, or found absent, since the mount.
     pub ejections: u64,
     /// The rate that the scheduler expects of it for chunks that its node

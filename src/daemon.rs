@@ -1,8 +1,8 @@
 //! A mounted volume: everything wired together, started and ended.
 //!
-//! [`Mount::start`] builds the replicas, the read path and the file system from
-//! a [`Config`], asks a replica for the root so that a volume that cannot be
-//! read is not mounted, mounts, tunes the kernel, and listens on the control
+//! [`Mount::begin`] builds the replicas, the read path and the file system from
+//! a [`Config`], brings replicas into service ([`admission`]), asks one for the root so
+//! that a volume that cannot be read is not mounted, mounts, tunes the kernel, and listens on the control
 //! socket. [`Mount::stop`] goes the other way: the mount disappears first, what
 //! is under way is waited for a short while, the rest is failed.
 //!
@@ -12,6 +12,7 @@
 //!
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
+mod admission;
 mod estate;
 mod explaining;
 mod handover;
@@ -36,10 +37,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, Backend, BackendError, Directory, PoolLimits, RateLimited, Replica};
+use crate::backend::{Attr, Backend, PoolLimits, Replica};
 use crate::buffer::Pipes;
 use crate::config::units::Share;
-use crate::config::{Access, Config, Locks, PageCache, Passthrough};
+use crate::config::{Access, Config, Locks, Passthrough};
 use crate::control::{self, Ask, Control, Reply, Status};
 use crate::explain::Facts;
 use crate::fs::{CachingPolicy, Fs, FsPolicy, WritePolicy};
@@ -49,8 +50,11 @@ use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
-use crate::volume::{Mode, ReplicaMap};
+use crate::volume::survey::Roster;
+use crate::volume::{Mode, ReplicaMap, ReplicaSet};
+use admission::{Members, Needed};
 
+pub use admission::look_around;
 pub use privileges::drop_privileges;
 
 pub use handover::{Again, Order, itself};
@@ -71,16 +75,10 @@ pub enum StartError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A replica's directory cannot be opened.
-    #[error("replica {name} ({}): {error}", .path.display())]
-    Replica {
-        /// Its name.
-        name: String,
-        /// Its directory.
-        path: PathBuf,
-        /// What opening it failed with.
-        error: BackendError,
-    },
+    /// The configuration can never be right, or too few replicas can be brought into
+    /// service.
+    #[error("{0}")]
+    Refused(String),
     /// No replica shows its root.
     #[error("no replica could be read: {0}")]
     Root(io::Error),
@@ -177,35 +175,13 @@ struct Core {
     /// Where what somebody wants of the mount goes to.
     orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
     replicas: ReplicaMap<Arc<Replica>>,
+    /// What must hold among them, and why some are out of service.
+    roster: Arc<Roster>,
     reader: Arc<Reader>,
     fs: Arc<Fs>,
     counters: Arc<VolumeCounters>,
     replies: Option<Pipes>,
     started: Instant,
-}
-
-/// Opens the directories that `config` names, with the limits that it sets.
-///
-/// # Errors
-/// [`StartError::Replica`] for the first that cannot be opened.
-pub fn backends(config: &Config) -> Result<ReplicaMap<Arc<dyn Backend>>, StartError> {
-    let open = |replica: &crate::config::Replica| {
-        let directory = Directory::open(&replica.path).map_err(|error| StartError::Replica {
-            name: replica.name.clone(),
-            path: replica.path.clone(),
-            error,
-        })?;
-        let directory = match replica.page_cache {
-            PageCache::Auto => directory,
-            PageCache::Use => directory.past_page_cache(false),
-            PageCache::Bypass => directory.past_page_cache(true),
-        };
-        Ok(match replica.max_rate {
-            Some(rate) => Arc::new(RateLimited::new(directory, rate)) as Arc<dyn Backend>,
-            None => Arc::new(directory),
-        })
-    };
-    config.replicas.iter().map(open).collect::<Result<Vec<_>, _>>().map(ReplicaMap::from_iter)
 }
 
 /// Looks whether the placement provider can be used as it is configured.
@@ -232,10 +208,36 @@ impl Mount {
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
+        let members = Members::made(&config, backends);
+        Self::start_with(config, members, ReplicaSet::EMPTY, mount_point, extra)
+    }
+
+    /// Mounts a volume. `silent` are replicas that are known not to answer.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing is mounted then.
+    pub fn begin(
+        config: Config,
+        silent: ReplicaSet,
+        mount_point: &Path,
+        extra: &Extra,
+    ) -> Result<Self, StartError> {
+        let members = Members::absent(&config, |_| None);
+        Self::start_with(config, members, silent, mount_point, extra)
+    }
+
+    fn start_with(
+        config: Config,
+        members: Members,
+        silent: ReplicaSet,
+        mount_point: &Path,
+        extra: &Extra,
+    ) -> Result<Self, StartError> {
         let mount_point = mount_point::check(mount_point)?;
         let opened = Opened::all(&config.metrics)
             .map_err(|error| StartError::Metrics { source_file: config.source.clone(), error })?;
-        let (core, runtime) = Core::start(config, backends, &mount_point, extra)?;
+        let (core, runtime) = Core::start(config, members, &mount_point, extra)?;
+        core.bring_in(silent, Needed::by(&core.config))?;
         core.ask_for_root()?;
         let options = core.mount_options(extra);
         let first = |agreed: &Agreed| core.write_down(agreed);
@@ -382,7 +384,7 @@ impl Drop for Mount {
 impl Core {
     fn start(
         mut config: Config,
-        backends: ReplicaMap<Arc<dyn Backend>>,
+        members: Members,
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<(Arc<Self>, tokio::runtime::Runtime), StartError> {
@@ -399,7 +401,7 @@ impl Core {
         let source = usable_source(&config)?;
         let locator = placing::locator(&config, source, runtime.handle().clone());
         let place = (mount_point.to_owned(), extra.clone());
-        let core = Arc::new(Self::new(config, backends, locator, place, runtime.handle().clone()));
+        let core = Arc::new(Self::new(config, members, locator, place, runtime.handle().clone()));
         runtime.spawn(Arc::clone(&core.reader).run_clock());
         runtime.spawn(watching::watch_mounts(Arc::clone(&core.reader), core.replicas.clone()));
         Ok((core, runtime))
@@ -407,7 +409,7 @@ impl Core {
 
     fn new(
         config: Config,
-        backends: ReplicaMap<Arc<dyn Backend>>,
+        Members { roster, backends }: Members,
         locator: Locator,
         (mount_point, extra): (PathBuf, Extra),
         runtime: tokio::runtime::Handle,
@@ -476,6 +478,7 @@ impl Core {
             extra,
             orders,
             replicas,
+            roster,
             reader,
             fs,
             counters,
@@ -525,7 +528,7 @@ impl Core {
             Ask::Status => serde_json::to_vec(&self.status()),
             Ask::Explain { path } => serde_json::to_vec(&self.facts(path).await?),
             Ask::Upgrade { program } => {
-                serde_json::to_vec(&self.order(Order { program, ..Order::reload() }).await?)
+                serde_json::to_vec(&self.order(Order::upgrade(program)).await?)
             }
             Ask::Reload { volume } => {
                 serde_json::to_vec(&self.order(Order { volume, ..Order::reload() }).await?)

@@ -508,6 +508,12 @@ impl<T: Clone> Scheduler<T> {
         self.health.proved(replica, proof, now);
     }
 
+    /// A replica has not been in service yet, and is being looked at; what comes of it
+    /// is told by [`Scheduler::proved`].
+    pub fn expected(&mut self, replica: ReplicaId, now: Instant) {
+        self.health.expected(replica, now);
+    }
+
     /// A replica's mount has gone from its place.
     pub fn gone(&mut self, replica: ReplicaId, now: Instant) {
         self.health.gone(replica, now);

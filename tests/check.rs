@@ -73,7 +73,13 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
     });
     Config {
         source: "test.toml".into(),
-        volume: Volume { name: "test".into(), mode, chunk_size: 1 << 28, access: Access::ReadOnly },
+        volume: Volume {
+            name: "test".into(),
+            mode,
+            chunk_size: 1 << 28,
+            access: Access::ReadOnly,
+            min_replicas: 1,
+        },
         replicas: replicas.collect(),
         read: Read {
             segment_size: 1 << 20,
@@ -197,7 +203,7 @@ fn a_directory_that_nothing_is_mounted_on_is_an_error() {
         let errors = errors(&report);
         assert_eq!(errors.len(), 2, "{errors:?}");
         assert!(errors.iter().any(|text| text.contains("nowhere does not exist")), "{errors:?}");
-        assert!(errors.iter().any(|text| text.contains("`require_mount = false`")), "{errors:?}");
+        assert!(errors.iter().any(|text| text.contains("mount it: `mount ")), "{errors:?}");
     });
 }
 

@@ -91,6 +91,10 @@ impl Backend for Closing {
         self.inner.prove()
     }
 
+    fn is_in_service(&self) -> bool {
+        self.inner.is_in_service()
+    }
+
     fn mount_id(&self) -> Option<u64> {
         self.inner.mount_id()
     }

@@ -1,8 +1,8 @@
 //! The real backend: a directory, usually an NFS mount's root.
 //!
-//! The root is held open by descriptor, so the replica stays the mount it was
-//! when the volume was mounted, also when somebody mounts over its path; where that
-//! mount has gone, it is looked for anew ([`root`]). Every path is resolved by openat2(2) beneath that descriptor with
+//! The root is held open by descriptor from when the replica was brought into service
+//! on ([`root`]), so the replica stays the mount it was then, also when something is
+//! mounted over its path; where that mount has gone, it is looked for again. Every path is resolved by openat2(2) beneath that descriptor with
 //! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
 //! leads nowhere, neither out of the replica nor to another place in it.
 //! Mounts inside a replica are crossed, as an NFS export may contain several
@@ -30,6 +30,7 @@ use super::{
 };
 use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
+use crate::volume::survey::{Refusal, Roster, Seat};
 use root::Place;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
@@ -40,16 +41,11 @@ const LONGEST_PATH: usize = 4095;
 /// names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
 const XATTR_MAX: usize = 64 * 1024;
 
-/// `NFS_SUPER_MAGIC` of statfs(2).
-const NFS_MAGIC: u64 = 0x6969;
-
 /// A mounted directory.
 pub struct Directory {
     place: Place,
-    /// Whether its files are read with O_DIRECT.
-    direct: bool,
-    /// Whether such reads may begin and end anywhere.
-    any_range: bool,
+    /// Whether its files are read with O_DIRECT; `None`: on NFS.
+    direct: Option<bool>,
 }
 
 /// What O_DIRECT wants where it does not take everything: offsets, lengths and
@@ -61,32 +57,42 @@ const BLOCK: u64 = 4096;
 struct Device(u32, u32);
 
 impl Directory {
-    /// Opens the replica's root. Its files are read past its page cache on NFS,
-    /// and through it elsewhere.
+    /// A replica that is not in service: every call fails at once, until
+    /// [`Backend::prove`] has found it and its seat has admitted it. Its files are read
+    /// past its page cache on NFS, and through it elsewhere.
+    pub fn absent(seat: Seat) -> Self {
+        Self { place: Place::absent(seat), direct: None }
+    }
+
+    /// A replica that has nothing to agree with, in service.
     ///
     /// # Errors
     /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
     pub fn open(path: &Path) -> Result<Self> {
-        let place = Place::open(path)?;
-        // NFS has no blocks; its O_DIRECT takes any range.
-        let is_nfs = place.root().is_nfs;
-        let replica = Self { place, direct: is_nfs, any_range: is_nfs };
-        replica.resolve(Path::new("."), OFlags::PATH)?;
-        Ok(replica)
+        let directory = Self::absent(Roster::of_one(path));
+        match directory.place.enter() {
+            Ok(()) => Ok(directory),
+            Err(Refusal::Unreachable(errno)) => Err(errno.into()),
+            Err(_) => Err(BackendError::Absent),
+        }
     }
 
     /// Has files read past the page cache, or through it, whatever file system
     /// it is. Who has no O_DIRECT is read through it all the same.
     #[must_use]
     pub fn past_page_cache(self, direct: bool) -> Self {
-        Self { direct, ..self }
+        Self { direct: Some(direct), ..self }
     }
 
     /// Opens a file the ways it is to be read.
     fn open_file(&self, path: &Path) -> Result<DirectoryFile> {
         let flags = OFlags::RDONLY;
-        let device = self.device();
-        if self.direct && self.any_range {
+        let root = self.place.root()?;
+        let device = root.device;
+        // NFS has no blocks; its O_DIRECT takes any range.
+        let any_range = root.is_nfs();
+        let is_direct = self.direct.unwrap_or(any_range);
+        if is_direct && any_range {
             match self.resolve_file(path, flags | OFlags::DIRECT, Mode::empty()) {
                 Err(BackendError::Os(Errno::INVAL)) => {}
                 opened => return Ok(DirectoryFile { direct: Some(opened?), cached: None, device }),
@@ -96,13 +102,13 @@ impl Directory {
         // Not by its name: that may stand for another file by now.
         let again = flags | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::CLOEXEC;
         let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
-        let direct = if self.direct { reopen() } else { None };
+        let direct = if is_direct { reopen() } else { None };
         Ok(DirectoryFile { direct, cached: Some(cached), device })
     }
 
     /// The device that the root lies on.
-    fn device(&self) -> Device {
-        self.place.root().device
+    fn device(&self) -> Result<Device> {
+        self.place.root().map(|root| root.device)
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
@@ -114,7 +120,7 @@ impl Directory {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let bytes = path.as_os_str().as_bytes();
         if bytes.len() <= LONGEST_PATH {
-            return open_beneath(self.place.root().fd.as_fd(), bytes, flags, mode);
+            return open_beneath(self.place.root()?.fd.as_fd(), bytes, flags, mode);
         }
         self.resolve_in_steps(bytes, flags, mode)
     }
@@ -125,7 +131,7 @@ impl Directory {
         match self.resolve_with(path, flags | OFlags::NONBLOCK, mode) {
             Err(BackendError::Os(Errno::AGAIN)) => {
                 let object = self.resolve(path, OFlags::PATH)?;
-                match self.device().attr(object.as_fd())?.kind {
+                match self.device()?.attr(object.as_fd())?.kind {
                     FileKind::Regular => self.resolve_with(path, flags, mode),
                     _ => Err(Errno::AGAIN.into()),
                 }
@@ -135,7 +141,7 @@ impl Directory {
     }
 
     fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        let root = self.place.root();
+        let root = self.place.root()?;
         let mut dir: Option<OwnedFd> = None;
         while rest.len() > LONGEST_PATH {
             let cut = rest[..=LONGEST_PATH]
@@ -159,11 +165,11 @@ fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> 
 
 impl Backend for Directory {
     fn stat(&self, path: &Path) -> Result<Attr> {
-        self.device().attr(self.resolve(path, OFlags::PATH)?.as_fd())
+        self.device()?.attr(self.resolve(path, OFlags::PATH)?.as_fd())
     }
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        let (dir, device) = (self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?, self.device());
+        let (dir, device) = (self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?, self.device()?);
         let look = |name: &OsString| match device.attr_at(dir.as_fd(), name) {
             // It has gone since it was listed.
             Err(error @ BackendError::Os(Errno::NOENT | Errno::STALE)) => Ok(Err(error)),
@@ -189,7 +195,7 @@ impl Backend for Directory {
                 Some(kind) => kind,
                 // Not every NFS server tells; what is gone meanwhile is left out.
                 None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
-                    Ok(s) => self.device().read(&s)?.kind,
+                    Ok(s) => self.device()?.read(&s)?.kind,
                     Err(Errno::NOENT) => continue,
                     Err(errno) => return Err(errno.into()),
                 },
@@ -222,7 +228,7 @@ impl Backend for Directory {
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        let s = rustix::fs::fstatvfs(&self.place.root().fd)?;
+        let s = rustix::fs::fstatvfs(&self.place.root()?.fd)?;
         Ok(StatFs {
             blocks: s.f_blocks,
             bfree: s.f_bfree,
@@ -259,7 +265,11 @@ impl Backend for Directory {
     }
 
     fn mount_id(&self) -> Option<u64> {
-        self.place.root().watched_mount()
+        self.place.root().ok()?.watched_mount()
+    }
+
+    fn is_in_service(&self) -> bool {
+        self.place.root().is_ok()
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {
@@ -283,8 +293,9 @@ impl Backend for Directory {
         if parts.is_empty() {
             return None;
         }
+        let device = self.place.device()?;
         let Parts { direct, cached } = parts;
-        Some(Arc::new(DirectoryFile { direct, cached, device: self.device() }))
+        Some(Arc::new(DirectoryFile { direct, cached, device }))
     }
 }
 

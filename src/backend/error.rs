@@ -9,6 +9,7 @@
 //! | ESTALE of an open file | after it | no | it is opened anew once, and has to show the same inode and version |
 //! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | yes | no | |
 //! | ENOENT and others that say something of the object | no | no | of what the kernel was shown before: a second one has to agree |
+//! | it is absent: not in service yet | yes | yes | |
 //! | too few bytes, an end before the size | yes | no | that file is read from others for 3 s |
 //! | another version, or none | yes | no | the same |
 
@@ -32,6 +33,9 @@ pub enum BackendError {
     /// No answer came in time.
     #[error("it did not answer in time")]
     Late,
+    /// The replica has not been brought into service.
+    #[error("it is absent")]
+    Absent,
 }
 
 impl BackendError {
@@ -83,7 +87,7 @@ impl BackendError {
     pub fn is_replica_fault(&self) -> bool {
         match self {
             Self::Os(_) => !self.is_definite() && !self.is_our_own(),
-            Self::Late => true,
+            Self::Late | Self::Absent => true,
             Self::Version | Self::Short | Self::Busy => false,
         }
     }

@@ -88,6 +88,10 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.prove()
     }
 
+    fn is_in_service(&self) -> bool {
+        self.inner.is_in_service()
+    }
+
     fn mount_id(&self) -> Option<u64> {
         self.inner.mount_id()
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::config::{Access, Affinity, CachePolicy, Config, Locks, Metrics, Passthrough};
-use crate::daemon::{Extra, Mount, backends};
+use crate::daemon::{Extra, Mount};
 use crate::volume::survey::within;
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -32,13 +32,12 @@ impl Mounted {
         let config = narrowed(config, set);
         let path = room.join(format!("fanfs-{}", set.len()));
         std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        let opened = config.clone();
-        let backends = within(deadline, move || backends(&opened))
+        let extra = Extra { no_control: true, read_only: true, ..Extra::default() };
+        let (of, at) = (config.clone(), path.clone());
+        let started = within(deadline, move || Mount::begin(of, ReplicaSet::EMPTY, &at, &extra));
+        let mount = started
             .ok_or_else(|| format!("a replica did not answer within {} s", deadline.as_secs_f64()))?
             .map_err(|error| error.to_string())?;
-        let extra = Extra { no_control: true, read_only: true, ..Extra::default() };
-        let mount =
-            Mount::start(config, backends, &path, &extra).map_err(|error| error.to_string())?;
         Ok(Self { mount, path })
     }
 
@@ -75,6 +74,8 @@ fn narrowed(config: &Config, set: ReplicaSet) -> Config {
     };
     narrow.affinities = config.affinities.iter().filter_map(renamed).collect();
     narrow.volume.access = Access::ReadOnly;
+    // Of what is measured nothing may be missing.
+    narrow.volume.min_replicas = narrow.replicas.len();
     narrow.write.replica = ReplicaId::new(0);
     narrow.write.locks = Locks::Local;
     narrow.read.cache = CachePolicy::Direct;

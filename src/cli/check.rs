@@ -85,6 +85,7 @@ pub fn passthrough(config: &Config, survey: &Survey) -> Vec<Finding> {
     }
     let warning = |replicas: Vec<ReplicaId>, why: &str| Finding {
         severity: Severity::Warning,
+        refuses: false,
         replicas,
         text: format!("[read] passthrough is not possible: {why}; files are read as without it"),
     };

@@ -165,6 +165,7 @@ fn look(mounts: &[PathBuf]) -> Survey {
         mode: Mode::Copies,
         segment_size: minimal.read.segment_size,
         deadline: minimal.read.deadline,
+        writer: None,
         mount_point: None,
     };
     survey(question, DEFAULT_LIMIT)

@@ -27,11 +27,10 @@ use super::{Failure, Outcome, absolute, check, utab};
 use crate::config::{self, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
-    Again, Keeper, KeeperError, Link, Mount, Order, Task, backends, check_placement,
-    drop_privileges, is_automounted, itself, keep, refuse, service,
+    Again, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
+    is_automounted, itself, keep, look_around, refuse, service,
 };
 use crate::telemetry;
-use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
 
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
@@ -138,12 +137,10 @@ fn succeed(args: &Args, options: &MountOptions) -> Outcome {
         let config = config.map_err(Failure::usage)?;
         give_up_privileges(&config, options)?;
         check_placement(&config).map_err(Failure::usage)?;
-        let backends = backends(&config).map_err(Failure::failed)?;
-        Ok((config, backends))
+        Ok(config)
     };
-    let (config, backends) =
-        prepared().inspect_err(|failure: &Failure| refuse(&link, &failure.text()))?;
-    let mut mount = Mount::succeed(&link, config, backends, &args.mount_point, &options.extra)
+    let config = prepared().inspect_err(|failure: &Failure| refuse(&link, &failure.text()))?;
+    let mut mount = Mount::succeed(&link, config, &args.mount_point, &options.extra)
         .map_err(Failure::failed)?;
     drop(link);
     let told = Told::begin()?;
@@ -198,9 +195,8 @@ fn recover(
     device: OwnedFd,
 ) -> Result<Mount, Failure> {
     give_up_privileges(&config, options)?;
-    let backends = backends(&config).map_err(Failure::failed)?;
     let mount_point = absolute(&args.mount_point);
-    Mount::recover(device, config, backends, &mount_point, &options.extra).map_err(Failure::failed)
+    Mount::recover(device, config, &mount_point, &options.extra).map_err(Failure::failed)
 }
 
 /// Keeps the mount of a daemon that is started from here.
@@ -305,17 +301,12 @@ fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Fai
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
     give_up_privileges(&config, options)?;
     check_placement(&config).map_err(Failure::usage)?;
-    let question = config.question(Some(&absolute(&args.mount_point)));
-    let survey = survey(question, DEFAULT_LIMIT);
-    for finding in survey.findings().into_iter().chain(check::passthrough(&config, &survey)) {
-        match finding.severity {
-            Severity::Error => return Err(Failure::failed(finding.text)),
-            Severity::Warning => tracing::warn!("{}", finding.text),
-        }
+    let survey = look_around(&config, &absolute(&args.mount_point)).map_err(Failure::failed)?;
+    for finding in check::passthrough(&config, &survey) {
+        tracing::warn!("{}", finding.text);
     }
-    let backends = backends(&config).map_err(Failure::failed)?;
     let name = config.volume.name.clone();
-    let mount = Mount::start(config, backends, &args.mount_point, &options.extra)
+    let mount = Mount::begin(config, survey.silent(), &args.mount_point, &options.extra)
         .map_err(Failure::failed)?;
     tracing::info!(volume = %name, at = %mount.mount_point().display(), "mounted");
     Ok(mount)

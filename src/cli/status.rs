@@ -169,6 +169,11 @@ fn table(status: &Status) -> String {
 /// What is wrong with a replica, if anything is.
 fn ailing(text: &mut String, replica: &ReplicaStatus) {
     let why = match replica.health_reason {
+        _ if replica.absence.is_some() => {
+            let why = replica.absence.as_deref().unwrap_or_default();
+            line!(text, "  warning: {why}; it joins when it is well");
+            return;
+        }
         Reason::Started | Reason::Delivered | Reason::Quiet => return,
         Reason::Failed => "a call failed",
         Reason::Late => "it was late",

@@ -13,6 +13,9 @@ use super::{CachePolicy, LogFormat, Passthrough};
 /// object (4 MiB), so that a wrong guess costs locality and nothing else.
 pub(super) const CHUNK_SIZE: Size = Size(256 * MIB);
 
+/// What one replica serves is worth having, and the others join when they are there.
+pub(super) const MIN_REPLICAS: usize = 1;
+
 /// One FUSE read is at most 256 pages by default, and one READ of Linux's NFS
 /// client at most 1 MiB: one segment is one request on the wire.
 pub(super) const SEGMENT_SIZE: Size = Size(MIB);

@@ -40,8 +40,12 @@ pub(super) fn config(
     settings: settings::Settings,
     outline: &Outline<'_>,
 ) -> Result<Config, ConfigError> {
-    let volume = volume(settings.volume, outline)?;
+    let min_replicas = settings.volume.min_replicas;
+    let mut volume = volume(settings.volume, outline)?;
     let replicas = replicas(settings.replica, outline)?;
+    let most = replicas.len() as i64;
+    volume.min_replicas =
+        count(outline, "volume.min_replicas", min_replicas, defaults::MIN_REPLICAS, 1..=most)?;
     let config = Config {
         source: outline.file().to_path_buf(),
         write: write::write(settings.write, &volume, &replicas, outline)?,
@@ -77,7 +81,9 @@ fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, Co
         Some(access) => choice(outline, "volume.access", access, &ACCESSES)?,
     };
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
-    Ok(Volume { name, mode, chunk_size, access })
+    // It depends on the number of replicas, which is not known here.
+    let min_replicas = defaults::MIN_REPLICAS;
+    Ok(Volume { name, mode, chunk_size, access, min_replicas })
 }
 
 fn replicas(

@@ -28,6 +28,7 @@ use crate::backend::{BackendFile, Parts};
 use crate::config::Config;
 use crate::fs::{self, Carried};
 use crate::fuse::{Agreed, Fixed};
+use crate::volume::survey::{Record, Roster};
 use crate::volume::{Mode, ReplicaId};
 
 /// What is known of a mount besides inodes and handles.
@@ -38,8 +39,11 @@ pub(super) struct Estate {
     pub(super) agreed: Agreed,
     fixed: Fixed,
     mode: Mode,
-    /// Name and directory of each, in their order.
-    replicas: Vec<(String, OsString)>,
+    /// Name and directory of each, in their order, and what it was when it came into
+    /// service.
+    replicas: Vec<(String, OsString, Option<Record>)>,
+    /// Whether the successor is to accept only a configuration that could be mounted.
+    pub(super) strict: bool,
 }
 
 /// What predecessors say.
@@ -73,12 +77,19 @@ struct All {
 }
 
 impl Estate {
-    pub(super) fn new(config: &Config, agreed: Agreed, fixed: Fixed) -> Self {
-        let replica = |replica: &crate::config::Replica| {
-            (replica.name.clone(), replica.path.clone().into_os_string())
+    pub(super) fn new(
+        config: &Config,
+        roster: &Roster,
+        agreed: Agreed,
+        fixed: Fixed,
+        strict: bool,
+    ) -> Self {
+        let replica = |(index, replica): (usize, &crate::config::Replica)| {
+            let record = roster.record(ReplicaId::new(index));
+            (replica.name.clone(), replica.path.clone().into_os_string(), record)
         };
-        let replicas = config.replicas.iter().map(replica).collect();
-        Self { format: fs::FORMAT, agreed, fixed, mode: config.volume.mode, replicas }
+        let replicas = config.replicas.iter().enumerate().map(replica).collect();
+        Self { format: fs::FORMAT, agreed, fixed, mode: config.volume.mode, replicas, strict }
     }
 
     /// Whether a daemon of `config` that would mount as `fixed` can go on.
@@ -104,11 +115,18 @@ impl Estate {
 
     /// The replica of `config` that had the number `old`, if it is still one.
     pub(super) fn replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
-        let (name, path) = self.replicas.get(usize::from(old))?;
+        let (name, path, _) = self.replicas.get(usize::from(old))?;
         let is_it = |replica: &crate::config::Replica| {
             replica.name == *name && replica.path == *PathBuf::from(path)
         };
         config.replicas.iter().position(is_it).map(ReplicaId::new)
+    }
+
+    /// What the replica of `config` was when it came into service.
+    pub(super) fn record(&self, config: &Config, id: ReplicaId) -> Option<Record> {
+        let is_it = |old: &usize| self.replica(config, *old as u16) == Some(id);
+        let old = (0..self.replicas.len()).find(is_it)?;
+        self.replicas[old].2.clone()
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Order {
     pub program: PathBuf,
     /// The volume's file, where it is another one.
     pub volume: Option<PathBuf>,
+    /// Whether the configuration is to be accepted like one that is mounted; else the
+    /// mount goes on with what replicas there are.
+    pub strict: bool,
     /// Who waits for what comes of it.
     pub(super) reply: Option<tokio::sync::oneshot::Sender<Result<HandedOver, String>>>,
 }
@@ -86,7 +89,12 @@ impl Again {
 impl Order {
     /// To go on with the same program, and the volume's file as it is now.
     pub fn reload() -> Self {
-        Self { program: this_program(), volume: None, reply: None }
+        Self { program: this_program(), volume: None, strict: true, reply: None }
+    }
+
+    /// To go on with `program`.
+    pub fn upgrade(program: PathBuf) -> Self {
+        Self { program, strict: false, ..Self::reload() }
     }
 
     /// Says what came of it.
@@ -172,7 +180,7 @@ impl Mount {
         };
         let session = self.session.lock();
         let session = session.as_ref().ok_or("it is being unmounted")?;
-        let estate = self.core.estate(session.agreed().clone());
+        let estate = self.core.estate(session.agreed().clone(), order.strict);
         // One that has ended already may have said why.
         let _ = link.say(&FromPredecessor::Estate(estate), &[]);
         hear(&link, READY_WITHIN).map_err(said)?;
@@ -282,8 +290,9 @@ impl super::Core {
     }
 
     /// What a successor is to know first.
-    pub(super) fn estate(&self, agreed: crate::fuse::Agreed) -> Estate {
-        Estate::new(&self.config, agreed, self.mount_options(&self.extra).fixed())
+    pub(super) fn estate(&self, agreed: crate::fuse::Agreed, strict: bool) -> Estate {
+        let fixed = self.mount_options(&self.extra).fixed();
+        Estate::new(&self.config, &self.roster, agreed, fixed, strict)
     }
 }
 

@@ -9,16 +9,17 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
+use super::admission::{Members, Needed, look_around};
 use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
 use super::kept::Keeper;
 use super::link::Link;
 use super::{Core, Extra, Mount, StartError};
-use crate::backend::{Backend, Parts};
+use crate::backend::Parts;
 use crate::config::Config;
 use crate::control::{self, journal_path};
 use crate::fs::{Carried, recover};
 use crate::fuse::{Agreed, Ready, Session};
-use crate::volume::ReplicaMap;
+use crate::volume::ReplicaSet;
 use crate::volume::mounts::MountTable;
 
 /// How long a predecessor may take for each step.
@@ -41,11 +42,10 @@ impl Mount {
     pub fn succeed(
         link: &Link,
         config: Config,
-        backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
-        let taken = take(link, config, backends, mount_point, extra);
+        let taken = take(link, config, mount_point, extra);
         match &taken {
             Ok(_) => drop(link.say(&FromSuccessor::Serving, &[])),
             Err(error) => refuse(link, &error.to_string()),
@@ -60,7 +60,6 @@ impl Mount {
     pub fn recover(
         device: OwnedFd,
         config: Config,
-        backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
@@ -71,7 +70,8 @@ impl Mount {
         let head: Head = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
         let estate = head.estate_of(mount_point).map_err(|why| lost(io::Error::other(why)))?;
         let handles = carried.handles();
-        let heir = Heir::prepare(estate, config, backends, mount_point, extra, what)?;
+        let kind = (what, Kind::Recovery);
+        let heir = Heir::prepare(estate, config, mount_point, extra, kind)?;
         heir.restore(carried, Vec::new())?;
         let mount = heir.serve(device)?;
         tracing::warn!(handles, "the daemon before was killed; this one goes on");
@@ -105,6 +105,17 @@ impl Head {
     }
 }
 
+/// Why one daemon follows another.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Another configuration, or the same once more.
+    Reload,
+    /// Another program.
+    Upgrade,
+    /// The one before was killed.
+    Recovery,
+}
+
 /// Ready to go on with what another process has served.
 struct Heir {
     estate: Estate,
@@ -119,15 +130,24 @@ impl Heir {
     fn prepare(
         estate: Estate,
         config: Config,
-        backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
         extra: &Extra,
-        what: &'static str,
+        (what, kind): (&'static str, Kind),
     ) -> Result<Self, StartError> {
-        let (core, runtime) = Core::start(config, backends, mount_point, extra)?;
+        let members = Members::absent(&config, |id| estate.record(&config, id));
+        let (core, runtime) = Core::start(config, members, mount_point, extra)?;
         let options = core.mount_options(extra);
         let suits = estate.suits(&core.config, &options.fixed());
         suits.map_err(|why| failed(what)(io::Error::other(why)))?;
+        let (silent, needed) = match kind {
+            Kind::Reload => {
+                let survey = look_around(&core.config, &core.mount_point)?;
+                (survey.silent(), Needed::by(&core.config))
+            }
+            Kind::Upgrade => (ReplicaSet::EMPTY, Needed::UPGRADE),
+            Kind::Recovery => (ReplicaSet::EMPTY, Needed::RECOVERY),
+        };
+        core.bring_in(silent, needed)?;
         let fs = Arc::clone(&core.fs);
         let ready = Session::prepare(fs, &options, &estate.agreed).map_err(failed(what))?;
         Ok(Self { estate, core, runtime, ready, what })
@@ -152,7 +172,6 @@ impl Heir {
 fn take(
     link: &Link,
     config: Config,
-    backends: ReplicaMap<Arc<dyn Backend>>,
     mount_point: &Path,
     extra: &Extra,
 ) -> Result<Mount, StartError> {
@@ -161,7 +180,8 @@ fn take(
     let out_of_turn = || cannot(io::Error::other("the other process says something else"));
     let hear = || link.hear::<FromPredecessor>(Some(PATIENCE)).map_err(&cannot);
     let (FromPredecessor::Estate(estate), _) = hear()? else { return Err(out_of_turn()) };
-    let heir = Heir::prepare(estate, config, backends, mount_point, extra, what)?;
+    let kind = if estate.strict { Kind::Reload } else { Kind::Upgrade };
+    let heir = Heir::prepare(estate, config, mount_point, extra, (what, kind))?;
     link.say(&FromSuccessor::Prepared, &[]).map_err(&cannot)?;
 
     let (FromPredecessor::All, mut all) = hear()? else { return Err(out_of_turn()) };
@@ -197,7 +217,7 @@ impl Core {
             control::make_runtime_dir()?;
             let head = Head {
                 connection: connection(&self.mount_point),
-                estate: self.estate(agreed.clone()),
+                estate: self.estate(agreed.clone(), false),
             };
             let head = postcard::to_stdvec(&head);
             let path = journal_path(&self.mount_point);

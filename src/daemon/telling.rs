@@ -9,6 +9,7 @@ use crate::config::Affinity;
 use crate::control::{self, AffinityStatus, ReplicaStatus, Status};
 use crate::fs::PinnedTimes;
 use crate::metrics::{Process, Snapshot};
+use crate::scheduler::health::HealthState;
 use crate::scheduler::metadata;
 use crate::volume::ReplicaId;
 
@@ -26,6 +27,7 @@ impl Core {
                 health: standing.health.state,
                 health_reason: standing.health.reason,
                 health_s: standing.health.lasts.as_secs(),
+                absence: (standing.health.state == HealthState::Absent).then(|| self.why_out(id)),
                 ejections: standing.health.ejections,
                 rate: standing.rate.local as u64,
                 rate_remote: standing.rate.remote as u64,

@@ -59,7 +59,7 @@ impl From<BackendError> for Errno {
                 _ => Self::IO,
             },
             BackendError::Version => Self::STALE,
-            BackendError::Short | BackendError::Busy => Self::IO,
+            BackendError::Short | BackendError::Busy | BackendError::Absent => Self::IO,
             BackendError::Late => Self::TIMEDOUT,
         }
     }

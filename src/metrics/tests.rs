@@ -13,6 +13,7 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ("source", "it is what the volume was read from, and does not change"),
     ("pid", "process_start_time_seconds changes with it"),
     ("replicas[].path", "fanfs_replica_info says which replica it is"),
+    ("replicas[].absence", "a reason in words; fanfs_replica_health says that it is absent"),
     ("affinities[].path", "a path of the volume; rules have numbers"),
     ("affinities[].replicas[]", "the configuration says so"),
 ];
@@ -29,6 +30,7 @@ fn replica(name: &str) -> ReplicaStatus {
         health: HealthState::Probing,
         health_reason: Reason::Proved,
         health_s: 7,
+        absence: None,
         ejections: 2,
         rate: 100,
         rate_remote: 50,

@@ -60,7 +60,7 @@ impl Reader {
         }
         self.dispatch(dispatches);
         for replica in to_prove.iter() {
-            self.have_prove_itself(replica);
+            self.have_prove_itself(replica, |_| {});
         }
         let (overdue, waiting): (Vec<_>, Vec<_>) = {
             let mut requests = self.requests.lock();
@@ -99,7 +99,11 @@ impl Reader {
 
     /// Has a replica look whether it is the mount that it was. Where it hangs, so
     /// does that, on one of its own threads, and ends when it heals.
-    fn have_prove_itself(self: &Arc<Self>, id: ReplicaId) {
+    fn have_prove_itself(
+        self: &Arc<Self>,
+        id: ReplicaId,
+        done: impl FnOnce(Proof) + Send + 'static,
+    ) {
         let reader = Arc::clone(self);
         let prove = move |backend: &dyn Backend| {
             let same = own(|_| backend.prove()).and_then(|same| same);
@@ -113,10 +117,20 @@ impl Reader {
             };
             reader.scheduler.lock().proved(id, proof, Instant::now());
             reader.wake_clock();
+            done(proof);
         };
         if self.replicas[id].submit(Lane::Metadata, prove).is_err() {
             self.scheduler.lock().proved(id, Proof::Failed, Instant::now());
         }
+    }
+
+    /// Has a replica brought into service that has not been yet, and goes on trying;
+    /// `done` is told what came of the first look. The look blocks where the replica
+    /// does, on one of its own threads.
+    pub fn bring_in(self: &Arc<Self>, id: ReplicaId, done: impl FnOnce(Proof) + Send + 'static) {
+        self.scheduler.lock().expected(id, Instant::now());
+        self.have_prove_itself(id, done);
+        self.wake_clock();
     }
 
     /// A replica's mount has gone from its place.

@@ -291,7 +291,7 @@ impl Fetch {
             BackendError::Os(_) => 3,
             BackendError::Version | BackendError::Short => 2,
             BackendError::Late => 1,
-            BackendError::Busy => 0,
+            BackendError::Busy | BackendError::Absent => 0,
         };
         if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
             state.error = Some(error);

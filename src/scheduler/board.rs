@@ -137,6 +137,11 @@ impl HealthBoard {
         self.note(id, change);
     }
 
+    /// It has not been in service yet, and is being looked at.
+    pub fn expected(&mut self, id: ReplicaId, now: Instant) {
+        self.health[id] = Health::expected(now);
+    }
+
     /// Its mount has gone.
     pub fn gone(&mut self, id: ReplicaId, now: Instant) {
         let change = self.health[id].gone(now);
@@ -197,7 +202,8 @@ impl HealthBoard {
             (_, Ejected | Absent) => {
                 tracing::warn!(%replica, ?from, ?to, ?reason, "health changed");
             }
-            (Healthy, Suspect) | (Suspect, Healthy) => {
+            // What comes into service for the first time is told by who brings it in.
+            (Healthy, Suspect) | (Suspect, Healthy) | (Absent, Healthy) => {
                 tracing::debug!(%replica, ?from, ?to, ?reason, "health changed");
             }
             _ => tracing::info!(%replica, ?from, ?to, ?reason, "health changed"),

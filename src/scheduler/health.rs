@@ -6,7 +6,7 @@
 //! | *suspect* | failed or was late lately: asked, but its reads go to a second replica sooner, and metadata is asked for elsewhere first | to healthy, when it delivered often enough, or nothing happened for a while |
 //! | *ejected* | not asked | to probing, when its time is over and it proved to be the mount that it was |
 //! | *probing* | asked one thing at a time, and a second replica soon after | to healthy, when it delivered; back to ejected, when it failed |
-//! | *absent* | its mount has gone from its place | as ejected |
+//! | *absent* | its mount has gone from its place, or was not there yet | as ejected; the first time to healthy |
 //!
 //! A failure is [`A_FAILURE`] strikes, what is delivered takes one away, and
 //! [`OUT`] eject: three failures in a row, or more than a fifth of all. A replica
@@ -61,7 +61,7 @@ pub enum HealthState {
     Ejected,
     /// Asked one thing at a time, to see whether it is back.
     Probing,
-    /// Not asked: it is not mounted.
+    /// Not asked: it is not in service.
     Absent,
 }
 
@@ -181,6 +181,16 @@ impl Health {
         }
     }
 
+    /// A replica that has not been in service yet, and is being looked at.
+    pub fn expected(now: Instant) -> Self {
+        Self { state: HealthState::Absent, asked: true, ..Self::new(now) }
+    }
+
+    /// Whether it has never been in service.
+    fn is_expected(&self) -> bool {
+        self.state == HealthState::Absent && self.reason == Reason::Started
+    }
+
     /// The state as of the last event.
     pub fn state(&self) -> HealthState {
         self.state
@@ -224,6 +234,10 @@ impl Health {
     pub fn proved(&mut self, proof: Proof, now: Instant) -> Option<Change> {
         self.asked = false;
         match proof {
+            // Nothing speaks against it.
+            Proof::Same if self.is_expected() => {
+                self.transition(HealthState::Healthy, Reason::Started, now)
+            }
             Proof::Same => self.transition(HealthState::Probing, Reason::Proved, now),
             Proof::Gone if self.state != HealthState::Absent => self.gone(now),
             Proof::Failed | Proof::Gone => {
@@ -338,6 +352,7 @@ impl Health {
             | (Suspect | Probing, Healthy)
             | (Healthy | Suspect | Probing, Ejected)
             | (Ejected | Absent, Probing)
+            | (Absent, Healthy)
             | (Healthy | Suspect | Probing | Ejected, Absent) => {
                 self.state = to;
                 self.reason = reason;
@@ -382,6 +397,20 @@ mod tests {
         assert_eq!(health.state(), HealthState::Probing);
         health.delivered(now);
         assert_eq!(health.state(), HealthState::Healthy);
+    }
+
+    #[test]
+    fn one_that_comes_late_is_healthy_and_one_that_was_lost_is_probed() {
+        let now = Instant::now();
+        let mut health = Health::expected(now);
+        assert!(!health.is_usable() && !health.wants_proof(now), "it is being looked at");
+        health.proved(Proof::Gone, now);
+        assert!(!health.wants_proof(now) && health.wants_proof(now + SHORTEST));
+        health.proved(Proof::Same, now + SHORTEST);
+        assert_eq!(health.state(), HealthState::Healthy);
+        health.gone(now + SHORTEST);
+        let now = back(&mut health, now + SHORTEST);
+        assert_eq!((health.state(), health.elapsed(now)), (HealthState::Probing, None));
     }
 
     #[test]

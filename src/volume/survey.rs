@@ -2,7 +2,8 @@
 //!
 //! In goes a [`Question`], what the configuration says of the replicas; out
 //! comes a [`Survey`], what was found at each, and from it, by pure functions,
-//! [`Finding`]s. `fanfs check` prints them; start-up refuses to mount on errors.
+//! [`Finding`]s. `fanfs check` prints them; start and reload refuse what can never be
+//! right. Replicas come into service by the [`Roster`].
 //!
 //! Every replica is looked at in a thread of its own, because open(2) on a hung
 //! mount does not return, not even with O_NONBLOCK. A thread that is late is
@@ -18,12 +19,14 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::mounts::{Mount, MountTable, NfsMount};
-use super::{Mode, ReplicaId, ReplicaMap};
+use super::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
 
 mod findings;
 mod probe;
+mod roster;
 
 pub use probe::{Answer, Directory, Entry, EntryKind, Listing};
+pub use roster::{Admitted, Record, Refusal, Roster, Seat};
 
 /// How long a replica may take by default. A healthy one answers in
 /// milliseconds; an automount over a busy network in a second or two.
@@ -64,6 +67,8 @@ pub struct Question {
     pub segment_size: u64,
     /// By when a read ends in the volume.
     pub deadline: Duration,
+    /// The write replica of a volume that can be written.
+    pub writer: Option<ReplicaId>,
     /// Where the volume is to be mounted, canonical; `None` where that is not known.
     pub mount_point: Option<PathBuf>,
 }
@@ -99,7 +104,7 @@ pub struct Survey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The volume must not be mounted like this.
+    /// A replica cannot be brought into service like this.
     Error,
     /// It works, but not as well or not as meant.
     Warning,
@@ -110,6 +115,9 @@ pub enum Severity {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
+    /// Whether the volume is not mounted because of it. An error that does not refuse
+    /// only keeps the replicas out that it is about, until they are well.
+    pub refuses: bool,
     /// Whom it is about; all named in the text.
     pub replicas: Vec<ReplicaId>,
     /// One line: what is wrong and what to do.
@@ -209,7 +217,13 @@ impl Survey {
         findings::findings(self)
     }
 
-    /// Whether a finding forbids to mount the volume.
+    /// Replicas that did not answer in time.
+    pub fn silent(&self) -> ReplicaSet {
+        let silent = self.replicas.iter().filter(|(_, sight)| sight.answer == Answer::Silent);
+        silent.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
+    }
+
+    /// Whether any replica has an error.
     pub fn has_errors(&self) -> bool {
         self.findings().iter().any(|finding| finding.severity == Severity::Error)
     }

@@ -143,7 +143,7 @@ const VOLUMES: &[(&str, i32, &str)] = &[
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\n",
         1,
-        "fanfs: r1: {room}/tree is not a mount, nor on a network file system; mount it, or set `require_mount = false` for this replica",
+        "fanfs: r1: {room}/tree is not a mount, nor on a network file system; mount it: `mount {room}/tree`",
     ),
     (
         "[volume]\nname = \"v\"\nmode = \"shared\"\n[[replica]]\npath = \"{room}/tree\"\nrequire_mount = false\n\

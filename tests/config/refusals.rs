@@ -98,7 +98,7 @@ fn what_is_missing_or_of_the_wrong_shape_is_refused() {
         ),
         (
             "[volume]\nname = 'v'\nmode = 'shared'\nreplica = ['/a']\n",
-            "v.toml:4: key `volume.replica` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`",
+            "v.toml:4: key `volume.replica` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`, `min_replicas`",
         ),
         (
             "replica = ['/a']\n",
@@ -172,7 +172,7 @@ fn a_wrong_volume_is_refused() {
         ),
         (
             "replicas = 3",
-            "v.toml:2: key `volume.replicas` is not known; [volume] knows `name`, `mode`, `chunk_size`, `access`",
+            "v.toml:2: key `volume.replicas` is not known; did you mean `min_replicas`?",
         ),
         (
             "access = true",

@@ -65,7 +65,7 @@ impl Directory {
                 opened => (opened?, true),
             },
         };
-        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device() }, readable))
+        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device()? }, readable))
     }
 
     /// Carries out a change; says what the object is like now, if there is one.
@@ -132,7 +132,7 @@ impl Directory {
     }
 
     fn look(&self, dir: &OwnedFd, name: &OsStr) -> Result<Option<Attr>> {
-        self.device().attr_at(dir.as_fd(), name).map(Some)
+        self.device()?.attr_at(dir.as_fd(), name).map(Some)
     }
 
     fn set_attributes(&self, path: &Path, ino: Option<u64>, set: &SetAttr) -> Result<Attr> {
@@ -148,13 +148,13 @@ impl Directory {
             rustix::fs::ftruncate(&file, size)?;
         }
         set_by_descriptor(object.as_fd(), set)?;
-        self.device().attr(object.as_fd())
+        self.device()?.attr(object.as_fd())
     }
 }
 
 impl Directory {
     fn is_number(&self, fd: BorrowedFd<'_>, ino: u64) -> bool {
-        self.device().attr(fd).is_ok_and(|attr| attr.id.ino == ino)
+        self.device().and_then(|device| device.attr(fd)).is_ok_and(|attr| attr.id.ino == ino)
     }
 }
 

@@ -336,6 +336,7 @@ pub(super) mod tests {
             health: HealthState::Healthy,
             health_reason: Reason::Started,
             health_s: 5,
+            absence: None,
             ejections: 0,
             rate: 100 << 20,
             rate_remote: 80 << 20,

@@ -8,7 +8,9 @@ use std::ffi::OsStr;
 
 use bytesize::ByteSize;
 
-use super::{Answer, Directory, Entry, EntryKind, Finding, Listing, Severity, Sight, Survey};
+use super::{
+    Answer, Directory, Entry, EntryKind, Finding, Listing, Severity, Sight, Survey, roster,
+};
 use crate::volume::mounts::{Mount, NfsMount};
 use crate::volume::{Mode, ReplicaId};
 
@@ -25,6 +27,8 @@ const RULES: &[Rule] = &[
     unreachable,
     not_mounted,
     not_one_file_system,
+    listed_twice,
+    write_replica_is_read_only,
     shared_connections,
     same_file_system,
     different_content,
@@ -40,12 +44,18 @@ pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
     all
 }
 
+/// Keeps the replicas out of service for now.
 fn error(replicas: Vec<ReplicaId>, text: String) -> Finding {
-    Finding { severity: Severity::Error, replicas, text }
+    Finding { severity: Severity::Error, refuses: false, replicas, text }
+}
+
+/// Can never be right.
+fn refusal(replicas: Vec<ReplicaId>, text: String) -> Finding {
+    Finding { refuses: true, ..error(replicas, text) }
 }
 
 fn warning(replicas: Vec<ReplicaId>, text: String) -> Finding {
-    Finding { severity: Severity::Warning, replicas, text }
+    Finding { severity: Severity::Warning, refuses: false, replicas, text }
 }
 
 fn unreachable(survey: &Survey) -> Vec<Finding> {
@@ -64,7 +74,10 @@ fn unreachable(survey: &Survey) -> Vec<Finding> {
                 format!("{name}: {path}{from} did not answer within {limit:?}")
             }
         };
-        Some(error(vec![id], text))
+        Some(match sight.answer {
+            Answer::Absent | Answer::NotADirectory => refusal(vec![id], text),
+            _ => error(vec![id], text),
+        })
     };
     survey.replicas.iter().filter_map(judge).collect()
 }
@@ -83,16 +96,11 @@ fn not_mounted(survey: &Survey) -> Vec<Finding> {
             "{}: cannot tell whether they are mounted: /proc/self/mountinfo: {why}",
             names(survey, &demanding)
         );
-        return if demanding.is_empty() { vec![] } else { vec![error(demanding, text)] };
+        return if demanding.is_empty() { vec![] } else { vec![refusal(demanding, text)] };
     }
     let judge = |(id, sight): (ReplicaId, &Sight)| {
         sight.directory()?;
-        let text = format!(
-            "{}: {} is not a mount, nor on a network file system; mount it, or set \
-             `require_mount = false` for this replica",
-            sight.subject.name,
-            sight.subject.path.display()
-        );
+        let text = roster::not_mounted(&sight.subject);
         lacks_mount(survey, sight).then(|| error(vec![id], text))
     };
     survey.replicas.iter().filter_map(judge).collect()
@@ -131,7 +139,29 @@ fn not_one_file_system(survey: &Survey) -> Vec<Finding> {
         })
         .collect();
     let text = format!("not the same file system: {}; use mode = \"copies\"", shown.join(", "));
-    vec![error(roots.iter().map(|(id, ..)| *id).collect(), text)]
+    vec![refusal(roots.iter().map(|(id, ..)| *id).collect(), text)]
+}
+
+fn listed_twice(survey: &Survey) -> Vec<Finding> {
+    let mounts = sound(survey).filter(|(_, sight, _)| sight.subject.require_mount);
+    let is_one = |(_, _, a): (_, &Sight, &Directory), (_, _, b): (_, &Sight, &Directory)| {
+        a.mount_id == b.mount_id && a.canonical == b.canonical
+    };
+    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
+        let text = roster::twice(&group[0].1.subject.name, &group[1].1.subject.name);
+        refusal(group.iter().map(|(id, ..)| *id).collect(), text)
+    };
+    groups(mounts, is_one).into_iter().map(judge).collect()
+}
+
+fn write_replica_is_read_only(survey: &Survey) -> Vec<Finding> {
+    let mut writer = sound(survey).filter(|(id, ..)| survey.question.writer == Some(*id));
+    let is_read_only = |(_, _, root): &(_, _, &Directory)| root.is_read_only;
+    let found = writer.next().filter(is_read_only);
+    found
+        .map(|(id, sight, _)| refusal(vec![id], roster::read_only(&sight.subject)))
+        .into_iter()
+        .collect()
 }
 
 /// Puts each item with the first group that has a member related to it.

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::Subject;
@@ -57,6 +57,8 @@ pub struct Directory {
     pub size: u64,
     /// What an unprivileged user may still write, bytes.
     pub free: u64,
+    /// Whether nothing can be changed through this mount.
+    pub is_read_only: bool,
     /// Names in it, where they were asked for.
     pub listing: Option<Listing>,
 }
@@ -137,6 +139,7 @@ fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
         mode: stat.stx_mode,
         size: space.f_blocks.saturating_mul(space.f_frsize),
         free: space.f_bavail.saturating_mul(space.f_frsize),
+        is_read_only: space.f_flag.contains(StatVfsMountFlags::RDONLY),
         listing,
     })
 }

@@ -16,6 +16,7 @@ fn question(mode: Mode, names: &[&str]) -> Question {
         mode,
         segment_size: 1 << 20,
         deadline: Duration::from_secs(30),
+        writer: None,
         mount_point: None,
     }
 }
@@ -30,6 +31,7 @@ fn root(name: &str, minor: u32, ino: u64) -> Directory {
         mode: 0o40755,
         size: 1 << 40,
         free: 1 << 39,
+        is_read_only: false,
         listing: None,
     }
 }
@@ -136,7 +138,7 @@ fn an_unmounted_replica_is_an_error_unless_allowed() {
     let roots = || vec![root("a", 40, 2), root("b", 1, 77)];
     let mut question = question(Mode::Copies, &["a", "b"]);
     let text = only(&surveyed(question.clone(), roots(), &mounts), Severity::Error, &[1]);
-    assert!(text.contains("/mnt/b") && text.contains("`require_mount = false`"), "{text}");
+    assert!(text.contains("/mnt/b") && text.contains("`mount /mnt/b`"), "{text}");
     question.subjects[1].require_mount = false;
     let text = only(&surveyed(question, roots(), &mounts), Severity::Warning, &[1]);
     assert!(text.contains("not on a network file system"), "{text}");

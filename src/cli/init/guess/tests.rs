@@ -24,6 +24,7 @@ fn root(minor: u32, ino: u64, ctime: (i64, u32), names: &[(&str, u64)]) -> Direc
         mode: 0o40755,
         size: 1 << 40,
         free: 1 << 39,
+        is_read_only: false,
         listing: Some(Listing { entries, complete: true }),
     }
 }
@@ -49,6 +50,7 @@ fn survey(seen: Vec<Seen<'_>>) -> Survey {
         mode: Mode::Copies,
         segment_size: 1 << 20,
         deadline: std::time::Duration::from_secs(30),
+        writer: None,
         mount_point: None,
     };
     Survey {

@@ -1,0 +1,43 @@
+//! How many replicas a start waits for.
+
+use crate::with_mounts;
+use crate::world::{State, World};
+
+#[test]
+fn no_replica_at_all_is_one_clear_error() {
+    with_mounts("start::no_replica_at_all_is_one_clear_error", || {
+        let mut world = World::new("");
+        for state in [State::Absent, State::NoWriter] {
+            world.becomes(state);
+        }
+        let text = std::fs::read_to_string(world.path("v.toml")).unwrap();
+        let text = text.replace("access = \"rw\"", "access = \"ro\"");
+        let hung =
+            format!("[[replica]]\nname = \"n3\"\npath = \"{}\"\n", world.path("n3").display());
+        std::fs::write(world.path("v.toml"), text.replace(&hung, "")).unwrap();
+        let output = world.run(&["mount", "v.toml", "mnt"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        for name in ["n1", "n2"] {
+            let path = world.path(name);
+            assert!(said.contains(&format!("mount it: `mount {}`", path.display())), "{said}");
+        }
+    });
+}
+
+#[test]
+fn as_many_as_are_wanted_must_be_there() {
+    with_mounts("start::as_many_as_are_wanted_must_be_there", || {
+        let mut world = World::new("min_replicas = 3");
+        world.becomes(State::Absent);
+        let output = world.run(&["mount", "v.toml", "mnt"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("min_replicas is 3") && said.contains("n2: "), "{said}");
+        assert!(world.room.mounted().is_none());
+        world.heals();
+        world.expect(&["mount", "v.toml", "mnt"]);
+        world.expect_whole();
+    });
+}
