@@ -45,7 +45,7 @@ pub use change::{
     SyncMode, WriteOpen,
 };
 pub use directory::Directory;
-pub use error::BackendError;
+pub use error::{BackendError, Origin};
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
 pub use identity::{Assumed, Identity, Own, Requester, Written, own};
@@ -68,7 +68,8 @@ pub trait Backend: Send + Sync {
     /// Attributes of the object itself, symbolic links included.
     fn stat(&self, path: &Path) -> Result<Attr>;
 
-    /// Attributes of several entries of one directory; one that has gone fails alone.
+    /// Attributes of several entries of one directory. An entry that has gone, or cannot
+    /// be looked at, fails alone.
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
     /// All entries of a directory but `.` and `..`, in the replica's order.

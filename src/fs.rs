@@ -34,7 +34,6 @@ mod ranges;
 mod read;
 mod recent;
 mod root;
-mod sync;
 mod write;
 mod written;
 

@@ -16,6 +16,7 @@ mod attach;
 mod features;
 mod handshake;
 mod kernel;
+mod names;
 mod opening;
 mod parking;
 mod repeat;

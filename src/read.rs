@@ -106,9 +106,8 @@ pub struct Usable {
     pub replicas: ReplicaSet,
     /// Those of them who failed or were late lately.
     pub suspect: ReplicaSet,
-    /// Whether that is everybody, and nobody waits to be heard of
-    /// ([`Reader::heard`]).
-    pub all_are_in: bool,
+    /// Those of the suspect that failed by errors, and answer in time.
+    pub refusing: ReplicaSet,
 }
 
 /// One open handle's place in the read path.
@@ -504,20 +503,32 @@ impl Reader {
 
     /// Who may be asked for metadata.
     pub fn usable(&self) -> Usable {
-        let usable = {
-            let mut scheduler = self.scheduler.lock();
-            let replicas = scheduler.usable(Instant::now());
-            let (suspect, all_are_in) = (scheduler.suspect(), scheduler.all_are_in());
-            Usable { replicas, suspect, all_are_in }
-        };
-        if !usable.all_are_in {
+        let mut scheduler = self.scheduler.lock();
+        let replicas = scheduler.usable(Instant::now());
+        let (suspect, refusing) = (scheduler.suspect(), scheduler.refusing());
+        let usable = Usable { replicas, suspect, refusing };
+        let all_are_in = scheduler.all_are_in();
+        drop(scheduler);
+        if !all_are_in {
             self.wake_clock();
         }
         usable
     }
 
     /// What a metadata call told of a replica.
-    pub fn heard(&self, replica: ReplicaId, heard: Heard) {
-        self.scheduler.lock().heard(replica, heard, Instant::now());
+    pub fn heard(self: &Arc<Self>, replica: ReplicaId, heard: Heard) {
+        let now = Instant::now();
+        let to_prove = {
+            let mut scheduler = self.scheduler.lock();
+            scheduler.heard(replica, heard, now);
+            match heard {
+                Heard::Doubtful => scheduler.to_prove(now),
+                Heard::Well | Heard::Late | Heard::Failed => ReplicaSet::EMPTY,
+            }
+        };
+        for replica in to_prove.iter() {
+            self.have_prove_itself(replica, |_| {});
+            self.wake_clock();
+        }
     }
 }

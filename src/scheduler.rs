@@ -7,7 +7,8 @@
 //!
 //! - [`estimate`]: how fast each replica delivers, measured apart for segments
 //!   that its node holds and for others ([`pace`]); how long its reads take at
-//!   least; how much is in flight to it.
+//!   least; how much is in flight to it. [`cached`]: what came from a page cache, and
+//!   says nothing of that.
 //! - [`assign`]: each waiting segment goes to the replica that is expected to
 //!   complete it first, counting what is in flight there *and* what waits
 //!   before it. So a slow replica is given segments far ahead of the reader, in
@@ -31,6 +32,7 @@
 
 pub mod assign;
 pub mod board;
+pub mod cached;
 pub mod estimate;
 pub mod health;
 pub mod hedge;
@@ -162,6 +164,8 @@ pub enum Outcome {
     Delivered(u64),
     /// The replica failed.
     Failed,
+    /// It failed, by its own fault or for the object's sake: its root is to tell.
+    Doubtful,
     /// It did not come to a read, and the replica is not to blame.
     Unused,
 }
@@ -429,6 +433,10 @@ impl<T: Clone> Scheduler<T> {
                 estimate.dropped(now, attempt.sent);
                 self.health.failed(replica, now);
             }
+            Outcome::Doubtful => {
+                estimate.dropped(now, attempt.sent);
+                self.health.doubted(replica, now);
+            }
             Outcome::Unused => estimate.dropped(now, attempt.sent),
         }
         let (locality, is_hedge) = (attempt.sent.locality, attempt.is_hedge);
@@ -439,7 +447,7 @@ impl<T: Clone> Scheduler<T> {
     /// was measured.
     fn best_but(&self, replica: ReplicaId, now: Instant) -> f64 {
         let others = self.estimates.iter().filter(|(id, _)| *id != replica);
-        others.filter_map(|(_, estimate)| estimate.measured(now)).fold(0.0, f64::max)
+        others.filter_map(|(_, estimate)| estimate.comparable(now)).fold(0.0, f64::max)
     }
 
     /// Whether anything waits or is in flight.
@@ -459,7 +467,7 @@ impl<T: Clone> Scheduler<T> {
             Standing {
                 health: self.health.reading(id, now),
                 rate: load.rate,
-                is_measured: estimate.measured(now).is_some(),
+                is_measured: estimate.comparable(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,
@@ -479,6 +487,7 @@ impl<T: Clone> Scheduler<T> {
             Heard::Well => self.health.delivered(replica, now),
             Heard::Late => self.health.late(replica, now),
             Heard::Failed => self.health.failed(replica, now),
+            Heard::Doubtful => self.health.doubted(replica, now),
         }
     }
 
@@ -495,6 +504,11 @@ impl<T: Clone> Scheduler<T> {
     /// Replicas that have failed or were late lately, and are asked.
     pub fn suspect(&self) -> ReplicaSet {
         self.health.suspect()
+    }
+
+    /// Those of them that failed by errors, and answer in time.
+    pub fn refusing(&self) -> ReplicaSet {
+        self.health.refusing()
     }
 
     /// Replicas that are to prove that they are the mounts that they were; see

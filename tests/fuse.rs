@@ -19,6 +19,8 @@ mod faults;
 mod health;
 #[path = "fuse/namespace.rs"]
 mod namespace;
+#[path = "fuse/objects.rs"]
+mod objects;
 #[path = "fuse/passthrough.rs"]
 mod passthrough;
 #[path = "fuse/placement.rs"]

@@ -28,6 +28,8 @@ struct Link {
     delivered: u64,
     /// Every n-th segment fails instead.
     fails_every: Option<u64>,
+    /// Every n-th segment is in memory.
+    cached_every: Option<u64>,
 }
 
 fn link(rate: impl Fn(f64) -> f64 + 'static) -> Link {
@@ -38,6 +40,7 @@ fn link(rate: impl Fn(f64) -> f64 + 'static) -> Link {
         arriving: VecDeque::new(),
         delivered: 0,
         fails_every: None,
+        cached_every: None,
     }
 }
 
@@ -157,7 +160,12 @@ impl Sim {
         for Dispatch { attempt, item, replica, .. } in dispatches {
             self.sent[item as usize] += 1;
             self.tried[item as usize] = self.tried[item as usize].with(replica);
-            self.links[replica.index()].queue.push_back((attempt, item, MIB as f64));
+            let link = &mut self.links[replica.index()];
+            if link.cached_every.is_some_and(|n| item.is_multiple_of(n)) {
+                link.arriving.push_front((self.now, attempt, item));
+            } else {
+                link.queue.push_back((attempt, item, MIB as f64));
+            }
         }
         self.now += STEP;
         self.steps += 1;
@@ -295,6 +303,37 @@ fn a_replica_that_hangs_costs_one_short_wait() {
     let rest = (SEGMENTS - sim.progress[19]) as f64 / (took - 2.0);
     assert!(rest > 0.95 * 200.0, "{rest} MiB/s of 200");
     assert!(sim.longest_wait < Duration::from_millis(350), "{:?}", sim.longest_wait);
+}
+
+/// One replica has what is read in its page cache for three seconds.
+#[test]
+fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
+    let mut cached = link(|t| if t < 3.0 { 20_000.0 } else { 100.0 });
+    cached.latency = Duration::ZERO;
+    let mut sim = Sim::new(vec![cached, link(|_| 100.0), link(|_| 100.0)], 200_000);
+    let mut wanted = 0;
+    while sim.seconds() < 6.0 {
+        while wanted < sim.reader + WINDOW {
+            sim.want(wanted, wanted > sim.reader);
+            wanted += 1;
+        }
+        sim.step();
+    }
+    for (id, standing) in sim.scheduler.standings(sim.now).iter() {
+        assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
+    }
+    let rest = sim.progress[59] - sim.progress[31];
+    assert!(rest as f64 > 0.95 * 2.8 * 300.0, "{rest} MiB of 840 once nothing is cached");
+}
+
+/// Every fourth segment is in the page cache of one replica.
+#[test]
+fn hits_are_kept_out_of_the_rate() {
+    let mut sim = Sim::new(vec![link(|_| 100.0), link(|_| 100.0)], SEGMENTS);
+    sim.links[0].cached_every = Some(4);
+    sim.read(WINDOW);
+    let rate = sim.scheduler.standings(sim.now)[ReplicaId::new(0)].rate.local / MIB as f64;
+    assert!((80.0..120.0).contains(&rate), "{rate} MiB/s");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
     Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
-    LockRequest, OpenedToWrite, Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
+    LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
 };
 use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
@@ -170,14 +170,7 @@ impl Backend for Directory {
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         let (dir, device) = (self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?, self.device()?);
-        let look = |name: &OsString| match device.attr_at(dir.as_fd(), name) {
-            // It has gone since it was listed.
-            Err(error @ BackendError::Os(Errno::NOENT | Errno::STALE)) => Ok(Err(error)),
-            // What says nothing about this one entry must not make it disappear.
-            Err(error) => Err(error),
-            attr => Ok(attr),
-        };
-        names.iter().map(look).collect()
+        Ok(names.iter().map(|name| device.attr_at(dir.as_fd(), name)).collect())
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
@@ -197,6 +190,10 @@ impl Backend for Directory {
                 None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
                     Ok(s) => self.device()?.read(&s)?.kind,
                     Err(Errno::NOENT) => continue,
+                    // A dead mount in there does not make the names around it unknown.
+                    Err(errno) if BackendError::Os(errno).origin() == Origin::Unclear => {
+                        FileKind::Directory
+                    }
                     Err(errno) => return Err(errno.into()),
                 },
             };

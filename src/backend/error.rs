@@ -2,16 +2,17 @@
 //! makes of an errno is here, but what the application is told, which is in
 //! [`crate::fs::Errno`]:
 //!
-//! | from a replica | another one is asked | counts against the replica | besides |
-//! |---|---|---|---|
-//! | EIO, errnos that applications do not know | yes | once for each file | a read: that file is read from others for a second |
-//! | ETIMEDOUT, EHOSTDOWN and its like; silence | yes | yes | |
-//! | ESTALE of an open file | after it | no | it is opened anew once, and has to show the same inode and version |
-//! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | yes | no | |
-//! | ENOENT and others that say something of the object | no | no | of what the kernel was shown before: a second one has to agree |
-//! | it is absent: not in service yet | yes | yes | |
-//! | too few bytes, an end before the size | yes | no | that file is read from others for 3 s |
-//! | another version, or none | yes | no | the same |
+//! | from a replica | [`Origin`] | another one is asked | counts against the replica | besides |
+//! |---|---|---|---|---|
+//! | ENOENT and others that say something of the object | the answer | no | no | of an object that the kernel was shown before: a second replica has to agree |
+//! | EKEYEXPIRED, ENOKEY, EILSEQ and their like | the object or the caller | yes | no | |
+//! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | this machine | yes | no | |
+//! | EIO, ENOTCONN, ESTALE, ETIMEDOUT, EHOSTDOWN, errnos that applications do not know | unclear | yes | where the replica's root fails as well, or does not answer | a read: that file is read from others for a second |
+//! | silence | the replica | yes | yes | |
+//! | it is absent: not in service yet | the replica | yes | yes | |
+//! | ESTALE of an open file | | after it | no | it is opened anew once, and has to show the same inode and version |
+//! | too few bytes, an end before the size | | yes | no | that file is read from others for 3 s |
+//! | another version, or none | | yes | no | the same |
 
 use rustix::io::Errno;
 
@@ -81,44 +82,57 @@ impl BackendError {
         matches!(self, Self::Os(errno) if refusals.contains(errno)) || self.is_definite()
     }
 
-    /// Whether the error is a mark against the replica's health. A full queue, and
-    /// what this process has run out of, is our own doing; another version is a
-    /// matter of that one file.
-    pub fn is_replica_fault(&self) -> bool {
+    /// Whose trouble the error is. The one table of it.
+    pub fn origin(&self) -> Origin {
+        use rustix::io::Errno as E;
         match self {
-            Self::Os(_) => !self.is_definite() && !self.is_our_own(),
-            Self::Late | Self::Absent => true,
-            Self::Version | Self::Short | Self::Busy => false,
+            _ if self.is_definite() => Origin::Answer,
+            Self::Version | Self::Short => Origin::Object,
+            Self::Busy => Origin::Machine,
+            Self::Late | Self::Absent => Origin::Replica,
+            Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) => Origin::Machine,
+            Self::Os(
+                E::KEYEXPIRED
+                | E::KEYREVOKED
+                | E::KEYREJECTED
+                | E::NOKEY
+                | E::ILSEQ
+                | E::BUSY
+                | E::DEADLK
+                | E::NOLCK
+                | E::BADF
+                | E::BADMSG
+                | E::UCLEAN
+                | E::NODEV
+                | E::USERS,
+            ) => Origin::Object,
+            // Servers answer so for one object (a bad block, a dead mount inside the
+            // replica) and for all that they have.
+            Self::Os(_) => Origin::Unclear,
         }
     }
 
-    /// Whether this process, or this machine, has run out of something.
-    pub fn is_our_own(&self) -> bool {
-        use rustix::io::Errno as E;
-        matches!(self, Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) | Self::Busy)
+    /// Whether the error may be a mark against the replica's health. A full queue, and
+    /// what this process has run out of, is our own doing; another version is a
+    /// matter of that one file.
+    pub fn is_replica_fault(&self) -> bool {
+        matches!(self.origin(), Origin::Unclear | Origin::Replica)
     }
+}
 
-    /// Whether a read that failed so may have failed for the one file's sake: for a
-    /// bad block, or because the server does not know the file any more. Not where
-    /// the replica as a whole does not answer.
-    pub fn may_be_the_files(&self) -> bool {
-        use rustix::io::Errno as E;
-        let networks = [
-            E::TIMEDOUT,
-            E::CONNREFUSED,
-            E::CONNRESET,
-            E::CONNABORTED,
-            E::HOSTDOWN,
-            E::HOSTUNREACH,
-            E::NETDOWN,
-            E::NETUNREACH,
-            E::NOTCONN,
-            E::SHUTDOWN,
-            E::PIPE,
-            E::REMOTEIO,
-        ];
-        matches!(self, Self::Os(errno) if !networks.contains(errno)) && self.is_replica_fault()
-    }
+/// Whose trouble an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody's: it says something of the object, and every replica would say the same.
+    Answer,
+    /// The object's or the caller's. Another replica may do better.
+    Object,
+    /// This process, or this machine, has run out of something.
+    Machine,
+    /// The object's or the replica's: the replica's root tells which.
+    Unclear,
+    /// The replica's.
+    Replica,
 }
 
 impl From<Errno> for BackendError {
@@ -146,13 +160,23 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_block_is_the_files_and_a_dead_server_is_not() {
-        assert!(BackendError::Os(Errno::IO).may_be_the_files());
-        assert!(BackendError::Os(Errno::from_raw_os_error(512)).may_be_the_files());
-        assert!(!BackendError::Os(Errno::TIMEDOUT).may_be_the_files());
-        assert!(
-            !BackendError::Late.may_be_the_files() && !BackendError::Version.may_be_the_files()
-        );
+    fn errors_of_an_object_or_a_caller_never_count() {
+        let keys = [Errno::KEYEXPIRED, Errno::KEYREVOKED, Errno::KEYREJECTED, Errno::NOKEY];
+        for errno in keys.into_iter().chain([Errno::ILSEQ, Errno::BUSY, Errno::NOLCK]) {
+            assert_eq!(BackendError::Os(errno).origin(), Origin::Object, "{errno:?}");
+            assert!(!BackendError::Os(errno).is_replica_fault());
+        }
+        assert_eq!(BackendError::Os(Errno::ACCESS).origin(), Origin::Answer);
+    }
+
+    #[test]
+    fn what_may_be_either_is_for_the_root_to_tell() {
+        let either = [Errno::IO, Errno::NOTCONN, Errno::STALE, Errno::TIMEDOUT, Errno::HOSTDOWN];
+        for errno in either.into_iter().chain([Errno::from_raw_os_error(512)]) {
+            assert_eq!(BackendError::Os(errno).origin(), Origin::Unclear, "{errno:?}");
+        }
+        assert_eq!(BackendError::Late.origin(), Origin::Replica);
+        assert_eq!(BackendError::Version.origin(), Origin::Object);
     }
 
     #[test]

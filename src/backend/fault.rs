@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,18 +59,32 @@ pub struct FaultRule {
     pub count: u64,
     /// Only reads that begin in here, if it is given.
     pub within: Option<ByteRange>,
+    /// Only calls about this path, or about one beneath it, if it is given; about the
+    /// root alone where it is empty.
+    pub path: Option<&'static str>,
 }
 
 impl FaultRule {
     /// Hits every call of `op` from now on.
     pub fn always(op: Op, fault: Fault) -> Self {
-        Self { op, fault, after: 0, count: u64::MAX, within: None }
+        Self { op, fault, after: 0, count: u64::MAX, within: None, path: None }
     }
 
-    fn is_about(&self, op: Op, offset: Option<u64>) -> bool {
+    /// The same rule for the calls about `path`, and about what lies beneath it; for
+    /// those about the root alone where it is empty.
+    #[must_use]
+    pub fn beneath(self, path: &'static str) -> Self {
+        Self { path: Some(path), ..self }
+    }
+
+    fn is_about(&self, op: Op, path: &Path, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
-        (self.op == op || self.op == Op::Any) && self.within.is_none_or(inside)
+        (self.op == op || self.op == Op::Any)
+            && self.within.is_none_or(inside)
+            && self
+                .path
+                .is_none_or(|of| if of.is_empty() { path == of } else { path.starts_with(of) })
     }
 }
 
@@ -95,13 +109,23 @@ impl FaultScript {
 
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
-    fn meet(&self, op: Op) -> Result<usize> {
-        self.meet_at(op, None)
+    fn meet(&self, op: Op, path: &Path) -> Result<usize> {
+        self.meet_at(op, path, None)
     }
 
-    fn meet_at(&self, op: Op, offset: Option<u64>) -> Result<usize> {
+    /// Meets a look at one of several entries, where a rule names its path. The call
+    /// for all of them has been met before.
+    fn meet_entry(&self, path: &Path) -> Result<usize> {
+        let names = |rule: &FaultRule| rule.path.is_some();
+        if !self.rules.lock().iter().any(names) {
+            return Ok(usize::MAX);
+        }
+        self.meet(Op::Metadata, path)
+    }
+
+    fn meet_at(&self, op: Op, path: &Path, offset: Option<u64>) -> Result<usize> {
         let mut rules = self.rules.lock();
-        let Some(rule) = rules.iter_mut().find(|rule| rule.is_about(op, offset)) else {
+        let Some(rule) = rules.iter_mut().find(|rule| rule.is_about(op, path, offset)) else {
             return Ok(usize::MAX);
         };
         if rule.after > 0 {
@@ -140,34 +164,40 @@ impl<B> Faulty<B> {
         Self { inner, script }
     }
 
-    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
-        Arc::new(FaultyFile { inner, script: Arc::clone(&self.script) })
+    fn file(&self, path: &Path, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        Arc::new(FaultyFile { inner, path: path.to_owned(), script: Arc::clone(&self.script) })
     }
 }
 
 impl<B: Backend> Backend for Faulty<B> {
     fn stat(&self, path: &Path) -> Result<Attr> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, path)?;
         self.inner.stat(path)
     }
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        self.script.meet(Op::Metadata)?;
-        self.inner.stat_entries(dir, names)
+        self.script.meet(Op::Metadata, dir)?;
+        let mut found = self.inner.stat_entries(dir, names)?;
+        for (name, attr) in names.iter().zip(&mut found) {
+            if let Err(error) = self.script.meet_entry(&dir.join(name)) {
+                *attr = Err(error);
+            }
+        }
+        Ok(found)
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, dir)?;
         self.inner.list(dir)
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, dir)?;
         self.inner.visit(dir)
     }
 
     fn prove(&self) -> Result<bool> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, Path::new(""))?;
         self.inner.prove()
     }
 
@@ -180,78 +210,80 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 
     fn read_link(&self, path: &Path) -> Result<OsString> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, path)?;
         self.inner.read_link(path)
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
-        self.script.meet(Op::Open)?;
+        self.script.meet(Op::Open, path)?;
         let (inner, attr) = self.inner.open(path)?;
-        Ok((self.file(inner), attr))
+        Ok((self.file(path, inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, Path::new(""))?;
         self.inner.stat_fs()
     }
 
     fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, path)?;
         self.inner.get_xattr(path, name)
     }
 
     fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, path)?;
         self.inner.list_xattr(path)
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
-        self.script.meet(Op::Open)?;
+        self.script.meet(Op::Open, path)?;
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+        Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
-        self.script.meet(Op::Change)?;
+        self.script.meet(Op::Change, Path::new(""))?;
         self.inner.change(change)
     }
 }
 
 struct FaultyFile {
     inner: Arc<dyn BackendFile>,
+    /// Where it was when it was opened.
+    path: PathBuf,
     script: Arc<FaultScript>,
 }
 
 impl BackendFile for FaultyFile {
     fn attr(&self) -> Result<Attr> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, &self.path)?;
         self.inner.attr()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let most = self.script.meet_at(Op::Read, Some(offset))?.min(buf.len());
+        let most = self.script.meet_at(Op::Read, &self.path, Some(offset))?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
-        match self.script.meet_at(Op::Read, Some(offset)) {
+        match self.script.meet_at(Op::Read, &self.path, Some(offset)) {
             Ok(most) => self.inner.splice_at(offset, pipe, most.min(len)),
             Err(error) => Some(Err(error)),
         }
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, &self.path)?;
         self.inner.seek(offset, to)
     }
 
     fn change(&self, change: &FileChange<'_>) -> Result<u64> {
-        self.script.meet(Op::Change)?;
+        self.script.meet(Op::Change, &self.path)?;
         self.inner.change(change)
     }
 
     fn lock(&self, request: &LockRequest) -> Result<Lock> {
-        self.script.meet(Op::Metadata)?;
+        self.script.meet(Op::Metadata, &self.path)?;
         self.inner.lock(request)
     }
 }

@@ -23,7 +23,7 @@ mod spot;
 mod times;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -63,8 +63,6 @@ pub(super) struct Caller {
     changing: AtomicUsize,
     /// What is left for second calls, [`ONE_IN`] each.
     tokens: AtomicI64,
-    /// Whether nobody waits to hear that a replica answers again.
-    all_are_in: AtomicBool,
     /// Lookups that have just passed their deadline.
     overdue: Overdue,
     /// Where the clock gets the calls from. It holds no more than are unanswered
@@ -148,7 +146,6 @@ impl Caller {
             pending: AtomicUsize::new(0),
             changing: AtomicUsize::new(0),
             tokens: AtomicI64::new(BURST * ONE_IN),
-            all_are_in: AtomicBool::new(true),
             overdue: Overdue::default(),
             clock,
         }
@@ -292,8 +289,7 @@ impl Caller {
     }
 
     fn usual_order(&self, spot: Spot) -> Vec<ReplicaId> {
-        let Usable { replicas: usable, suspect, all_are_in } = self.reader.usable();
-        self.all_are_in.store(all_are_in, Ordering::Relaxed);
+        let Usable { replicas: usable, suspect, refusing } = self.reader.usable();
         let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
         if self.policy.mode == Mode::Copies && spot.pin.is_none() {
@@ -305,6 +301,7 @@ impl Caller {
             idle: &times.idle(),
             usable,
             suspect,
+            refusing,
             pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
             affinity: spot.affinity,
             turn,
@@ -412,7 +409,7 @@ impl<T: Send + 'static> Call<T> {
             Err(error) if !(error.is_definite() || self.kind.once && error.is_refusal()) => {
                 if error.is_replica_fault() {
                     counters.error();
-                    caller.reader.heard(replica, Heard::Failed);
+                    caller.reader.heard(replica, Heard::Doubtful);
                 }
                 if self.failed(replica, error) {
                     self.ask_next();
@@ -423,9 +420,7 @@ impl<T: Send + 'static> Call<T> {
         };
         counters.metadata();
         caller.earn();
-        if !caller.all_are_in.load(Ordering::Relaxed) {
-            caller.reader.heard(replica, Heard::Well);
-        }
+        caller.reader.heard(replica, Heard::Well);
         if let Err(error) = &answer
             && self.is_to_be_confirmed(replica, *error)
         {

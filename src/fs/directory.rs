@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::call::Rights;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
-use crate::backend::{Attr, DirEntry, Requester};
+use crate::backend::{Attr, BackendError, DirEntry, FileKind, Requester, Result};
 use crate::volume::{Mode, ReplicaId};
 
 /// A directory's entries; `.` and `..` have the offsets 0 and 1, and the entry
@@ -30,6 +30,16 @@ pub struct PlusEntry {
     pub name: OsString,
     /// The offset to go on from after it.
     pub next: u64,
+    /// Which inode it is, and what it looks like; `None` where no replica could say so.
+    pub seen: Option<Seen>,
+    /// Its inode number as the listing shows it.
+    pub number: Ino,
+    /// Its kind as the listing shows it.
+    pub kind: FileKind,
+}
+
+/// What a replica showed of an entry.
+pub struct Seen {
     replica: ReplicaId,
     /// Changes before it was asked for.
     asked: u64,
@@ -54,6 +64,11 @@ impl Listing {
 }
 
 impl PlusPage {
+    /// Whether there are entries without attributes.
+    pub fn has_names_alone(&self) -> bool {
+        self.entries.iter().any(|entry| entry.seen.is_none())
+    }
+
     /// As [`Listing::dots`].
     pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
         self.listing.dots(offset)
@@ -66,6 +81,22 @@ const BATCH: usize = 32;
 
 /// Offsets 0 and 1 are `.` and `..`.
 pub(super) const DOTS: u64 = 2;
+
+/// Attributes of entries, where the replica could look at any of them. Where it could at
+/// none, another one may.
+fn looked_at(attrs: Vec<Result<Attr>>) -> Result<Vec<Result<Attr>>> {
+    let says = |attr: &Result<Attr>| attr.as_ref().err().is_none_or(|error| error.is_definite());
+    match attrs.iter().find_map(|attr| attr.err()) {
+        Some(error) if !attrs.iter().any(says) => Err(error),
+        _ => Ok(attrs),
+    }
+}
+
+/// Whether a directory whose entries could not be looked at for this reason is listed
+/// by its names alone.
+fn leaves_the_names(error: BackendError) -> bool {
+    !error.is_definite() || error == BackendError::Os(rustix::io::Errno::ACCESS)
+}
 
 impl Fs {
     /// Opens a directory; it is listed when it is read. Whether it may be is settled
@@ -131,7 +162,8 @@ impl Fs {
     }
 
     /// The entries from `offset` on, with attributes, as many as are worth
-    /// looking up at a time. Entries that have gone meanwhile are left out.
+    /// looking up at a time. Entries that have gone meanwhile are left out; those that
+    /// no replica can look at are listed by their names alone, as a replica lists them.
     pub fn read_dir_plus(
         self: &Arc<Self>,
         who: Requester,
@@ -176,10 +208,13 @@ impl Fs {
         self.caller.call(
             spot,
             Rights::Enough(who),
-            move |backend| backend.stat_entries(&path, &asked),
+            move |backend| looked_at(backend.stat_entries(&path, &asked)?),
             move |answer| {
+                let unknown = |error| names.iter().map(|_| Err(error)).collect();
                 let (replica, attrs) = match answer {
-                    Ok(answer) => answer,
+                    Ok((replica, attrs)) => (Some(replica), attrs),
+                    // The directory was listed, so its names are known.
+                    Err(error) if leaves_the_names(error) => (None, unknown(error)),
                     Err(error) => return done(Err(error.into())),
                 };
                 let found: Vec<_> = names
@@ -188,8 +223,16 @@ impl Fs {
                     .enumerate()
                     .filter_map(|(i, (name, attr))| {
                         let next = (start + i) as u64 + DOTS + 1;
-                        let (name, asked) = (name.clone(), asked_at);
-                        Some(PlusEntry { name, next, replica, asked, attr: attr.ok()? })
+                        let seen = match (replica, attr) {
+                            (Some(replica), Ok(attr)) => {
+                                Some(Seen { replica, asked: asked_at, attr })
+                            }
+                            (_, Err(BackendError::Os(rustix::io::Errno::NOENT))) => return None,
+                            _ => None,
+                        };
+                        let listed = &listing.entries[start + i];
+                        let (number, kind) = (fs.listed_number(listing.ino, listed), listed.kind);
+                        Some(PlusEntry { name: name.clone(), next, seen, number, kind })
                     })
                     .collect();
                 if found.is_empty() {
@@ -203,21 +246,21 @@ impl Fs {
     }
 
     /// What the kernel is to be told of an entry; [`Fs::accept`] it once it has been.
-    pub fn entry(&self, dir: Ino, entry: &PlusEntry) -> Option<Entry> {
+    pub fn entry(&self, dir: Ino, name: &OsStr, seen: &Seen) -> Option<Entry> {
         let mut inodes = self.inodes.lock();
-        let ino = inodes.number(dir, &entry.name, entry.replica, &entry.attr)?;
-        if !inodes.is_there(dir, &entry.name, ino, entry.asked) {
+        let ino = inodes.number(dir, name, seen.replica, &seen.attr)?;
+        if !inodes.is_there(dir, name, ino, seen.asked) {
             return None;
         }
-        Some(Entry { ino, generation: inodes.generation(ino, &entry.attr), attr: entry.attr })
+        Some(Entry { ino, generation: inodes.generation(ino, &seen.attr), attr: seen.attr })
     }
 
     /// The kernel took the entry: it knows the inode once more.
-    pub fn accept(&self, dir: Ino, entry: &PlusEntry) {
-        let PlusEntry { name, replica, attr, asked, .. } = entry;
+    pub fn accept(&self, dir: Ino, name: &OsStr, seen: &Seen) {
+        let Seen { replica, asked, attr } = seen;
         let known = self.inodes.lock().remember(dir, name, *replica, attr, *asked);
         if let Some(ino) = known {
-            self.learned(ino, &entry.attr, entry.asked);
+            self.learned(ino, attr, *asked);
         }
     }
 

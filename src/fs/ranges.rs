@@ -47,7 +47,7 @@ impl Fs {
 
 impl FileHandle {
     /// The file as the write replica has it. Blocks.
-    pub(super) fn on_writer(
+    fn on_writer(
         &self,
         replica: crate::volume::ReplicaId,
         backend: &dyn Backend,

@@ -14,7 +14,7 @@ use fuser::{
 
 use super::MountOptions;
 use super::answers::{
-    errno, fill, fill_plus, owned, reply_attr, reply_created, reply_dir, reply_empty, reply_entry,
+    errno, fill, owned, plus, reply_attr, reply_created, reply_dir, reply_empty, reply_entry,
     reply_link, reply_lock, reply_offset, reply_stat_fs, reply_written, reply_xattr,
 };
 use super::features::Features;
@@ -170,8 +170,8 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let (fs, ttl, dir) = (Arc::clone(&self.fs), self.ttl, ino(number));
-        let done = move |answer| fill_plus(&fs, dir, answer, offset, ttl, reply);
+        let (by, from) = ((&self.replies, req.unique()), (ino(number), offset));
+        let done = plus(&self.fs, self.ttl, by, from, reply);
         self.fs.read_dir_plus(who(req), at(number, handle), offset, done);
     }
 

@@ -8,12 +8,14 @@ use std::time::Duration;
 use fuser::{
     FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr,
+    ReplyStatfs, ReplyWrite, ReplyXattr, RequestId,
 };
 
+use super::names::Names;
 use super::opening;
+use super::reply::Replies;
 use super::wire::{attributes, kind, lock_number, nothing_but_a_directory};
-use crate::backend::{Lock, StatFs};
+use crate::backend::{FileKind, Lock, StatFs};
 use crate::fs::{Answer, Created, Entry, Errno, Fs, HandleId, Ino, Listing, PlusPage};
 
 pub(super) fn errno(errno: Errno) -> fuser::Errno {
@@ -146,20 +148,65 @@ pub(super) fn reply_created(
     }
 }
 
-/// Replies to READDIRPLUS with as much as fits. What is in the reply the kernel
-/// knows once more.
-pub(super) fn fill_plus(
+/// Replies to READDIRPLUS with names alone, as some of the entries cannot be looked at;
+/// the kernel looks up those that it is asked for.
+fn fill_names(
     fs: &Fs,
     dir: Ino,
-    answer: Answer<PlusPage>,
+    page: &PlusPage,
     offset: u64,
+    (replies, id): (Arc<Replies>, RequestId),
+    reply: ReplyDirectoryPlus,
+) {
+    let mut names = Names::default();
+    let mut fits = true;
+    for (number, next, name) in page.dots(offset) {
+        fits = fits && names.add(number, next, name.as_bytes(), FileKind::Directory);
+    }
+    for plus in &page.entries {
+        let number = match &plus.seen {
+            Some(seen) => fs.entry(dir, &plus.name, seen).map(|entry| entry.ino),
+            None => Some(plus.number),
+        };
+        let Some(number) = number else { continue };
+        fits = fits && names.add(number, plus.next, plus.name.as_bytes(), plus.kind);
+    }
+    match replies.listing(id, names.bytes()) {
+        // The kernel has its answer; see [`Replies`].
+        true => std::mem::forget(reply),
+        false => reply.error(fuser::Errno::EIO),
+    }
+}
+
+/// What replies to a READDIRPLUS of `dir` from `offset` on.
+pub(super) fn plus(
+    fs: &Arc<Fs>,
     ttl: Duration,
+    (replies, id): (&Arc<Replies>, RequestId),
+    (dir, offset): (Ino, u64),
+    reply: ReplyDirectoryPlus,
+) -> impl FnOnce(Answer<PlusPage>) + Send + use<> {
+    let (fs, replies) = (Arc::clone(fs), Arc::clone(replies));
+    move |answer| fill_plus(&fs, dir, (answer, offset), ttl, (replies, id), reply)
+}
+
+/// Replies to READDIRPLUS with as much as fits. What is in the reply the kernel
+/// knows once more.
+fn fill_plus(
+    fs: &Fs,
+    dir: Ino,
+    (answer, offset): (Answer<PlusPage>, u64),
+    ttl: Duration,
+    by: (Arc<Replies>, RequestId),
     mut reply: ReplyDirectoryPlus,
 ) {
     let page = match answer {
         Ok(page) => page,
         Err(error) => return reply.error(errno(error)),
     };
+    if page.has_names_alone() {
+        return fill_names(fs, dir, &page, offset, by, reply);
+    }
     for (number, next, name) in page.dots(offset) {
         // The kernel takes the name and the number and looks no further.
         let attr = nothing_but_a_directory(number);
@@ -168,13 +215,14 @@ pub(super) fn fill_plus(
         }
     }
     for plus in page.entries {
-        let Some(entry) = fs.entry(dir, &plus) else { continue };
+        let Some(seen) = &plus.seen else { continue };
+        let Some(entry) = fs.entry(dir, &plus.name, seen) else { continue };
         let attr = attributes(&entry);
         let generation = generation(&entry);
         if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, generation) {
             break;
         }
-        fs.accept(dir, &plus);
+        fs.accept(dir, &plus.name, seen);
     }
     reply.ok();
 }

@@ -62,6 +62,12 @@ impl Replies {
         }
     }
 
+    /// Answers the request `id` with a listing that fuser cannot put together; false
+    /// where the device did not take it.
+    pub(super) fn listing(&self, id: RequestId, bytes: &[u8]) -> bool {
+        self.write(id, bytes.len(), &[IoSlice::new(bytes)]).is_ok()
+    }
+
     fn write(&self, id: RequestId, len: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
         let header = header(id, len);
         let mut all = Vec::with_capacity(slices.len() + 1);

@@ -80,6 +80,20 @@ pub(super) fn kind(kind: FileKind) -> FileType {
     }
 }
 
+/// A kind's number in a listing: `IFTODT` of readdir(3).
+pub(super) fn type_number(of: FileKind) -> u32 {
+    let mode = match of {
+        FileKind::Regular => nix::libc::S_IFREG,
+        FileKind::Directory => nix::libc::S_IFDIR,
+        FileKind::Symlink => nix::libc::S_IFLNK,
+        FileKind::Fifo => nix::libc::S_IFIFO,
+        FileKind::Socket => nix::libc::S_IFSOCK,
+        FileKind::CharDevice => nix::libc::S_IFCHR,
+        FileKind::BlockDevice => nix::libc::S_IFBLK,
+    };
+    mode >> 12
+}
+
 /// A device number as the FUSE protocol has it: the kernel's `new_encode_dev`.
 fn device((major, minor): (u32, u32)) -> u32 {
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -12,7 +12,7 @@ use super::file::OpenFile;
 use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
-use crate::backend::{Backend, BackendError, BackendFile, Lane};
+use crate::backend::{Backend, BackendError, BackendFile, Lane, Origin};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
@@ -173,15 +173,17 @@ fn ended(
     let now = Instant::now();
     let outcome = match &result {
         Ok(data) => Outcome::Delivered(data.len() as u64),
-        // Of one file it counts once.
-        Err((error, _)) if error.may_be_the_files() && !fetch.file.fails_on(replica, now) => {
-            Outcome::Unused
-        }
-        Err((error, _)) if error.is_replica_fault() => {
-            fetch.file.doubt(replica);
-            Outcome::Failed
-        }
-        Err(_) => Outcome::Unused,
+        Err((error, _)) => match error.origin() {
+            Origin::Unclear => {
+                fetch.file.fails_on(replica, now);
+                Outcome::Doubtful
+            }
+            Origin::Replica => {
+                fetch.file.doubt(replica);
+                Outcome::Failed
+            }
+            Origin::Answer | Origin::Object | Origin::Machine => Outcome::Unused,
+        },
     };
     let mut dispatches = Vec::new();
     let (ended, usual) = {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::gather::Gather;
 use super::{ReadError, Reader, attempt};
-use crate::backend::{Backend, BackendError, Lane, own};
+use crate::backend::{Backend, BackendError, Lane, Origin, own};
 use crate::scheduler::health::Proof;
 use crate::scheduler::hedge;
 use crate::volume::ReplicaId;
@@ -99,7 +99,7 @@ impl Reader {
 
     /// Has a replica look whether it is the mount that it was. Where it hangs, so
     /// does that, on one of its own threads, and ends when it heals.
-    fn have_prove_itself(
+    pub(super) fn have_prove_itself(
         self: &Arc<Self>,
         id: ReplicaId,
         done: impl FnOnce(Proof) + Send + 'static,
@@ -112,7 +112,10 @@ impl Reader {
                 Ok(false) => Proof::Gone,
                 Err(error) => {
                     tracing::debug!(replica = %reader.replicas[id].name, %error, "no proof");
-                    Proof::Failed
+                    match error.origin() {
+                        Origin::Machine => Proof::Unclear,
+                        _ => Proof::Failed,
+                    }
                 }
             };
             reader.scheduler.lock().proved(id, proof, Instant::now());
@@ -120,7 +123,7 @@ impl Reader {
             done(proof);
         };
         if self.replicas[id].submit(Lane::Metadata, prove).is_err() {
-            self.scheduler.lock().proved(id, Proof::Failed, Instant::now());
+            self.scheduler.lock().proved(id, Proof::Unclear, Instant::now());
         }
     }
 

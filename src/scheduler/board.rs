@@ -18,6 +18,23 @@ use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 /// to collect garbage, or a disk to spin up.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 
+/// A root that has not answered for so long is silent: what failed is then held
+/// against its replica. Longer than a server that is at work takes for a root.
+const SILENT: Duration = Duration::from_secs(1);
+
+/// Errors that may be an object's or the replica's: the replica's root is asked, and
+/// what it answers decides.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    /// Errors since, which count once the root fails.
+    doubts: u32,
+    since: Instant,
+    /// Whether the root is being asked.
+    asked: bool,
+    /// Whether it was silent for [`SILENT`]: from then on each error counts.
+    is_silent: bool,
+}
+
 /// All replicas' health.
 #[derive(Clone, Debug)]
 pub struct HealthBoard {
@@ -25,6 +42,10 @@ pub struct HealthBoard {
     /// Since when each is slow.
     slow_since: ReplicaMap<Option<Instant>>,
     names: ReplicaMap<String>,
+    /// Doubts that the replicas' roots are to settle.
+    trials: ReplicaMap<Option<Trial>>,
+    /// Whether each failed last by an error, and was neither late nor silent.
+    refuses: ReplicaMap<bool>,
     /// Whether one that was ejected has to prove itself before it is asked again.
     proofs: bool,
 }
@@ -36,6 +57,8 @@ impl HealthBoard {
         Self {
             health: names.map(|_, _| Health::new(now)),
             slow_since: names.map(|_, _| None),
+            trials: names.map(|_, _| None),
+            refuses: names.map(|_, _| false),
             names,
             proofs,
         }
@@ -71,14 +94,22 @@ impl HealthBoard {
         self.health[id].was_ejected_since(at)
     }
 
-    /// Whether nobody is ejected, absent, or probed.
+    /// Whether nobody is ejected, absent, or probed, or has its root asked.
     pub fn all_are_in(&self) -> bool {
-        self.health.iter().all(|(_, health)| health.is_in())
+        let is_settled = |id: ReplicaId| self.trials[id].is_none();
+        self.health.iter().all(|(id, health)| health.is_in() && is_settled(id))
     }
 
     /// Replicas that are watched.
     pub fn suspect(&self) -> ReplicaSet {
         self.set(|health| health.state() == HealthState::Suspect)
+    }
+
+    /// Those of them that failed by errors: to ask one costs little time, and only what
+    /// it answers shows that few of its answers are errors.
+    pub fn refusing(&self) -> ReplicaSet {
+        let refusing = self.refuses.iter().filter(|(_, refuses)| **refuses);
+        refusing.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id)).and(self.suspect())
     }
 
     /// Replicas that are to prove that they are the mounts that they were; each is
@@ -90,11 +121,61 @@ impl HealthBoard {
                 wanted = wanted.with(id);
             }
         }
+        for id in self.health.all().iter() {
+            let Some(trial) = &mut self.trials[id] else { continue };
+            if !trial.asked {
+                trial.asked = true;
+                wanted = wanted.with(id);
+            } else if !trial.is_silent && now.saturating_duration_since(trial.since) >= SILENT {
+                trial.is_silent = true;
+                let doubts = trial.doubts;
+                self.held_against(id, doubts, now);
+            }
+        }
         wanted
+    }
+
+    /// Something failed, by its fault or for the object's sake. Its root is asked, as
+    /// one that is ejected is ([`HealthBoard::to_prove`]): where that is well, the
+    /// error was the object's and never counts.
+    pub fn doubted(&mut self, id: ReplicaId, now: Instant) {
+        if !self.proofs {
+            return self.failed(id, now);
+        }
+        if !self.health[id].is_usable() {
+            return;
+        }
+        let trial = Trial { doubts: 0, since: now, asked: false, is_silent: false };
+        let trial = self.trials[id].get_or_insert(trial);
+        if trial.is_silent {
+            return self.failed(id, now);
+        }
+        trial.doubts = trial.doubts.saturating_add(1);
+    }
+
+    fn held_against(&mut self, id: ReplicaId, failures: u32, now: Instant) {
+        // More than eject make no difference.
+        for _ in 0..failures.min(super::health::OUT) {
+            self.failed(id, now);
+        }
     }
 
     /// What came of a proof.
     pub fn proved(&mut self, id: ReplicaId, proof: Proof, now: Instant) {
+        // One that has been ejected since, and is to prove itself, has.
+        if let Some(trial) = self.trials[id].take()
+            && !self.health[id].is_asked()
+        {
+            match proof {
+                Proof::Failed if !trial.is_silent => {
+                    self.held_against(id, trial.doubts, now);
+                    self.refuses[id] = true;
+                }
+                Proof::Gone => self.gone(id, now),
+                Proof::Same | Proof::Failed | Proof::Unclear => {}
+            }
+            return;
+        }
         let change = self.health[id].proved(proof, now);
         self.note(id, change);
     }
@@ -120,12 +201,14 @@ impl HealthBoard {
     /// Something failed by its fault.
     pub fn failed(&mut self, id: ReplicaId, now: Instant) {
         let is_last = self.is_last(id);
+        self.refuses[id] = false;
         let change = self.health[id].failed(is_last, now);
         self.note(id, change);
     }
 
     /// Something takes longer than it should.
     pub fn late(&mut self, id: ReplicaId, now: Instant) {
+        self.refuses[id] = false;
         let change = self.health[id].late(now);
         self.note(id, change);
     }
@@ -236,6 +319,51 @@ mod tests {
             assert!(!board.set(Health::is_in).is_empty());
         }
         assert_eq!(board.state(id(2)), HealthState::Suspect);
+    }
+
+    #[test]
+    fn a_root_that_is_well_clears_its_replica_of_all_doubts() {
+        let (mut board, now) = board();
+        for _ in 0..100 {
+            board.doubted(id(1), now);
+        }
+        assert_eq!(board.to_prove(now), ReplicaSet::EMPTY.with(id(1)));
+        assert!(board.to_prove(now).is_empty(), "once");
+        board.proved(id(1), Proof::Same, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy);
+        assert!(board.all_are_in());
+    }
+
+    #[test]
+    fn doubts_count_where_the_root_fails_or_is_silent() {
+        let (mut board, now) = board();
+        for _ in 0..3 {
+            assert_ne!(board.state(id(1)), HealthState::Ejected);
+            board.doubted(id(1), now);
+            assert!(!board.to_prove(now).is_empty());
+            board.proved(id(1), Proof::Failed, now);
+        }
+        assert_eq!(board.state(id(1)), HealthState::Ejected, "three in a row");
+        board.doubted(id(2), now);
+        let _ = board.to_prove(now);
+        let now = now + SILENT;
+        assert!(!board.to_prove(now).contains(id(2)), "it is being asked");
+        assert_eq!(board.state(id(2)), HealthState::Suspect);
+        board.doubted(id(2), now);
+        board.doubted(id(2), now);
+        assert_eq!(board.state(id(2)), HealthState::Ejected);
+        // What comes back at last is the answer to the old question.
+        board.proved(id(2), Proof::Same, now);
+        assert_eq!(board.state(id(2)), HealthState::Ejected);
+    }
+
+    #[test]
+    fn a_doubt_finds_a_mount_gone() {
+        let (mut board, now) = board();
+        board.doubted(id(0), now);
+        let _ = board.to_prove(now);
+        board.proved(id(0), Proof::Gone, now);
+        assert_eq!(board.state(id(0)), HealthState::Absent);
     }
 
     #[test]

@@ -27,6 +27,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::cached::{Cached, Verdict};
 use super::pace::{ByLocality, Locality, Pace};
 
 /// How long the least latency counts.
@@ -145,6 +146,7 @@ pub struct Estimate {
     /// The busy clock when something large last came back.
     served: Duration,
     paces: ByLocality<Pace>,
+    cached: Cached,
     /// Of the reads that had the replica to themselves.
     quickest: ByLocality<Quickest>,
     /// Of all; an upper bound, until one of the former is known.
@@ -172,6 +174,7 @@ impl Estimate {
             seen: now,
             served: Duration::ZERO,
             paces: ByLocality::default(),
+            cached: Cached::default(),
             quickest: ByLocality::from_fn(|_| Quickest::new(now)),
             quickest_of_all: ByLocality::from_fn(|_| Quickest::new(now)),
             solo: None,
@@ -198,15 +201,31 @@ impl Estimate {
     }
 
     /// A read brought `delivered` bytes. Returns how long it took to be served:
-    /// the time since what came before it; `None` for a small one.
+    /// the time since what came before it; `None` for a small one, and for one that a
+    /// cache may have answered.
     pub fn completed(&mut self, now: Instant, sent: Sent, delivered: u64) -> Option<Duration> {
         self.advance(now);
         let alone = self.solo == Some(sent.at);
         self.leave(sent);
         let took = now.saturating_duration_since(sent.at);
         let mut service = None;
+        self.active = now;
+        self.delivered = Some(now);
         if self.is_large(sent.bytes) {
-            service = Some(self.measure(sent.locality, took, delivered, alone));
+            let known = self.paces[sent.locality].rate();
+            match self.cached.judge(delivered, took, known) {
+                Verdict::Hit => {
+                    if self.large == 0 {
+                        // The clock ran for it alone.
+                        self.served = self.busy;
+                    }
+                    return None;
+                }
+                Verdict::Anew => self.forget(now),
+                Verdict::Measure => {}
+            }
+            let measured = self.measure(sent.locality, took, delivered, alone);
+            service = (!self.cached.is_adopted()).then_some(measured);
         } else if self.large > 0 {
             self.beside += delivered;
         }
@@ -215,9 +234,14 @@ impl Estimate {
         if alone {
             self.quickest[sent.locality].add(now, read);
         }
-        self.active = now;
-        self.delivered = Some(now);
         service
+    }
+
+    /// What was measured is history.
+    fn forget(&mut self, now: Instant) {
+        self.paces = ByLocality::default();
+        self.quickest = ByLocality::from_fn(|_| Quickest::new(now));
+        self.quickest_of_all = ByLocality::from_fn(|_| Quickest::new(now));
     }
 
     fn measure(
@@ -311,6 +335,11 @@ impl Estimate {
         self.assumed = rate;
     }
 
+    /// As [`Estimate::measured`], where it is not the speed of a cache.
+    pub fn comparable(&self, now: Instant) -> Option<f64> {
+        if self.cached.is_adopted() { None } else { self.measured(now) }
+    }
+
     /// The best rate that was measured, of either locality; `None` where none was.
     pub fn measured(&self, now: Instant) -> Option<f64> {
         let rates = self.rates(now);
@@ -323,11 +352,11 @@ impl Estimate {
     }
 
     /// The rate that was measured of what its node holds, if it delivered or was
-    /// asked for anything lately.
+    /// asked for anything lately, and is not the speed of a cache.
     pub fn local_rate(&self, now: Instant) -> Option<f64> {
         let is_old = |at: Instant| now.saturating_duration_since(at) > RATE_MEMORY;
         let is_idle = self.sent.is_empty() && self.delivered.is_none_or(is_old);
-        let is_known = !is_idle && self.paces.local.is_measured();
+        let is_known = !is_idle && self.paces.local.is_measured() && !self.cached.is_adopted();
         is_known.then(|| self.rates(now).local)
     }
 

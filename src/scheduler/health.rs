@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 const A_FAILURE: u32 = 4;
 
 /// Strikes that eject.
-const OUT: u32 = 3 * A_FAILURE;
+pub(super) const OUT: u32 = 3 * A_FAILURE;
 
 /// A suspect that nothing has happened to for so long is healthy.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(5);
@@ -102,6 +102,8 @@ pub enum Proof {
     Failed,
     /// There is no mount in its place, or another one.
     Gone,
+    /// It could not be looked: nothing is known of the replica.
+    Unclear,
 }
 
 /// What a call outside the read path tells of a replica.
@@ -111,8 +113,10 @@ pub enum Heard {
     Well,
     /// Another one answered first, which had been asked later.
     Late,
-    /// It failed, or has answered nothing since.
+    /// It has answered nothing since.
     Failed,
+    /// It failed, perhaps for the object's sake.
+    Doubtful,
 }
 
 /// One replica's health.
@@ -230,6 +234,11 @@ impl Health {
         wants
     }
 
+    /// Whether it has been asked for a proof, which is to come.
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
     /// It was asked for a proof.
     pub fn proved(&mut self, proof: Proof, now: Instant) -> Option<Change> {
         self.asked = false;
@@ -240,7 +249,7 @@ impl Health {
             }
             Proof::Same => self.transition(HealthState::Probing, Reason::Proved, now),
             Proof::Gone if self.state != HealthState::Absent => self.gone(now),
-            Proof::Failed | Proof::Gone => {
+            Proof::Failed | Proof::Gone | Proof::Unclear => {
                 self.wait(now);
                 None
             }

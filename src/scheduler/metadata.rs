@@ -49,6 +49,10 @@ pub struct Choice<'a> {
     pub usable: ReplicaSet,
     /// Those of them that failed or were late lately.
     pub suspect: ReplicaSet,
+    /// Those of the suspect that failed by errors, and answer in time. One call in
+    /// [`SELDOM`] goes to one of them first: failures are counted against what it
+    /// answers, so it has to be asked.
+    pub refusing: ReplicaSet,
     /// Those that the object is pinned to; empty where it is not.
     pub pinned: ReplicaSet,
     /// The same for all calls about one path.
@@ -98,11 +102,19 @@ pub fn order(choice: &Choice<'_>) -> Vec<ReplicaId> {
     {
         quick[..=at].rotate_right(1);
     }
+    let refusing = choice.refusing.and(choice.usable).minus(first);
+    if choice.turn % SELDOM == SELDOM / 2 && !refusing.is_empty() {
+        let place = (choice.turn / SELDOM) as usize % refusing.iter().count();
+        quick.splice(0..0, refusing.iter().nth(place));
+    }
     // Whoever is ejected comes last rather than never: the error is then the
     // replica's and not ours.
-    quick.extend(usable.minus(first).iter());
-    quick.extend(choice.usable.minus(usable).iter());
-    quick.extend(times.all().minus(choice.usable).iter());
+    let mut left = times.all();
+    quick.iter().for_each(|id| left = left.minus(ReplicaSet::EMPTY.with(*id)));
+    for set in [usable, choice.usable, times.all()] {
+        quick.extend(left.and(set).iter());
+        left = left.minus(set);
+    }
     quick
 }
 
@@ -150,7 +162,17 @@ mod tests {
         let times: ReplicaMap<u64> = times.iter().copied().collect();
         let (usable, pinned) = (set(usable), set(pinned));
         let suspect = ReplicaSet::EMPTY;
-        let choice = Choice { times: &times, idle: &idle, usable, suspect, pinned, affinity, turn };
+        let refusing = suspect;
+        let choice = Choice {
+            times: &times,
+            idle: &idle,
+            usable,
+            suspect,
+            refusing,
+            pinned,
+            affinity,
+            turn,
+        };
         let order = order(&choice);
         assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
         order[0].index()
@@ -213,10 +235,42 @@ mod tests {
         let pinned = ReplicaSet::EMPTY;
         for turn in 0..2 * REMEASURE {
             let affinity = turn;
-            let choice =
-                Choice { times: &times, idle: &idle, usable, suspect, pinned, affinity, turn };
+            let refusing = ReplicaSet::EMPTY;
+            let choice = Choice {
+                times: &times,
+                idle: &idle,
+                usable,
+                suspect,
+                refusing,
+                pinned,
+                affinity,
+                turn,
+            };
             assert_eq!(order(&choice).iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2, 0]);
         }
+    }
+
+    #[test]
+    fn a_suspect_that_answers_by_errors_is_asked_one_call_in_eight() {
+        let times: ReplicaMap<u64> = [100, 90, 80, 70].into_iter().collect();
+        let idle = times.map(|_, _| Duration::ZERO);
+        let (usable, suspect) = (set(&[0, 1, 2]), set(&[1, 2]));
+        let mut asked = [0; 4];
+        for turn in 0..160 {
+            let order = order(&Choice {
+                times: &times,
+                idle: &idle,
+                usable,
+                suspect,
+                refusing: suspect,
+                pinned: ReplicaSet::EMPTY,
+                affinity: turn,
+                turn,
+            });
+            assert_eq!(order.len(), 4, "everybody comes once: {order:?}");
+            asked[order[0].index()] += 1;
+        }
+        assert_eq!(asked, [140, 10, 10, 0]);
     }
 
     #[test]

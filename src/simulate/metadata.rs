@@ -59,6 +59,7 @@ pub fn run(calls: &Calls) -> Answered {
                 idle: &asked_at.map(|_, at| Duration::from_micros(now - at)),
                 usable: smoothed.all(),
                 suspect: ReplicaSet::EMPTY,
+                refusing: ReplicaSet::EMPTY,
                 pinned: calls.pinned,
                 affinity: turn % calls.directories.max(1),
                 turn,

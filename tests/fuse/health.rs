@@ -304,3 +304,36 @@ fn a_bad_block_of_one_file_does_not_eject_its_replica() {
     assert_eq!(status.replicas[1].ejections, 0);
     assert_eq!(status.counters.read_errors, 0);
 }
+
+/// What one replica has in its page cache it delivers a hundred times as fast as the
+/// others can.
+#[test]
+fn a_replica_that_answers_from_its_page_cache_gets_nobody_ejected() {
+    let room = tree();
+    let content = bytes(64 * MIB, 40);
+    for name in ["cached", "cold"] {
+        fs::write(root(&room).join(name), &content).unwrap();
+    }
+    let rates = [0, 100, 100];
+    let rig = mount(room, &Setup { rates, read: "cache = \"direct\"", ..Setup::default() });
+    // A link of some 160 MiB/s: four segments of a megabyte in flight.
+    let slow = FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(25)));
+    rig.scripts[0].add(slow.beneath("cold"));
+    let until = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < until {
+        read(&rig, "cached", &content);
+    }
+    let before = rig.status();
+    for replica in &before.replicas {
+        assert_eq!(replica.ejections, 0, "{replica:?}");
+    }
+    for _ in 0..2 {
+        read(&rig, "cold", &content);
+    }
+    let after = rig.status();
+    for (before, after) in before.replicas.iter().zip(&after.replicas) {
+        assert_eq!(after.ejections, 0, "{after:?}");
+        let brought = after.counters.bytes - before.counters.bytes;
+        assert!(brought as usize > 4 * MIB, "{} of 128 MiB by {after:?}", brought >> 20);
+    }
+}

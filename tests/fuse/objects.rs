@@ -1,0 +1,179 @@
+//! One object's trouble is not the volume's.
+
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::scheduler::health::HealthState;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount as mount_fs, unmount};
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+/// Every look at an object goes to a replica.
+const NOTHING_IS_KEPT: &str = "[fuse]\nattribute_ttl = \"0s\"";
+
+/// A mount whose server has died, until it is dropped.
+struct DeadMount(PathBuf);
+
+impl DeadMount {
+    fn new(at: PathBuf) -> Self {
+        fs::create_dir_all(&at).unwrap();
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let device: OwnedFd = rustix::fs::open("/dev/fuse", flags, Mode::empty()).unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&device);
+        let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0\0");
+        let data = std::ffi::CStr::from_bytes_with_nul(data.as_bytes()).unwrap();
+        mount_fs("dead", &at, "fuse", MountFlags::NODEV, data).unwrap();
+        drop(device);
+        assert_eq!(errno(fs::metadata(&at)), Some(Errno::NOTCONN));
+        Self(at)
+    }
+}
+
+impl Drop for DeadMount {
+    fn drop(&mut self) {
+        unmount(&self.0, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
+    result.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+fn names(of: &Path) -> Vec<String> {
+    let entries = fs::read_dir(of).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// No replica has been out of service.
+fn expect_all_well(rig: &Rig) {
+    let is_in = |state| matches!(state, HealthState::Healthy | HealthState::Suspect);
+    for replica in &rig.status().replicas {
+        assert!(is_in(replica.health) && replica.ejections == 0, "{replica:?}");
+    }
+}
+
+#[test]
+fn a_dead_mount_inside_a_directory_leaves_the_directory_listable() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let room = tree();
+    fs::create_dir(root(&room).join("d")).unwrap();
+    for i in 0..5 {
+        fs::write(root(&room).join(format!("d/f{i}")), "x").unwrap();
+    }
+    let dead = DeadMount::new(root(&room).join("d/nested"));
+    let alone = DeadMount::new(root(&room).join("e/nested"));
+    let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
+    for _ in 0..10 {
+        assert_eq!(names(&rig.at("d")), ["f0", "f1", "f2", "f3", "f4", "nested"]);
+        assert_eq!(names(&rig.at("e")), ["nested"]);
+        assert_eq!(errno(fs::metadata(rig.at("d/nested"))), Some(Errno::NOTCONN));
+        assert_eq!(errno(fs::metadata(rig.at("d/nested/f"))), Some(Errno::NOTCONN));
+        assert_eq!(fs::read_to_string(rig.at("d/f3")).unwrap(), "x");
+    }
+    expect_all_well(&rig);
+    drop(rig);
+    drop((dead, alone));
+}
+
+#[test]
+fn errors_of_one_object_are_held_against_no_replica() {
+    let room = tree();
+    let content = bytes(3 << 20, 51);
+    for name in ["bad", "good"] {
+        fs::create_dir(root(&room).join(name)).unwrap();
+        fs::write(root(&room).join(name).join("f"), &content).unwrap();
+    }
+    let rig = mount(room, &Setup { rest: NOTHING_IS_KEPT, ..Setup::default() });
+    let object = [Errno::KEYEXPIRED, Errno::NOKEY, Errno::ILSEQ];
+    let either = [Errno::STALE, Errno::IO, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN];
+    for error in object.into_iter().chain(either) {
+        for script in &rig.scripts {
+            script.heal();
+            script.add(FaultRule::always(Op::Any, Fault::Errno(error)).beneath("bad"));
+        }
+        for _ in 0..8 {
+            assert_eq!(errno(fs::metadata(rig.at("bad/f"))), Some(error));
+            assert!(fs::read(rig.at("good/f")).unwrap() == content, "wrong bytes");
+        }
+    }
+    expect_all_well(&rig);
+}
+
+/// Bad blocks of many files, on all replicas.
+#[test]
+fn files_that_cannot_be_read_are_held_against_no_replica() {
+    let room = tree();
+    for i in 0..20 {
+        fs::write(root(&room).join(format!("f{i}")), bytes(1 << 20, i)).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    for script in &rig.scripts {
+        script.add(FaultRule::always(Op::Read, Fault::Errno(Errno::IO)));
+    }
+    for i in 0..20 {
+        assert_eq!(errno(fs::read(rig.at(format!("f{i}")))), Some(Errno::IO));
+    }
+    expect_all_well(&rig);
+}
+
+#[test]
+fn a_replica_whose_root_fails_as_well_is_ejected() {
+    let room = tree();
+    let content = bytes(8 << 20, 52);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let read = "cache = \"direct\"";
+    let rig = mount(room, &Setup { read, rates: [100; 3], ..Setup::default() });
+    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Errno(Errno::NOTCONN)));
+    let until = Instant::now() + Duration::from_secs(30);
+    while rig.status().replicas[1].health != HealthState::Ejected {
+        assert!(Instant::now() < until, "{:?}", rig.status().replicas[1]);
+        assert!(fs::read(rig.at("f")).unwrap() == content, "wrong bytes");
+    }
+    rig.scripts[1].heal();
+    rig.eventually("it is back", |status| status.replicas[1].health != HealthState::Ejected);
+}
+
+/// Each of the failures finds the root failing as well.
+#[test]
+fn few_failures_among_many_successes_eject_nobody() {
+    const EACH: usize = 100;
+    let room = tree();
+    let name = |i: usize| format!("d/f{i}");
+    fs::create_dir(root(&room).join("d")).unwrap();
+    fs::create_dir(root(&room).join("bad")).unwrap();
+    for i in 0..8 * EACH {
+        fs::write(root(&room).join(name(i)), "x").unwrap();
+    }
+    let rest = "[fuse]\nattribute_ttl = \"1h\"";
+    let rig = mount(room, &Setup { rest, ..Setup::default() });
+    for at in ["d", "bad"] {
+        fs::metadata(rig.at(at)).unwrap();
+    }
+    for round in 0..8 {
+        for script in &rig.scripts {
+            let rule = FaultRule::always(Op::Metadata, Fault::Errno(Errno::NOTCONN));
+            script.add(rule.beneath("bad"));
+            script.add(rule.beneath(""));
+        }
+        let seen = errno(fs::metadata(rig.at(format!("bad/f{round}"))));
+        assert_eq!(seen, Some(Errno::NOTCONN));
+        rig.eventually("it counts", |status| {
+            status.replicas.iter().all(|replica| replica.health != HealthState::Healthy)
+        });
+        rig.scripts.iter().for_each(|script| script.heal());
+        for i in round * EACH..(round + 1) * EACH {
+            assert_eq!(fs::metadata(rig.at(name(i))).unwrap().len(), 1);
+        }
+    }
+    expect_all_well(&rig);
+}
