@@ -15,6 +15,7 @@ mod generate;
 mod init;
 mod mount;
 mod mount_options;
+mod mounted;
 mod reload;
 mod simulate;
 mod status;

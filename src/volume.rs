@@ -8,13 +8,14 @@
 //!
 //! This module stands below all others and does no I/O, with one exception:
 //! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
-//! and [`survey`] looks at the replicas' roots.
+//! and [`survey`] looks at the replicas' roots; [`served`] asks the kernel about fanfs's own mounts.
 
 mod holders;
 pub mod mounts;
 pub mod name;
 mod range;
 mod replica;
+pub mod served;
 pub mod survey;
 mod version;
 

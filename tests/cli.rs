@@ -10,6 +10,8 @@ mod bench;
 mod control;
 #[path = "cli/daemon.rs"]
 mod daemon;
+#[path = "cli/dead.rs"]
+mod dead;
 #[path = "cli/doctor.rs"]
 mod doctor;
 #[path = "cli/errors.rs"]

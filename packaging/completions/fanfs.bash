@@ -448,7 +448,7 @@ _fanfs() {
             return 0
             ;;
         fanfs__subcmd__status)
-            opts="-h --json --help"
+            opts="-h --json --check --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

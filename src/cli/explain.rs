@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute, printable, say, to_json};
+use super::{Failure, Outcome, absolute, mounted, printable, say, to_json};
 use crate::backend::{Backend, Directory, FileKind};
 use crate::config;
 use crate::control;
@@ -54,14 +54,8 @@ fn mounted(file: &Path) -> Result<Facts, Failure> {
         return Err(Failure::usage(format!("{}: {hint}", file.display())));
     };
     let inside = path.strip_prefix(&mount.mount_point).unwrap_or(&path).to_owned();
-    control::ask_facts(&control::socket_path(&mount.mount_point), inside).map_err(|error| {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => wrong(
-                "the volume's daemon belongs to another user, or has no control socket".into(),
-            ),
-            _ => Failure::failed(error),
-        }
-    })
+    control::ask_facts(&control::socket_path(&mount.mount_point), inside)
+        .map_err(|error| mounted::trouble(&mount.mount_point, &error).into())
 }
 
 fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {

@@ -1,10 +1,11 @@
 //! `fanfs reload`: a mounted volume goes on with its configuration as it is now.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::{Failure, Outcome, absolute, upgrade};
+use super::{Failure, Outcome, absolute, mounted, upgrade};
 use crate::config;
-use crate::control::{self, Ask};
+use crate::control::{Ask, Status};
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
@@ -19,13 +20,10 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let path = absolute(&args.mount_point);
-    let path = path.canonicalize().unwrap_or(path);
-    let now = control::ask_status(&control::socket_path(&path)).map_err(|_| {
-        Failure::failed(format!("no fanfs volume of this user is mounted at {}", path.display()))
-    })?;
+    let path = mounted::named(&args.mount_point);
+    let now = mounted::status(&path)?;
     let volume = args.volume.as_deref().map(absolute);
-    let source = volume.clone().unwrap_or(now.source);
+    let source = volume.clone().unwrap_or_else(|| now.source.clone());
     // Looked at here as well: what is wrong with it is told the same way as by `mount`.
     let config = config::load(&source).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
@@ -40,5 +38,61 @@ pub(super) fn run(args: &Args) -> Outcome {
         )));
     }
     let over = upgrade::order(&path, &Ask::Reload { volume })?;
-    upgrade::told(&over)
+    let then = upgrade::next_status(&path, &over);
+    let changed = then.map(|then| replicas(&now, &then)).unwrap_or_default();
+    upgrade::report(&over, &format!("configuration {}\n{changed}", source.display()))
+}
+
+/// What has become of the replicas: "replicas 3 -> 4: added n4".
+fn replicas(before: &Status, after: &Status) -> String {
+    let names = |status: &Status| -> Vec<(String, PathBuf)> {
+        status.replicas.iter().map(|one| (one.name.clone(), one.path.clone())).collect()
+    };
+    changes(&names(before), &names(after))
+}
+
+fn changes(before: &[(String, PathBuf)], after: &[(String, PathBuf)]) -> String {
+    let has = |all: &[(String, PathBuf)], name: &String| all.iter().any(|(other, _)| other == name);
+    let missing = |from: &[(String, PathBuf)], other: &[(String, PathBuf)]| -> Vec<String> {
+        let gone = from.iter().filter(|(name, _)| !has(other, name));
+        gone.map(|(name, _)| name.clone()).collect()
+    };
+    let moved = after.iter().filter_map(|(name, path)| {
+        let (_, old) = before.iter().find(|(other, old)| other == name && old != path)?;
+        Some(format!("{name} ({} -> {})", old.display(), path.display()))
+    });
+    let kinds = [
+        ("added", missing(after, before)),
+        ("removed", missing(before, after)),
+        ("moved", moved.collect()),
+    ];
+    let said = kinds.iter().filter(|(_, names)| !names.is_empty());
+    let said: Vec<_> = said.map(|(what, names)| format!("{what} {}", names.join(", "))).collect();
+    let mut text = format!("replicas {} -> {}: ", before.len(), after.len());
+    let _ = match said.is_empty() {
+        true => writeln!(text, "the same"),
+        false => writeln!(text, "{}", said.join("; ")),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_changed_is_said_by_name() {
+        let all = |names: &[&str]| -> Vec<(String, PathBuf)> {
+            names.iter().map(|name| ((*name).to_owned(), format!("/mnt/{name}").into())).collect()
+        };
+        let (three, four) = (all(&["n1", "n2", "n3"]), all(&["n1", "n2", "n3", "n4"]));
+        assert_eq!(changes(&three, &four), "replicas 3 -> 4: added n4\n");
+        assert_eq!(changes(&three, &three), "replicas 3 -> 3: the same\n");
+        let mut other = all(&["n2", "n4"]);
+        other[0].1 = "/srv/n2".into();
+        assert_eq!(
+            changes(&three, &other),
+            "replicas 3 -> 2: added n4; removed n1, n3; moved n2 (/mnt/n2 -> /srv/n2)\n"
+        );
+    }
 }

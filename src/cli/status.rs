@@ -1,18 +1,29 @@
 //! `fanfs status`.
 
 use std::fmt::Write;
-use std::io;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use serde::Serialize;
 
-use super::{Failure, Outcome, absolute, printable, say, to_json};
-use crate::control::{self, ReplicaStatus, Status};
+use super::mounted::{self, Trouble, Unanswered};
+use super::{Failure, Outcome, printable, say, to_json};
+use crate::control::{ReplicaStatus, Status};
 use crate::scheduler::health::{HealthState, Reason};
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  fanfs status                   this user's volumes
+  fanfs status /genomes --json
+  fanfs status --check           for monitoring: quiet and 0 where all is well
+
+A mount whose daemon has died is listed with the command that helps.
+
+Exit status: 0 done; 1 a daemon has died or does not answer, or with --check a replica is out of
+service; 2 wrong usage.")]
 pub(super) struct Args {
     /// Where the volume is mounted [default: all of this user's volumes]
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
@@ -20,38 +31,98 @@ pub(super) struct Args {
     /// Print JSON: one object with MOUNTPOINT, else an array
     #[arg(long)]
     json: bool,
+    /// For monitoring: print one line and fail where a replica is out of service or a daemon does
+    /// not answer; print nothing where all is well
+    #[arg(long, conflicts_with = "json")]
+    check: bool,
+}
+
+/// Adds a line to a `String`, which cannot fail.
+macro_rules! line {
+    ($text:ident, $($arg:tt)*) => {{
+        let _ = writeln!($text, $($arg)*);
+    }};
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let found = match &args.mount_point {
-        Some(path) => {
-            let path = path.canonicalize().unwrap_or_else(|_| absolute(path));
-            let status = control::ask_status(&control::socket_path(&path)).map_err(|error| {
-                Failure::failed(match error.kind() {
-                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                        format!("no fanfs volume of this user is mounted at {}", path.display())
-                    }
-                    _ => format!("{}: {error}", path.display()),
-                })
-            })?;
-            if args.json {
-                return say(&to_json(&status)?);
+    let (answers, unanswered) = match &args.mount_point {
+        Some(path) => match mounted::status(&mounted::named(path)) {
+            Ok(status) => (vec![status], Vec::new()),
+            Err(Trouble::Mount(mount)) if args.json => {
+                say(&to_json(&mount)?)?;
+                return Ok(ExitCode::FAILURE);
             }
-            vec![status]
-        }
-        None => {
-            let sockets = control::sockets().map_err(Failure::failed)?;
-            // One whose daemon was killed does not answer, and is no volume.
-            sockets.iter().filter_map(|socket| control::ask_status(socket).ok()).collect()
-        }
+            Err(trouble) if args.check => {
+                let failure = Failure::from(trouble);
+                say(&format!("{}\n", failure.text()))?;
+                return Ok(ExitCode::FAILURE);
+            }
+            Err(trouble) => return Err(trouble.into()),
+        },
+        None => mounted::all().map_err(Failure::failed)?,
     };
-    if args.json {
-        return say(&to_json(&found)?);
+    if args.check {
+        return check(&answers, &unanswered);
     }
-    if found.is_empty() {
-        return say("no volume is mounted\n");
+    let is_failed = unanswered.iter().any(|mount| !mount.is_another_users());
+    let (own, others): (Vec<_>, Vec<_>) =
+        unanswered.into_iter().partition(|mount| !mount.is_another_users());
+    match (&args.mount_point, args.json) {
+        (Some(_), true) => say(&to_json(&answers[0])?),
+        (None, true) => {
+            let answers = answers.into_iter().map(|status| Shown::Answers(Box::new(status)));
+            let own = own.into_iter().map(Shown::Unanswered);
+            say(&to_json(&answers.chain(own).collect::<Vec<_>>())?)
+        }
+        (_, false) => {
+            let mut text: String = answers.iter().map(table).collect();
+            if answers.is_empty() && own.is_empty() {
+                text.push_str(match others.is_empty() {
+                    true => "no volume is mounted\n",
+                    false => "no volume of this user is mounted\n",
+                });
+            }
+            for mount in own.iter().chain(&others) {
+                line!(text, "{}", mount.text());
+            }
+            say(&text)
+        }
+    }?;
+    Ok(ExitCode::from(u8::from(is_failed)))
+}
+
+/// What `--json` prints of a mount.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Shown {
+    Answers(Box<Status>),
+    Unanswered(Unanswered),
+}
+
+/// One line about what is not well, for monitoring; nothing where all is well.
+fn check(answers: &[Status], unanswered: &[Unanswered]) -> Outcome {
+    let mut wrong: Vec<String> = Vec::new();
+    for status in answers {
+        let point = printable(&status.mount_point.to_string_lossy());
+        for replica in status.replicas.iter().filter(|replica| is_out_of_service(replica)) {
+            let why = replica.absence.as_deref().or(reason(replica.health_reason));
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let (name, health) = (&replica.name, health(replica.health));
+            wrong.push(format!("{} at {point}: replica {name} is {health}{why}", status.volume));
+        }
     }
-    say(&found.iter().map(table).collect::<String>())
+    let own = unanswered.iter().filter(|mount| !mount.is_another_users());
+    wrong.extend(own.map(Unanswered::text));
+    if wrong.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    say(&format!("{}\n", wrong.join("; ")))?;
+    Ok(ExitCode::FAILURE)
+}
+
+/// Whether nothing is asked of it but to prove itself.
+fn is_out_of_service(replica: &ReplicaStatus) -> bool {
+    !matches!(replica.health, HealthState::Healthy | HealthState::Suspect)
 }
 
 fn size(bytes: u64) -> String {
@@ -69,13 +140,6 @@ fn micros(us: u64) -> String {
         10_000..=9_999_999 => format!("{} ms", us / 1000),
         _ => format!("{} s", us / 1_000_000),
     }
-}
-
-/// Adds a line to a `String`, which cannot fail.
-macro_rules! line {
-    ($text:ident, $($arg:tt)*) => {{
-        let _ = writeln!($text, $($arg)*);
-    }};
 }
 
 /// One volume's state for people.
@@ -106,13 +170,7 @@ fn table(status: &Status) -> String {
         "busy"
     );
     for replica in &status.replicas {
-        let health = match replica.health {
-            HealthState::Healthy => "healthy",
-            HealthState::Suspect => "suspect",
-            HealthState::Ejected => "ejected",
-            HealthState::Probing => "probing",
-            HealthState::Absent => "absent",
-        };
+        let health = health(replica.health);
         line!(
             text,
             "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
@@ -168,13 +226,34 @@ fn table(status: &Status) -> String {
 
 /// What is wrong with a replica, if anything is.
 fn ailing(text: &mut String, replica: &ReplicaStatus) {
-    let why = match replica.health_reason {
-        _ if replica.absence.is_some() => {
-            let why = replica.absence.as_deref().unwrap_or_default();
-            line!(text, "  warning: {why}; it joins when it is well");
-            return;
-        }
-        Reason::Started | Reason::Delivered | Reason::Quiet => return,
+    if let Some(why) = &replica.absence {
+        line!(text, "  warning: {why}; it joins when it is well");
+        return;
+    }
+    let Some(why) = reason(replica.health_reason) else { return };
+    let lasts = humantime::format_duration(Duration::from_secs(replica.health_s));
+    let _ = write!(text, "  warning: {}: {why}, {lasts} ago", replica.name);
+    if replica.stuck_threads > 0 {
+        let _ = write!(text, "; {} stuck", number(replica.stuck_threads as u64, "thread"));
+    }
+    line!(text, "");
+}
+
+/// A replica's state in a word.
+fn health(state: HealthState) -> &'static str {
+    match state {
+        HealthState::Healthy => "healthy",
+        HealthState::Suspect => "suspect",
+        HealthState::Ejected => "ejected",
+        HealthState::Probing => "probing",
+        HealthState::Absent => "absent",
+    }
+}
+
+/// Why a replica is in its state, unless all is well.
+fn reason(reason: Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::Started | Reason::Delivered | Reason::Quiet => return None,
         Reason::Failed => "a call failed",
         Reason::Late => "it was late",
         Reason::Failures => "too many calls failed",
@@ -183,13 +262,7 @@ fn ailing(text: &mut String, replica: &ReplicaStatus) {
         Reason::Slow => "it delivers less than a twentieth of what the best does",
         Reason::Proved => "it is tried again",
         Reason::Gone => "its mount has gone; it is looked for in its place",
-    };
-    let lasts = humantime::format_duration(Duration::from_secs(replica.health_s));
-    let _ = write!(text, "  warning: {}: {why}, {lasts} ago", replica.name);
-    if replica.stuck_threads > 0 {
-        let _ = write!(text, "; {} stuck", number(replica.stuck_threads as u64, "thread"));
-    }
-    line!(text, "");
+    })
 }
 
 /// Whether the copies' bytes are the same, as far as that was looked at.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::audience::Audience;
-use super::{Failure, Outcome, absolute, say, to_json};
+use super::{Failure, Outcome, mounted, say, to_json};
 use crate::config::units::Time;
 use crate::control;
 use keys::{Action, Shown};
@@ -103,8 +103,7 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
 /// The control sockets of what can be shown, at least one.
 fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(path) = mount_point {
-        let path = path.canonicalize().unwrap_or_else(|_| absolute(path));
-        return Ok(vec![control::socket_path(&path)]);
+        return Ok(vec![control::socket_path(&mounted::named(path))]);
     }
     let all = control::sockets().map_err(Failure::failed)?;
     let alive: Vec<_> =
@@ -132,13 +131,10 @@ fn once(args: &Args, socket: &Path) -> Outcome {
 }
 
 fn unreachable_volume(args: &Args, socket: &Path, error: &io::Error) -> Failure {
-    let at = args.mount_point.as_deref().unwrap_or(socket).display();
-    Failure::failed(match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            format!("no fanfs volume of this user is mounted at {at}")
-        }
-        _ => format!("{at}: {error}"),
-    })
+    match &args.mount_point {
+        Some(point) => mounted::trouble(&mounted::named(point), error).into(),
+        None => Failure::failed(format!("{}: {error}", socket.display())),
+    }
 }
 
 /// What the screen shows, and where it comes from.

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::audience::{Audience, tell};
-use super::{Failure, Outcome, absolute, printable};
+use super::{Failure, Outcome, mounted, printable};
 use crate::config::units::Time;
 use crate::control;
 use crate::telemetry::trace::Line;
@@ -70,9 +70,9 @@ const SILENCES: u32 = 10;
 const NEXT_DAEMON: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let point = args.mount_point.canonicalize().unwrap_or_else(|_| absolute(&args.mount_point));
+    let point = mounted::named(&args.mount_point);
     let socket = control::socket_path(&point);
-    let mut lines = Lines::begin(&socket).map_err(|error| not_there(&point, &error))?;
+    let mut lines = Lines::begin(&socket).map_err(|error| mounted::trouble(&point, &error))?;
     let mut to = To::new(args)?;
     let mut summary = Summary::default();
     // What is beyond all clocks has no end.
@@ -124,15 +124,6 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
 fn parse(line: &str) -> Result<Line, String> {
     serde_json::from_str(line).map_err(|error| {
         control::refusal(line).unwrap_or_else(|| format!("the daemon says {line:?}: {error}"))
-    })
-}
-
-fn not_there(point: &Path, error: &io::Error) -> Failure {
-    Failure::failed(match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            format!("no fanfs volume of this user is mounted at {}", point.display())
-        }
-        _ => format!("{}: {error}", point.display()),
     })
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, absolute, utab};
+use super::{Failure, Outcome, mounted, utab};
 use crate::control;
 use crate::fuse::{AttachError, detach};
 use crate::volume::mounts::MountTable;
@@ -55,7 +55,7 @@ pub(super) fn run(args: &Args) -> Outcome {
 /// The fanfs mount at `path`, which may be a dead one: then it can be found in
 /// the mount table only.
 fn find(path: &Path) -> Result<PathBuf, Failure> {
-    let named = path.canonicalize().unwrap_or_else(|_| absolute(path));
+    let named = mounted::named(path);
     let table = MountTable::read().map_err(|e| Failure::failed(format!("the mount table: {e}")))?;
     let mount = table.at(&named);
     match mount {

@@ -1,9 +1,10 @@
 //! `fanfs upgrade`: a mounted volume is served by this program from now on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, absolute, say};
-use crate::control::{self, Ask, HandedOver};
+use super::{Failure, Outcome, absolute, mounted, say};
+use crate::control::{self, Ask, HandedOver, Status};
 
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]
@@ -22,27 +23,56 @@ pub(super) fn run(args: &Args) -> Outcome {
         None => std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?,
     };
-    let over = order(&args.mount_point, &Ask::Upgrade { program })?;
-    told(&over)
+    let path = mounted::named(&args.mount_point);
+    let before = mounted::status(&path)?;
+    let over = order(&path, &Ask::Upgrade { program: program.clone() })?;
+    // The kernel knows it better than the argument, which may have been a link.
+    let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
+    let version = next_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
+    let (from, to) = (before.pid, over.pid);
+    let old = before.version;
+    report(
+        &over,
+        &format!(
+            "program {}, version {old} -> {version}, process {from} -> {to}\n",
+            running.display()
+        ),
+    )
 }
 
 /// Has the daemon of the volume at `mount_point` hand it over.
-pub(super) fn order(mount_point: &std::path::Path, order: &Ask) -> Result<HandedOver, Failure> {
-    let path = absolute(mount_point);
-    let named = path.canonicalize().unwrap_or(path);
-    control::ask_to_hand_over(&control::socket_path(&named), order).map_err(|error| {
+pub(super) fn order(mount_point: &Path, order: &Ask) -> Result<HandedOver, Failure> {
+    control::ask_to_hand_over(&control::socket_path(mount_point), order).map_err(|error| {
         use std::io::ErrorKind as K;
-        Failure::failed(match error.kind() {
-            K::NotFound | K::ConnectionRefused => {
-                format!("no fanfs volume of this user is mounted at {}", named.display())
+        match error.kind() {
+            K::NotFound | K::ConnectionRefused => mounted::trouble(mount_point, &error).into(),
+            _ => {
+                let point = mount_point.display();
+                Failure::failed(format!("{point}: {error}; it is served as before"))
             }
-            _ => format!("{}: {error}; it is served as before", named.display()),
-        })
+        }
     })
 }
 
-/// Says what came of it.
-pub(super) fn told(over: &HandedOver) -> Outcome {
+/// How long the next daemon may take to listen, after it has taken over.
+const LISTENS: Duration = Duration::from_secs(5);
+
+/// The state of the daemon that has taken over, once it answers.
+pub(super) fn next_status(mount_point: &Path, over: &HandedOver) -> Option<Status> {
+    let until = Instant::now() + LISTENS;
+    loop {
+        let status = control::ask_status(&control::socket_path(mount_point)).ok();
+        match status.filter(|status| status.pid == over.pid) {
+            None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+            found => return found,
+        }
+    }
+}
+
+/// Says what came of it, and what `changed`: whole lines.
+pub(super) fn report(over: &HandedOver, changed: &str) -> Outcome {
     let HandedOver { pid, stalled_ms, handles } = over;
-    say(&format!("served by process {pid}; {handles} open, requests waited for {stalled_ms} ms\n"))
+    say(&format!(
+        "served by process {pid}; {handles} open, requests waited for {stalled_ms} ms\n{changed}"
+    ))
 }

@@ -13,6 +13,7 @@ use super::{clock, network, sockets};
 use crate::config::{Access, Config, PageCache, Passthrough};
 use crate::volume::ReplicaId;
 use crate::volume::mounts::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::volume::served::{Life, Served};
 use crate::volume::survey::{Answer, Severity, Sight, Survey, survey, within};
 
 /// How long the ways to the servers are looked at: two echoes of each of two
@@ -52,6 +53,7 @@ pub fn examine(config: &Config, options: &Options, say: &dyn Fn(&str)) -> Facts 
         refused: if options.volume { refused(&survey) } else { Vec::new() },
         ..Facts::default()
     };
+    facts.unserved = unserved(&table, facts.volume.as_deref(), options.limit);
     facts.machine.root = rustix::process::geteuid().is_root();
     facts.machine.fusermount3 = has_program("fusermount3");
     facts.machine.page = rustix::param::page_size() as u64;
@@ -85,6 +87,25 @@ fn settings(config: &Config) -> Settings {
         allow_other: config.fuse.allow_other,
         max_background: config.fuse.max_background.into(),
     }
+}
+
+/// Mounts of this volume that nothing serves. Bare paths are of no volume.
+fn unserved(
+    table: &MountTable,
+    volume: Option<&str>,
+    limit: Duration,
+) -> Vec<(String, &'static str)> {
+    let all = Served::all(table).into_iter();
+    let all = all.filter(|served| volume == Some(&served.volume));
+    all.filter_map(|served| {
+        let state = match served.life(limit) {
+            Life::Served => return None,
+            Life::Dead => "dead",
+            Life::Silent => "silent",
+        };
+        Some((served.mount_point.display().to_string(), state))
+    })
+    .collect()
 }
 
 /// What `fanfs check` would not mount, but for replicas that do not answer, which

@@ -106,6 +106,7 @@ const fn check(id: &'static str, title: &'static str, rule: fn(&Facts) -> Verdic
 }
 
 const CHECKS: &[Check] = &[
+    check("volume.daemon", "daemons serve their mounts", machine::daemons),
     check("replica.answers", "replicas answer", mounts::answers),
     check("replica.volume", "fit for the volume", mounts::volume),
     check("replica.device", "file systems of their own", mounts::one_file_system),

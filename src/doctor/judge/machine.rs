@@ -2,6 +2,7 @@
 
 use super::{Light, Problem, Verdict};
 use crate::doctor::facts::Facts;
+use crate::volume::name::shell_word;
 
 /// The kernel's default of `max_pages`, pages: 1 MiB a request.
 const USUAL_PAGES: u64 = 256;
@@ -16,6 +17,27 @@ const FILES: u64 = 4096;
 
 fn problem(light: Light, cost: f64, text: String, mend: String) -> Problem {
     Problem { light, replicas: Vec::new(), cost, text, mend }
+}
+
+pub(super) fn daemons(facts: &Facts) -> Verdict {
+    if facts.volume.is_none() {
+        return Verdict::Inapplicable;
+    }
+    let one = |(point, state): &(String, &'static str)| {
+        let word = shell_word(point);
+        let (text, mend) = match *state {
+            "dead" => (
+                format!("{point} is mounted, and its daemon has died: every access fails"),
+                format!("fanfs umount {word}  (then mount it again)"),
+            ),
+            _ => (
+                format!("{point} is mounted, and its daemon does not answer"),
+                format!("its log says why; fanfs umount --lazy {word} detaches the mount"),
+            ),
+        };
+        problem(Light::Bad, 1.0, text, mend)
+    };
+    Verdict::Seen(facts.unserved.iter().map(one).collect())
 }
 
 pub(super) fn access(facts: &Facts) -> Verdict {

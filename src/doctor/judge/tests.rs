@@ -261,6 +261,14 @@ const PLANTS: &[Plant] = &[
         f.replicas[1].read_ahead_kib = Some(128);
     }),
     ("clock.skew", W, |f| f.replicas[1].clock_ahead_s = Some(-3.0)),
+    ("volume.daemon", B, |f| {
+        f.volume = Some("genomes".into());
+        f.unserved = vec![("/data".into(), "dead")];
+    }),
+    ("volume.daemon", B, |f| {
+        f.volume = Some("genomes".into());
+        f.unserved = vec![("/data".into(), "silent")];
+    }),
     ("fuse.access", B, |f| f.machine.fuse_device = false),
     ("fuse.access", B, |f| {
         f.machine.root = false;
