@@ -1,5 +1,7 @@
 //! The program as users start it: its errors, its daemon, its other names.
 
+#[path = "cli/acl.rs"]
+mod acl;
 #[path = "cli/audience.rs"]
 mod audience;
 #[path = "cli/automount.rs"]

@@ -28,6 +28,10 @@ impl Errno {
     pub const INTR: Self = Self(rustix::io::Errno::INTR.raw_os_error());
     /// The daemon has no memory for it.
     pub const NOMEM: Self = Self(rustix::io::Errno::NOMEM.raw_os_error());
+    /// There is no such extended attribute.
+    pub const NODATA: Self = Self(rustix::io::Errno::NODATA.raw_os_error());
+    /// The file system does not have it.
+    pub const OPNOTSUPP: Self = Self(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     /// Something went wrong that no other errno says.
     pub const IO: Self = Self(rustix::io::Errno::IO.raw_os_error());
     /// Nobody knows whether it was done.

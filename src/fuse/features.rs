@@ -25,6 +25,9 @@ impl Features {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,
+            // The kernel checks access control lists as well as modes, whoever looked
+            // before: fanfs answers looks with its own rights (`fs::look`).
+            InitFlags::FUSE_POSIX_ACL,
         ] {
             let _ = config.add_capabilities(capability);
         }

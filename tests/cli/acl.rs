@@ -1,0 +1,120 @@
+//! Access control lists of a replica hold through the mount.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::room::Room;
+
+/// Denied by the lists.
+const DENIED: u32 = 4321;
+/// Not mentioned in them.
+const ALLOWED: u32 = 4322;
+
+fn tool(program: &str, args: &[&str]) -> bool {
+    Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
+}
+
+/// What a user gets to see in a directory.
+fn looks(dir: &Path, user: u32) -> String {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/acl.py");
+    let output =
+        Command::new("python3").arg(script).arg(dir).arg(user.to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A mounted tree with lists in it; none where there are no lists, or no root.
+fn room(access: &str) -> Option<Room> {
+    if !rustix::process::geteuid().is_root() || !tool("python3", &["--version"]) {
+        eprintln!("skipped: needs root and Python");
+        return None;
+    }
+    let room = Room::new();
+    let tree = room.path("tree");
+    let at = |name: &str| tree.join(name).display().to_string();
+    fs::create_dir(tree.join("denied")).unwrap();
+    for file in ["denied/file", "file", "plain"] {
+        fs::write(tree.join(file), "text\n").unwrap();
+        if !tool("setfattr", &["-n", "user.secret", "-v", "value", &at(file)])
+            && !python_xattr(&at(file), "user.secret")
+        {
+            eprintln!("skipped: no extended attributes here");
+            return None;
+        }
+    }
+    let _ = python_xattr(&at("plain"), "trusted.name");
+    std::os::unix::fs::symlink("target", tree.join("denied/link")).unwrap();
+    fs::write(tree.join("program"), "#!/bin/sh\necho ran\n").unwrap();
+    for name in ["program", "denied", "file"] {
+        fs::set_permissions(tree.join(name), PermissionsExt::from_mode(0o755)).unwrap();
+        if !tool("setfacl", &["-m", &format!("u:{DENIED}:---"), &at(name)]) {
+            eprintln!("skipped: no access control lists here");
+            return None;
+        }
+    }
+    fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    room.volume("v.toml", "", "[fuse]\nallow_other = true\n");
+    let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    let text = text.replace("mode = \"shared\"\n", &format!("mode = \"shared\"\n{access}"));
+    fs::write(room.path("v.toml"), text).unwrap();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    Some(room)
+}
+
+fn python_xattr(path: &str, name: &str) -> bool {
+    let set = format!("import os; os.setxattr({path:?}, {name:?}, b'value')");
+    tool("python3", &["-c", &set])
+}
+
+#[test]
+fn lists_of_a_replica_hold_through_the_mount_cold_and_warm() {
+    let Some(room) = room("") else { return };
+    let (tree, mnt) = (room.path("tree"), room.path("mnt"));
+    let right = looks(&tree, DENIED);
+    assert!(right.contains("stat in 13\n") && right.contains("plain text"), "{right}");
+    assert!(!right.contains("trusted."), "{right}");
+    // Cold; after an allowed user and root have looked, whose answers the kernel keeps; and
+    // once more.
+    assert_eq!(looks(&mnt, DENIED), right, "cold");
+    for other in [ALLOWED, 0] {
+        assert_eq!(looks(&mnt, other), looks(&tree, other), "user {other}");
+        assert_eq!(looks(&mnt, DENIED), right, "after user {other}");
+    }
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn lists_are_changed_through_the_mount_and_hold_at_once() {
+    let Some(room) = room("access = \"rw\"\n") else { return };
+    let (tree, mnt) = (room.path("tree"), room.path("mnt"));
+    let file = mnt.join("file").display().to_string();
+    let same = |what: &str| {
+        for user in [DENIED, ALLOWED, 0] {
+            assert_eq!(looks(&mnt, user), looks(&tree, user), "{what}: user {user}");
+        }
+    };
+    same("as they are");
+    assert!(tool("setfacl", &["-x", &format!("u:{DENIED}"), &file]));
+    assert!(looks(&mnt, DENIED).contains("read text"), "the list no longer denies");
+    same("without the entry");
+    assert!(tool("setfacl", &["-m", &format!("u:{ALLOWED}:---"), &file]));
+    assert!(looks(&mnt, ALLOWED).contains("read 13"), "the list denies");
+    same("with another entry");
+    fs::set_permissions(mnt.join("file"), PermissionsExt::from_mode(0o700)).unwrap();
+    same("after a chmod, which is the list's mask");
+    assert!(tool("setfacl", &["-b", &file]));
+    same("without a list");
+    // A new file that has the number of one that had a list does not inherit it.
+    fs::remove_file(mnt.join("program")).unwrap();
+    for number in 0..5 {
+        fs::write(mnt.join("program"), format!("#!/bin/sh\necho {number}\n")).unwrap();
+        fs::set_permissions(mnt.join("program"), PermissionsExt::from_mode(0o755)).unwrap();
+        same("a new file");
+        fs::remove_file(mnt.join("program")).unwrap();
+    }
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
