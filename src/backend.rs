@@ -177,6 +177,11 @@ pub trait BackendFile: Send + Sync {
         PartsOpen::default()
     }
 
+    /// Whether it has not been opened yet, and will be when it is first used.
+    fn is_deferred(&self) -> bool {
+        false
+    }
+
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
 

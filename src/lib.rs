@@ -15,6 +15,7 @@ pub mod explain;
 pub mod fs;
 pub mod fuse;
 pub mod headroom;
+pub mod launcher;
 pub mod metrics;
 pub mod placement;
 pub mod privilege;

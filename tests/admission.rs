@@ -7,6 +7,8 @@
 #[path = "cli/room.rs"]
 mod room;
 
+#[path = "admission/hung.rs"]
+mod hung;
 #[path = "admission/start.rs"]
 mod start;
 #[path = "admission/table.rs"]

@@ -45,6 +45,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &[
             "bench",
             "daemon",
+            "launcher",
             "fuse",
             "control",
             "explain",
@@ -62,6 +63,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     (
         "daemon",
         &[
+            "launcher",
             "fuse",
             "control",
             "metrics",
@@ -116,6 +118,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("metrics", &["control", "scheduler", "config", "telemetry"]),
     ("privilege", &[]),
     ("headroom", &[]),
+    ("launcher", &[]),
 ];
 
 #[test]

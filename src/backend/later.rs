@@ -4,13 +4,13 @@
 //! again, or none.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, FileChange, Lock, LockRequest, OpenAccess, Result,
-    SeekTo, SyncMode, WriteOpen,
+    Attr, Backend, BackendError, BackendFile, FileChange, Lock, LockRequest, OpenAccess, PartsOpen,
+    Result, SeekTo, SyncMode, WriteOpen,
 };
 
 /// The file, opened or not.
@@ -18,7 +18,8 @@ pub struct OpenedLater {
     backend: Arc<dyn Backend>,
     path: PathBuf,
     how: WriteOpen,
-    file: Mutex<Option<Arc<dyn BackendFile>>>,
+    file: OnceLock<Arc<dyn BackendFile>>,
+    opening: Mutex<()>,
 }
 
 impl OpenedLater {
@@ -33,12 +34,12 @@ impl OpenedLater {
     ) -> Self {
         let access = if readable { OpenAccess::Both } else { OpenAccess::Write };
         let how = WriteOpen { access, truncate: false, sync, create: None, ino: Some(ino) };
-        Self { backend, path, how, file: Mutex::new(None) }
+        Self { backend, path, how, file: OnceLock::new(), opening: Mutex::new(()) }
     }
 
     fn file(&self) -> Result<Arc<dyn BackendFile>> {
-        let mut file = self.file.lock();
-        if let Some(file) = &*file {
+        let _alone = self.file.get().is_none().then(|| self.opening.lock());
+        if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
         }
         use rustix::io::Errno as E;
@@ -49,11 +50,19 @@ impl OpenedLater {
         if Some(opened.attr.id.ino) != self.how.ino {
             return Err(E::STALE.into());
         }
-        Ok(Arc::clone(file.insert(opened.file)))
+        Ok(Arc::clone(self.file.get_or_init(|| opened.file)))
     }
 }
 
 impl BackendFile for OpenedLater {
+    fn parts(&self) -> PartsOpen<'_> {
+        self.file.get().map(|file| file.parts()).unwrap_or_default()
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.file.get().is_none()
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.file()?.attr()
     }

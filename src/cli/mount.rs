@@ -30,6 +30,7 @@ use crate::daemon::{
     Again, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
     is_automounted, itself, keep, look_around, refuse, service,
 };
+use crate::launcher;
 use crate::telemetry;
 
 /// Arguments of `fanfs mount`.
@@ -295,7 +296,9 @@ fn detach(said: &str) {
 /// To be done before there is a second thread: each has its own.
 fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Failure> {
     drop_privileges(config, &options.extra)
-        .map_err(|e| Failure::failed(format!("cannot give up privileges: {e}")))
+        .map_err(|e| Failure::failed(format!("cannot give up privileges: {e}")))?;
+    launcher::prepare()
+        .map_err(|e| Failure::failed(format!("cannot fork what starts programs: {e}")))
 }
 
 fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::Mount;
@@ -20,6 +20,7 @@ use super::link::Link;
 use super::service;
 use crate::control::HandedOver;
 use crate::fuse::Session;
+use crate::launcher::{self, Started};
 
 /// How this program is started again for the same mount.
 #[derive(Clone, Debug)]
@@ -80,9 +81,15 @@ impl Again {
     /// The command that starts `program`, told by `told` what it is to the mount.
     pub fn command(&self, program: &Path, told: &str) -> Command {
         let mut command = itself(program);
-        command.arg("mount").arg(told).args(&self.options).arg("--");
-        command.arg(&self.volume).arg(&self.mount_point);
+        command.args(self.args(told));
         command
+    }
+
+    fn args(&self, told: &str) -> Vec<OsString> {
+        let mut args: Vec<OsString> = vec!["mount".into(), told.into()];
+        args.extend(self.options.iter().cloned());
+        args.extend(["--".into(), self.volume.clone().into(), self.mount_point.clone().into()]);
+        args
     }
 }
 
@@ -107,16 +114,14 @@ impl Order {
     }
 }
 
-/// A successor that is not to be.
-struct Rejected(Option<Child>);
+/// A successor that is not to be. Nobody waits for its end: it may be inside a replica
+/// that hangs.
+struct Rejected(Option<Started>);
 
 impl Drop for Rejected {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            // It may be inside a replica that hangs.
-            let wait = move || drop(child.wait());
-            let _ = std::thread::Builder::new().name("successor".to_owned()).spawn(wait);
+        if let Some(process) = self.0.take() {
+            process.kill();
         }
     }
 }
@@ -140,20 +145,6 @@ impl Mount {
         std::process::exit(0)
     }
 
-    /// Why the successor is not ready yet: it opens all replicas first.
-    fn too_long(&self) -> String {
-        let all = self.core.status().replicas;
-        let silent = all.iter().filter(|replica| replica.stuck_threads > 0);
-        let names: Vec<_> = silent.map(|replica| replica.name.as_str()).collect();
-        match &names[..] {
-            [] => "the successor takes too long".to_owned(),
-            names => format!(
-                "the successor waits for what does not answer: {}; leave it out with `fanfs reload`",
-                names.join(", ")
-            ),
-        }
-    }
-
     /// Hands the mount over to a process that is started as `order` says. After that
     /// this process has no mount any more and must end without touching it.
     ///
@@ -166,16 +157,18 @@ impl Mount {
             again.volume.clone_from(volume);
         }
         let (link, theirs) = Link::pair().map_err(|error| error.to_string())?;
-        // Gone at the end of this line, with its hold on the other end.
-        let child = again.command(&order.program, "--successor").stdin(Stdio::from(theirs)).spawn();
+        // Not from here: with a file open on a replica that hangs that would hang as well.
+        let child = launcher::launch(&order.program, again.args("--successor"), theirs.as_fd());
+        // With it goes this process's hold on the other end.
+        drop(theirs);
         let child = child.map_err(|error| format!("{}: {error}", order.program.display()))?;
-        let pid = child.id();
+        let pid = child.pid;
         let mut successor = Rejected(Some(child));
         let said = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe => "the successor ended".to_owned(),
-            io::ErrorKind::TimedOut => self.too_long(),
+            io::ErrorKind::TimedOut => "the successor takes too long".to_owned(),
             _ => error.to_string(),
         };
         let session = self.session.lock();
@@ -209,6 +202,9 @@ impl Mount {
             metrics.rest();
         }
         self.core.fs.seal_journal();
+        if let Some(keeper) = &self.keeper {
+            keeper.passes_to(pid);
+        }
         let _ = link.say(&FromPredecessor::Go, &[]);
         service::main_process(pid);
         let stalled = stopped.elapsed();

@@ -3,7 +3,7 @@
 //! As long as anybody has the FUSE device open the kernel keeps the mount, and what is
 //! asked of it waits. So this process, which does nothing else and has nothing to do
 //! with replicas, has the device open as well. When the daemon dies by a signal or a
-//! panic it starts another one, which goes on with the device and with what the first
+//! panic, also where threads of it hang in a replica and keep what it had open, it starts another one, which goes on with the device and with what the first
 //! wrote down ([`crate::fs`]).
 //!
 //! How long one daemon lived says whether another is worth it: [`Restarts`].
@@ -42,6 +42,9 @@ pub enum KeeperError {
 const MOST: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether the daemon is alive.
+const LOOKED_AFTER: Duration = Duration::from_millis(250);
+
 /// How long a daemon may take to end when it is told to; it gives what is under way
 /// three seconds, and a replica that hangs may keep one from starting.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
@@ -65,6 +68,8 @@ struct Keeping {
     again: Again,
     device: Option<OwnedFd>,
     restarts: Restarts,
+    /// The daemon that serves now.
+    daemon: u32,
 }
 
 /// What came of a daemon.
@@ -87,8 +92,13 @@ pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
     // Successors of its daemon are this process's children when that one has ended.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(io::Error::from)?;
-    let mut keeping =
-        Keeping { program: this_program(), again, device: None, restarts: Restarts::default() };
+    let mut keeping = Keeping {
+        program: this_program(),
+        again,
+        device: None,
+        restarts: Restarts::default(),
+        daemon: 0,
+    };
     let signals = Signals::listen(keeping.again.mount_point.clone())?;
     let mut ready = Some(ready);
     loop {
@@ -118,12 +128,12 @@ pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
 }
 
 impl Keeping {
-    fn start(&self) -> io::Result<Link> {
+    fn start(&mut self) -> io::Result<Link> {
         let (link, theirs) = Link::pair()?;
         let program = if self.program.exists() { self.program.clone() } else { this_program() };
         let mut command = self.again.command(&program, "--kept");
         // It is reaped with all others.
-        drop(command.stdin(Stdio::from(theirs)).spawn()?);
+        self.daemon = command.stdin(Stdio::from(theirs)).spawn()?.id();
         match &self.device {
             Some(device) => link.say(&FromKeeper::GoOn, &[device.as_fd()])?,
             None => link.say(&FromKeeper::Begin, &[])?,
@@ -132,8 +142,18 @@ impl Keeping {
     }
 
     fn hear(&mut self, link: &Link, ready: &mut Option<impl FnOnce()>) -> Result<End, KeeperError> {
+        let mut is_dying = false;
         loop {
-            match link.hear(None) {
+            match link.hear(Some(LOOKED_AFTER)) {
+                // Seen twice: until then what it said last has come, and mostly its end.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    if is_dying && has_died(self.daemon) {
+                        tracing::warn!("the daemon is dead, and its threads hang in a replica");
+                        return Ok(End::Died);
+                    }
+                    is_dying = has_died(self.daemon);
+                }
+                Ok((ToKeeper::Passes { pid }, _)) => (self.daemon, is_dying) = (pid, false),
                 Ok((ToKeeper::Mounted, mut along)) => {
                     self.device = along.pop();
                     if let Some(ready) = ready.take() {
@@ -166,6 +186,29 @@ impl Keeping {
         self.device = None;
     }
 }
+
+/// Whether a process has ended, or has begun to and hangs in it: its first thread is gone
+/// (a zombie while another one sleeps in a replica) or exiting (closing a file there). Its
+/// descriptors may stay open for as long as that takes.
+fn has_died(pid: u32) -> bool {
+    // Readable also of a process that others wait for.
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => is_over(&stat).unwrap_or(false),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// What proc_pid_stat(5) says of a thread.
+fn is_over(stat: &str) -> Option<bool> {
+    let (_, after) = stat.rsplit_once(") ")?;
+    let mut fields = after.split(' ');
+    let state = fields.next()?;
+    let flags: u32 = fields.nth(5)?.parse().ok()?;
+    Some(matches!(state, "Z" | "X") || flags & EXITING != 0)
+}
+
+/// `PF_EXITING` of the kernel's sched.h.
+const EXITING: u32 = 0x4;
 
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind as K;
@@ -232,6 +275,17 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_ending_is_told_from_one_that_waits() {
+        let stat = |state: &str, flags: u32| format!("7 (a ) b) {state} 1 7 7 0 -1 {flags} 1 2");
+        assert_eq!(is_over(&stat("S", 0x40_0040)), Some(false));
+        assert_eq!(is_over(&stat("D", 0x40_0040)), Some(false), "it waits for a disk");
+        assert_eq!(is_over(&stat("D", 0x40_0044)), Some(true));
+        assert_eq!(is_over(&stat("Z", 0x40_0040)), Some(true));
+        assert_eq!(is_over("nonsense"), None);
+        assert!(!has_died(std::process::id()));
+    }
 
     #[test]
     fn a_daemon_is_started_again_so_often_and_no_oftener() {

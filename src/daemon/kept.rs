@@ -30,6 +30,8 @@ pub(super) enum ToKeeper {
     Mounted,
     /// It could not be mounted.
     Failed { why: String, usage: bool },
+    /// This process serves the mount from now on.
+    Passes { pid: u32 },
     /// The mount is served by another program from now on, or with other arguments.
     Next {
         #[serde(with = "name")]
@@ -88,6 +90,12 @@ impl Keeper {
 
     pub(super) fn mounted(&self, device: BorrowedFd<'_>) {
         self.say(&ToKeeper::Mounted, &[device]);
+    }
+
+    /// To be said before this process ends: the keeper looks whether the one that serves
+    /// is alive.
+    pub(super) fn passes_to(&self, pid: u32) {
+        self.say(&ToKeeper::Passes { pid }, &[]);
     }
 
     pub(super) fn done(&self) {

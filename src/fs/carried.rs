@@ -187,6 +187,10 @@ impl Fs {
         if let Some(locker) = locker {
             self.locks.restore(locker, carried.owners, &mut heir);
         }
+        // Of replicas that are none any more. To close a file waits for its replica.
+        let rest = heir.parts;
+        let close = std::thread::Builder::new().name("closing".to_owned());
+        let _ = close.spawn(move || drop(rest));
         if carried.changed && self.can_write() {
             self.recent.note_all(Instant::now());
         }

@@ -99,6 +99,38 @@ fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
     unmount(&room);
 }
 
+/// A handle that was recovered is opened when it is next used; until then it is handed on
+/// as such.
+#[test]
+fn a_file_open_for_writing_goes_on_through_a_kill_and_what_follows() {
+    if !kernel_resends() {
+        return;
+    }
+    let room = room(2, "rw");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    let untouched = File::create_new(room.path("mnt/untouched")).unwrap();
+    let used = File::create_new(room.path("mnt/used")).unwrap();
+    let nameless = File::create_new(room.path("mnt/nameless")).unwrap();
+    fs::remove_file(room.path("mnt/nameless")).unwrap();
+    for (i, follow) in ["upgrade", "reload", "upgrade"].into_iter().enumerate() {
+        kill(&room);
+        used.write_all_at(b"used ", 5 * i as u64).unwrap();
+        room.expect(&[follow, "mnt"]);
+        room.expect(&["upgrade", "mnt"]);
+        used.write_all_at(b"USED ", 5 * i as u64).unwrap();
+    }
+    fs::rename(room.path("mnt/untouched"), room.path("mnt/renamed")).unwrap();
+    room.expect(&["upgrade", "mnt"]);
+    untouched.write_all_at(b"written", 0).unwrap();
+    untouched.sync_all().unwrap();
+    assert_eq!(fs::read(room.path("tree/renamed")).unwrap(), b"written");
+    assert_eq!(fs::read(room.path("tree/used")).unwrap(), b"USED USED USED ");
+    let error = nameless.write_all_at(b"x", 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::STALE.raw_os_error()));
+    drop((untouched, used, nameless));
+    unmount(&room);
+}
+
 #[test]
 fn one_that_dies_again_and_again_is_given_up() {
     let room = room(1, "ro");

@@ -79,6 +79,9 @@ struct WriterRecord {
     sync: u8,
     who: Written,
     trouble: Option<i32>,
+    /// Whether it has not been opened since a daemon was killed: so it is not sent, and
+    /// the next daemon opens it when it is first used.
+    is_deferred: bool,
     file: Option<u32>,
 }
 
@@ -130,6 +133,7 @@ impl WriterRecord {
             sync: writer.sync.number(),
             who: writer.who.written(),
             trouble: writer.peek().map(Errno::raw),
+            is_deferred: writer.file.is_deferred(),
             file: None,
         }
     }
@@ -349,7 +353,7 @@ fn again(
     let sync = crate::backend::SyncMode::of(record.sync);
     let file = match heir.file(write.replica, record.file) {
         Some(file) => file,
-        None if heir.lost => {
+        None if heir.lost || record.is_deferred => {
             let path = path_of(inodes, ino, at.path.clone());
             let backend = heir.caller.replica(write.replica).backend();
             Arc::new(OpenedLater::new(backend, path, at.version.ino, record.readable, sync))

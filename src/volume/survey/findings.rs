@@ -74,7 +74,10 @@ fn unreachable(survey: &Survey) -> Vec<Finding> {
                 format!("{name}: {path}{from} did not answer within {limit:?}")
             }
         };
+        // Below autofs the name of a server that is down does not exist.
+        let is_automounted = mount.as_ref().is_some_and(|mount| mount.fs_type == "autofs");
         Some(match sight.answer {
+            Answer::Absent if is_automounted => error(vec![id], text),
             Answer::Absent | Answer::NotADirectory => refusal(vec![id], text),
             _ => error(vec![id], text),
         })

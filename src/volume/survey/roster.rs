@@ -280,8 +280,8 @@ impl Refusal {
     /// Whether the configuration is wrong, rather than the replica not well.
     pub fn refuses(&self) -> bool {
         match self {
-            Self::Unreachable(errno) => matches!(*errno, Errno::NOENT | Errno::NOTDIR),
-            Self::NotMounted => false,
+            // A path that can never be right was refused by the survey before.
+            Self::Unreachable(_) | Self::NotMounted => false,
             Self::Changed | Self::OtherFileSystem(_) | Self::Twice(_) | Self::ReadOnly => true,
         }
     }

@@ -1,0 +1,235 @@
+//! A small process that starts programs for the daemon.
+//!
+//! execve(2) closes what is marked close-on-exec, and closing a file of a hung FUSE mount
+//! waits for its answer: a daemon with a file open on a replica that hangs could not start
+//! its successor, and the child would hang inside execve, where even ps(1) waits for it.
+//! So the daemon forks this process before it opens anything on a replica, and asks it.
+//!
+//! In goes a [`Wish`] with the program's standard input, out comes a process with a
+//! descriptor for it (pidfd_open(2)).
+//!
+//! *Invariants:*
+//! - It has nothing open but its socket and the standard streams.
+//! - It ends when the daemon does: its end of the socket shows the end, and where threads
+//!   of the daemon hang in the kernel and keep that open, the death of the daemon's first
+//!   thread ends it.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::unistd::{ForkResult, fork};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The daemon's end.
+static LAUNCHER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
+
+/// No message is longer: the arguments of a mount.
+const LONGEST: usize = 128 * 1024;
+
+/// How long starting a program may take. It is read from a disk.
+const STARTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// How often processes that have ended are let go.
+const REAPED_EVERY: Duration = Duration::from_secs(1);
+
+/// What is to be started.
+#[derive(Serialize, Deserialize)]
+struct Wish {
+    program: OsString,
+    args: Vec<OsString>,
+    /// In which directory.
+    at: OsString,
+}
+
+/// What came of it: a process, or an errno and its words.
+type Came = Result<u32, (Option<i32>, String)>;
+
+/// A process that was started.
+#[derive(Debug)]
+pub struct Started {
+    /// Its number.
+    pub pid: u32,
+    process: OwnedFd,
+}
+
+impl Started {
+    /// Ends it.
+    pub fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+    }
+}
+
+/// Forks the launcher. To be called once, while the process has one thread, and before
+/// it has anything open on a replica.
+///
+/// # Errors
+/// Where there are no processes or descriptors.
+pub fn prepare() -> io::Result<()> {
+    if LAUNCHER.get().is_some() {
+        return Ok(());
+    }
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::Error::other("there is more than one thread already"));
+    }
+    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    // SAFETY: the process has one thread, so no lock is held that the child waits for.
+    match unsafe { fork() }? {
+        ForkResult::Parent { .. } => {
+            // The launcher's death shows at this end.
+            drop(theirs);
+            // It has nothing of the daemon's open any more when it says so.
+            hear::<()>(ours.as_fd())?;
+            let _ = LAUNCHER.set(Mutex::new(ours));
+            Ok(())
+        }
+        ForkResult::Child => {
+            drop(ours);
+            let ready = become_launcher(&theirs).and_then(|()| say(theirs.as_fd(), &(), None));
+            let ended = ready.and_then(|()| serve(&theirs));
+            std::process::exit(i32::from(ended.is_err()))
+        }
+    }
+}
+
+/// Starts a program under the name `fanfs`, with `stdin` as its standard input.
+///
+/// # Errors
+/// What the program could not be started with; or that there is no launcher any more.
+pub fn launch(program: &Path, args: Vec<OsString>, stdin: BorrowedFd<'_>) -> io::Result<Started> {
+    let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
+    let socket = LAUNCHER.get().ok_or_else(|| io::Error::other("no launcher was prepared"))?;
+    let socket = socket.lock();
+    let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
+    say(socket.as_fd(), &Wish { program: program.into(), args, at }, Some(stdin)).map_err(gone)?;
+    if !is_readable(socket.as_fd(), STARTED_WITHIN)? {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    let (came, process) = hear::<Came>(socket.as_fd()).map_err(gone)?;
+    match (came, process) {
+        (Ok(pid), Some(process)) => Ok(Started { pid, process }),
+        (Err((Some(errno), _)), _) => Err(io::Error::from_raw_os_error(errno)),
+        (Err((None, why)), _) => Err(io::Error::other(why)),
+        (Ok(_), None) => Err(io::Error::other("no process came along")),
+    }
+}
+
+/// Lets go of everything that is the daemon's.
+fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
+    rustix::thread::set_name(c"fanfs-launcher")?;
+    let parent = rustix::process::getppid();
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if rustix::process::getppid() != parent {
+        return Err(io::Error::other("the daemon has ended"));
+    }
+    // Handled, not ignored: a program that is started does not inherit that.
+    let handler = SigHandler::Handler(nothing);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
+        // SAFETY: the handler does nothing, which is safe at any moment.
+        unsafe { sigaction(signal, &action) }?;
+    }
+    // Its standard output may be what a command waits for to be closed.
+    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    drop(null);
+    let own = socket.as_raw_fd();
+    let number =
+        |entry: io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse().ok();
+    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?.filter_map(number).collect();
+    for number in open.into_iter().filter(|number| *number > 2 && *number != own) {
+        // Nothing in this process uses it: all that goes on here has `socket`. The
+        // listing's own is closed already.
+        let _ = nix::unistd::close(number);
+    }
+    std::env::set_current_dir("/")
+}
+
+extern "C" fn nothing(_: i32) {}
+
+fn serve(socket: &OwnedFd) -> io::Result<()> {
+    loop {
+        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        if !is_readable(socket.as_fd(), REAPED_EVERY)? {
+            continue;
+        }
+        let (wish, stdin) = match hear::<Wish>(socket.as_fd()) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            heard => heard?,
+        };
+        let (came, process) = match start(wish, stdin) {
+            Ok((pid, process)) => (Ok(pid), Some(process)),
+            Err(error) => (Err((error.raw_os_error(), error.to_string())), None),
+        };
+        let process = process.as_ref().map(AsFd::as_fd);
+        say::<Came>(socket.as_fd(), &came, process)?;
+    }
+}
+
+fn start(wish: Wish, stdin: Option<OwnedFd>) -> io::Result<(u32, OwnedFd)> {
+    let mut command = Command::new(&wish.program);
+    command.arg0("fanfs").args(&wish.args).current_dir(&wish.at);
+    command.stdin(stdin.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null());
+    let child = command.spawn()?;
+    let pid = Pid::from_child(&child);
+    Ok((child.id(), pidfd_open(pid, PidfdFlags::empty())?))
+}
+
+fn is_readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
+    let within = Timespec::try_from(within).map_err(io::Error::other)?;
+    loop {
+        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&within)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+}
+
+fn say<T: Serialize>(
+    socket: BorrowedFd<'_>,
+    message: &T,
+    along: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let along = along.as_slice();
+    if !along.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(along));
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn hear<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Option<OwnedFd>)> {
+    let mut bytes = vec![0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let along = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    Ok((serde_json::from_slice(&bytes[..received.bytes])?, along))
+}

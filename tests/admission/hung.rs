@@ -1,0 +1,224 @@
+//! A replica hangs, and files are open there, when one daemon is to follow another.
+//!
+//! To close such a file waits for the replica: so does an exec by the process that has it
+//! open, and its end.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::with_mounts;
+use crate::world::{State, World};
+
+/// Bytes that no other place of the file has.
+fn large() -> Vec<u8> {
+    (0..24u64 << 20 >> 3).flat_map(|i| (i * 0x9e37_79b9).to_le_bytes()).collect()
+}
+
+/// A volume whose changes go to `writer`, with a large file.
+fn world(writer: &str) -> World {
+    let world = World::new("");
+    fs::write(world.path("tree/large"), large()).unwrap();
+    let text = fs::read_to_string(world.path("v.toml")).unwrap();
+    let text = text.replace("[write]\n", &format!("[write]\nreplica = \"{writer}\"\n"));
+    fs::write(world.path("v.toml"), text).unwrap();
+    world.expect(&["mount", "v.toml", "mnt", "-o", "keeper,log=log"]);
+    world
+}
+
+/// Opens the file past the page cache, and reads it until `n3` has it open.
+fn open_on_the_fuse_replica(world: &World) -> File {
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let open = || File::options().read(true).custom_flags(direct).open(world.path("mnt/large"));
+    let file = open().unwrap();
+    let fds = format!("/proc/{}/fd", world.daemon());
+    let at = world.path("n3/large");
+    world.room.eventually("the FUSE replica has it open", || {
+        expect_right(&file);
+        let mut entries = fs::read_dir(&fds).unwrap();
+        entries.any(|entry| fs::read_link(entry.unwrap().path()).is_ok_and(|to| to == at))
+    });
+    file
+}
+
+fn expect_right(file: &File) {
+    let mut space = vec![0u8; (1 << 20) + 4096];
+    let start = space.as_ptr().align_offset(4096);
+    let expected = large();
+    for (i, part) in expected.chunks(1 << 20).enumerate() {
+        let buffer = &mut space[start..start + part.len()];
+        file.read_exact_at(buffer, (i << 20) as u64).unwrap();
+        assert!(buffer == part, "MiB {i} has other bytes");
+    }
+}
+
+/// A thread of the daemon is inside the replica.
+fn have_one_stuck(world: &World) {
+    world.room.eventually("a thread hangs there", || {
+        let _ = fs::read(world.path("mnt/large"));
+        let _ = rustix::fs::statvfs(world.path("mnt"));
+        let status = world.status().unwrap_or_default();
+        status["replicas"][2]["busy_threads"].as_u64() > Some(0)
+    });
+}
+
+/// Waits for another daemon than `before`.
+fn expect_another(world: &World, before: i64) {
+    world.room.eventually("another daemon serves", || {
+        world.status().is_some_and(|status| status["pid"] != before)
+    });
+}
+
+fn launcher(daemon: i64) -> i64 {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let stat = fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
+        let (pid, rest) = stat.split_once(" (fanfs-launcher) ")?;
+        let parent: i64 = rest.split(' ').nth(1)?.parse().ok()?;
+        (parent == daemon).then(|| pid.parse().unwrap())
+    });
+    let found: Vec<i64> = processes.collect();
+    assert_eq!(found.len(), 1, "launchers of {daemon}: {found:?}");
+    found[0]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Upgrade,
+    Reload,
+    Kill,
+}
+
+fn read_on(way: Way) {
+    let mut world = world("n1");
+    let file = open_on_the_fuse_replica(&world);
+    let written = File::create(world.path("mnt/written")).unwrap();
+    written.write_all_at(b"before ", 0).unwrap();
+    let before = world.daemon();
+    world.becomes(State::Hung);
+    have_one_stuck(&world);
+    match way {
+        Way::Upgrade => world.expect(&["upgrade", "mnt"]),
+        Way::Reload => world.expect(&["reload", "mnt"]),
+        Way::Kill => {
+            kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+    expect_another(&world, before);
+    assert_eq!(world.health()["n3"], "absent");
+    expect_right(&file);
+    world.expect_whole();
+    written.write_all_at(b"after", 7).unwrap();
+    assert_eq!(fs::read(world.path("tree/written")).unwrap(), b"before after");
+    world.heals();
+    world.expect_all_in_service();
+    expect_right(&file);
+}
+
+#[test]
+fn an_upgrade_goes_on_without_it() {
+    with_mounts("hung::an_upgrade_goes_on_without_it", || read_on(Way::Upgrade));
+}
+
+#[test]
+fn a_reload_goes_on_without_it() {
+    with_mounts("hung::a_reload_goes_on_without_it", || read_on(Way::Reload));
+}
+
+#[test]
+fn a_daemon_that_follows_a_killed_one_goes_on_without_it() {
+    with_mounts("hung::a_daemon_that_follows_a_killed_one_goes_on_without_it", || {
+        read_on(Way::Kill);
+    });
+}
+
+/// What is written there waits for it, and is read and written again when it is back.
+fn write_on(way: Way) {
+    let mut world = world("n3");
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = options.open(world.path("mnt/written")).unwrap();
+    file.write_all_at(b"before ", 0).unwrap();
+    let before = world.daemon();
+    world.becomes(State::Hung);
+    match way {
+        Way::Upgrade => world.expect(&["upgrade", "mnt"]),
+        // It could not be mounted: changes go to the replica that hangs.
+        Way::Reload => {
+            let refused = world.run(&["reload", "mnt"]);
+            let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+            assert!(!refused.status.success() && said.contains("write replica"), "{said}");
+        }
+        Way::Kill => {
+            kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();
+        }
+    }
+    if !matches!(way, Way::Reload) {
+        expect_another(&world, before);
+        assert_eq!(world.health()["n3"], "absent");
+    }
+    // Others can be read meanwhile.
+    let (done, answer) = mpsc::channel();
+    let path = world.path("mnt/f03");
+    std::thread::spawn(move || done.send(fs::read(path).map(|bytes| bytes.len())));
+    let read = answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
+    if !matches!(way, Way::Kill) {
+        // After a kill names are asked of the write replica alone, for `lag`, which is 0.
+        assert!(read.is_ok(), "{read:?}");
+    }
+    world.heals();
+    world.expect_all_in_service();
+    file.write_all_at(b"after", 7).unwrap();
+    assert_eq!(fs::read(world.path("tree/written")).unwrap(), b"before after");
+    world.expect_whole();
+}
+
+#[test]
+fn an_upgrade_keeps_what_is_open_for_writing_there() {
+    with_mounts("hung::an_upgrade_keeps_what_is_open_for_writing_there", || {
+        write_on(Way::Upgrade);
+    });
+}
+
+#[test]
+fn a_reload_that_could_not_be_mounted_changes_nothing() {
+    with_mounts("hung::a_reload_that_could_not_be_mounted_changes_nothing", || {
+        write_on(Way::Reload);
+    });
+}
+
+#[test]
+fn after_a_kill_what_is_open_for_writing_there_goes_on() {
+    with_mounts("hung::after_a_kill_what_is_open_for_writing_there_goes_on", || {
+        write_on(Way::Kill);
+    });
+}
+
+#[test]
+fn the_death_of_the_launcher_is_an_error_and_no_wait() {
+    with_mounts("hung::the_death_of_the_launcher_is_an_error_and_no_wait", || {
+        let world = world("n1");
+        let daemon = world.daemon();
+        let dead = launcher(daemon);
+        kill_process(Pid::from_raw(dead as i32).unwrap(), Signal::KILL).unwrap();
+        let output = world.run(&["upgrade", "mnt"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("process that starts programs has ended"), "{said}");
+        assert_eq!(world.daemon(), daemon);
+        world.expect_whole();
+        // The daemon that the keeper starts has one again.
+        kill_process(Pid::from_raw(daemon as i32).unwrap(), Signal::KILL).unwrap();
+        expect_another(&world, daemon);
+        world.expect(&["upgrade", "mnt"]);
+        let last = launcher(world.daemon());
+        world.expect(&["umount", "mnt"]);
+        let stat = format!("/proc/{last}/stat");
+        world.room.eventually("the launcher has ended", || {
+            // Where nothing waits for orphans it stays a zombie.
+            fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))
+        });
+    });
+}
