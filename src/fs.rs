@@ -34,6 +34,7 @@ mod ranges;
 mod read;
 mod recent;
 mod root;
+mod sync;
 mod write;
 mod written;
 

@@ -18,7 +18,7 @@ use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
-use super::{Answer, Entry, Errno, Fs, HandleId, Ino, WritePolicy};
+use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
 use crate::backend::{Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester};
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
@@ -348,22 +348,7 @@ impl Fs {
         });
     }
 
-    /// fsync(2) of a directory.
-    pub fn sync_dir(
-        self: &Arc<Self>,
-        who: Requester,
-        handle: HandleId,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
-        if self.policy.write.is_none() {
-            // Nothing can have been changed.
-            return done(Ok(()));
-        }
-        self.change_at(who, dir.ino, Lane::Read, done, |path| Change::SyncDir { path });
-    }
-
-    fn change_at(
+    pub(super) fn change_at(
         self: &Arc<Self>,
         who: Requester,
         ino: Ino,

@@ -15,7 +15,7 @@ use super::caching::{Blocks, Read};
 use super::inode::Cached;
 use super::journal::Journal;
 use super::written::{Gate, Writer};
-use super::{Backing, Caching, Ino, Listing};
+use super::{Backing, Caching, Errno, Ino, Listing};
 use crate::backend::{BackendFile, Identity};
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
@@ -206,6 +206,11 @@ impl OpenInode {
     /// A handle by which he may write it.
     pub(super) fn writer_of(&self, who: &Identity) -> Option<Arc<Writer>> {
         self.state.lock().writers.iter().find(|writer| writer.who == *who).cloned()
+    }
+
+    /// What a change through any of its handles came to, if it may have been lost.
+    pub(super) fn trouble(&self) -> Option<Errno> {
+        self.state.lock().writers.iter().find_map(|writer| writer.peek())
     }
 
     /// Whether any handle may write it.

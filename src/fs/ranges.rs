@@ -47,7 +47,7 @@ impl Fs {
 
 impl FileHandle {
     /// The file as the write replica has it. Blocks.
-    fn on_writer(
+    pub(super) fn on_writer(
         &self,
         replica: crate::volume::ReplicaId,
         backend: &dyn Backend,

@@ -341,49 +341,6 @@ impl Fs {
         });
     }
 
-    /// fsync(2), or fdatasync(2).
-    pub fn sync(
-        self: &Arc<Self>,
-        handle: HandleId,
-        data_only: bool,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        self.settle(handle, FileChange::Sync { data_only }, done);
-    }
-
-    /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.
-    pub fn flush(
-        self: &Arc<Self>,
-        handle: HandleId,
-        owner: super::LockOwner,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        file.closing.store(true, Ordering::Relaxed);
-        let fs = Arc::clone(self);
-        // First the data, as on NFS: who gets the lock next is to see them.
-        self.settle(handle, FileChange::Flush, move |answer| {
-            fs.give_up_locks(file.ino, owner, move || done(answer));
-        });
-    }
-
-    /// Has everything written so far brought to where it is to be safe; says what
-    /// became of changes before.
-    fn settle(
-        self: &Arc<Self>,
-        handle: HandleId,
-        how: FileChange<'static>,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let Some(writer) = file.writer else { return done(Ok(())) };
-        if let Some(errno) = writer.trouble() {
-            return done(Err(errno));
-        }
-        let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
-        self.change_file(handle, false, (None, Instant::now()), settle, done);
-    }
-
     /// Reads a file that is being written.
     pub(super) fn read_written(
         self: &Arc<Self>,

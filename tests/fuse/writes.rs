@@ -319,6 +319,55 @@ fn appends_go_to_the_end_that_the_write_replica_knows() {
     assert_eq!(fs::read(rig.source(0, "log")).unwrap(), b"one two three");
 }
 
+/// fsync(2) belongs to the file: what another descriptor wrote is to be safe after it.
+#[test]
+fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
+    let rig = rig(SECOND);
+    let reader = File::open(rig.at("old")).unwrap();
+    let sent = || -> Vec<usize> {
+        let is_sync = |call: &&Call| matches!(call, Call::FileChange);
+        rig.recorded().iter().map(|calls| calls.iter().filter(is_sync).count()).collect()
+    };
+    // Nothing has it open to be written; then another descriptor has.
+    rig.record();
+    reader.sync_all().unwrap();
+    assert_eq!(sent(), [0, 1, 0]);
+    let writer = File::options().write(true).open(rig.at("old")).unwrap();
+    rig.record();
+    reader.sync_data().unwrap();
+    assert_eq!(sent(), [0, 1, 0]);
+    // What is written back in vain is not safe, and the writer is told of it as well.
+    rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(Errno::IO)));
+    assert_eq!(errno(reader.sync_all()), Some(Errno::IO));
+    assert_eq!(errno(writer.sync_all()), Some(Errno::IO));
+    rig.scripts[1].heal();
+    reader.sync_all().unwrap();
+    drop((reader, writer));
+    rig.expect_quiet();
+}
+
+#[test]
+fn fsync_reaches_a_replica_of_a_volume_that_is_read_only() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    fs::create_dir(root(&room).join("d")).unwrap();
+    let rig = mount(room, &Setup::default());
+    for path in ["f", "d"] {
+        let open = File::open(rig.at(path)).unwrap();
+        rig.record();
+        open.sync_all().unwrap();
+        let is_sync =
+            |call: &&Call| matches!(call, Call::FileChange | Call::Change(Change::SyncDir { .. }));
+        let sent: usize = rig.recorded().iter().map(|c| c.iter().filter(is_sync).count()).sum();
+        assert_eq!(sent, 1, "{path}");
+        for script in &rig.scripts {
+            script.add(FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC)));
+        }
+        assert_eq!(errno(open.sync_all()), Some(Errno::NOSPC), "{path}");
+        rig.scripts.iter().for_each(|script| script.heal());
+    }
+}
+
 #[test]
 fn a_volume_that_is_not_to_be_written_refuses() {
     let room = tree();

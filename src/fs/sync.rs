@@ -1,0 +1,126 @@
+//! fsync(2) and close(2): what was written is to be where it is safe.
+//!
+//! fsync(2) belongs to the file, whatever descriptor it is called on: data that another
+//! descriptor, or another program, wrote has to be safe when it returns. So it goes to
+//! the write replica, through any descriptor of the file that is open there; and to one
+//! replica where the volume is read-only.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::call::Rights;
+use super::handle::FileHandle;
+use super::{Answer, Errno, Fs, HandleId, LockOwner, WritePolicy};
+use crate::backend::{Backend, BackendFile, Change, FileChange, Lane, Requester};
+
+impl Fs {
+    /// fsync(2), or fdatasync(2).
+    pub fn sync(
+        self: &Arc<Self>,
+        handle: HandleId,
+        data_only: bool,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        match (&file.writer, self.write_policy()) {
+            (Some(_), _) => self.settle(handle, FileChange::Sync { data_only }, done),
+            (None, Ok(write)) => self.sync_written(file, write, data_only, done),
+            (None, Err(_)) => {
+                let (current, how) = (file.inode.current(), move || FileChange::Sync { data_only });
+                current.open_for(&file.who);
+                self.caller.call_by_replica(
+                    self.spot_of(file.ino, current.path()),
+                    Rights::Of(current.who()),
+                    move |replica, backend| current.on(replica, backend)?.change(&how()),
+                    move |answer| done(answer.map_err(Errno::from).map(drop)),
+                );
+            }
+        }
+    }
+
+    /// fsync(2) through a descriptor that cannot write, of a file that others may.
+    fn sync_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        write: WritePolicy,
+        data_only: bool,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        // The writer is to hear of it as well.
+        if let Some(errno) = file.inode.trouble() {
+            return done(Err(errno));
+        }
+        let Some(under_way) = file.inode.gate.begin() else { return done(Err(Errno::IO)) };
+        let once = self.once(write, Lane::Read, &file.who);
+        let sync = move |backend: &dyn Backend| {
+            let open = match file.inode.any_writer() {
+                Some(writer) => Arc::clone(&writer.file),
+                None => file.on_writer(write.replica, backend)?,
+            };
+            open.change(&FileChange::Sync { data_only }).map(drop)
+        };
+        self.caller.call_once(once, sync, move |answer| {
+            under_way.ends(&answer);
+            done(answer.map_err(Errno::from));
+        });
+    }
+
+    /// fsync(2) of a directory.
+    pub fn sync_dir(
+        self: &Arc<Self>,
+        who: Requester,
+        handle: HandleId,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
+        if self.can_write() {
+            let sync = |path| Change::SyncDir { path };
+            return self.change_at(who, dir.ino, Lane::Read, done, sync);
+        }
+        let path = match self.path(dir.ino) {
+            Ok(path) => path,
+            Err(errno) => return done(Err(errno)),
+        };
+        let spot = self.spot_of(dir.ino, &path);
+        let sync = move |backend: &dyn Backend| {
+            backend.change(&Change::SyncDir { path: path.clone() }).map(drop)
+        };
+        self.caller.call(spot, Rights::Granted(dir.who.clone()), sync, move |answer| {
+            done(answer.map_err(Errno::from).map(drop));
+        });
+    }
+
+    /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.
+    pub fn flush(
+        self: &Arc<Self>,
+        handle: HandleId,
+        owner: LockOwner,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        file.closing.store(true, Ordering::Relaxed);
+        let fs = Arc::clone(self);
+        // First the data, as on NFS: the next owner of the lock is to see them.
+        self.settle(handle, FileChange::Flush, move |answer| {
+            fs.give_up_locks(file.ino, owner, move || done(answer));
+        });
+    }
+
+    /// Has everything written through this handle brought to where it is to be safe; says
+    /// what became of changes before.
+    fn settle(
+        self: &Arc<Self>,
+        handle: HandleId,
+        how: FileChange<'static>,
+        done: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let Some(writer) = file.writer else { return done(Ok(())) };
+        if let Some(errno) = writer.trouble() {
+            return done(Err(errno));
+        }
+        let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
+        self.change_file(handle, false, (None, Instant::now()), settle, done);
+    }
+}
