@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, FileKind, Identity, Lock,
-    LockRequest, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, WriteOpen,
+    LockRequest, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
@@ -50,14 +50,14 @@ impl Backend for Memory {
     fn stat_entries(&self, _: &Path, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
         Ok(Vec::new())
     }
-    fn list(&self, _: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, _: &Target) -> Result<Vec<DirEntry>> {
         Ok(Vec::new())
     }
     fn visit(&self, _: &Path) -> Result<()> {
         Ok(())
     }
 
-    fn read_link(&self, _: &Path) -> Result<OsString> {
+    fn read_link(&self, _: &Target) -> Result<OsString> {
         Ok(OsString::new())
     }
     fn open(&self, _: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
@@ -66,10 +66,10 @@ impl Backend for Memory {
     fn stat_fs(&self) -> Result<StatFs> {
         Err(rustix::io::Errno::NOSYS.into())
     }
-    fn get_xattr(&self, _: &Path, _: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, _: &Target, _: &OsStr) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
-    fn list_xattr(&self, _: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, _: &Target) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
     fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, Directory, FileChange, Lock, LockRequest,
-    OpenedToWrite, Result, SeekTo, StatFs, WriteOpen,
+    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::daemon::{Extra, Mount};
@@ -61,7 +61,7 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.stat_entries(dir, names)
     }
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.cost.pay();
         self.inner.list(dir)
     }
@@ -69,7 +69,7 @@ impl Backend for Server {
         Ok(())
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
+    fn read_link(&self, path: &Target) -> Result<OsString> {
         self.inner.read_link(path)
     }
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
@@ -80,10 +80,10 @@ impl Backend for Server {
     fn stat_fs(&self) -> Result<StatFs> {
         self.inner.stat_fs()
     }
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
         self.inner.get_xattr(path, name)
     }
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
     fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {

@@ -26,6 +26,7 @@ mod identity;
 mod later;
 mod pool;
 mod rate_limit;
+mod target;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -52,6 +53,7 @@ pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use later::OpenedLater;
 pub use pool::{Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
+pub use target::Target;
 
 /// What a backend call returns.
 pub type Result<T> = std::result::Result<T, BackendError>;
@@ -59,7 +61,9 @@ pub type Result<T> = std::result::Result<T, BackendError>;
 /// One replica's tree.
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No
-/// method follows a symbolic link or leaves the root. All methods block.
+/// method follows a symbolic link or leaves the root. All methods block. What is done
+/// with an object that is known already takes a [`Target`]; a path is a name that is
+/// looked up, and whoever does compares the attributes that come with what was opened.
 ///
 /// # Errors
 /// Every method returns [`BackendError::Os`] with the errno that the replica
@@ -73,7 +77,7 @@ pub trait Backend: Send + Sync {
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
     /// All entries of a directory but `.` and `..`, in the replica's order.
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>>;
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>>;
 
     /// Opens a directory as for a listing, and closes it: says whether it may be
     /// listed, and has an NFS mount look whether the names that it knows there are
@@ -82,7 +86,7 @@ pub trait Backend: Send + Sync {
     fn visit(&self, dir: &Path) -> Result<()>;
 
     /// A symbolic link's target, verbatim.
-    fn read_link(&self, path: &Path) -> Result<OsString>;
+    fn read_link(&self, link: &Target) -> Result<OsString>;
 
     /// Opens a regular file for reading. Its attributes come with it, so that
     /// nobody has to ask for them a second time.
@@ -92,10 +96,10 @@ pub trait Backend: Send + Sync {
     fn stat_fs(&self) -> Result<StatFs>;
 
     /// One extended attribute's value.
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>>;
+    fn get_xattr(&self, object: &Target, name: &OsStr) -> Result<Vec<u8>>;
 
     /// Names of all extended attributes, each ended by a NUL byte.
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>>;
+    fn list_xattr(&self, object: &Target) -> Result<Vec<u8>>;
 
     /// Whether the replica is the mount that it was when it came into service. Where
     /// that one has gone, or the replica is not in service yet, looks at its place and

@@ -28,6 +28,7 @@ mod inode;
 mod journal;
 mod lock;
 mod look;
+mod object;
 mod open;
 mod passthrough;
 mod ranges;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use fanfs::backend::{
     Backend, BackendError, Directory, FaultScript, Faulty, FileKind, RateLimited, Result, SeekTo,
+    Target,
 };
 use fanfs::buffer::Pipes;
 use rustix::io::Errno;
@@ -44,8 +45,12 @@ fn suite(backend: &dyn Backend) {
     let p = Path::new;
     attributes(backend);
     // Directories.
-    let mut names: Vec<_> =
-        backend.list(p("d")).unwrap().into_iter().map(|e| (e.name, e.kind)).collect();
+    let mut names: Vec<_> = backend
+        .list(&Target::named(p("d")))
+        .unwrap()
+        .into_iter()
+        .map(|e| (e.name, e.kind))
+        .collect();
     names.sort_by(|a, b| a.0.cmp(&b.0));
     let expected = [
         ("f", FileKind::Regular),
@@ -63,11 +68,11 @@ fn suite(backend: &dyn Backend) {
     assert_eq!(refused(found[1]), Errno::NOENT);
     assert_eq!(found[2].unwrap().kind, FileKind::Symlink);
     // Symbolic links come verbatim and are followed by nobody.
-    assert_eq!(backend.read_link(p("d/up")).unwrap(), "../../somewhere");
+    assert_eq!(backend.read_link(&Target::named(p("d/up"))).unwrap(), "../../somewhere");
     for way_out in ["d/out/f", "d/inside/x", "d/slash/etc/passwd", "d/up/x"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::LOOP, "{way_out}");
         assert_eq!(refused(backend.open(p(way_out))), Errno::LOOP, "{way_out}");
-        assert_eq!(refused(backend.list(p(way_out))), Errno::LOOP, "{way_out}");
+        assert_eq!(refused(backend.list(&Target::named(p(way_out)))), Errno::LOOP, "{way_out}");
     }
     for way_out in ["..", "d/../../outside/f", "/etc/passwd"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::XDEV, "{way_out}");
@@ -76,11 +81,14 @@ fn suite(backend: &dyn Backend) {
     // Errors are the file system's.
     assert_eq!(refused(backend.stat(p("none"))), Errno::NOENT);
     assert_eq!(refused(backend.stat(p("d/f/x"))), Errno::NOTDIR);
-    assert_eq!(refused(backend.list(p("d/f"))), Errno::NOTDIR);
+    assert_eq!(refused(backend.list(&Target::named(p("d/f")))), Errno::NOTDIR);
     assert_eq!(refused(backend.open(p("d/up"))), Errno::LOOP);
     assert!(backend.open(p("d")).is_err());
-    assert_eq!(refused(backend.get_xattr(p("d/f"), "user.none".as_ref())), Errno::NODATA);
-    assert!(backend.list_xattr(p("d/f")).is_ok());
+    assert_eq!(
+        refused(backend.get_xattr(&Target::named(p("d/f")), "user.none".as_ref())),
+        Errno::NODATA
+    );
+    assert!(backend.list_xattr(&Target::named(p("d/f"))).is_ok());
     let size = backend.stat_fs().unwrap();
     assert!(size.blocks >= size.bfree && size.frsize > 0);
     files(backend);
@@ -224,7 +232,7 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let pid = std::process::id();
     // A mount inside a replica is a part of it, what its links stand for is not.
-    assert!(backend.list(Path::new(&format!("proc/{pid}/fd"))).is_ok());
+    assert!(backend.list(&Target::named(Path::new(&format!("proc/{pid}/fd")))).is_ok());
     for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]
     {
         assert_eq!(refused(backend.open(Path::new(&way_out))), Errno::LOOP, "{way_out}");

@@ -31,5 +31,7 @@ mod recorder;
 mod rig;
 #[path = "fuse/small.rs"]
 mod small;
+#[path = "fuse/targets.rs"]
+mod targets;
 #[path = "fuse/writes.rs"]
 mod writes;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::{BackendFile, FileKind, Timestamp};
+use super::{BackendFile, FileKind, Target, Timestamp};
 
 /// Permission bits that were asked for, and the umask of who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,22 +24,21 @@ pub enum Change {
     /// symlink(2)
     MakeLink { path: PathBuf, target: OsString },
     /// link(2)
-    Link { from: PathBuf, to: PathBuf },
+    Link { from: Target, to: PathBuf },
     /// unlink(2)
     Unlink { path: PathBuf },
     /// rmdir(2)
     RemoveDir { path: PathBuf },
     /// renameat2(2), with its flags.
     Rename { from: PathBuf, to: PathBuf, flags: u32 },
-    /// chmod(2), chown(2), utimensat(2), truncate(2); of the object with the inode
-    /// number `ino` and no other, where that is given.
-    Set { path: PathBuf, ino: Option<u64>, attributes: SetAttr },
+    /// chmod(2), chown(2), utimensat(2), truncate(2)
+    Set { object: Target, attributes: SetAttr },
     /// setxattr(2), with its flags.
-    SetXattr { path: PathBuf, name: OsString, value: Vec<u8>, flags: u32 },
+    SetXattr { object: Target, name: OsString, value: Vec<u8>, flags: u32 },
     /// removexattr(2)
-    RemoveXattr { path: PathBuf, name: OsString },
+    RemoveXattr { object: Target, name: OsString },
     /// fsync(2) of a directory.
-    SyncDir { path: PathBuf },
+    SyncDir { dir: Target },
 }
 
 /// Attributes to be set; `None` leaves one as it is.

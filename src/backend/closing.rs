@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lane, Lock, LockRequest,
-    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, WriteOpen,
+    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator.
@@ -79,7 +79,7 @@ impl Backend for Closing {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.inner.list(dir)
     }
 
@@ -99,7 +99,7 @@ impl Backend for Closing {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
+    fn read_link(&self, path: &Target) -> Result<OsString> {
         self.inner.read_link(path)
     }
 
@@ -112,11 +112,11 @@ impl Backend for Closing {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
 

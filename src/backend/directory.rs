@@ -12,7 +12,7 @@ mod changes;
 mod root;
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
     Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
-    LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
+    LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
+    WriteOpen,
 };
 use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
@@ -125,6 +126,23 @@ impl Directory {
         self.resolve_in_steps(bytes, flags, mode)
     }
 
+    /// Opens an object at its path, if it is that object.
+    fn resolve_target(&self, target: &Target, flags: OFlags) -> Result<OwnedFd> {
+        let found = self.resolve(target.path(), flags)?;
+        if target.is_told_apart() {
+            target.check(&self.device()?.attr(found.as_fd())?)?;
+        }
+        Ok(found)
+    }
+
+    /// A descriptor of an object: the one that it is open by, or a new one.
+    fn object<'a>(&self, target: &'a Target) -> Result<Object<'a>> {
+        match target.open().and_then(BackendFile::descriptor) {
+            Some(open) => Ok(Object::Open(open)),
+            None => self.resolve_target(target, OFlags::PATH).map(Object::Found),
+        }
+    }
+
     /// Opens a regular file. A named pipe that took its place must not block us; what
     /// somebody has leased is waited for.
     fn resolve_file(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
@@ -157,6 +175,22 @@ impl Directory {
     }
 }
 
+/// What stands for an object.
+enum Object<'a> {
+    Open(BorrowedFd<'a>),
+    /// For its path only (`O_PATH`).
+    Found(OwnedFd),
+}
+
+impl AsRawFd for Object<'_> {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Open(open) => open.as_raw_fd(),
+            Self::Found(found) => found.as_raw_fd(),
+        }
+    }
+}
+
 fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let path = if path.is_empty() { b"." } else { path };
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -173,8 +207,8 @@ impl Backend for Directory {
         Ok(names.iter().map(|name| device.attr_at(dir.as_fd(), name)).collect())
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        let dir = self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+        let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
         // Not by its `.`: who may list it need not be let through it.
         let listing = rustix::fs::Dir::new(rustix::io::fcntl_dupfd_cloexec(&dir, 0)?)?;
@@ -203,8 +237,8 @@ impl Backend for Directory {
         Ok(entries)
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
-        let link = self.resolve(path, OFlags::PATH)?;
+    fn read_link(&self, link: &Target) -> Result<OsString> {
+        let link = self.resolve_target(link, OFlags::PATH)?;
         let target = readlinkat(&link, "", Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()))
     }
@@ -238,8 +272,8 @@ impl Backend for Directory {
         })
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
-        let file = self.resolve(path, OFlags::PATH)?;
+    fn get_xattr(&self, object: &Target, name: &OsStr) -> Result<Vec<u8>> {
+        let file = self.object(object)?;
         let mut value = vec![0; XATTR_MAX];
         let _raised = privilege::raise(for_xattr(name));
         let n = getxattr(proc_path(&file), name, &mut value[..])?;
@@ -247,8 +281,8 @@ impl Backend for Directory {
         Ok(value)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
-        let file = self.resolve(path, OFlags::PATH)?;
+    fn list_xattr(&self, object: &Target) -> Result<Vec<u8>> {
+        let file = self.object(object)?;
         let mut names = vec![0u8; XATTR_MAX];
         // Those of `trusted` are shown to the privileged only.
         let _raised = privilege::raise(privilege::ADMIN);

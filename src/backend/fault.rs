@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, StatFs, WriteOpen,
+    Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use crate::volume::ByteRange;
 
@@ -186,8 +186,8 @@ impl<B: Backend> Backend for Faulty<B> {
         Ok(found)
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.script.meet(Op::Metadata, dir)?;
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+        self.script.meet(Op::Metadata, dir.path())?;
         self.inner.list(dir)
     }
 
@@ -209,8 +209,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
-        self.script.meet(Op::Metadata, path)?;
+    fn read_link(&self, path: &Target) -> Result<OsString> {
+        self.script.meet(Op::Metadata, path.path())?;
         self.inner.read_link(path)
     }
 
@@ -225,13 +225,13 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata, path)?;
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
+        self.script.meet(Op::Metadata, path.path())?;
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata, path)?;
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
+        self.script.meet(Op::Metadata, path.path())?;
         self.inner.list_xattr(path)
     }
 

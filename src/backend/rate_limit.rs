@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Parts, PartsOpen, Result, SeekTo, StatFs, WriteOpen,
+    Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator. The rate may be changed while it runs.
@@ -76,7 +76,7 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.inner.list(dir)
     }
 
@@ -96,7 +96,7 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
+    fn read_link(&self, path: &Target) -> Result<OsString> {
         self.inner.read_link(path)
     }
 
@@ -109,11 +109,11 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
 

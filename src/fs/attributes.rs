@@ -7,6 +7,7 @@ use rustix::io::Errno as E;
 
 use super::change::made;
 use super::handle::OpenInode;
+use super::object;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, Change, FileChange, Identity, Lane, OpenAccess,
@@ -59,13 +60,13 @@ impl Fs {
         }
         let gate = self.handles.gate(ino);
         let Some(under_way) = gate.begin() else { return done(Err(Errno::IO)) };
-        let number = self.inodes.lock().replica_number(ino);
         // Nothing to be set is what chown(2) looks like that changes nothing, and also
         // that somebody is about to write who is to lose set-id bits. He need not be
         // allowed to change anything; the write takes them away.
         let is_to_write = attributes == SetAttr::default() && self.is_written(ino);
         let (look, mine) = (path.clone(), Arc::clone(&under_way));
-        let change = Change::Set { path, ino: number, attributes };
+        let object = object::target(self, ino, path).on(write.replica);
+        let change = Change::Set { object, attributes };
         let set = move |backend: &dyn Backend| {
             let _alone = if attributes.size.is_some() { Some(mine.enter()?) } else { None };
             match made(backend, &change) {

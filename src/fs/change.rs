@@ -19,7 +19,9 @@ use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
-use crate::backend::{Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester};
+use crate::backend::{
+    Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester, Target,
+};
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
 use crate::volume::ReplicaId;
@@ -161,9 +163,9 @@ impl Fs {
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let from = match self.path(ino) {
-            Ok(from) => from,
-            Err(errno) => return done(Err(errno)),
+        let from = match (self.write_policy(), self.object(ino)) {
+            (Ok(write), Ok(object)) => object.on(write.replica),
+            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
         self.note_inode(ino);
         let fs = Arc::clone(self);
@@ -342,9 +344,9 @@ impl Fs {
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
         let name: OsString = name.to_owned();
-        self.change_at(who, ino, Lane::Metadata, done, |path| match value {
-            Some((value, flags)) => Change::SetXattr { path, name, value, flags },
-            None => Change::RemoveXattr { path, name },
+        self.change_at(who, ino, Lane::Metadata, done, |object| match value {
+            Some((value, flags)) => Change::SetXattr { object, name, value, flags },
+            None => Change::RemoveXattr { object, name },
         });
     }
 
@@ -354,13 +356,13 @@ impl Fs {
         ino: Ino,
         lane: Lane,
         done: impl FnOnce(Answer<()>) + Send + 'static,
-        change: impl FnOnce(PathBuf) -> Change,
+        change: impl FnOnce(Target) -> Change,
     ) {
-        let (write, path) = match (self.write_policy(), self.path(ino)) {
-            (Ok(write), Ok(path)) => (write, path),
+        let (write, object) = match (self.write_policy(), self.object(ino)) {
+            (Ok(write), Ok(object)) => (write, object),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
-        let change = change(path);
+        let change = change(object.on(write.replica));
         self.note_inode(ino);
         let fs = Arc::clone(self);
         self.caller.call_once(

@@ -9,6 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use super::call::Rights;
+use super::object;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
 use crate::backend::{Attr, BackendError, DirEntry, FileKind, Requester, Result};
 use crate::volume::{Mode, ReplicaId};
@@ -141,8 +142,9 @@ impl Fs {
         let spot = self.listing_spot(&path);
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let copies = self.policy.mode == Mode::Copies;
-        let list = move |backend: &dyn crate::backend::Backend| {
-            let mut entries = backend.list(&path)?;
+        let object = object::target(self, dir.ino, path);
+        let list = move |replica, backend: &dyn crate::backend::Backend| {
+            let mut entries = backend.list(&object.on(replica))?;
             if copies {
                 // The numbers in the listing are that one tree's.
                 entries.iter_mut().for_each(|entry| entry.ino = 0);
@@ -150,7 +152,7 @@ impl Fs {
             Ok(entries)
         };
         let (fs, rights) = (Arc::clone(self), Rights::Granted(dir.who.clone()));
-        self.caller.call(spot, rights, list, move |answer| {
+        self.caller.call_by_replica(spot, rights, list, move |answer| {
             done(answer.map_err(Errno::from).and_then(|(_, entries)| {
                 let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
                 // In another listing the offset may be another place.

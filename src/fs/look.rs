@@ -2,26 +2,27 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::sync::Arc;
 
 use super::call::Rights;
 use super::{Answer, Errno, Fs, Ino, ROOT};
-use crate::backend::{Backend, Requester, StatFs};
+use crate::backend::{Backend, Requester, StatFs, Target};
 
 impl Fs {
     /// A symbolic link's target, verbatim.
     pub fn read_link(
-        &self,
+        self: &Arc<Self>,
         who: Requester,
         ino: Ino,
         done: impl FnOnce(Answer<OsString>) + Send + 'static,
     ) {
-        self.on_path(who, ino, |backend, path| backend.read_link(path), done);
+        let read = |backend: &dyn Backend, link: Target| backend.read_link(&link);
+        self.on_object(Rights::Enough(who), ino, read, done);
     }
 
     /// One extended attribute.
     pub fn get_xattr(
-        &self,
+        self: &Arc<Self>,
         who: Requester,
         ino: Ino,
         name: &OsStr,
@@ -35,12 +36,13 @@ impl Fs {
             Err(errno) if is_list && errno == Errno::OPNOTSUPP => done(Err(Errno::NODATA)),
             answer => done(answer),
         };
-        self.on_path(who, ino, move |backend, path| backend.get_xattr(path, &name), done);
+        let get = move |backend: &dyn Backend, object: Target| backend.get_xattr(&object, &name);
+        self.on_object(Rights::Enough(who), ino, get, done);
     }
 
     /// Names of all extended attributes, each ended by a NUL byte.
     pub fn list_xattr(
-        &self,
+        self: &Arc<Self>,
         who: Requester,
         ino: Ino,
         done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
@@ -50,32 +52,35 @@ impl Fs {
         let shown = move |answer: Answer<Vec<u8>>| {
             done(answer.map(|names| if is_root { names } else { without_trusted(&names) }));
         };
-        self.on_path(who, ino, |backend, path| backend.list_xattr(path), shown);
+        let list = |backend: &dyn Backend, object: Target| backend.list_xattr(&object);
+        self.on_object(Rights::Enough(who), ino, list, shown);
     }
 
     /// Size and use of the volume: one replica's, never their sum.
-    pub fn stat_fs(&self, done: impl FnOnce(Answer<StatFs>) + Send + 'static) {
-        self.on_path(Requester::DAEMON, ROOT, |backend, _| backend.stat_fs(), done);
+    pub fn stat_fs(self: &Arc<Self>, done: impl FnOnce(Answer<StatFs>) + Send + 'static) {
+        let look = |backend: &dyn Backend, _| backend.stat_fs();
+        self.on_object(Rights::DAEMON, ROOT, look, done);
     }
 
-    fn on_path<T: Send + 'static>(
-        &self,
-        who: Requester,
+    /// Asks a replica about an inode: one that has it open, where any has.
+    pub(super) fn on_object<T: Send + 'static>(
+        self: &Arc<Self>,
+        rights: Rights,
         ino: Ino,
-        op: impl Fn(&dyn Backend, &Path) -> crate::backend::Result<T> + Send + Sync + 'static,
+        op: impl Fn(&dyn Backend, Target) -> crate::backend::Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
-        match self.path(ino) {
-            Ok(path) => self.caller.call(
-                self.spot_of(ino, &path),
-                Rights::Enough(who),
-                move |backend| op(backend, &path),
-                move |answer| {
-                    done(answer.map_err(Errno::from).map(|(_, value)| value));
-                },
-            ),
-            Err(errno) => done(Err(errno)),
-        }
+        let object = match self.object(ino) {
+            Ok(object) => object,
+            Err(errno) => return done(Err(errno)),
+        };
+        let spot = self.spot_of(ino, object.path());
+        let first =
+            if spot.is_only() { None } else { object.opener(self.reader.usable().replicas) };
+        let op = move |replica, backend: &dyn Backend| op(backend, object.on(replica));
+        self.caller.call_first(first, spot, rights, op, move |answer| {
+            done(answer.map_err(Errno::from).map(|(_, value)| value));
+        });
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Instant;
 use super::call::Rights;
 use super::handle::FileHandle;
 use super::{Answer, Errno, Fs, HandleId, LockOwner, WritePolicy};
-use crate::backend::{Backend, BackendFile, Change, FileChange, Lane, Requester};
+use crate::backend::{Backend, BackendFile, Change, FileChange, Lane, Requester, Target};
 
 impl Fs {
     /// fsync(2), or fdatasync(2).
@@ -75,20 +75,12 @@ impl Fs {
     ) {
         let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
         if self.can_write() {
-            let sync = |path| Change::SyncDir { path };
+            let sync = |dir| Change::SyncDir { dir };
             return self.change_at(who, dir.ino, Lane::Read, done, sync);
         }
-        let path = match self.path(dir.ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
-        };
-        let spot = self.spot_of(dir.ino, &path);
-        let sync = move |backend: &dyn Backend| {
-            backend.change(&Change::SyncDir { path: path.clone() }).map(drop)
-        };
-        self.caller.call(spot, Rights::Granted(dir.who.clone()), sync, move |answer| {
-            done(answer.map_err(Errno::from).map(drop));
-        });
+        let sync =
+            |backend: &dyn Backend, dir: Target| backend.change(&Change::SyncDir { dir }).map(drop);
+        self.on_object(Rights::Granted(dir.who.clone()), dir.ino, sync, done);
     }
 
     /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.

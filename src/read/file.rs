@@ -188,6 +188,14 @@ impl OpenFile {
         self.replicas.iter().filter_map(held).collect()
     }
 
+    /// What replica `id` has open of it, at whatever version.
+    pub fn held_by(&self, id: ReplicaId) -> Option<Arc<dyn BackendFile>> {
+        match &*self.replicas[id].held.lock() {
+            Held::Nothing => None,
+            Held::Older(file) | Held::Open(file) => Some(Arc::clone(file)),
+        }
+    }
+
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
         self.set_keep(older.keeps());

@@ -11,7 +11,7 @@ use super::difference::{Difference, Group, Kind, Shown};
 use super::narrow::group;
 use super::peers::{Miss, Peers};
 use crate::backend::{
-    Attr, Backend, BackendError, FileKind, Lane, Result as BackendResult, Timestamp,
+    Attr, Backend, BackendError, FileKind, Lane, Result as BackendResult, Target, Timestamp,
 };
 use crate::volume::{Mode, ReplicaId, ReplicaSet};
 
@@ -72,14 +72,14 @@ pub(super) fn complete(
     xattrs: bool,
 ) -> BackendResult<Object> {
     let is_link = attr.kind == FileKind::Symlink;
-    let target = if is_link { Some(backend.read_link(path)?) } else { None };
+    let target = if is_link { Some(backend.read_link(&Target::named(path))?) } else { None };
     let xattrs = if xattrs { user_xattrs(backend, path)? } else { Vec::new() };
     Ok(Object { attr, target, xattrs })
 }
 
 fn user_xattrs(backend: &dyn Backend, path: &Path) -> BackendResult<Vec<(OsString, Vec<u8>)>> {
     use std::os::unix::ffi::OsStringExt;
-    let names = match backend.list_xattr(path) {
+    let names = match backend.list_xattr(&Target::named(path)) {
         // A file system that has none.
         Err(BackendError::Os(Errno::OPNOTSUPP)) => Vec::new(),
         names => names?,
@@ -88,7 +88,7 @@ fn user_xattrs(backend: &dyn Backend, path: &Path) -> BackendResult<Vec<(OsStrin
     let mut found = Vec::new();
     for name in names {
         let name = OsString::from_vec(name.to_vec());
-        let value = backend.get_xattr(path, &name)?;
+        let value = backend.get_xattr(&Target::named(path), &name)?;
         found.push((name, value));
     }
     found.sort();

@@ -15,7 +15,7 @@ use super::ledger::Number;
 use super::object::note_misses;
 use super::peers::{Miss, Pending};
 use super::state::{Found, Position};
-use crate::backend::{Backend, DirEntry, FileKind, Lane};
+use crate::backend::{Backend, DirEntry, FileKind, Lane, Target};
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Entries that one worker looks at together: one call on each replica. They are a
@@ -186,7 +186,7 @@ pub(super) fn begin(
 fn list(shared: &Shared, id: ReplicaId, dir: &Arc<Path>) -> Pending<Vec<DirEntry>> {
     let dir = Arc::clone(dir);
     shared.peers.ask(id, Lane::Metadata, move |backend: &dyn Backend| {
-        let mut listing = backend.list(&dir)?;
+        let mut listing = backend.list(&Target::named(&*dir))?;
         listing.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         // A server may list what changes meanwhile twice.
         listing.dedup_by(|a, b| a.name == b.name);

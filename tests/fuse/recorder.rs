@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, StatFs, WriteOpen,
+    Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
@@ -90,7 +90,7 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.record.note(Call::List);
         self.inner.list(dir)
     }
@@ -108,7 +108,7 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
+    fn read_link(&self, path: &Target) -> Result<OsString> {
         self.record.note(Call::ReadLink);
         self.inner.read_link(path)
     }
@@ -124,12 +124,12 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
         self.record.note(Call::Xattr);
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
         self.record.note(Call::Xattr);
         self.inner.list_xattr(path)
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, Directory, Fault, FaultRule, FaultScript, Faulty,
-    Op, OpenedToWrite, Result, StatFs, WriteOpen,
+    Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::control::Status;
@@ -323,7 +323,7 @@ impl Backend for Turning {
         self.tree().stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.tree().list(dir)
     }
 
@@ -331,7 +331,7 @@ impl Backend for Turning {
         self.tree().visit(dir)
     }
 
-    fn read_link(&self, path: &Path) -> Result<OsString> {
+    fn read_link(&self, path: &Target) -> Result<OsString> {
         self.tree().read_link(path)
     }
 
@@ -343,11 +343,11 @@ impl Backend for Turning {
         self.tree().stat_fs()
     }
 
-    fn get_xattr(&self, path: &Path, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
         self.tree().get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Path) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
         self.tree().list_xattr(path)
     }
 

@@ -13,13 +13,13 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
-use super::{Directory, DirectoryFile, for_xattr, proc_path};
+use super::{Directory, DirectoryFile, Object, for_xattr, proc_path};
 use crate::backend::change::{
     Change, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
     SyncMode, WriteOpen,
 };
 use crate::backend::identity::set_umask;
-use crate::backend::{Attr, BackendError, FileKind, Result};
+use crate::backend::{Attr, BackendError, FileKind, Result, Target};
 use crate::privilege;
 
 impl Directory {
@@ -88,8 +88,16 @@ impl Directory {
                 self.look(&dir, name)
             }
             Change::Link { from, to } => {
-                let ((old, old_name), (new, new_name)) = (self.place(from)?, self.place(to)?);
-                linkat(&old, old_name, &new, new_name, AtFlags::empty())?;
+                let (new, new_name) = self.place(to)?;
+                // Where it has another path by now, by what is open of it.
+                let object = match (self.resolve_target(from, OFlags::PATH), from.open()) {
+                    (Err(BackendError::Os(Errno::STALE | Errno::NOENT)), Some(_)) => {
+                        self.object(from)?
+                    }
+                    (found, _) => Object::Found(found?),
+                };
+                let (cwd, follow) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
+                linkat(cwd, proc_path(&object), &new, new_name, follow)?;
                 self.look(&new, new_name)
             }
             Change::Unlink { path } => {
@@ -108,23 +116,21 @@ impl Directory {
                 renameat_with(&old, old_name, &new, new_name, flags)?;
                 Ok(None)
             }
-            Change::Set { path, ino, attributes } => {
-                self.set_attributes(path, *ino, attributes).map(Some)
-            }
-            Change::SetXattr { path, name, value, flags } => {
-                let object = self.resolve(path, OFlags::PATH)?;
+            Change::Set { object, attributes } => self.set_attributes(object, attributes).map(Some),
+            Change::SetXattr { object, name, value, flags } => {
+                let object = self.object(object)?;
                 let _raised = privilege::raise(for_xattr(name));
                 setxattr(proc_path(&object), name, value, XattrFlags::from_bits_retain(*flags))?;
                 Ok(None)
             }
-            Change::RemoveXattr { path, name } => {
-                let object = self.resolve(path, OFlags::PATH)?;
+            Change::RemoveXattr { object, name } => {
+                let object = self.object(object)?;
                 let _raised = privilege::raise(for_xattr(name));
                 removexattr(proc_path(&object), name)?;
                 Ok(None)
             }
-            Change::SyncDir { path } => {
-                let dir = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            Change::SyncDir { dir } => {
+                let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
                 rustix::fs::fsync(dir)?;
                 Ok(None)
             }
@@ -135,16 +141,10 @@ impl Directory {
         self.device()?.attr_at(dir.as_fd(), name).map(Some)
     }
 
-    fn set_attributes(&self, path: &Path, ino: Option<u64>, set: &SetAttr) -> Result<Attr> {
-        let object = self.resolve(path, OFlags::PATH)?;
-        let is_it = |fd: BorrowedFd<'_>| match ino.is_none_or(|ino| self.is_number(fd, ino)) {
-            true => Ok(()),
-            false => Err(BackendError::Os(Errno::STALE)),
-        };
-        is_it(object.as_fd())?;
+    fn set_attributes(&self, target: &Target, set: &SetAttr) -> Result<Attr> {
+        let object = self.resolve_target(target, OFlags::PATH)?;
         if let Some(size) = set.size {
-            let file = self.resolve(path, OFlags::WRONLY | OFlags::NONBLOCK)?;
-            is_it(file.as_fd())?;
+            let file = self.resolve_target(target, OFlags::WRONLY | OFlags::NONBLOCK)?;
             rustix::fs::ftruncate(&file, size)?;
         }
         set_by_descriptor(object.as_fd(), set)?;

@@ -1,0 +1,148 @@
+//! What is done with an open file is done with that file, wherever its name is by now.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, CWD, XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr, linkat,
+};
+use rustix::io::Errno;
+
+use crate::rig::{Rig, Setup, mount, root, tree};
+
+fn attribute(path: impl AsRef<Path>, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 100];
+    let len = rustix::fs::getxattr(path.as_ref(), name, &mut value[..]).ok()?;
+    Some(value[..len].to_vec())
+}
+
+/// `a` and `b`, each with its name as an attribute; `a` is open through the mount when
+/// another client gives it the name `moved`, and its name to `b`.
+fn renamed(plain: bool, rest: &'static str) -> Option<(Rig, File)> {
+    let room = tree();
+    for name in ["a", "b"] {
+        fs::write(root(&room).join(name), name).unwrap();
+        let own = root(&room).join(name);
+        if rustix::fs::setxattr(&own, "user.name", name.as_bytes(), XattrFlags::empty()).is_err() {
+            eprintln!("skipped: no extended attributes here");
+            return None;
+        }
+    }
+    // The one that has it open.
+    let rig = mount(room, &Setup { replicas: 1, write: true, plain, rest, ..Setup::default() });
+    let file = File::open(rig.at("a")).unwrap();
+    fs::rename(rig.source(0, "a"), rig.source(0, "moved")).unwrap();
+    fs::rename(rig.source(0, "b"), rig.source(0, "a")).unwrap();
+    Some((rig, file))
+}
+
+#[test]
+fn attributes_stay_with_an_open_file_that_another_client_renames() {
+    let Some((rig, file)) = renamed(true, "") else { return };
+    let mut value = [0; 10];
+    assert_eq!(fgetxattr(&file, "user.name", &mut value[..]), Ok(1));
+    assert_eq!(&value[..1], b"a", "of the file that has the name now");
+    fsetxattr(&file, "user.new", b"1", XattrFlags::empty()).unwrap();
+    assert_eq!(attribute(rig.source(0, "moved"), "user.new").as_deref(), Some(&b"1"[..]));
+    assert_eq!(attribute(rig.source(0, "a"), "user.new"), None);
+    let mut names = [0; 1000];
+    let len = flistxattr(&file, &mut names[..]).unwrap();
+    assert!(String::from_utf8_lossy(&names[..len]).contains("user.new"));
+    fremovexattr(&file, "user.name").unwrap();
+    assert_eq!(attribute(rig.source(0, "moved"), "user.name"), None);
+    assert_eq!(attribute(rig.source(0, "a"), "user.name").as_deref(), Some(&b"b"[..]));
+}
+
+#[test]
+fn a_link_and_rights_are_of_the_open_file_that_another_client_renames() {
+    let Some((rig, file)) = renamed(true, "") else { return };
+    let number = |name: &str| fs::metadata(rig.source(0, name)).unwrap().ino();
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    linkat(CWD, &own, CWD, rig.at("link"), AtFlags::SYMLINK_FOLLOW).unwrap();
+    assert_eq!(number("link"), number("moved"));
+    let other = fs::metadata(rig.source(0, "a")).unwrap().mode();
+    file.set_permissions(fs::Permissions::from_mode(0o604)).unwrap();
+    assert_eq!(fs::metadata(rig.source(0, "moved")).unwrap().mode() & 0o777, 0o604);
+    assert_eq!(fs::metadata(rig.source(0, "a")).unwrap().mode(), other);
+}
+
+/// A replica that gives no descriptor away is asked by the path, which has to lead to that
+/// very file.
+#[test]
+fn without_a_descriptor_another_file_of_that_name_is_left_alone() {
+    let Some((rig, file)) = renamed(false, "") else { return };
+    let mut value = [0; 10];
+    let stale = Err(Errno::STALE);
+    assert_eq!(fgetxattr(&file, "user.name", &mut value[..]), stale);
+    assert_eq!(fsetxattr(&file, "user.name", b"x", XattrFlags::empty()).err(), stale.err());
+    assert_eq!(fremovexattr(&file, "user.name").err(), stale.err());
+    assert_eq!(attribute(rig.source(0, "a"), "user.name").as_deref(), Some(&b"b"[..]));
+    assert_eq!(attribute(rig.source(0, "moved"), "user.name").as_deref(), Some(&b"a"[..]));
+}
+
+/// A directory that another client has replaced is not listed as the one that is open.
+#[test]
+fn a_listing_is_of_the_directory_that_was_opened() {
+    let room = tree();
+    for dir in ["d", "e"] {
+        fs::create_dir(root(&room).join(dir)).unwrap();
+        fs::write(root(&room).join(dir).join(format!("in-{dir}")), "").unwrap();
+    }
+    let rig = mount(room, &Setup { replicas: 2, write: true, ..Setup::default() });
+    use rustix::fs::{Mode, OFlags, open};
+    let dir = open(rig.at("d"), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    fs::rename(rig.source(0, "d"), rig.source(0, "moved")).unwrap();
+    fs::rename(rig.source(0, "e"), rig.source(0, "d")).unwrap();
+    let names = rustix::fs::Dir::new(dir)
+        .unwrap()
+        .map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    let names: Result<Vec<_>, _> = names.collect();
+    assert_eq!(names, Err(Errno::STALE));
+}
+
+/// Two file systems number their files alike.
+#[test]
+fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root mounts");
+        return;
+    }
+    let room = tree();
+    let nested = root(&room).join("nested");
+    fs::create_dir(&nested).unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "none"])
+        .arg(&nested)
+        .status()
+        .unwrap();
+    assert!(mounted.success());
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+    let _unmount = Unmount(nested.clone());
+    for name in ["a", "b"] {
+        fs::write(nested.join(name), "old").unwrap();
+    }
+    let rest = "[fuse]\nattribute_ttl = \"1h\"\n";
+    let rig = mount(room, &Setup { replicas: 1, write: true, rest, ..Setup::default() });
+    assert_eq!(fs::metadata(rig.at("nested/a")).unwrap().len(), 3);
+    fs::rename(nested.join("a"), nested.join("moved")).unwrap();
+    fs::rename(nested.join("b"), nested.join("a")).unwrap();
+    let of_file = |name: &str| {
+        let found = fs::metadata(nested.join(name)).unwrap();
+        (found.mode() & 0o777, found.len())
+    };
+    let before = of_file("a");
+    use rustix::fs::{Mode, OFlags};
+    let open = rustix::fs::open(rig.at("nested/a"), OFlags::PATH, Mode::empty()).unwrap();
+    let own = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+    let set = fs::set_permissions(&own, fs::Permissions::from_mode(0o600));
+    assert_eq!(set.unwrap_err().raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    let cut = nix::unistd::truncate(own.as_str(), 1);
+    assert_eq!(cut, Err(nix::errno::Errno::ESTALE));
+    assert_eq!(of_file("a"), before);
+}
