@@ -15,6 +15,7 @@
 //! nothing more. Backends know nothing of scheduling: they neither retry nor
 //! choose.
 
+mod about;
 mod carried;
 mod change;
 mod closing;
@@ -40,6 +41,7 @@ use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
 use closing::Closing;
 
+pub use about::About;
 pub use carried::{Parts, PartsOpen};
 pub use change::{
     Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
@@ -51,7 +53,7 @@ pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
 pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use later::OpenedLater;
-pub use pool::{Lane, Pool, PoolLimits};
+pub use pool::{Errand, Hung, Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
 pub use target::Target;
 
@@ -340,18 +342,44 @@ impl Replica {
         lane: Lane,
         job: impl FnOnce(&dyn Backend) + Send + 'static,
     ) -> Result<()> {
-        let backend = Arc::clone(&self.backend);
-        self.pool.submit(lane, Box::new(move || job(&*backend)))
+        self.submit_about(lane, Errand::default(), job)
     }
 
-    /// Leave for the calling thread to make one call on the replica itself.
-    pub fn invite(&self) -> Option<Guest<'_>> {
-        self.guests.enter()
+    /// The same, for a job that is about an object: where calls about that hang, it
+    /// waits without a thread until its caller gives up.
+    ///
+    /// # Errors
+    /// As [`Replica::submit`]'s.
+    pub fn submit_about(
+        &self,
+        lane: Lane,
+        errand: Errand,
+        job: impl FnOnce(&dyn Backend) + Send + 'static,
+    ) -> Result<()> {
+        let backend = Arc::clone(&self.backend);
+        self.pool.submit_about(lane, errand, Box::new(move || job(&*backend)))
+    }
+
+    /// Leave for the calling thread to make one call on the replica itself, about an
+    /// object on which no call hangs.
+    pub fn invite(&self, about: &About) -> Option<Guest<'_>> {
+        if self.pool.has_room_for(about) { self.guests.enter() } else { None }
+    }
+
+    /// Replaces threads that hang, where there is work for them. Call it now and then
+    /// while there are calls.
+    pub fn tend(&self) {
+        self.pool.tend();
+    }
+
+    /// Objects that calls on the replica hang on; a few of them.
+    pub fn hung(&self) -> Vec<Hung> {
+        self.pool.hung()
     }
 
     /// Runs `job` on the calling thread, which has been invited.
-    pub fn visit(&self, _leave: &Guest<'_>, job: impl FnOnce(&dyn Backend)) {
-        pool::carry_out(|| job(&*self.backend));
+    pub fn visit(&self, _leave: &Guest<'_>, about: About, job: impl FnOnce(&dyn Backend)) {
+        self.pool.host(about, || job(&*self.backend));
     }
 
     /// A file that another process had open ([`Backend::adopt`]); asks nothing of

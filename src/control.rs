@@ -204,9 +204,23 @@ pub struct ReplicaStatus {
     /// Of these, those that have been inside one call for longer than an attempt
     /// may take: what hangs there is left to itself, and comes back when it heals.
     pub stuck_threads: usize,
+    /// Objects that calls hang on, the longest first, at most 16.
+    #[serde(default)]
+    pub hung: Vec<HungObject>,
     /// What it did.
     #[serde(flatten)]
     pub counters: ReplicaReading,
+}
+
+/// An object on a replica that calls hang on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HungObject {
+    /// Its path in the replica; empty for the root.
+    pub path: String,
+    /// Threads inside calls about it.
+    pub threads: usize,
+    /// For how long, seconds.
+    pub lasts_s: u64,
 }
 
 /// How an affinity rule does.

@@ -306,7 +306,7 @@ impl Fs {
         match self.path(parent) {
             Ok(dir) => {
                 let path = dir.join(name);
-                let spot = self.spot(&path).since(Instant::now());
+                let spot = self.spot(&path);
                 if self.caller.has_just_passed_its_deadline(spot) {
                     return done(Err(BackendError::Late.into()));
                 }
@@ -346,8 +346,7 @@ impl Fs {
                 };
                 if number.is_some_and(is_old) {
                     // It was changed by another name, or removed meanwhile.
-                    let again = number.map_or(spot, |ino| fs.spot_of(ino, &at));
-                    let spot = again.instead_of(spot);
+                    let spot = number.map_or(spot, |ino| fs.spot_of(ino, &at));
                     return fs.look_up(who, (parent, name), at, spot, done);
                 }
                 done(fs.enter(parent, &name, replica, &attr, asked));
@@ -413,7 +412,7 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         if ino == ROOT {
-            return self.root_attributes(rights, since, done);
+            return self.root_attributes(rights, done);
         }
         // The kernel names no handle for an fstat(2); any open one will do.
         if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {

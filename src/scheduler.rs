@@ -213,6 +213,13 @@ struct Attempt<T> {
     /// A probe that a reader waits for: another replica is asked after this
     /// time, which is paid for already.
     race_after: Option<Duration>,
+    /// Names the segment: its file, and where it begins.
+    segment: (u64, u64),
+    /// Whether another replica has delivered it since.
+    beaten: bool,
+    /// Whether it takes no place at its replica any more: what hangs must not keep
+    /// other segments out.
+    written_off: bool,
 }
 
 /// What `fanfs status` shows of one replica.
@@ -373,6 +380,7 @@ impl<T: Clone> Scheduler<T> {
         let sent = Sent { at: now, bytes: want.bytes, locality };
         self.estimates[replica].sent(sent);
         self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
+        let segment = (want.stream, want.start);
         let Want { item, bytes, candidates, hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let copies = others.and(holders.local);
@@ -387,6 +395,9 @@ impl<T: Clone> Scheduler<T> {
             hedged: false,
             is_hedge: hedge,
             race_after: None,
+            segment,
+            beaten: false,
+            written_off: false,
         };
         // One that is tried again is to cost nobody anything.
         if self.health.state(replica) == HealthState::Probing {
@@ -406,12 +417,17 @@ impl<T: Clone> Scheduler<T> {
     ) -> Option<Ended> {
         let attempt = self.attempts.remove(&attempt)?;
         let replica = attempt.replica;
+        if matches!(outcome, Outcome::Delivered(_)) && (attempt.is_hedge || attempt.hedged) {
+            let same = self.attempts.values_mut().filter(|a| a.segment == attempt.segment);
+            same.for_each(|other| other.beaten = true);
+        }
         let estimate = &mut self.estimates[replica];
         let took = now.saturating_duration_since(attempt.sent.at);
         let mut service = None;
         match outcome {
             Outcome::Delivered(bytes)
-                if self.health.was_ejected_since(replica, attempt.sent.at) =>
+                if attempt.written_off
+                    || self.health.was_ejected_since(replica, attempt.sent.at) =>
             {
                 estimate.outlived(now, attempt.sent);
                 self.hedges.earn(bytes);

@@ -1,7 +1,7 @@
 //! What may be changed on a replica: requests, each carried out once.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{BackendFile, FileKind, Target, Timestamp};
 
@@ -39,6 +39,25 @@ pub enum Change {
     RemoveXattr { object: Target, name: OsString },
     /// fsync(2) of a directory.
     SyncDir { dir: Target },
+}
+
+impl Change {
+    /// The path that it is about, the first of two.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Link { from: object, .. }
+            | Self::Set { object, .. }
+            | Self::SetXattr { object, .. }
+            | Self::RemoveXattr { object, .. }
+            | Self::SyncDir { dir: object } => object.path(),
+            Self::Rename { from: path, .. }
+            | Self::MakeDir { path, .. }
+            | Self::MakeNode { path, .. }
+            | Self::MakeLink { path, .. }
+            | Self::Unlink { path }
+            | Self::RemoveDir { path } => path,
+        }
+    }
 }
 
 /// Attributes to be set; `None` leaves one as it is.

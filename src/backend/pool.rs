@@ -8,17 +8,100 @@
 //! metadata, which somebody waits for at a shell prompt. Metadata goes first,
 //! and reads never take the last two threads, so an `ls` does not queue behind
 //! a window of segments.
+//!
+//! One object that hangs must not take all threads, on any replica. A thread that is
+//! inside one call for [`STUCK`] is *stuck*: another one is started in its place, as
+//! many more as the pool has in all; not for changes, which are to be begun by no more
+//! threads than that. Once a call about an object is stuck, [`HELD`] threads at most are
+//! inside calls about it and what lies beneath it, and half as many again as the pool has
+//! in all inside calls that lie beneath one directory. Other jobs about these wait without a thread,
+//! until their callers give up.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::{BackendError, Result};
+use super::{About, BackendError, Result};
 use crate::headroom;
 
-type Job = Box<dyn FnOnce() + Send>;
+/// A thread that is inside one call for so long is stuck. What a replica at work takes
+/// for a call is far below.
+pub(super) const STUCK: Duration = Duration::from_secs(2);
+
+/// Threads inside calls about one object, once one of them is stuck.
+const HELD: usize = 2;
+
+/// How often a job that waits without a thread is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Hung objects that are named, of each replica.
+const NAMED: usize = 16;
+
+/// What is known of a job beforehand.
+#[derive(Default)]
+pub struct Errand {
+    /// The object that it is about.
+    pub about: About,
+    /// Whether it may change something.
+    pub once: bool,
+    /// Whether its caller has given up. Such a job must not call the replica any more.
+    pub is_over: Option<Box<dyn Fn() -> bool + Send>>,
+}
+
+struct Job {
+    errand: Errand,
+    run: Box<dyn FnOnce() + Send>,
+}
+
+/// An object that calls hang on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hung {
+    /// Relative to the replica's root.
+    pub path: PathBuf,
+    /// For how long.
+    pub lasts: Duration,
+    /// Threads inside calls about it.
+    pub threads: usize,
+}
+
+type Slot = Arc<Mutex<PathBuf>>;
+
+thread_local! {
+    /// Where this thread says what it is inside of.
+    static INSIDE: RefCell<Option<Slot>> = const { RefCell::new(None) };
+}
+
+/// The calling thread is about to call the replica about `path`.
+pub(super) fn inside(path: &Path) {
+    INSIDE.with_borrow(|slot| {
+        if let Some(slot) = slot {
+            let mut known = slot.lock();
+            known.as_mut_os_string().clear();
+            known.push(path);
+        }
+    });
+}
+
+/// A call under way.
+struct Running {
+    number: u64,
+    since: Instant,
+    about: About,
+    lane: Lane,
+    once: bool,
+    is_guest: bool,
+    slot: Slot,
+}
+
+impl Running {
+    fn is_stuck(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= STUCK
+    }
+}
 
 /// Which kind of work a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +142,8 @@ struct State {
     threads: usize,
     idle: usize,
     reading: usize,
-    /// When each job under way was begun.
-    begun: Vec<Instant>,
+    running: Vec<Running>,
+    number: u64,
     stopped: bool,
 }
 
@@ -68,6 +151,68 @@ struct State {
 const KEPT_FOR_METADATA: usize = 2;
 
 impl State {
+    /// Threads that there may be.
+    fn most(&self, limits: &PoolLimits, now: Instant) -> usize {
+        let is_replaced = |call: &&Running| !call.is_guest && !call.once && call.is_stuck(now);
+        limits.threads + self.running.iter().filter(is_replaced).count().min(limits.threads)
+    }
+
+    /// Of them, those that may be inside a read.
+    fn most_reading(&self, limits: &PoolLimits, now: Instant) -> usize {
+        let is_replaced = |call: &&Running| {
+            !call.is_guest && call.lane == Lane::Read && !call.once && call.is_stuck(now)
+        };
+        limits.readers() + self.running.iter().filter(is_replaced).count().min(limits.threads)
+    }
+
+    /// Whether one more call about it may be begun.
+    fn may_enter(&self, about: &About, threads: usize, now: Instant) -> bool {
+        let stuck = || self.running.iter().filter(|call| call.is_stuck(now));
+        let within =
+            |of: &About| self.running.iter().filter(|call| call.about.is_within(of)).count();
+        if stuck().any(|call| about.is_within(&call.about) && within(&call.about) >= HELD) {
+            return false;
+        }
+        let beneath = |dir: &About| stuck().filter(|call| call.about.is_within(dir)).count();
+        let most = threads + threads / 2;
+        stuck().count() < most || about.above().all(|dir| beneath(&dir) < most)
+    }
+
+    /// The next job of a lane that may be begun.
+    fn next(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
+        let is_any_stuck = self.running.iter().any(|call| call.is_stuck(now));
+        let queue = if lane == Lane::Read { &self.reads } else { &self.metadata };
+        if !is_any_stuck {
+            let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+            return queue.pop_front();
+        }
+        let may = |job: &Job| {
+            job.errand.is_over.as_ref().is_some_and(|is_over| is_over())
+                || self.may_enter(&job.errand.about, limits.threads, now)
+        };
+        let at = queue.iter().position(may)?;
+        let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+        queue.remove(at)
+    }
+
+    fn begin(&mut self, errand: &Errand, lane: Lane, is_guest: bool, slot: &Slot) -> u64 {
+        self.number += 1;
+        self.running.push(Running {
+            number: self.number,
+            since: Instant::now(),
+            about: errand.about,
+            lane,
+            once: errand.once,
+            is_guest,
+            slot: Arc::clone(slot),
+        });
+        self.number
+    }
+
+    fn end(&mut self, number: u64) {
+        self.running.retain(|call| call.number != number);
+    }
+
     /// All that waits, to be dropped when the pool is not locked any more: what a
     /// job holds may want to put one into the queue when it is dropped.
     fn take_jobs(&mut self) -> [VecDeque<Job>; 2] {
@@ -94,8 +239,19 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
+    /// Queues a job that is about no object.
+    pub fn submit(&self, lane: Lane, run: Box<dyn FnOnce() + Send>) -> Result<()> {
+        self.submit_about(lane, Errand::default(), run)
+    }
+
     /// Queues a job; starts a thread where none is idle and there may be one more.
-    pub fn submit(&self, lane: Lane, job: Job) -> Result<()> {
+    pub fn submit_about(
+        &self,
+        lane: Lane,
+        errand: Errand,
+        run: Box<dyn FnOnce() + Send>,
+    ) -> Result<()> {
+        let job = Job { errand, run };
         let mut state = self.shared.state.lock();
         if state.stopped {
             return Err(BackendError::Busy);
@@ -108,8 +264,16 @@ impl Pool {
             return Err(BackendError::Busy);
         }
         queue.push_back(job);
+        let dropped = self.start_more(state);
+        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(()) }
+    }
+
+    /// Starts a thread where none is idle and there may be one more. Returns all jobs
+    /// where there is none to run them.
+    fn start_more(&self, mut state: MutexGuard<'_, State>) -> Option<[VecDeque<Job>; 2]> {
         let waiting = state.metadata.len() + state.reads.len();
-        if state.idle < waiting && state.threads < self.shared.limits.threads {
+        let most = state.most(&self.shared.limits, Instant::now());
+        if state.idle < waiting && state.threads < most {
             state.threads += 1;
             if let Err(error) = start_thread(&self.shared) {
                 state.threads -= 1;
@@ -117,15 +281,23 @@ impl Pool {
                 // With none at all the job could never run.
                 if state.threads == 0 {
                     tracing::error!(replica = %self.shared.name, %error, "cannot start a thread");
-                    let jobs = state.take_jobs();
-                    drop(state);
-                    drop(jobs);
-                    return Err(BackendError::Busy);
+                    return Some(state.take_jobs());
                 }
             }
         }
         self.shared.wake.notify_one();
-        Ok(())
+        None
+    }
+
+    /// Queues a job that closes files, whatever waits already: there are few of them.
+    pub(super) fn submit_close(&self, run: Box<dyn FnOnce() + Send>) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        if state.stopped {
+            return Err(BackendError::Busy);
+        }
+        state.metadata.push_back(Job { errand: Errand::default(), run });
+        let dropped = self.start_more(state);
+        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(()) }
     }
 
     /// Threads that are running a job.
@@ -138,8 +310,63 @@ impl Pool {
     pub fn stuck(&self, time: Duration) -> usize {
         let now = Instant::now();
         let state = self.shared.state.lock();
-        let is_stuck = |begun: &&Instant| now.saturating_duration_since(**begun) > time;
-        state.begun.iter().filter(is_stuck).count()
+        let is_stuck =
+            |call: &&Running| !call.is_guest && now.saturating_duration_since(call.since) > time;
+        state.running.iter().filter(is_stuck).count()
+    }
+
+    /// Starts a thread in the place of one that is stuck, where jobs wait. Call it now
+    /// and then while there are calls.
+    pub fn tend(&self) {
+        let mut state = self.shared.state.lock();
+        let waits = !state.metadata.is_empty() || !state.reads.is_empty();
+        if !waits || state.stopped || state.idle > 0 {
+            return;
+        }
+        if state.threads < state.most(&self.shared.limits, Instant::now()) {
+            state.threads += 1;
+            if start_thread(&self.shared).is_err() {
+                state.threads -= 1;
+            }
+        }
+    }
+
+    /// The objects that calls hang on, the first of them, the longest first.
+    pub fn hung(&self) -> Vec<Hung> {
+        let now = Instant::now();
+        let mut hung: Vec<Hung> = Vec::new();
+        for call in self.shared.state.lock().running.iter().filter(|call| call.is_stuck(now)) {
+            let path = call.slot.lock().clone();
+            let lasts = now.saturating_duration_since(call.since);
+            match hung.iter_mut().find(|known| known.path == path) {
+                Some(known) => {
+                    known.threads += 1;
+                    known.lasts = known.lasts.max(lasts);
+                }
+                None => hung.push(Hung { path, lasts, threads: 1 }),
+            }
+        }
+        hung.sort_by_key(|hung| std::cmp::Reverse(hung.lasts));
+        hung.truncate(NAMED);
+        hung
+    }
+
+    /// Whether a guest may make a call about it.
+    pub fn has_room_for(&self, about: &About) -> bool {
+        let state = self.shared.state.lock();
+        state.may_enter(about, self.shared.limits.threads, Instant::now())
+    }
+
+    /// Carries `job` out on the calling thread, which is a guest.
+    pub fn host(&self, about: About, job: impl FnOnce()) {
+        let slot = Slot::default();
+        let errand = Errand { about, ..Errand::default() };
+        let number = self.shared.state.lock().begin(&errand, Lane::Read, true, &slot);
+        INSIDE.set(Some(slot));
+        carry_out(job);
+        INSIDE.set(None);
+        self.shared.state.lock().end(number);
+        self.shared.wake.notify_one();
     }
 
     /// Drops what waits and ends the threads that are idle, now or later.
@@ -173,39 +400,48 @@ fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
 }
 
 fn run(shared: &Shared) {
+    let slot = Slot::default();
+    INSIDE.set(Some(Arc::clone(&slot)));
+    let limits = &shared.limits;
     let mut state = shared.state.lock();
     loop {
-        if let Some(job) = state.metadata.pop_front() {
-            run_one(&mut state, job);
-        } else if state.reading < shared.limits.readers()
-            && let Some(job) = state.reads.pop_front()
+        let now = Instant::now();
+        if let Some(job) = state.next(Lane::Metadata, limits, now) {
+            run_one(&mut state, Lane::Metadata, job, &slot);
+        } else if state.reading < state.most_reading(limits, now)
+            && let Some(job) = state.next(Lane::Read, limits, now)
         {
             state.reading += 1;
-            run_one(&mut state, job);
+            run_one(&mut state, Lane::Read, job, &slot);
             state.reading -= 1;
-        } else if state.stopped {
+        } else if state.stopped || state.threads > state.most(limits, now) {
             state.threads -= 1;
             return;
         } else {
             state.idle += 1;
-            shared.wake.wait(&mut state);
+            if state.metadata.is_empty() && state.reads.is_empty() {
+                shared.wake.wait(&mut state);
+            } else {
+                // They wait for what hangs, or for their callers to give up.
+                shared.wake.wait_for(&mut state, LOOK);
+            }
             state.idle -= 1;
         }
     }
 }
 
-fn run_one(state: &mut MutexGuard<'_, State>, job: Job) {
-    let begun = Instant::now();
-    state.begun.push(begun);
-    MutexGuard::unlocked(state, || carry_out(job));
-    if let Some(at) = state.begun.iter().position(|at| *at == begun) {
-        state.begun.swap_remove(at);
-    }
+fn run_one(state: &mut MutexGuard<'_, State>, lane: Lane, job: Job, slot: &Slot) {
+    let number = state.begin(&job.errand, lane, false, slot);
+    MutexGuard::unlocked(state, || {
+        drop(job.errand);
+        carry_out(job.run);
+    });
+    state.end(number);
 }
 
 /// A job that panics has answered nobody, which those who wait notice; the
 /// thread and the pool's counts survive it.
-pub(super) fn carry_out(job: impl FnOnce()) {
+fn carry_out(job: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         tracing::error!("a job panicked; this is a bug in fanfs");
     }
@@ -275,6 +511,65 @@ mod tests {
         wait(1);
         drop(release);
         wait(0);
+    }
+
+    fn about(path: &str) -> Errand {
+        Errand { about: About::path(Path::new(path)), ..Errand::default() }
+    }
+
+    #[test]
+    fn one_object_holds_few_threads_and_they_are_replaced() {
+        let pool = pool(4, 64);
+        let (release, hang) = mpsc::channel::<()>();
+        let hang = Arc::new(Mutex::new(hang));
+        let given_up = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let (done, answer) = mpsc::channel();
+        for number in 0..12 {
+            let (hang, over, done) = (Arc::clone(&hang), Arc::clone(&given_up), done.clone());
+            let is_over = {
+                let over = Arc::clone(&over);
+                move || over.load(std::sync::atomic::Ordering::Relaxed)
+            };
+            let errand = Errand { is_over: Some(Box::new(is_over)), ..about("d/hung") };
+            let job = move || {
+                if !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    inside(Path::new("d/hung"));
+                    let _ = hang.lock().recv();
+                }
+                done.send(number).unwrap();
+            };
+            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+        }
+        // The first ones take all threads until they are known to be stuck.
+        let (other, others) = mpsc::channel();
+        pool.submit_about(Lane::Metadata, about("d/f"), Box::new(move || other.send(()).unwrap()))
+            .unwrap();
+        let until = Instant::now() + SOON;
+        while others.try_recv().is_err() {
+            assert!(Instant::now() < until, "another object waits for the hung one");
+            pool.tend();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let hung = pool.hung();
+        assert_eq!((hung.len(), hung[0].path.as_path()), (1, Path::new("d/hung")));
+        assert!(hung[0].threads <= 4 && !pool.has_room_for(&about("d/hung").about));
+        assert!(!pool.has_room_for(&about("d/hung/x").about), "what lies beneath it");
+        assert!(pool.has_room_for(&about("d").about) && pool.has_room_for(&about("d/f").about));
+        // The others are given up, and end without calling.
+        given_up.store(true, std::sync::atomic::Ordering::Relaxed);
+        for _ in 0..8 {
+            answer.recv_timeout(SOON).expect("one that was given up waits on");
+        }
+        drop(release);
+        for _ in 0..4 {
+            answer.recv_timeout(SOON).unwrap();
+        }
+        let until = Instant::now() + SOON;
+        while pool.busy() > 0 || pool.shared.state.lock().threads > 4 {
+            assert!(Instant::now() < until, "threads are left over");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(pool.hung().is_empty() && pool.has_room_for(&about("d/hung").about));
     }
 
     #[test]

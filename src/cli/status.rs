@@ -189,6 +189,7 @@ fn table(status: &Status) -> String {
     }
     for replica in &status.replicas {
         ailing(&mut text, replica);
+        hung(&mut text, replica);
     }
     let (c, g) = (&status.counters, &status.gauges);
     line!(
@@ -222,6 +223,21 @@ fn table(status: &Status) -> String {
     placement(&mut text, status);
     affinities(&mut text, status);
     text
+}
+
+/// Objects that calls on a replica hang on.
+fn hung(text: &mut String, replica: &ReplicaStatus) {
+    for hung in &replica.hung {
+        let path = if hung.path.is_empty() { "/" } else { &hung.path };
+        let lasts = humantime::format_duration(Duration::from_secs(hung.lasts_s));
+        line!(
+            text,
+            "  warning: {}: calls about {} hang for {lasts}, and hold {}",
+            replica.name,
+            printable(path),
+            number(hung.threads as u64, "thread")
+        );
+    }
 }
 
 /// What is wrong with a replica, if anything is.

@@ -4,14 +4,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Core;
-use crate::backend::Replica;
+use crate::backend::{Hung, Replica};
 use crate::config::Affinity;
-use crate::control::{self, AffinityStatus, ReplicaStatus, Status};
+use crate::control::{self, AffinityStatus, HungObject, ReplicaStatus, Status};
 use crate::fs::PinnedTimes;
 use crate::metrics::{Process, Snapshot};
 use crate::scheduler::health::HealthState;
 use crate::scheduler::metadata;
 use crate::volume::ReplicaId;
+
+fn hung(hung: Hung) -> HungObject {
+    let path = hung.path.to_string_lossy().into_owned();
+    HungObject { path, threads: hung.threads, lasts_s: hung.lasts.as_secs() }
+}
 
 impl Core {
     pub(super) fn status(&self) -> Status {
@@ -35,6 +40,7 @@ impl Core {
                 in_flight_cap: standing.cap,
                 busy_threads: replica.busy_threads(),
                 stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
+                hung: replica.hung().into_iter().map(hung).collect(),
                 counters: replica.counters.reading(now),
             }
         };

@@ -30,8 +30,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
-use crate::backend::{Backend, BackendError, Lane, Replica, Result};
-use crate::placement::affinity::Pin;
+use crate::backend::{About, Backend, BackendError, Errand, Replica, Result};
 use crate::read::{Reader, Usable};
 use crate::scheduler::health::Heard;
 use crate::scheduler::hedge;
@@ -44,6 +43,7 @@ use overdue::Overdue;
 use times::Times;
 
 pub(super) use rights::{Once, Rights};
+use spot::Kind;
 pub(super) use spot::Spot;
 pub use times::PinnedTimes;
 
@@ -90,23 +90,6 @@ struct Call<T> {
     rights: Rights,
     until: Instant,
     state: Mutex<State<T>>,
-}
-
-/// What kind of call it is.
-#[derive(Clone, Copy, Debug)]
-struct Kind {
-    /// Whether it may change something.
-    once: bool,
-    pin: Option<Pin>,
-    /// See [`Spot::known`].
-    known: bool,
-    lane: Lane,
-}
-
-impl From<Spot> for Kind {
-    fn from(spot: Spot) -> Self {
-        Self { once: false, pin: spot.pin, known: spot.known, lane: Lane::Metadata }
-    }
 }
 
 struct State<T> {
@@ -244,7 +227,7 @@ impl Caller {
     ) {
         let (order, now) = (self.order(spot), Instant::now());
         let usual = order.first().map_or(Duration::ZERO, |first| self.times.patience(*first));
-        let until = spot.since.unwrap_or(now) + self.policy.deadline;
+        let until = now + self.policy.deadline;
         let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
         call.state.lock().fallback =
             fallback.map(|(replica, value)| (now + usual.max(FALLBACK_AFTER), replica, value));
@@ -262,7 +245,8 @@ impl Caller {
         let until = Instant::now() + deadline;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
         let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
-        let kind = Kind { once: true, pin: None, known: false, lane };
+        let about = About::default();
+        let kind = Kind { once: true, pin: None, about, known: false, lane };
         let call = Call::new(self, vec![replica], kind, rights, until, op, done);
         self.begin(call);
     }
@@ -390,7 +374,13 @@ impl<T: Send + 'static> Call<T> {
                 }
                 call.answered(replica, answer, asked.elapsed());
             };
-            match self.caller.replicas[replica].submit(call_lane, job) {
+            let of = Arc::clone(self);
+            let errand = Errand {
+                about: self.kind.about,
+                once: self.kind.once,
+                is_over: Some(Box::new(move || of.op.lock().is_none())),
+            };
+            match self.caller.replicas[replica].submit_about(call_lane, errand, job) {
                 Ok(()) => return,
                 Err(error) => {
                     if !self.failed(replica, error) {
@@ -530,6 +520,9 @@ impl<T: Send + 'static> Watched for Call<T> {
         };
         if over {
             return false;
+        }
+        if late.is_some() {
+            self.caller.replicas.iter().for_each(|(_, replica)| replica.tend());
         }
         if let Some((_, replica, value)) = fallback {
             if let Some((done, _)) = self.finish(None) {

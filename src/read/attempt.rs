@@ -12,7 +12,7 @@ use super::file::OpenFile;
 use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
-use crate::backend::{Backend, BackendError, BackendFile, Lane, Origin};
+use crate::backend::{Backend, BackendError, BackendFile, Errand, Lane, Origin};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
@@ -27,7 +27,10 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
         let (reader, fetch) = (Arc::clone(reader), Arc::clone(&fetch));
         move |backend: &dyn Backend| run(&reader, &fetch, attempt, replica, backend)
     };
-    if let Err(error) = reader.replicas[replica].submit(Lane::Read, job) {
+    let of = Arc::clone(&fetch);
+    let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_over());
+    let errand = Errand { about: fetch.file.about(), once: false, is_over: Some(is_over) };
+    if let Err(error) = reader.replicas[replica].submit_about(Lane::Read, errand, job) {
         let next = ended(reader, &fetch, attempt, replica, Err((error, fetch.take_claim(replica))));
         reader.dispatch(next.into_iter().collect());
     }
@@ -37,10 +40,14 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
 /// hands it to the replica's pool if not.
 pub(super) fn send_by_guest(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
     let host = Arc::clone(&reader.replicas[dispatch.replica]);
-    let Some(leave) = host.invite() else { return send(reader, dispatch) };
+    let Some(leave) = host.invite(&dispatch.item.file.about()) else {
+        return send(reader, dispatch);
+    };
     let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
     fetch.begin(replica);
-    host.visit(&leave, |backend| run(reader, &fetch, attempt, replica, backend));
+    host.visit(&leave, fetch.file.about(), |backend| {
+        run(reader, &fetch, attempt, replica, backend)
+    });
 }
 
 type Attempted = Result<Data, (BackendError, Option<Reservation>)>;
@@ -81,6 +88,9 @@ fn read_segment(
 ) -> Attempted {
     // Where another attempt has delivered meanwhile, there is none.
     let Some(claim) = fetch.take_claim(replica) else { return Err((BackendError::Busy, None)) };
+    if fetch.is_over() {
+        return Err((BackendError::Busy, Some(claim)));
+    }
     let shared = fetch.state.lock().shared;
     let file = match fetch.file.on(replica, backend) {
         Ok(file) => file,

@@ -1,13 +1,14 @@
 //! What time brings: late segments, passed deadlines, memory to be handed on, and
 //! replicas that are to prove that they are back.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::gather::Gather;
 use super::{ReadError, Reader, attempt};
-use crate::backend::{Backend, BackendError, Lane, Origin, own};
+use crate::backend::{About, Backend, BackendError, Errand, Lane, Origin, own};
 use crate::scheduler::health::Proof;
 use crate::scheduler::hedge;
 use crate::volume::ReplicaId;
@@ -59,6 +60,7 @@ impl Reader {
             to_prove = scheduler.to_prove(now);
         }
         self.dispatch(dispatches);
+        self.replicas.iter().for_each(|(_, replica)| replica.tend());
         for replica in to_prove.iter() {
             self.have_prove_itself(replica, |_| {});
         }
@@ -122,7 +124,8 @@ impl Reader {
             reader.wake_clock();
             done(proof);
         };
-        if self.replicas[id].submit(Lane::Metadata, prove).is_err() {
+        let errand = Errand { about: About::path(Path::new("")), ..Errand::default() };
+        if self.replicas[id].submit_about(Lane::Metadata, errand, prove).is_err() {
             self.scheduler.lock().proved(id, Proof::Unclear, Instant::now());
         }
     }

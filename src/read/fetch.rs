@@ -244,6 +244,12 @@ impl Fetch {
         matches!(state.stage, Stage::Pending)
     }
 
+    /// Whether it is here, or everybody who wanted it has given up.
+    pub(super) fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        !matches!(state.stage, Stage::Pending) || state.is_unwanted()
+    }
+
     /// What pays for the buffer of the attempt that was sent there.
     pub(super) fn take_claim(&self, replica: ReplicaId) -> Option<Reservation> {
         let mut state = self.state.lock();

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 
 use super::compare::Marks;
 use super::fetch::Fetch;
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity};
+use crate::backend::{About, Attr, Backend, BackendError, BackendFile, Identity};
 use crate::placement::FileAt;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
@@ -38,6 +38,7 @@ const FAILED_FOR: Duration = Duration::from_secs(1);
 
 /// A file at one version.
 pub struct OpenFile {
+    about: About,
     path: PathBuf,
     version: FileVersion,
     mode: Mode,
@@ -120,6 +121,7 @@ impl OpenFile {
     ) -> Self {
         let slots = ReplicaMap::from_fn(replicas, |_| Slot::default());
         Self {
+            about: About::path(&path),
             path,
             version,
             mode,
@@ -234,6 +236,11 @@ impl OpenFile {
     /// Whether these attributes are of its version.
     pub(super) fn is_version(&self, attr: &Attr) -> bool {
         self.version.agrees(&attr.version(), self.mode)
+    }
+
+    /// It as the object that jobs are about.
+    pub(super) fn about(&self) -> About {
+        self.about
     }
 
     /// Where it was when it was opened, relative to the replicas' roots.

@@ -33,6 +33,17 @@ struct Trial {
     asked: bool,
     /// Whether it was silent for [`SILENT`]: from then on each error counts.
     is_silent: bool,
+    /// Why the replica is ejected at once where its root is not well.
+    verdict: Option<Reason>,
+}
+
+/// A replica whose root was well is not suspected of hanging for so long.
+const ACQUITTED: Duration = Duration::from_secs(1);
+
+impl Trial {
+    fn new(now: Instant) -> Self {
+        Self { doubts: 0, since: now, asked: false, is_silent: false, verdict: None }
+    }
 }
 
 /// All replicas' health.
@@ -46,6 +57,8 @@ pub struct HealthBoard {
     trials: ReplicaMap<Option<Trial>>,
     /// Whether each failed last by an error, and was neither late nor silent.
     refuses: ReplicaMap<bool>,
+    /// When each root was last found well in a trial.
+    acquitted: ReplicaMap<Option<Instant>>,
     /// Whether one that was ejected has to prove itself before it is asked again.
     proofs: bool,
 }
@@ -59,6 +72,7 @@ impl HealthBoard {
             slow_since: names.map(|_, _| None),
             trials: names.map(|_, _| None),
             refuses: names.map(|_, _| false),
+            acquitted: names.map(|_, _| None),
             names,
             proofs,
         }
@@ -128,8 +142,8 @@ impl HealthBoard {
                 wanted = wanted.with(id);
             } else if !trial.is_silent && now.saturating_duration_since(trial.since) >= SILENT {
                 trial.is_silent = true;
-                let doubts = trial.doubts;
-                self.held_against(id, doubts, now);
+                let trial = *trial;
+                self.held_against(id, trial, now);
             }
         }
         wanted
@@ -145,18 +159,34 @@ impl HealthBoard {
         if !self.health[id].is_usable() {
             return;
         }
-        let trial = Trial { doubts: 0, since: now, asked: false, is_silent: false };
-        let trial = self.trials[id].get_or_insert(trial);
+        let trial = self.trials[id].get_or_insert(Trial::new(now));
         if trial.is_silent {
             return self.failed(id, now);
         }
         trial.doubts = trial.doubts.saturating_add(1);
     }
 
-    fn held_against(&mut self, id: ReplicaId, failures: u32, now: Instant) {
+    /// Something hangs there, by its fault or for the object's sake. Where its root is
+    /// not well it is ejected for `reason`.
+    pub fn accused(&mut self, id: ReplicaId, reason: Reason, now: Instant) {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < ACQUITTED;
+        let is_silent = self.trials[id].is_some_and(|trial| trial.is_silent);
+        if !self.proofs || is_silent {
+            return self.eject(id, reason, now);
+        }
+        if !self.health[id].is_usable() || self.acquitted[id].is_some_and(is_recent) {
+            return;
+        }
+        self.trials[id].get_or_insert(Trial::new(now)).verdict = Some(reason);
+    }
+
+    fn held_against(&mut self, id: ReplicaId, trial: Trial, now: Instant) {
         // More than eject make no difference.
-        for _ in 0..failures.min(super::health::OUT) {
+        for _ in 0..trial.doubts.min(super::health::OUT) {
             self.failed(id, now);
+        }
+        if let Some(reason) = trial.verdict {
+            self.eject(id, reason, now);
         }
     }
 
@@ -168,11 +198,12 @@ impl HealthBoard {
         {
             match proof {
                 Proof::Failed if !trial.is_silent => {
-                    self.held_against(id, trial.doubts, now);
+                    self.held_against(id, trial, now);
                     self.refuses[id] = true;
                 }
                 Proof::Gone => self.gone(id, now),
-                Proof::Same | Proof::Failed | Proof::Unclear => {}
+                Proof::Same => self.acquitted[id] = Some(now),
+                Proof::Failed | Proof::Unclear => {}
             }
             return;
         }

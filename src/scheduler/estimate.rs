@@ -325,6 +325,11 @@ impl Estimate {
         self.delivered
     }
 
+    /// Most reads in flight.
+    pub fn most_reads(&self) -> usize {
+        self.limits.max_reads
+    }
+
     /// Its relative speed as configured.
     pub fn weight(&self) -> f64 {
         self.weight

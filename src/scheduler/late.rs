@@ -1,7 +1,7 @@
 //! What takes too long: segments that go to a second replica, and replicas that
 //! are not asked any more.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::health::Reason;
 use super::hedge::{self, Watch};
@@ -9,17 +9,26 @@ use super::pace::Locality;
 use super::{Late, Scheduler};
 use crate::volume::{ReplicaId, ReplicaSet};
 
+/// An attempt of this age may hang for good, if it is [`FAR_BEYOND`] what was expected.
+/// A thread of a pool counts as stuck then.
+const HANGS: Duration = Duration::from_secs(2);
+
+/// Times the expected completion. What is slow and at work is not that late.
+const FAR_BEYOND: f64 = 8.0;
+
 impl<T: Clone> Scheduler<T> {
     /// What is late and may be asked of another replica as well; each attempt
     /// once. Call it every few dozen milliseconds while anything is in flight.
     /// What somebody waits for, as `is_awaited` says, may be so sooner.
     pub fn late(&mut self, now: Instant, is_awaited: impl Fn(&T) -> bool, out: &mut Vec<Late<T>>) {
+        let mut beaten = ReplicaSet::EMPTY;
         let mut stalled = ReplicaSet::EMPTY;
         let mut passed = ReplicaSet::EMPTY;
         let mut slow = ReplicaSet::EMPTY;
         let mut only_holders = ReplicaSet::EMPTY;
         self.stuck = ReplicaSet::EMPTY;
         let suspect = self.health.suspect();
+        self.write_off(now);
         for (&id, attempt) in &mut self.attempts {
             let age = now.saturating_duration_since(attempt.sent.at);
             let expired = age >= self.policy.attempt_deadline;
@@ -56,6 +65,8 @@ impl<T: Clone> Scheduler<T> {
                 slow = slow.with(attempt.replica);
                 if expired && !attempt.hedged && !attempt.is_hedge {
                     passed = passed.with(attempt.replica);
+                } else if silent && attempt.beaten {
+                    beaten = beaten.with(attempt.replica);
                 } else if silent {
                     stalled = stalled.with(attempt.replica);
                 }
@@ -98,17 +109,39 @@ impl<T: Clone> Scheduler<T> {
         for replica in slow.iter() {
             self.health.late(replica, now);
         }
-        for replica in stalled.iter() {
+        for replica in beaten.iter() {
             self.health.eject(replica, Reason::Stalled, now);
         }
+        // What no other replica has delivered either may hang for the object's sake.
+        for replica in stalled.iter() {
+            self.health.accused(replica, Reason::Stalled, now);
+        }
         for replica in passed.iter() {
-            self.health.eject(replica, Reason::Deadline, now);
+            self.health.accused(replica, Reason::Deadline, now);
         }
         // Of a disk that nobody else has a copy of the others would get no more.
         let rates = self.estimates.map(|id, estimate| {
             if only_holders.contains(id) { None } else { estimate.local_rate(now) }
         });
         self.health.compare(&rates, now);
+    }
+
+    /// Attempts that hang give up their places, as many at each replica as it has: its
+    /// pool replaces so many threads.
+    fn write_off(&mut self, now: Instant) {
+        let mut left = self.estimates.map(|_, estimate| estimate.most_reads());
+        for attempt in self.attempts.values_mut() {
+            let places = &mut left[attempt.replica];
+            let age = now.saturating_duration_since(attempt.sent.at);
+            let hangs = age >= HANGS.max(attempt.expected.mul_f64(FAR_BEYOND));
+            if attempt.written_off || hangs && *places > 0 {
+                *places = places.saturating_sub(1);
+                if !attempt.written_off {
+                    attempt.written_off = true;
+                    self.estimates[attempt.replica].dropped(now, attempt.sent);
+                }
+            }
+        }
     }
 
     /// What was late could not be asked for a second time now: it is late again the

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -176,4 +177,68 @@ fn few_failures_among_many_successes_eject_nobody() {
         }
     }
     expect_all_well(&rig);
+}
+
+/// Every other file is looked up and read while calls about two of them hang on all
+/// replicas, and all threads are back when they do not hang any more.
+#[test]
+fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
+    const OTHERS: u64 = 40;
+    let room = tree();
+    fs::create_dir(root(&room).join("d")).unwrap();
+    fs::write(root(&room).join("d/looked"), "x").unwrap();
+    fs::write(root(&room).join("d/read"), bytes(12 << 20, 1)).unwrap();
+    let content = |i: u64| bytes(300_000, 100 + i);
+    for i in 0..OTHERS {
+        fs::write(root(&room).join(format!("d/f{i}")), content(i)).unwrap();
+    }
+    let read = "cache = \"direct\"\nthreads_per_replica = 4\nreadahead_max = \"0B\"\n\
+                deadline = \"12s\"\nattempt_deadline = \"1s\"";
+    let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
+    let file = fs::File::open(rig.at("d/read")).unwrap();
+    assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
+    for script in &rig.scripts {
+        script.add(FaultRule::always(Op::Any, Fault::Hang).beneath("d/looked"));
+        script.add(FaultRule::always(Op::Read, Fault::Hang).beneath("d/read"));
+    }
+    std::thread::scope(|scope| {
+        let late = Some(Errno::TIMEDOUT);
+        for i in 0..12 {
+            let (rig, file) = (&rig, &file);
+            if i < 9 {
+                scope.spawn(move || assert_eq!(errno(fs::metadata(rig.at("d/looked"))), late));
+            }
+            let mut part = vec![0; 200_000];
+            scope.spawn(move || assert_eq!(errno(file.read_at(&mut part, i << 20)), late));
+        }
+        let until = Instant::now() + Duration::from_secs(10);
+        let names = |rig: &Rig, name: &str| {
+            let replicas = rig.status().replicas;
+            replicas.iter().any(|replica| replica.hung.iter().any(|hung| hung.path == name))
+        };
+        while !(names(&rig, "d/looked") && names(&rig, "d/read")) {
+            assert!(Instant::now() < until, "they are not named: {:?}", rig.status().replicas);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        for i in 0..OTHERS {
+            let name = format!("d/f{i}");
+            assert_eq!(fs::metadata(rig.at(&name)).unwrap().len(), 300_000);
+            assert!(fs::read(rig.at(&name)).unwrap() == content(i), "wrong bytes");
+        }
+        assert!(names(&rig, "d/looked") && names(&rig, "d/read"), "nothing hung meanwhile");
+    });
+    expect_all_well(&rig);
+    rig.scripts.iter().for_each(|script| script.heal());
+    drop(file);
+    rig.expect_quiet();
+    rig.eventually("all threads are back", |status| {
+        let is_idle = |r: &fanfs::control::ReplicaStatus| r.busy_threads == 0 && r.hung.is_empty();
+        status.replicas.iter().all(is_idle)
+    });
+    // A lookup that has just passed its deadline is not given another one.
+    let until = Instant::now() + Duration::from_secs(10);
+    while fs::read_to_string(rig.at("d/looked")).ok().as_deref() != Some("x") {
+        assert!(Instant::now() < until, "it cannot be looked up any more");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

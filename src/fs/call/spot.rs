@@ -4,12 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Instant;
 
+use crate::backend::{About, Lane};
 use crate::placement::affinity::Pin;
 use crate::volume::ReplicaId;
 
 /// What a call is about, as far as it matters who is asked.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fs) struct Spot {
+    /// The object, as far as its trouble goes.
+    pub(super) about: About,
     /// The same for all calls about one path.
     pub(super) affinity: u64,
     /// The rule that pins it.
@@ -29,18 +32,20 @@ impl Spot {
     pub(in crate::fs) fn new(path: &Path, pin: Option<Pin>) -> Self {
         let mut hasher = DefaultHasher::new();
         path.as_os_str().hash(&mut hasher);
-        Self { affinity: hasher.finish(), pin, only: None, first: None, known: false, since: None }
+        Self {
+            about: About::path(path),
+            affinity: hasher.finish(),
+            pin,
+            only: None,
+            first: None,
+            known: false,
+            since: None,
+        }
     }
 
     /// The same call, whose deadline counts from `since`.
     pub(in crate::fs) fn since(self, since: Instant) -> Self {
         Self { since: Some(since), ..self }
-    }
-
-    /// The same call, made in place of `before`, which has to be made once more: by the
-    /// deadline of that one.
-    pub(in crate::fs) fn instead_of(self, before: Self) -> Self {
-        Self { since: before.since, ..self }
     }
 
     /// The same call, which `replica` alone knows about.
@@ -61,5 +66,29 @@ impl Spot {
     /// The same call, which `replica` is asked before all others.
     pub(in crate::fs) fn first(self, replica: ReplicaId) -> Self {
         Self { first: Some(replica), ..self }
+    }
+}
+
+/// What kind of call it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    /// Whether it may change something.
+    pub(super) once: bool,
+    pub(super) pin: Option<Pin>,
+    pub(super) about: About,
+    /// See [`Spot::known`].
+    pub(super) known: bool,
+    pub(super) lane: Lane,
+}
+
+impl From<Spot> for Kind {
+    fn from(spot: Spot) -> Self {
+        Self {
+            once: false,
+            pin: spot.pin,
+            about: spot.about,
+            known: spot.known,
+            lane: Lane::Metadata,
+        }
     }
 }
