@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::rig::{Rig, Setup, mount, root, tree};
 
 fn attribute(path: impl AsRef<Path>, name: &str) -> Option<Vec<u8>> {
-    let mut value = vec![0; 100];
+    let mut value = [0; 100];
     let len = rustix::fs::getxattr(path.as_ref(), name, &mut value[..]).ok()?;
     Some(value[..len].to_vec())
 }
