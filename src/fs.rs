@@ -306,7 +306,7 @@ impl Fs {
         match self.path(parent) {
             Ok(dir) => {
                 let path = dir.join(name);
-                let spot = self.spot(&path);
+                let spot = self.spot(&path).since(Instant::now());
                 if self.caller.has_just_passed_its_deadline(spot) {
                     return done(Err(BackendError::Late.into()));
                 }
@@ -346,7 +346,8 @@ impl Fs {
                 };
                 if number.is_some_and(is_old) {
                     // It was changed by another name, or removed meanwhile.
-                    let spot = number.map_or(spot, |ino| fs.spot_of(ino, &at));
+                    let again = number.map_or(spot, |ino| fs.spot_of(ino, &at));
+                    let spot = again.instead_of(spot);
                     return fs.look_up(who, (parent, name), at, spot, done);
                 }
                 done(fs.enter(parent, &name, replica, &attr, asked));
@@ -412,7 +413,7 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         if ino == ROOT {
-            return self.root_attributes(rights, done);
+            return self.root_attributes(rights, since, done);
         }
         // The kernel names no handle for an fstat(2); any open one will do.
         if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {

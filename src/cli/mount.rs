@@ -22,9 +22,10 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use super::audience::tell;
 use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check, utab};
-use crate::config::{self, Config, ConfigError, Log};
+use crate::config::{self, Access, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
     Again, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
@@ -64,6 +65,9 @@ pub(crate) struct Args {
     /// Started by a daemon, which hands its mount over by standard input
     #[arg(long, hide = true)]
     pub(super) successor: bool,
+    /// Called as mount(8)'s helper
+    #[arg(skip)]
+    pub(super) by_mount: bool,
 }
 
 /// What the daemon says when its mount answers.
@@ -82,6 +86,9 @@ pub(super) fn run(args: Args) -> Outcome {
     if args.ready {
         return daemon(&args, config, &options);
     }
+    if options.writes && config.volume.access == Access::ReadOnly {
+        contradicted(&args)?;
+    }
     if args.foreground {
         telemetry::log::init(log_file(&args, &options, false)?, &config.log);
         if options.keeper {
@@ -96,6 +103,22 @@ pub(super) fn run(args: Args) -> Outcome {
         return serve(mount, told);
     }
     launch(&args, &options)
+}
+
+/// The mount is to be written, and the volume is read-only.
+fn contradicted(args: &Args) -> Result<(), Failure> {
+    let file = args.volume.display();
+    if args.by_mount {
+        // mount(8) passes `rw` where no option was given, and does not say which it is. It
+        // warns in the same words of a device that cannot be written.
+        tell(&format!(
+            "mount.fanfs: WARNING: {file} has [volume] access = \"ro\", mounted read-only"
+        ));
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{file}: mount option `rw` contradicts [volume] access = \"ro\"; set access = \"rw\" there, or leave the option out"
+    )))
 }
 
 /// How to start this program again for this mount.

@@ -32,6 +32,8 @@ pub(super) struct MountOptions {
     pub(super) keeper: bool,
     /// `_netdev`
     pub(super) netdev: bool,
+    /// `rw`, and no `ro` behind it
+    pub(super) writes: bool,
 }
 
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
@@ -71,7 +73,11 @@ pub(super) const ACCEPTED: &[&str] = &[
 /// Options that do something, and what.
 pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("ro", "Nothing can be changed, whatever the volume's `access` says."),
-    ("rw", "The volume's `access` decides. This is what mount(8) says by itself."),
+    (
+        "rw",
+        "The volume has `access = \"rw\"`; refused where it has not. mount(8) says this by itself, \
+         so there a volume that is read-only is mounted so, with a warning.",
+    ),
     ("allow_other", "Other users may use the mount, as `[fuse] allow_other = true`."),
     ("noexec, exec", "Whether programs may be run from the mount; `exec` by default."),
     (
@@ -109,9 +115,9 @@ impl MountOptions {
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
-                "ro" => options.extra.read_only = true,
-                // mount(8) says so by itself; the volume's `access` is what allows it.
-                "rw" => options.extra.read_only = false,
+                "ro" => (options.extra.read_only, options.writes) = (true, false),
+                // The volume's `access` is what allows it.
+                "rw" => (options.extra.read_only, options.writes) = (false, true),
                 "allow_other" => options.extra.allow_other = true,
                 "suid" => options.extra.suid = true,
                 "nosuid" => options.extra.suid = false,
@@ -290,6 +296,7 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
         log: None,
         ready: false,
         sloppy,
+        by_mount: true,
         kept: false,
         successor: false,
     };

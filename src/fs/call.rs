@@ -227,7 +227,7 @@ impl Caller {
     ) {
         let (order, now) = (self.order(spot), Instant::now());
         let usual = order.first().map_or(Duration::ZERO, |first| self.times.patience(*first));
-        let until = now + self.policy.deadline;
+        let until = spot.since.unwrap_or(now) + self.policy.deadline;
         let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
         call.state.lock().fallback =
             fallback.map(|(replica, value)| (now + usual.max(FALLBACK_AFTER), replica, value));

@@ -21,6 +21,7 @@ use super::inode::Inodes;
 use super::inode::carried::InodesRecord;
 use super::journal::Journal;
 use super::lock::carried::OwnerRecord;
+use super::recent::{Changes, Held};
 use super::{Caller, Fs, WritePolicy};
 use crate::backend::{BackendFile, Parts, own};
 use crate::volume::ReplicaId;
@@ -39,8 +40,8 @@ pub struct Carried {
     pub(super) owners: Vec<OwnerRecord>,
     /// The last number that the daemon issued.
     pub(super) last: u64,
-    /// Whether anything was ever changed.
-    changed: bool,
+    /// What was changed lately.
+    pub(super) changes: Changes,
     /// The replicas that carried out changes and kept locks.
     writer: Option<u16>,
     locker: Option<u16>,
@@ -70,7 +71,6 @@ impl Carried {
     /// The daemon was killed: nothing of what it had open is left.
     pub(super) fn was_lost(&mut self) {
         self.lost = true;
-        self.changed = true;
         self.files.clear();
         self.owners.clear();
         self.opened.iter_mut().for_each(OpenedRecord::was_lost);
@@ -133,15 +133,15 @@ impl Fs {
             return Err("files are open that the kernel reads by itself (passthrough)".to_owned());
         }
         let inodes = self.inodes.lock();
-        let mut sheet = self.sheet(&inodes, true);
+        let mut sheet = self.sheet(&inodes, &self.recent.hold(), true);
         self.locks.carry(&mut sheet)?;
         Ok((sheet.carried, sheet.files))
     }
 
-    fn sheet(&self, inodes: &Inodes, is_sent: bool) -> Sheet {
+    fn sheet(&self, inodes: &Inodes, recent: &Held<'_>, is_sent: bool) -> Sheet {
         let mut sheet = Sheet { carried: Carried::default(), files: Vec::new(), is_sent };
         sheet.carried.inodes = inodes.carry();
-        sheet.carried.changed = self.recent.is_any();
+        sheet.carried.changes = recent.carry(Instant::now());
         sheet.carried.writer = self.policy.write.map(|write| write.replica.index() as u16);
         sheet.carried.locker = self.policy.locks.map(|replica| replica.index() as u16);
         self.handles.carry(inodes, &mut sheet);
@@ -191,9 +191,7 @@ impl Fs {
         let rest = heir.parts;
         let close = std::thread::Builder::new().name("closing".to_owned());
         let _ = close.spawn(move || drop(rest));
-        if carried.changed && self.can_write() {
-            self.recent.note_all(Instant::now());
-        }
+        self.recent.restore(carried.changes, Instant::now());
         Ok(())
     }
 
@@ -204,10 +202,12 @@ impl Fs {
     /// Where it cannot be written.
     pub fn write_down(&self, path: &Path, head: Vec<u8>) -> std::io::Result<()> {
         let mut inodes = self.inodes.lock();
-        let all = self.sheet(&inodes, false).carried;
+        let recent = self.recent.hold();
+        let all = self.sheet(&inodes, &recent, false).carried;
         let begun = own(|own| Journal::begin(own, path, head, all));
         let journal = Arc::new(begun.map_err(std::io::Error::other)??);
         inodes.write_down(Arc::clone(&journal));
+        recent.write_down(Arc::clone(&journal));
         self.handles.write_down(journal);
         Ok(())
     }
@@ -227,7 +227,8 @@ impl Fs {
         let rewritten = own(|own| {
             let inodes = self.inodes.lock();
             let _still = self.handles.hold_still();
-            journal.shorten(own, self.sheet(&inodes, false).carried);
+            let recent = self.recent.hold();
+            journal.shorten(own, self.sheet(&inodes, &recent, false).carried);
         });
         if let Err(error) = rewritten {
             tracing::warn!(%error, "the journal is not rewritten and grows");

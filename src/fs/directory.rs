@@ -7,6 +7,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::call::Rights;
 use super::object;
@@ -173,16 +174,16 @@ impl Fs {
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
     ) {
-        let fs = Arc::clone(self);
+        let (fs, since) = (Arc::clone(self), Instant::now());
         self.read_dir(handle, offset, move |listing| match listing {
-            Ok(listing) => fs.look_up_batch(who, listing, offset, done),
+            Ok(listing) => fs.look_up_batch((who, since), listing, offset, done),
             Err(errno) => done(Err(errno)),
         });
     }
 
     fn look_up_batch(
         self: &Arc<Self>,
-        who: Requester,
+        (who, since): (Requester, Instant),
         listing: Arc<Listing>,
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
@@ -206,7 +207,7 @@ impl Fs {
         };
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
-        let (spot, asked_at) = (self.listing_spot(&path), self.now());
+        let (spot, asked_at) = (self.listing_spot(&path).since(since), self.now());
         self.caller.call(
             spot,
             Rights::Enough(who),
@@ -240,7 +241,7 @@ impl Fs {
                 if found.is_empty() {
                     // All of them have gone; an empty answer would end the listing.
                     let next = (start + names.len()) as u64 + DOTS;
-                    return fs.look_up_batch(who, listing, next, done);
+                    return fs.look_up_batch((who, since), listing, next, done);
                 }
                 done(Ok(PlusPage { listing, entries: found }));
             },

@@ -30,6 +30,7 @@ use super::carried::{Carried, Opened};
 use super::handle::carried::Digest;
 use super::inode::Inodes;
 use super::inode::carried::Step;
+use super::recent::Mark;
 use crate::backend::{Own, own};
 use crate::volume::Mode;
 
@@ -46,6 +47,8 @@ pub(super) enum Entry {
     Listed(u64, Digest),
     /// It was closed.
     Close(u64),
+    /// Something is about to be changed, or was.
+    Changed(Mark),
 }
 
 /// The file.
@@ -228,6 +231,8 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
                 }
             }
             Entry::Close(handle) => drop(open.remove(&handle)),
+            // How long ago is not known.
+            Entry::Changed(mark) => carried.changes.marks.push((mark, 0)),
         }
     }
     inodes.has_lost_sight();

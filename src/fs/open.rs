@@ -74,7 +74,7 @@ impl Fs {
     pub fn open(self: &Arc<Self>, who: Requester, ino: Ino, to_run: bool, reply: impl OpenReply) {
         match self.path(ino) {
             Ok(path) => {
-                let spot = self.spot_of(ino, &path);
+                let spot = self.spot_of(ino, &path).since(Instant::now());
                 self.open_at((who.identity(), to_run), ino, path, spot, reply);
             }
             Err(errno) => reply.answer(Err(errno)),
@@ -110,10 +110,10 @@ impl Fs {
                 if fs.is_overtaken(replica, &path, ino)
                     || !fs.inodes.lock().is_true(ino, asked) =>
             {
-                let spot = fs.spot_of(ino, &path);
+                let spot = fs.spot_of(ino, &path).instead_of(spot);
                 fs.open_at((who, to_run), ino, path, spot, reply);
             }
-            Ok((_, found)) => fs.found(who, ino, path, found, reply),
+            Ok((_, found)) => fs.found((who, spot), ino, path, found, reply),
             Err(error) => reply.answer(Err(error.into())),
         });
     }
@@ -122,7 +122,7 @@ impl Fs {
     /// that is another one, and ends the open.
     fn found(
         self: &Arc<Self>,
-        who: Identity,
+        (who, before): (Identity, Spot),
         ino: Ino,
         path: PathBuf,
         found: Found,
@@ -140,7 +140,7 @@ impl Fs {
                 return reply_with(self.opened(&who, ino, path, found, file, &reply), reply);
             }
         };
-        let (fs, spot) = (Arc::clone(self), self.spot(&path));
+        let (fs, spot) = (Arc::clone(self), self.spot(&path).instead_of(before));
         let (version, mode, opener) = (found.attr.version(), self.policy.mode, found.replica);
         let open = {
             let path = path.clone();

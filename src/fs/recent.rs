@@ -3,19 +3,32 @@
 //! The write replica's mount knows of a change at once. The other replicas'
 //! mounts are other clients: they may take names and attributes for what they saw
 //! last until their caches expire. So about whatever was changed less than that
-//! ago the write replica alone is asked, and nobody else where it does not answer:
+//! ago the write replica alone is asked, and no other where it does not answer:
 //! an error is better than the state before one's own change.
 //!
-//! Times and paths go in; whether somebody else may be asked comes out.
+//! Changes are remembered by the hash of their path. Up to [`MOST`] of them are kept one
+//! by one, more in a few Bloom filters of fixed size: those may take a name that was not
+//! changed for one that was, rarely, and never the other way. The next daemon gets all of
+//! it, also the one after a kill, which finds it in the journal.
+//!
+//! Times and paths go in; whether another replica may be asked comes out.
+//!
+//! *Invariant:* one change never makes all names of the volume count as changed.
+
+mod sieve;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 
 use super::Ino;
+use super::journal::{Entry, Journal};
+use sieve::Sieves;
 
 /// What was changed lately.
 pub(super) struct Recent {
@@ -27,21 +40,23 @@ pub(super) struct Recent {
 
 #[derive(Default)]
 struct State {
-    paths: HashMap<PathBuf, Noted>,
-    inodes: HashMap<Ino, Instant>,
-    /// Until then everything counts as changed.
-    all: Option<Instant>,
+    /// When each was changed last.
+    marks: HashMap<Mark, Instant>,
+    /// What there is no room for among them.
+    sieves: Sieves,
+    /// When marks that are not recent any more were dropped last.
+    swept: Option<Instant>,
+    journal: Option<Arc<Journal>>,
 }
 
-/// What of a path was changed; each at its time.
-#[derive(Clone, Copy, Default)]
-struct Noted {
-    itself: Option<Instant>,
-    /// Which names are in it.
-    listing: Option<Instant>,
-    /// Any name in it.
-    names: Option<Instant>,
-    tree: Option<Instant>,
+/// A hash of something that may be changed.
+pub(super) type Mark = u64;
+
+/// What was changed, for the next daemon; with the age of each, milliseconds.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Changes {
+    pub(super) marks: Vec<(Mark, u32)>,
+    sieves: Vec<(u32, Vec<u64>)>,
 }
 
 /// How far a change reaches.
@@ -55,9 +70,37 @@ pub(super) enum Reach {
     Tree,
 }
 
-/// So many changes are remembered one by one. With more, all names of a directory
-/// count as changed where one was; with so many directories, everything does.
+/// What a mark stands for.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Which names are in the directory.
+    Listing,
+    /// The object.
+    Itself,
+    /// Everything below the directory.
+    Tree,
+    /// The inode, by whatever name.
+    Inode,
+}
+
+/// So many changes are remembered one by one.
 const MOST: usize = 16 * 1024;
+
+/// Marks are swept so often at most within the time that they count as recent.
+const SWEEPS: u32 = 8;
+
+/// The same in every process and release: daemons hand marks to one another.
+fn mark(kind: Kind, of: &[u8]) -> Mark {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[kind as u8]).update(of);
+    let hash = hasher.finalize();
+    let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+    u64::from_le_bytes(*first)
+}
+
+fn mark_of(kind: Kind, path: &Path) -> Mark {
+    mark(kind, path.as_os_str().as_encoded_bytes())
+}
 
 impl Recent {
     /// Remembers changes for `lag`.
@@ -67,108 +110,127 @@ impl Recent {
 
     /// Something was changed, or is about to be.
     pub(super) fn note(&self, path: &Path, reach: Reach, now: Instant) {
-        let mut state = self.state.lock();
-        self.any.store(true, Ordering::Relaxed);
-        state.make_room(self.lag, now);
-        let noted = match state.paths.get_mut(path) {
-            Some(noted) => noted,
-            None => state.paths.entry(path.to_owned()).or_default(),
+        let kinds: &[Kind] = match reach {
+            Reach::Listing => &[Kind::Listing],
+            Reach::Itself => &[Kind::Itself],
+            Reach::Tree => &[Kind::Itself, Kind::Tree],
         };
-        match reach {
-            Reach::Listing => noted.listing = Some(now),
-            Reach::Itself => noted.itself = Some(now),
-            Reach::Tree => (noted.itself, noted.tree) = (Some(now), Some(now)),
+        kinds.iter().for_each(|kind| self.note_mark(mark_of(*kind, path), now));
+    }
+
+    /// An inode's data or attributes were changed, by whatever name.
+    pub(super) fn note_inode(&self, ino: Ino, now: Instant) {
+        self.note_mark(mark(Kind::Inode, &ino.0.to_le_bytes()), now);
+    }
+
+    fn note_mark(&self, mark: Mark, now: Instant) {
+        self.any.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        if !state.note(mark, now, self.lag)
+            && let Some(journal) = &state.journal
+        {
+            // Under the lock: a journal that is rewritten meanwhile has it as well.
+            journal.append(&Entry::Changed(mark));
         }
     }
 
     /// Whether names were changed in the directory `path` lately.
     pub(super) fn covers_listing(&self, path: &Path, now: Instant) -> bool {
-        if !self.any.load(Ordering::Relaxed) {
-            return false;
-        }
-        let listing = self.state.lock().paths.get(path).and_then(|noted| noted.listing);
-        listing.is_some_and(|at| is_recent(at, self.lag, now)) || self.covers(path, now)
-    }
-
-    /// An inode's data or attributes were changed, by whatever name.
-    pub(super) fn note_inode(&self, ino: Ino, now: Instant) {
-        let mut state = self.state.lock();
-        self.any.store(true, Ordering::Relaxed);
-        state.make_room(self.lag, now);
-        state.inodes.insert(ino, now);
+        self.is_any() && self.has(mark_of(Kind::Listing, path), now) || self.covers(path, now)
     }
 
     /// Whether what `path` shows may have been changed lately.
     pub(super) fn covers(&self, path: &Path, now: Instant) -> bool {
-        if !self.any.load(Ordering::Relaxed) {
-            return false;
-        }
-        let state = self.state.lock();
-        let is_new = |at: Option<Instant>| at.is_some_and(|at| is_recent(at, self.lag, now));
-        let noted = |path: &Path| state.paths.get(path).copied().unwrap_or_default();
-        is_new(state.all)
-            || is_new(noted(path).itself)
-            || path.parent().is_some_and(|dir| is_new(noted(dir).names))
-            || path.ancestors().any(|dir| is_new(noted(dir).tree))
-    }
-
-    /// Anything may have been changed.
-    pub(super) fn note_all(&self, now: Instant) {
-        self.any.store(true, Ordering::Relaxed);
-        self.state.lock().all = Some(now);
-    }
-
-    /// Whether anything was ever changed.
-    pub(super) fn is_any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
+        self.is_any()
+            && (self.has(mark_of(Kind::Itself, path), now)
+                || path.ancestors().any(|dir| self.has(mark_of(Kind::Tree, dir), now)))
     }
 
     /// Whether the inode was changed lately.
     pub(super) fn covers_inode(&self, ino: Ino, now: Instant) -> bool {
-        if !self.any.load(Ordering::Relaxed) {
-            return false;
+        self.is_any() && self.has(mark(Kind::Inode, &ino.0.to_le_bytes()), now)
+    }
+
+    fn is_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, mark: Mark, now: Instant) -> bool {
+        self.state.lock().has(mark, now, self.lag)
+    }
+
+    /// Goes on with what the daemon before knew.
+    pub(super) fn restore(&self, changes: Changes, now: Instant) {
+        if changes.marks.is_empty() && changes.sieves.is_empty() {
+            return;
         }
-        let state = self.state.lock();
-        let at = [state.all, state.inodes.get(&ino).copied()];
-        at.into_iter().flatten().any(|at| is_recent(at, self.lag, now))
+        self.any.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        // Before this machine was started nothing was changed.
+        let at = |age: u32| now.checked_sub(Duration::from_millis(age.into())).unwrap_or(now);
+        for (mark, age) in changes.marks {
+            state.note(mark, at(age), self.lag);
+        }
+        for (age, bits) in changes.sieves {
+            state.sieves.restore(at(age), bits);
+        }
+    }
+
+    /// Keeps everything as it is until the result is dropped.
+    pub(super) fn hold(&self) -> Held<'_> {
+        Held { state: self.state.lock(), lag: self.lag }
+    }
+}
+
+/// What was changed, and nothing is added to it.
+pub(super) struct Held<'a> {
+    state: MutexGuard<'a, State>,
+    lag: Duration,
+}
+
+impl Held<'_> {
+    /// What the next daemon has to know.
+    pub(super) fn carry(&self, now: Instant) -> Changes {
+        let age = |at: Instant| now.saturating_duration_since(at).as_millis() as u32;
+        let marks = self.state.marks.iter();
+        let recent = marks.filter(|(_, at)| is_recent(**at, self.lag, now));
+        Changes {
+            marks: recent.map(|(mark, at)| (*mark, age(*at))).collect(),
+            sieves: self.state.sieves.carry(self.lag, now).map(|(at, b)| (age(at), b)).collect(),
+        }
+    }
+
+    /// Writes down from now on what is changed.
+    pub(super) fn write_down(mut self, journal: Arc<Journal>) {
+        self.state.journal = Some(journal);
     }
 }
 
 impl State {
-    fn make_room(&mut self, lag: Duration, now: Instant) {
-        if self.paths.len() < MOST && self.inodes.len() < MOST {
-            return;
+    /// Whether it was there already.
+    fn note(&mut self, mark: Mark, now: Instant, lag: Duration) -> bool {
+        if let Some(at) = self.marks.get_mut(&mark) {
+            let was_recent = is_recent(*at, lag, now);
+            *at = now.max(*at);
+            return was_recent;
         }
-        self.paths.retain(|_, noted| {
-            let last = noted.itself.max(noted.listing);
-            last.is_some_and(|at| is_recent(at, lag, now))
-        });
-        self.inodes.retain(|_, at| is_recent(*at, lag, now));
-        if self.paths.len() >= MOST / 2 {
-            self.fold();
+        if self.marks.len() >= MOST
+            && !self.swept.is_some_and(|at| is_recent(at, lag / SWEEPS, now))
+        {
+            self.swept = Some(now);
+            self.marks.retain(|_, at| is_recent(*at, lag, now));
         }
-        if self.paths.len() >= MOST / 2 || self.inodes.len() >= MOST / 2 {
-            // Swept again and again, it would take longer than what it saves.
-            self.paths.clear();
-            self.inodes.clear();
-            self.all = Some(now);
+        if self.marks.len() < MOST {
+            self.marks.insert(mark, now);
+        } else {
+            self.sieves.note(mark, lag, now);
         }
+        false
     }
 
-    /// Remembers the directories instead of the names in them.
-    fn fold(&mut self) {
-        let paths = std::mem::take(&mut self.paths);
-        for (path, noted) in paths {
-            if noted.tree.or(noted.names).or(noted.listing).is_some() {
-                let kept = self.paths.entry(path.clone()).or_default();
-                *kept = Noted { names: kept.names.max(noted.names), ..noted };
-            }
-            if let Some(dir) = path.parent() {
-                let kept = self.paths.entry(dir.to_owned()).or_default();
-                kept.listing = kept.listing.max(noted.itself);
-                kept.names = kept.names.max(noted.itself);
-            }
-        }
+    fn has(&self, mark: Mark, now: Instant, lag: Duration) -> bool {
+        self.marks.get(&mark).is_some_and(|at| is_recent(*at, lag, now))
+            || self.sieves.has(mark, lag, now)
     }
 }
 
@@ -202,30 +264,45 @@ mod tests {
     }
 
     #[test]
-    fn with_many_names_their_directory_stands_for_them_and_for_no_others() {
+    fn many_changes_are_all_remembered_and_others_are_not_taken_for_them() {
         let (recent, now) = (Recent::new(LAG), Instant::now());
-        for i in 0..2 * MOST {
-            recent.note(Path::new(&format!("d/{i}")), Reach::Itself, now);
+        let path = |i: usize| format!("{i}/f");
+        for i in 0..3 * MOST {
+            recent.note(Path::new(&path(i)), Reach::Itself, now);
         }
         recent.note(Path::new("t"), Reach::Tree, now);
-        assert!(recent.state.lock().paths.len() <= MOST);
-        assert!(recent.covers_listing(Path::new("d"), now));
-        for path in ["d/0", "t/x/y"] {
-            assert!(recent.covers(Path::new(path), now), "{path}");
+        recent.note_inode(Ino(7), now);
+        assert_eq!(recent.state.lock().marks.len(), MOST);
+        for i in (0..3 * MOST).step_by(97) {
+            assert!(recent.covers(Path::new(&path(i)), now), "{i}");
         }
-        assert!(!recent.covers(Path::new("other/0"), now));
-        assert!(!recent.covers(Path::new("d/0"), now + LAG));
+        assert!(recent.covers(Path::new("t/x/y"), now) && recent.covers_inode(Ino(7), now));
+        let others = (0..1000).filter(|i| recent.covers(Path::new(&format!("{i}/g")), now));
+        assert!(others.count() < 5);
+        // Long after, nothing of it counts, and there is room again.
+        let later = now + 2 * LAG;
+        assert!(!recent.covers(Path::new(&path(3 * MOST - 1)), later));
+        recent.note(Path::new("new"), Reach::Itself, later);
+        assert_eq!(recent.state.lock().marks.len(), 1);
     }
 
     #[test]
-    fn memory_is_bounded_and_nothing_is_forgotten_too_early() {
+    fn the_next_daemon_knows_what_was_changed_and_that_nothing_else_was() {
         let (recent, now) = (Recent::new(LAG), Instant::now());
-        for i in 0..3 * MOST {
-            recent.note(Path::new(&format!("{i}/f")), Reach::Itself, now);
+        recent.note(Path::new("old"), Reach::Itself, now);
+        let later = now + LAG / 2;
+        for i in 0..MOST + 10 {
+            recent.note(Path::new(&format!("f{i}")), Reach::Itself, later);
         }
-        assert!(recent.state.lock().paths.len() <= MOST);
-        assert!(recent.covers(Path::new("0/f"), now));
-        assert!(recent.covers_inode(Ino(7), now));
-        assert!(!recent.covers(Path::new("0/f"), now + LAG));
+        let changes = recent.hold().carry(later);
+        let next = Recent::new(LAG);
+        next.restore(changes, later);
+        let last = format!("f{}", MOST + 9);
+        for path in ["old", "f0", &last] {
+            assert!(next.covers(Path::new(path), later), "{path}");
+        }
+        assert!(!next.covers(Path::new("other"), later));
+        assert!(!next.covers(Path::new("old"), now + LAG));
+        assert!(next.covers(Path::new(&last), now + LAG));
     }
 }

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::call::Rights;
 use super::{Answer, Entry, Errno, Fs, ROOT};
@@ -15,16 +16,18 @@ use crate::volume::ReplicaId;
 impl Fs {
     /// Finds out the root's identity. Ask it once, before anything else.
     pub fn start(self: &Arc<Self>, done: impl FnOnce(Answer<Entry>) + Send + 'static) {
-        self.root_attributes(Rights::DAEMON, done);
+        self.root_attributes(Rights::DAEMON, Instant::now(), done);
     }
 
     pub(super) fn root_attributes(
         self: &Arc<Self>,
         rights: Rights,
+        since: Instant,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let path = PathBuf::new();
-        let (fs, spot, asked) = (Arc::clone(self), self.spot_of(ROOT, &path), self.now());
+        let (fs, asked) = (Arc::clone(self), self.now());
+        let spot = self.spot_of(ROOT, &path).since(since);
         // What was changed here is not to look as if it had not been.
         let known = if spot.is_only() { None } else { *self.root.lock() };
         let look = {
@@ -34,7 +37,7 @@ impl Fs {
         let again = rights.clone();
         self.caller.call_or(known, spot, rights, look, move |answer| match answer {
             Ok((replica, _)) if fs.is_overtaken(replica, &path, ROOT) => {
-                fs.root_attributes(again, done);
+                fs.root_attributes(again, since, done);
             }
             Ok(found) => done(fs.root_seen(found, asked)),
             Err(error) => done(Err(error.into())),

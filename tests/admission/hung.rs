@@ -36,7 +36,7 @@ fn open_on_the_fuse_replica(world: &World) -> File {
     let file = open().unwrap();
     let fds = format!("/proc/{}/fd", world.daemon());
     let at = world.path("n3/large");
-    world.room.eventually("the FUSE replica has it open", || {
+    world.eventually("the FUSE replica has it open", || {
         expect_right(&file);
         let mut entries = fs::read_dir(&fds).unwrap();
         entries.any(|entry| fs::read_link(entry.unwrap().path()).is_ok_and(|to| to == at))
@@ -57,7 +57,7 @@ fn expect_right(file: &File) {
 
 /// A thread of the daemon is inside the replica.
 fn have_one_stuck(world: &World) {
-    world.room.eventually("a thread hangs there", || {
+    world.eventually("a thread hangs there", || {
         let _ = fs::read(world.path("mnt/large"));
         let _ = rustix::fs::statvfs(world.path("mnt"));
         let status = world.status().unwrap_or_default();
@@ -67,7 +67,7 @@ fn have_one_stuck(world: &World) {
 
 /// Waits for another daemon than `before`.
 fn expect_another(world: &World, before: i64) {
-    world.room.eventually("another daemon serves", || {
+    world.eventually("another daemon serves", || {
         world.status().is_some_and(|status| status["pid"] != before)
     });
 }
@@ -216,7 +216,7 @@ fn the_death_of_the_launcher_is_an_error_and_no_wait() {
         let last = launcher(world.daemon());
         world.expect(&["umount", "mnt"]);
         let stat = format!("/proc/{last}/stat");
-        world.room.eventually("the launcher has ended", || {
+        world.eventually("the launcher has ended", || {
             // Where nothing waits for orphans it stays a zombie.
             fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))
         });

@@ -119,7 +119,7 @@ fn cell(way: Way, state: State) {
             }
             Way::Hangup => {
                 kill_process(Pid::from_raw(before as i32).unwrap(), Signal::HUP).unwrap();
-                world.room.eventually("it has reloaded, or says why not", || match is_refused {
+                world.eventually("it has reloaded, or says why not", || match is_refused {
                     true => world.log().contains("not handed over"),
                     false => world.status().is_some_and(|s| s["pid"] != before),
                 });
@@ -134,7 +134,7 @@ fn cell(way: Way, state: State) {
                 manager.start(&world);
             }
         }
-        world.room.eventually("a daemon answers", || {
+        world.eventually("a daemon answers", || {
             world.status().is_some_and(|s| (s["pid"] != before) != is_refused)
         });
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -66,8 +66,17 @@ impl World {
         let world = Self { room, fuse, state: State::Healthy };
         world.bind("tree", "n1");
         world.bind("tree", "n2");
-        world.room.eventually("the FUSE replica is there", || world.path("n3/hello").exists());
+        world.eventually("the FUSE replica is there", || world.path("n3/hello").exists());
         world
+    }
+
+    /// Waits for as long as a busy machine may need.
+    pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !holds() {
+            assert!(Instant::now() < until, "it never came to this: {what}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub(crate) fn path(&self, name: &str) -> std::path::PathBuf {
@@ -95,7 +104,7 @@ impl World {
             State::Hung => {
                 self.signal_fuse(Signal::STOP);
                 let stat = format!("/proc/{}/stat", self.fuse.id());
-                self.room.eventually("the FUSE daemon has stopped", || {
+                self.eventually("the FUSE daemon has stopped", || {
                     fs::read_to_string(&stat).unwrap().contains(") T ")
                 });
             }

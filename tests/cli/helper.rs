@@ -74,3 +74,29 @@ fn it_mounts_in_another_name_space() {
     other.wait().unwrap();
     room.expect_gone();
 }
+
+#[test]
+fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
+    let room = Room::new();
+    // Explicitly: one error that names the file and the key.
+    let refused = room.fanfs(&["mount", "v.toml", "mnt", "-o", "rw"]).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("v.toml: ") && said.contains("[volume] access = \"ro\""), "{said}");
+    assert_eq!((said.lines().count(), room.mounted()), (1, None), "{said}");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "rw,ro"]);
+    room.expect(&["umount", "mnt"]);
+    // By mount(8), which says `rw` by itself.
+    let helper = room.path("mount.fanfs");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_fanfs"), &helper).unwrap();
+    for (options, warnings) in [("rw", 1), ("ro", 0), ("rw,ro", 0)] {
+        let args = ["v.toml", "mnt", "-o", options];
+        let output = room.program(&helper, &args).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{options}: {said}");
+        assert_eq!(said.matches("mounted read-only").count(), warnings, "{options}: {said}");
+        assert!(room.mounted().unwrap().contains(" ro,"), "{options}");
+        room.expect(&["umount", "mnt"]);
+    }
+    room.expect_gone();
+}

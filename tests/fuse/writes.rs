@@ -537,3 +537,34 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
     drop(reader);
     rig.expect_quiet();
 }
+
+/// The answer of a replica that does not know of a change is asked for again, by the
+/// deadline that the application waits for.
+#[test]
+fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    fs::hard_link(root(&room).join("f"), root(&room).join("g")).unwrap();
+    let read = "deadline = \"4s\"\nattempt_deadline = \"500ms\"";
+    let rest = "[write]\nreplica = \"r2\"\n[fuse]\nattribute_ttl = \"1h\"\n";
+    let rig = mount(room, &Setup { write: true, read, rest, ..Setup::default() });
+    fs::metadata(rig.at("g")).unwrap();
+    for (i, script) in rig.scripts.iter().enumerate() {
+        let fault = if i == 1 { Fault::Hang } else { Fault::Delay(Duration::from_secs(3)) };
+        script.add(FaultRule::always(Op::Metadata, fault));
+    }
+    let (found, took) = std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            let started = Instant::now();
+            (errno(fs::metadata(rig.at("f"))), started.elapsed())
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        // By another name: only the write replica knows of it, and that one hangs.
+        fs::set_permissions(rig.at("g"), fs::Permissions::from_mode(0o600)).unwrap();
+        looks.join().unwrap()
+    });
+    assert_eq!(found, Some(Errno::TIMEDOUT));
+    assert!(took >= Duration::from_millis(3900) && took < Duration::from_secs(6), "{took:?}");
+    rig.scripts.iter().for_each(|script| script.heal());
+    rig.expect_quiet();
+}

@@ -48,6 +48,12 @@ impl Spot {
         Self { since: Some(since), ..self }
     }
 
+    /// The same call, made in place of `before`, which has to be made once more: by the
+    /// deadline of that one.
+    pub(in crate::fs) fn instead_of(self, before: Self) -> Self {
+        Self { since: before.since, ..self }
+    }
+
     /// The same call, which `replica` alone knows about.
     pub(in crate::fs) fn only(self, replica: ReplicaId) -> Self {
         Self { only: Some(replica), ..self }

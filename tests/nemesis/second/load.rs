@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use super::plan::{Failure, Plan};
+use super::plan::{ENOTCONN, Failure, Plan};
 use super::site::Site;
 use crate::content::{self, BLOCK_OF_FILES as SIZE, DIRECTORIES};
 use crate::judge::{Call, Judge, Seat};
@@ -182,9 +182,18 @@ impl Load<'_> {
             let number = random.below(NESTED);
             let path = self.site.path(&format!("mnt/nested/n{number}"));
             let call = Call::other("a look into what is nested", 6).or_fail(may_fail);
+            // A replica that is unmounted loses what is mounted below it a moment before:
+            // it shows the directory under that, which is empty.
+            let dead = |error: io::Error| match error.kind() {
+                io::ErrorKind::NotFound if may_fail => io::Error::from_raw_os_error(ENOTCONN),
+                _ => error,
+            };
             if random.below(2) == 0 {
-                self.judge.make(seat, call, || fs::metadata(&path));
-            } else if let Some(text) = self.judge.make(seat, call, || fs::read_to_string(&path)) {
+                self.judge.make(seat, call, || fs::metadata(&path).map_err(dead));
+                continue;
+            }
+            let read = || fs::read_to_string(&path).map_err(dead);
+            if let Some(text) = self.judge.make(seat, call, read) {
                 let right = text == format!("nested {number}\n");
                 self.judge.bytes(match right {
                     true => Ok(text.len() as u64),

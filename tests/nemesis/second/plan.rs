@@ -21,7 +21,7 @@ const KILLS: usize = 4;
 const WITHIN: Duration = Duration::from_secs(62);
 
 /// Errors of a replica whose process is dead.
-const ENOTCONN: i32 = 107;
+pub(crate) const ENOTCONN: i32 = 107;
 
 /// How a mount fails, a replica's or the nested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
