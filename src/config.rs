@@ -130,6 +130,7 @@ impl Config {
             segment_size: self.read.segment_size,
             deadline: self.read.deadline,
             writer: (self.volume.access == Access::ReadWrite).then_some(self.write.replica),
+            lag: self.write.lag,
             mount_point: mount_point.map(Path::to_owned),
         }
     }

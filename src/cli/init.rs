@@ -166,6 +166,7 @@ fn look(mounts: &[PathBuf]) -> Survey {
         segment_size: minimal.read.segment_size,
         deadline: minimal.read.deadline,
         writer: None,
+        lag: minimal.write.lag,
         mount_point: None,
     };
     survey(question, DEFAULT_LIMIT)

@@ -69,6 +69,8 @@ pub struct Question {
     pub deadline: Duration,
     /// The write replica of a volume that can be written.
     pub writer: Option<ReplicaId>,
+    /// For how long the other replicas may show what was changed as it was before.
+    pub lag: Duration,
     /// Where the volume is to be mounted, canonical; `None` where that is not known.
     pub mount_point: Option<PathBuf>,
 }

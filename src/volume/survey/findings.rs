@@ -36,6 +36,7 @@ const RULES: &[Rule] = &[
     local_file_systems,
     early_failures,
     small_rsize,
+    longer_than_the_lag,
 ];
 
 pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
@@ -367,6 +368,30 @@ fn small_rsize(survey: &Survey) -> Vec<Finding> {
             segment.div_ceil(rsize)
         );
         Some(warning(vec![id], text))
+    };
+    sound(survey).filter_map(judge).collect()
+}
+
+/// While a replica's mount believes what it knew before a change, the replica must not be
+/// asked about it. The write replica's mount has made the change and knows it.
+fn longer_than_the_lag(survey: &Survey) -> Vec<Finding> {
+    let Some(writer) = survey.question.writer else { return Vec::new() };
+    let lag = survey.question.lag;
+    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
+        let nfs = sight.nfs.as_ref().filter(|nfs| id != writer && !nfs.noac)?;
+        let times = nfs.attribute_times;
+        let longest = times.file_max.max(times.dir_max);
+        (longest > lag).then(|| {
+            let (name, longest) = (&sight.subject.name, longest.as_secs());
+            let text = format!(
+                "{name}: believes attributes for up to {longest} s, longer than [write] lag = {} s: \
+                 a change made here may be seen as it was before; set lag = \"{}s\", or mount it \
+                 with smaller acregmax and acdirmax",
+                lag.as_secs_f64(),
+                longest + 5
+            );
+            warning(vec![id], text)
+        })
     };
     sound(survey).filter_map(judge).collect()
 }

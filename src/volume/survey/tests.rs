@@ -17,6 +17,7 @@ fn question(mode: Mode, names: &[&str]) -> Question {
         segment_size: 1 << 20,
         deadline: Duration::from_secs(30),
         writer: None,
+        lag: Duration::from_secs(65),
         mount_point: None,
     }
 }
@@ -297,6 +298,39 @@ fn options_that_cost_rate_or_fail_early() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
     let survey = surveyed(large, vec![root("a", 40, 2)], &mounts);
     assert_eq!(survey.findings(), [], "no mount option reaches 16 MiB");
+}
+
+#[test]
+fn attributes_that_are_believed_longer_than_the_lag() {
+    let found = |other: &str, lag: u64, writer: bool| -> Vec<String> {
+        let options = ["rw,vers=3,rsize=1048576,hard,addr=10.0.0.1", other];
+        let mounts =
+            [nfs("/mnt/a", "10.0.0.1:/v", options[0]), nfs("/mnt/b", "10.0.0.2:/v", options[1])];
+        let mut asked = question(Mode::Shared, &["a", "b"]);
+        asked.lag = Duration::from_secs(lag);
+        asked.writer = writer.then(|| ReplicaId::new(0));
+        let roots = vec![root("a", 40, 2), root("b", 41, 2)];
+        surveyed(asked, roots, &mounts).findings().into_iter().map(|f| f.text).collect()
+    };
+    let with = |more: &str| format!("rw,vers=3,rsize=1048576,hard,{more}addr=10.0.0.2");
+    // The default of acregmax and acdirmax is 60 s.
+    let texts = found(&with(""), 30, true);
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert!(
+        texts[0].starts_with("b: believes attributes for up to 60 s, longer than"),
+        "{texts:?}"
+    );
+    assert!(texts[0].contains("[write] lag = 30 s"), "{texts:?}");
+    assert_eq!(found(&with("acdirmax=90,"), 65, true).len(), 1, "of directories alone");
+    assert_eq!(found(&with("acregmax=90,"), 65, true).len(), 1, "of files alone");
+    for (options, lag, writer) in [
+        ("", 60, true),
+        ("acregmax=5,acdirmax=5,", 5, true),
+        ("noac,acregmin=0,acregmax=0,acdirmin=0,acdirmax=0,", 0, true),
+        ("acregmax=90,", 65, false),
+    ] {
+        assert_eq!(found(&with(options), lag, writer), [""; 0], "{options} {lag} {writer}");
+    }
 }
 
 #[test]

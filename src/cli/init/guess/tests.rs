@@ -51,6 +51,7 @@ fn survey(seen: Vec<Seen<'_>>) -> Survey {
         segment_size: 1 << 20,
         deadline: std::time::Duration::from_secs(30),
         writer: None,
+        lag: std::time::Duration::from_secs(65),
         mount_point: None,
     };
     Survey {
