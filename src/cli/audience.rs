@@ -33,8 +33,8 @@ pub(super) enum Ending {
     /// It takes a bounded time and changes something: it is not disturbed. A daemon has
     /// no audience and its own signals.
     ByItself,
-    /// It leaves nothing behind: the watcher ends the process. Signals have their default
-    /// action.
+    /// It leaves nothing behind: the watcher ends the process, after a while. Signals have
+    /// their default action.
     AtOnce,
     /// It owns the terminal's modes: it looks at the flag, and the watcher ends the process
     /// where it does not. Its terminal counts also under nohup(1).
@@ -51,6 +51,9 @@ pub(super) enum Ending {
 /// /dev/null, and then again before the process is ended. A write to a terminal or a pipe
 /// that takes nothing can hold it up.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a command goes on that has no reader any more and was not asked to end.
+const MOST: Duration = Duration::from_secs(5);
 
 /// Whether a result is being printed, or has been.
 static PRINTS: AtomicBool = AtomicBool::new(false);
