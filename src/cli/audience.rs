@@ -109,6 +109,8 @@ impl Audience {
     /// Ends the command, or sees to it that it does.
     fn leave(&self, ending: Ending) {
         if ending == Ending::AtOnce {
+            // Most are through sooner, with the exit status that they have to say.
+            thread::sleep(MOST);
             // A reader that has gone is no failure, as in `result`.
             if !PRINTS.load(Ordering::SeqCst) {
                 std::process::exit(0);

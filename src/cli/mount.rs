@@ -98,7 +98,7 @@ pub(super) fn run(args: Args) -> Outcome {
             Some(device) => go_on(&args, config, &options, device)?,
             None => start(&args, config, &options)?,
         };
-        let told = Told::begin()?;
+        let told = Told::begin(&mount)?;
         mount.is_ready(None, again(&args));
         return serve(mount, told);
     }
@@ -167,7 +167,7 @@ fn succeed(args: &Args, options: &MountOptions) -> Outcome {
     let mut mount = Mount::succeed(&link, config, &args.mount_point, &options.extra)
         .map_err(Failure::failed)?;
     drop(link);
-    let told = Told::begin()?;
+    let told = Told::begin(&mount)?;
     mount.is_ready(None, again(args));
     tracing::info!(at = %mount.mount_point().display(), "goes on with the mount");
     serve(mount, told)
@@ -183,7 +183,7 @@ fn kept(args: &Args, options: &MountOptions) -> Outcome {
     });
     match begun {
         Ok(mut mount) => {
-            let told = Told::begin()?;
+            let told = Told::begin(&mount)?;
             mount.is_ready(Some(keeper), again(args));
             // The keeper's, which may be that of whoever mounts an automount.
             leave_group();
@@ -286,7 +286,7 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
         keep_it(args, is_done)
     } else {
         start(args, config, options).and_then(|mut mount| {
-            let told = Told::begin()?;
+            let told = Told::begin(&mount)?;
             mount.is_ready(None, again(args));
             is_done();
             serve(mount, told)
@@ -351,10 +351,11 @@ enum Event {
 struct Told {
     runtime: tokio::runtime::Runtime,
     signals_of: [Signal; 3],
+    orders: tokio::sync::mpsc::UnboundedReceiver<Order>,
 }
 
 impl Told {
-    fn begin() -> Result<Self, Failure> {
+    fn begin(mount: &Mount) -> Result<Self, Failure> {
         let listen = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let entered = runtime.enter();
@@ -362,7 +363,7 @@ impl Told {
             let [terminate, interrupt, hangup] = kinds.map(signal);
             let signals_of = [terminate?, interrupt?, hangup?];
             drop(entered);
-            Ok(Self { runtime, signals_of })
+            Ok(Self { runtime, signals_of, orders: mount.orders() })
         };
         listen()
             .map_err(|e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}")))
@@ -371,8 +372,8 @@ impl Told {
 
 /// Serves until somebody unmounts, a signal says to, or another process does so.
 fn serve(mount: Mount, told: Told) -> Outcome {
-    let Told { runtime: signals, mut signals_of } = told;
-    let (mut orders, ended) = (mount.orders(), Arc::new(Notify::new()));
+    let Told { runtime: signals, mut signals_of, mut orders } = told;
+    let ended = Arc::new(Notify::new());
     if let Some(keeper) = mount.keeper() {
         let end = Arc::clone(&ended);
         keeper.listen(move || end.notify_one()).map_err(Failure::failed)?;

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -20,6 +20,9 @@ use crate::volume::survey::within;
 
 /// How long a mount may take to say whether it is served.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// Between two questions to a mount whose daemon is being replaced.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The mount point that `path` names, without a look at what is mounted there: that may
 /// hang.
@@ -124,7 +127,31 @@ impl Unanswered {
 /// # Errors
 /// The mount that nothing answers for, or why there is none.
 pub(super) fn status(point: &Path) -> Result<Status, Trouble> {
-    control::ask_status(&control::socket_path(point)).map_err(|error| trouble(point, &error))
+    let begun = Instant::now();
+    loop {
+        let error = match control::ask_status(&control::socket_path(point)) {
+            Ok(status) => return Ok(status),
+            Err(error) => error,
+        };
+        // One daemon follows another: the mount is served, and its socket is there soon.
+        let is_changing = changes_hands(&error)
+            && begun.elapsed() < LIMIT
+            && at(point).is_some_and(|served| {
+                served.user == geteuid().as_raw() && served.life(LIMIT) == Life::Served
+            });
+        if !is_changing {
+            return Err(trouble(point, &error));
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a daemon that is just being replaced may be why nothing answers.
+fn changes_hands(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    let kinds =
+        [K::NotFound, K::ConnectionRefused, K::ConnectionReset, K::BrokenPipe, K::UnexpectedEof];
+    kinds.contains(&error.kind())
 }
 
 /// Why there is no answer.
