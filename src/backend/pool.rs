@@ -17,10 +17,10 @@
 //! in all inside calls that lie beneath one directory. Other jobs about these wait without a thread,
 //! until their callers give up.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -72,17 +72,15 @@ type Slot = Arc<Mutex<PathBuf>>;
 
 thread_local! {
     /// Where this thread says what it is inside of.
-    static INSIDE: RefCell<Option<Slot>> = const { RefCell::new(None) };
+    static INSIDE: Slot = Slot::default();
 }
 
 /// The calling thread is about to call the replica about `path`.
 pub(super) fn inside(path: &Path) {
-    INSIDE.with_borrow(|slot| {
-        if let Some(slot) = slot {
-            let mut known = slot.lock();
-            known.as_mut_os_string().clear();
-            known.push(path);
-        }
+    INSIDE.with(|slot| {
+        let mut known = slot.lock();
+        known.as_mut_os_string().clear();
+        known.push(path);
     });
 }
 
@@ -133,6 +131,9 @@ struct Shared {
     limits: PoolLimits,
     state: Mutex<State>,
     wake: Condvar,
+    /// Whether any call was stuck when it was last looked ([`Pool::tend`]): guests ask
+    /// this without the lock.
+    is_any_stuck: AtomicBool,
 }
 
 #[derive(Default)]
@@ -235,6 +236,7 @@ impl Pool {
             limits: PoolLimits { threads: limits.threads.max(2), ..limits },
             state: Mutex::default(),
             wake: Condvar::new(),
+            is_any_stuck: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -319,6 +321,9 @@ impl Pool {
     /// and then while there are calls.
     pub fn tend(&self) {
         let mut state = self.shared.state.lock();
+        let now = Instant::now();
+        let is_any_stuck = state.running.iter().any(|call| call.is_stuck(now));
+        self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
         let waits = !state.metadata.is_empty() || !state.reads.is_empty();
         if !waits || state.stopped || state.idle > 0 {
             return;
@@ -353,20 +358,27 @@ impl Pool {
 
     /// Whether a guest may make a call about it.
     pub fn has_room_for(&self, about: &About) -> bool {
+        if !self.shared.is_any_stuck.load(Ordering::Relaxed) {
+            return true;
+        }
         let state = self.shared.state.lock();
         state.may_enter(about, self.shared.limits.threads, Instant::now())
     }
 
     /// Carries `job` out on the calling thread, which is a guest.
     pub fn host(&self, about: About, job: impl FnOnce()) {
-        let slot = Slot::default();
         let errand = Errand { about, ..Errand::default() };
+        let slot = INSIDE.with(Arc::clone);
         let number = self.shared.state.lock().begin(&errand, Lane::Read, true, &slot);
-        INSIDE.set(Some(slot));
         carry_out(job);
-        INSIDE.set(None);
-        self.shared.state.lock().end(number);
-        self.shared.wake.notify_one();
+        let may_wait = {
+            let mut state = self.shared.state.lock();
+            state.end(number);
+            !state.metadata.is_empty() || !state.reads.is_empty()
+        };
+        if may_wait {
+            self.shared.wake.notify_one();
+        }
     }
 
     /// Drops what waits and ends the threads that are idle, now or later.
@@ -400,8 +412,7 @@ fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
 }
 
 fn run(shared: &Shared) {
-    let slot = Slot::default();
-    INSIDE.set(Some(Arc::clone(&slot)));
+    let slot = INSIDE.with(Arc::clone);
     let limits = &shared.limits;
     let mut state = shared.state.lock();
     loop {

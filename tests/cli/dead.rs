@@ -188,7 +188,9 @@ fn reload_and_upgrade_say_what_changed() {
     let (status, text) = run(&room, &["reload", "mnt"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.ends_with("replicas 2 -> 3: added n3\n"), "{text}");
-    let before = room.daemons()[0];
+    // The one before may not have ended yet.
+    let (_, text) = run(&room, &["status", "mnt", "--json"]);
+    let before = serde_json::from_str::<serde_json::Value>(&text).unwrap()["pid"].clone();
     let (status, text) = run(&room, &["upgrade", "mnt"]);
     assert_eq!(status, Some(0), "{text}");
     let (program, version) = (env!("CARGO_BIN_EXE_fanfs"), env!("CARGO_PKG_VERSION"));
