@@ -279,3 +279,53 @@ fn links_in_code_are_none() {
     let found: Vec<String> = prose(text).iter().flat_map(|line| targets(line.text)).collect();
     assert_eq!(found, ["b.md", "f.svg", "l.md"]);
 }
+
+/// Rust files below `dir` of the repository.
+fn sources(dir: &str) -> String {
+    fn walk(dir: &Path, text: &mut String) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, text);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                text.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let mut text = String::new();
+    walk(&root().join(dir), &mut text);
+    text
+}
+
+/// The tests that a page names beside its promises: `(test: `a::b`, `c::d`)`.
+fn named_tests(page: &str) -> Vec<String> {
+    let spans = page.split("(test: ").skip(1).filter_map(|rest| rest.split_once(')'));
+    let names = spans.flat_map(|(names, _)| names.split('`').skip(1).step_by(2));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn every_test_that_a_promise_names_exists() {
+    let code = sources("tests") + &sources("src");
+    let mut missing = Vec::new();
+    let mut named = 0;
+    for page in ["docs/SEMANTICS.md", "docs/SECURITY.md"] {
+        for test in named_tests(&fs::read_to_string(root().join(page)).unwrap()) {
+            named += 1;
+            let last = test.rsplit("::").next().unwrap_or_default();
+            // A function, a module, or an entry of the table of ways and states.
+            let forms = [format!("fn {last}("), format!("mod {last} "), format!("mod {last};")];
+            let in_table = [
+                format!(" {last}: "),
+                format!("{last} NoWriter"),
+                format!("{last} Absent"),
+                format!("{last} Wrong"),
+            ];
+            if !forms.iter().chain(&in_table).any(|form| code.contains(form)) {
+                missing.push(format!("{page}: {test}"));
+            }
+        }
+    }
+    assert!(named > 15, "the pages name their tests in another way");
+    assert!(missing.is_empty(), "no such test:\n{}", missing.join("\n"));
+}

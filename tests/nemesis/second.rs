@@ -116,7 +116,8 @@ fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
     }
 }
 
-/// Has the program do something, which ends, and does it unless its daemon was just killed.
+/// Has the program do something. That ends, and succeeds unless the daemon was just killed,
+/// or a volume is reloaded whose write replica is in trouble.
 fn order(load: &Load, deed: Deed) {
     let Load { judge, site, .. } = load;
     let from = judge.now();
@@ -137,6 +138,8 @@ fn order(load: &Load, deed: Deed) {
         Ok((124 | 137, said)) => judge.note(format!("{deed:?} does not end: {said}"), from),
         // Another daemon is only just being started.
         Ok(_) if load.plan.kills(from.saturating_sub(RESTART), judge.now()) => {}
+        // What cannot be mounted is not reloaded.
+        Ok(_) if deed == Deed::Reload && !judge.schedule.is_well(0, from, judge.now()) => {}
         Ok((status, said)) => judge.note(format!("{deed:?}: {status}: {said}"), from),
         Err(error) => judge.note(format!("{deed:?}: {error}"), from),
     }
