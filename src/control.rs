@@ -33,6 +33,7 @@ use crate::placement::PlacementStatus;
 use crate::read::Trace;
 use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
+use crate::telemetry::log::LogReading;
 use crate::volume::{Mode, name};
 use peer::{Peers, Spare};
 
@@ -168,6 +169,9 @@ pub struct Status {
     pub counters: VolumeReading,
     /// What is the case now.
     pub gauges: Gauges,
+    /// Log lines that were lost.
+    #[serde(default)]
+    pub log: LogReading,
 }
 
 /// One replica's state.

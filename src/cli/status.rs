@@ -222,7 +222,17 @@ fn table(status: &Status) -> String {
     passthrough(&mut text, status);
     placement(&mut text, status);
     affinities(&mut text, status);
+    lost(&mut text, status);
     text
+}
+
+/// Log lines that could not be written.
+fn lost(text: &mut String, status: &Status) {
+    if status.log.lines_lost > 0 {
+        let lines = number(status.log.lines_lost, "log line");
+        let error = status.log.error.as_deref().unwrap_or("unknown error");
+        line!(text, "  warning: {lines} could not be written: {}", printable(error));
+    }
 }
 
 /// Objects that calls on a replica hang on.

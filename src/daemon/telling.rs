@@ -11,6 +11,7 @@ use crate::fs::PinnedTimes;
 use crate::metrics::{Process, Snapshot};
 use crate::scheduler::health::HealthState;
 use crate::scheduler::metadata;
+use crate::telemetry;
 use crate::volume::ReplicaId;
 
 fn hung(hung: Hung) -> HungObject {
@@ -58,6 +59,7 @@ impl Core {
             counters: self.counters.reading(),
             passthrough: self.fs.passthrough().into(),
             gauges: control::Gauges::new(self.reader.gauges(), self.fs.gauges()),
+            log: telemetry::log::reading(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::*;
 use crate::control::{AffinityStatus, Gauges, PassthroughStatus, ReplicaStatus};
 use crate::scheduler::health::{HealthState, Reason};
 use crate::telemetry::counters::{ReplicaReading, VolumeReading};
+use crate::telemetry::log::LogReading;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
 
 /// Fields that are no metrics, and why.
@@ -20,6 +21,7 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ),
     ("replicas[].hung[].threads", "fanfs_replica_stuck_threads counts them"),
     ("replicas[].hung[].lasts_s", "it is of one object"),
+    ("log.error", "a reason in words"),
     ("affinities[].path", "a path of the volume; rules have numbers"),
     ("affinities[].replicas[]", "the configuration says so"),
 ];
@@ -84,6 +86,7 @@ fn snapshot() -> Snapshot {
             inodes: 9,
             handles: 10,
         },
+        log: LogReading { lines_lost: 11, error: None },
     };
     let (volume, replica) = (VolumeCounters::default(), ReplicaCounters::default());
     for ms in [1, 3, 60_000] {
@@ -161,6 +164,7 @@ fn what_is_written_is_what_there_is() {
     for line in [
         "# TYPE fanfs_reads_total counter",
         "fanfs_reads_total{volume=\"v\"} 3",
+        "fanfs_log_lines_lost_total{volume=\"v\"} 11",
         "fanfs_replica_read_bytes_total{volume=\"v\",replica=\"r2\"} 1152921504606846976",
         "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"probing\"} 1",
         "fanfs_replica_health{volume=\"v\",replica=\"r1\",state=\"healthy\"} 0",

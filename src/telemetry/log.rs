@@ -6,9 +6,11 @@
 //! tools say, which may have some.
 //!
 //! Lines go to a file or to standard error, as text or as JSON, or to systemd's
-//! journal. [`limit`] keeps one message that comes again and again from filling it.
+//! journal. [`limit`] keeps one message that comes again and again from filling it;
+//! [`lines`] counts lines that could not be written.
 
 mod limit;
+mod lines;
 
 use std::fs::File;
 
@@ -21,6 +23,8 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{Log, LogFormat};
 
+pub use lines::{LogReading, reading};
+
 /// Below `debug`, where everything is wanted.
 const QUIET: &str = "fuser=error";
 
@@ -28,11 +32,7 @@ const QUIET: &str = "fuser=error";
 ///
 /// Does nothing where a subscriber is installed already (a test's).
 pub fn init(file: Option<File>, log: &Log) {
-    let writer = match file {
-        Some(file) => BoxMakeWriter::new(file),
-        None => BoxMakeWriter::new(std::io::stderr),
-    };
-    let (lines, trouble) = lines(log.format, writer);
+    let (lines, trouble) = layer(log.format, BoxMakeWriter::new(lines::to(file)));
     let limit = limit::Limit::new(log.rate);
     let _ = tracing_subscriber::registry().with(lines).with(filter(log)).with(limit).try_init();
     if let Some(error) = trouble {
@@ -40,9 +40,10 @@ pub fn init(file: Option<File>, log: &Log) {
     }
 }
 
-/// Says what was left out and not told of yet; at the end of a process.
+/// Says what was left out or lost and not told of yet; at the end of a process.
 pub fn finish() {
     limit::finish();
+    lines::finish();
 }
 
 fn filter(log: &Log) -> EnvFilter {
@@ -63,7 +64,7 @@ fn filter(log: &Log) -> EnvFilter {
 type Lines = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// How lines are written, and why not as they should be.
-fn lines(format: LogFormat, writer: BoxMakeWriter) -> (Lines, Option<std::io::Error>) {
+fn layer(format: LogFormat, writer: BoxMakeWriter) -> (Lines, Option<std::io::Error>) {
     let plain = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
     match format {
         LogFormat::Text => (plain.with_target(false).boxed(), None),

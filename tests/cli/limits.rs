@@ -286,12 +286,12 @@ fn a_large_directory_is_listed_whole_and_forgotten() {
 }
 
 /// A small file system that goes with the test.
-struct Small {
-    at: std::path::PathBuf,
+pub(crate) struct Small {
+    pub(crate) at: std::path::PathBuf,
 }
 
 impl Small {
-    fn new(room: &Room, name: &str) -> Option<Self> {
+    pub(crate) fn new(room: &Room, name: &str) -> Option<Self> {
         let at = room.path(name);
         fs::create_dir(&at).unwrap();
         let mut mount = Command::new("mount");

@@ -7,6 +7,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
+use rustix::mount::{MountPropagationFlags, mount_change};
+
 use crate::room::Room;
 
 /// In every name.
@@ -255,4 +257,85 @@ fn without_a_journal_lines_go_where_they_went() {
     let is_mounted = || fs::read_to_string(room.path("said")).unwrap().contains("INFO mounted");
     let Some(said) = in_another_run(&room, is_mounted) else { return };
     assert!(said.contains("WARN systemd's journal cannot be reached"), "{said}");
+}
+
+/// A mount table of this thread's, and of the programs it starts.
+fn own_mounts() -> bool {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return false;
+    }
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
+    let apart = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", apart).unwrap();
+    true
+}
+
+#[test]
+fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
+    if !own_mounts() {
+        return;
+    }
+    let (room, port) = (Room::new(), crate::metrics::free_port());
+    let Some(small) = crate::limits::Small::new(&room, "small") else { return };
+    let more = format!(
+        "[metrics]\nlisten = \"{port}\"\n\
+         [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = 0\n"
+    );
+    room.volume("v.toml", "", &more);
+    let mut mount = room.fanfs(&["mount", "--log", "small/log", "v.toml", "mnt"]);
+    assert!(mount.env_remove("FANFS_LOG").status().unwrap().success());
+    // Each is a line in the log.
+    let ask = |times: usize| {
+        for _ in 0..times {
+            let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            stream.write_all(b"nonsense\r\n\r\n").unwrap();
+            let _ = stream.read_to_string(&mut String::new());
+        }
+    };
+    let log = || fs::read_to_string(small.at.join("log")).unwrap();
+    let lost = || {
+        let status = room.expect(&["status", "mnt", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["log"]["lines_lost"].as_u64().unwrap_or(0)
+    };
+    // How many lines the log says were lost.
+    let reported = || -> u64 {
+        let log = log();
+        let reports = log.lines().filter_map(|line| {
+            let (number, _) = line.split_once(" log lines were lost")?;
+            number.rsplit(' ').next()?.parse::<u64>().ok()
+        });
+        reports.sum()
+    };
+    ask(1);
+    assert_eq!((lost(), reported()), (0, 0));
+
+    let full = fs::write(small.at.join("filler"), vec![7; 8 << 20]).unwrap_err();
+    assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
+    // More than fits into what is left of the log's last page.
+    ask(200);
+    room.eventually("status counts lost lines", || lost() > 0);
+    let status = room.expect(&["status", "mnt"]).stdout;
+    let status = String::from_utf8(status).unwrap();
+    let warning = status.lines().find(|line| line.contains(" could not be written: "));
+    let is_told = |line: &str| {
+        line.starts_with("  warning: ") && line.ends_with("No space left on device (os error 28)")
+    };
+    assert!(warning.is_some_and(is_told), "{status}");
+    let text = crate::metrics::get(port, "/metrics").unwrap();
+    let counted = "fanfs_log_lines_lost_total{volume=\"v\"}";
+    assert!(crate::metrics::value(&text, counted).unwrap() > 0.0, "{text}");
+
+    fs::remove_file(small.at.join("filler")).unwrap();
+    ask(3);
+    room.eventually("the log reports all of them", || reported() == lost());
+    let log = log();
+    let line = log.lines().find(|line| line.contains(" log lines were lost")).unwrap();
+    assert!(line.contains("WARN") && line.contains("No space left on device"), "{line}");
+    // No line is glued to the half of another.
+    let day = log.split('T').next().unwrap();
+    assert!(log.lines().all(|line| line.matches(day).count() <= 1), "{log}");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
 }

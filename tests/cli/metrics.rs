@@ -27,7 +27,7 @@ fn ask(mut stream: impl Read + Write, request: &str) -> String {
     answer
 }
 
-fn get(port: u16, path: &str) -> Option<String> {
+pub(crate) fn get(port: u16, path: &str) -> Option<String> {
     let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let answer = ask(stream, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"));
@@ -35,7 +35,7 @@ fn get(port: u16, path: &str) -> Option<String> {
 }
 
 /// The value of a metric with these labels in them.
-fn value(text: &str, start: &str) -> Option<f64> {
+pub(crate) fn value(text: &str, start: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(start))?.trim().parse().ok()
 }
 

@@ -325,6 +325,7 @@ pub(super) mod tests {
     use crate::placement::PlacementStatus;
     use crate::scheduler::health::Reason;
     use crate::telemetry::counters::{ReplicaReading, VolumeReading};
+    use crate::telemetry::log::LogReading;
     use crate::volume::Mode;
 
     /// A volume of three replicas.
@@ -373,6 +374,7 @@ pub(super) mod tests {
             passthrough: PassthroughStatus::default(),
             counters: VolumeReading::default(),
             gauges,
+            log: LogReading::default(),
         };
         Sample { at, status, files: Some(Vec::new()) }
     }
