@@ -26,6 +26,7 @@ mod cache;
 mod clock;
 mod compare;
 mod crowd;
+mod expired;
 mod fetch;
 mod file;
 mod gather;
@@ -213,7 +214,7 @@ impl Reader {
         if range.is_empty() {
             return sink(Ok(ReadData::empty()));
         }
-        if file.has_just_timed_out(Instant::now()) {
+        if file.has_just_timed_out(range, Instant::now()) {
             count(&self.counters.read_errors);
             self.counters.read_latency.record(asked.since.elapsed());
             return sink(Err(ReadError::Deadline));
@@ -442,7 +443,7 @@ impl Reader {
         if error == ReadError::Deadline
             && let Some(fetch) = gather.first_part()
         {
-            fetch.file.timed_out(Instant::now());
+            fetch.file.timed_out(gather.missing_parts().into_iter(), Instant::now());
         }
         let Some(parts) = gather.fail(error) else { return };
         count(&self.counters.read_errors);

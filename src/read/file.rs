@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::compare::Marks;
+use super::expired::Expired;
 use super::fetch::Fetch;
 use crate::backend::{About, Attr, Backend, BackendError, BackendFile, Identity};
 use crate::placement::FileAt;
@@ -67,8 +68,8 @@ pub struct OpenFile {
     retired: AtomicBool,
     /// Whether segments that have been read are kept for its other readers.
     keep: AtomicBool,
-    /// When a read of it last passed its deadline.
-    timed_out: Mutex<Option<Instant>>,
+    /// Segments for which a read has just passed its deadline.
+    expired: Expired,
 }
 
 /// Where a file's chunks are, and what it is pinned to.
@@ -81,11 +82,6 @@ pub(super) struct Place {
 }
 
 static STREAMS: AtomicU64 = AtomicU64::new(0);
-
-/// The kernel asks once more, page by page, for what its readahead failed to
-/// bring. That second request, right after the first one's deadline, is not
-/// given another one, or the application would wait twice as long.
-const JUST_NOW: Duration = Duration::from_millis(100);
 
 /// The file on one replica.
 #[derive(Default)]
@@ -138,7 +134,7 @@ impl OpenFile {
             readers: AtomicUsize::new(1),
             retired: AtomicBool::new(false),
             keep: AtomicBool::new(false),
-            timed_out: Mutex::new(None),
+            expired: Expired::default(),
         }
     }
 
@@ -218,14 +214,26 @@ impl OpenFile {
         }
     }
 
-    /// A read of it has passed its deadline.
-    pub(super) fn timed_out(&self, now: Instant) {
-        *self.timed_out.lock() = Some(now);
+    /// A read has waited for these segments until its deadline.
+    pub(super) fn timed_out(&self, segments: impl Iterator<Item = ByteRange>, now: Instant) {
+        self.expired.add(segments, now);
     }
 
-    /// Whether that has just happened.
-    pub(super) fn has_just_timed_out(&self, now: Instant) -> bool {
-        self.timed_out.lock().is_some_and(|at| now.saturating_duration_since(at) < JUST_NOW)
+    /// Whether that has just happened to something in `range` that is not in memory.
+    pub(super) fn has_just_timed_out(&self, range: ByteRange, now: Instant) -> bool {
+        let expired = self.expired.within(range, now);
+        if expired.is_empty() {
+            return false;
+        }
+        let segments = self.segments.lock();
+        let is_here = |part: ByteRange| {
+            let bytes = Self::known(&segments, part).map(|(segment, fetch)| {
+                let known = segment.intersect(part);
+                if fetch.data().is_some() && fetch.has(known) { known.len() } else { 0 }
+            });
+            bytes.sum::<u64>() == part.len()
+        };
+        !expired.into_iter().all(is_here)
     }
 
     /// The version that every byte read from here belongs to.

@@ -180,6 +180,13 @@ impl Gather {
         self.state.lock().parts.first().map(Arc::clone)
     }
 
+    /// The segments of a request that has not been answered that are not here.
+    pub(super) fn missing_parts(&self) -> Vec<ByteRange> {
+        let parts = self.state.lock().parts.clone();
+        let missing = parts.iter().filter(|fetch| fetch.data().is_none());
+        missing.map(|fetch| fetch.range).collect()
+    }
+
     /// Answers with an error, unless it has been answered; returns the parts
     /// that it had, for those that have not arrived to be given up.
     pub(super) fn fail(&self, error: ReadError) -> Option<Vec<Arc<Fetch>>> {

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::volume::ByteRange;
 use rustix::io::Errno;
 
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
@@ -131,6 +132,38 @@ fn all_hang_and_the_read_ends_at_its_deadline() {
         file.read_at(&mut [0; 100], 0).ok()
     });
     assert_eq!(read, Some(100));
+    drop(file);
+    rig.expect_quiet();
+}
+
+#[test]
+fn a_read_that_ends_at_its_deadline_fails_no_other_read_of_the_file() {
+    const PART: usize = 64 << 10;
+    let read = "cache = \"direct\"\ndeadline = \"2s\"\nattempt_deadline = \"1s\"";
+    let (rig, content) = rig(32 * MIB, read);
+    let file = File::open(rig.at("f")).unwrap();
+    let read = |at: usize| {
+        let mut buf = vec![0; PART];
+        file.read_exact_at(&mut buf, at as u64)?;
+        assert!(buf == content[at..at + PART], "wrong bytes at {at}");
+        std::io::Result::Ok(())
+    };
+    (0..2).for_each(|i| read(i * PART).unwrap());
+    rig.eventually("something was fetched ahead", |status| {
+        let gauges = &status.gauges;
+        gauges.segments_waiting + gauges.segments_in_flight == 0 && gauges.buffer_used > 0
+    });
+    for script in &rig.scripts {
+        let within = Some(ByteRange::at(28 * MIB as u64, MIB as u64));
+        script.add(FaultRule { within, ..FaultRule::always(Op::Read, Fault::Hang) });
+    }
+    let error = read(28 * MIB).unwrap_err();
+    let in_memory = read(2 * PART);
+    rig.scripts.iter().for_each(|script| script.heal());
+    let elsewhere = read(20 * MIB);
+    assert_eq!(error.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
+    assert!(in_memory.is_ok() && elsewhere.is_ok(), "{in_memory:?}, {elsewhere:?}");
+    assert!(rig.status().counters.buffer_hits > 0, "nothing was read from memory");
     drop(file);
     rig.expect_quiet();
 }
