@@ -5,7 +5,7 @@
 //! in user space (splice(2)). Each can be taken once. Whoever wants them more
 //! often, or in small parts, has what is left copied into memory first
 //! ([`Data::settle`]). Parts may be taken in any order: what lies before one is
-//! moved to a pipe of its own.
+//! moved to a pipe of its own, or all is copied where no further pipe can be made.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -168,7 +168,14 @@ impl Pages {
             }
             // Who wants what lies before is late; it waits in a pipe of its own.
             let front = match self.pieces.get(&start) {
-                Some(Piece::Piped(pipe)) if start < at => Some(pipe.another()?),
+                Some(Piece::Piped(pipe)) if start < at => match pipe.another() {
+                    Ok(front) => Some(front),
+                    // Without descriptors, or pipes: the next round takes the copy.
+                    Err(_) => {
+                        self.copy(start)?;
+                        continue;
+                    }
+                },
                 _ => None,
             };
             if let Some(Piece::Piped(mut pipe)) = self.pieces.remove(&start) {
@@ -290,6 +297,20 @@ mod tests {
         assert!(data.settle(quarter..LEN));
         assert!(!data.settle(0..quarter) && !data.is_whole());
         assert!(given(&data, quarter - 1..quarter + 1, &pipes).is_err());
+    }
+
+    #[test]
+    fn what_lies_before_is_copied_where_no_further_pipe_can_be_made() {
+        let (budget, pipes) = (Budget::new(1 << 20), Pipes::new(1 << 20).unwrap());
+        let mut pipe = pipes.pipe().unwrap().last_of_its_kind();
+        pipe.put(&bytes()).unwrap();
+        assert!(pipe.another().is_err());
+        let claim = budget.claim(size_class(LEN as u64)).unwrap();
+        let data = Data::pages(pipe, claim, BufferPool::new(budget));
+        let (quarter, half) = (LEN / 4, LEN / 2);
+        for part in [half..LEN, quarter..half, 0..quarter] {
+            assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part]);
+        }
     }
 
     #[test]

@@ -89,6 +89,15 @@ impl Pipe {
         self.ends.as_ref().expect("a pipe has its ends until it is dropped")
     }
 
+    /// The same pipe, of a kind that no further one can be made of.
+    #[cfg(test)]
+    pub(super) fn last_of_its_kind(mut self) -> Self {
+        let (ends, holds) = (self.ends.take(), std::mem::take(&mut self.holds));
+        // More than any pipe takes.
+        let inner = Inner { bytes: usize::MAX, idle: Mutex::default() };
+        Self { ends, holds, home: Arc::new(inner) }
+    }
+
     /// An empty pipe of the same kind.
     ///
     /// # Errors

@@ -57,7 +57,10 @@ impl Replies {
             Ok(()) => std::mem::forget(reply),
             Err(error) => {
                 tracing::debug!(%error, "a reply was not taken");
-                reply.error(fuser::Errno::EIO);
+                reply.error(match error.kind() {
+                    io::ErrorKind::OutOfMemory => fuser::Errno::ENOMEM,
+                    _ => fuser::Errno::EIO,
+                });
             }
         }
     }
@@ -79,7 +82,7 @@ impl Replies {
 
     /// Answers with a copy.
     fn copy(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
-        let bytes = data.to_vec().map_err(io::Error::other)?;
+        let bytes = data.to_vec()?;
         self.write(id, bytes.len(), &[IoSlice::new(&bytes)])
     }
 
