@@ -17,10 +17,11 @@
 //! in all inside calls that lie beneath one directory. Other jobs about these wait without a thread,
 //! until their callers give up.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -68,37 +69,60 @@ pub struct Hung {
     pub threads: usize,
 }
 
-type Slot = Arc<Mutex<PathBuf>>;
+/// Where a thread says what it is inside of.
+type Slot = Arc<Mutex<Inside>>;
+
+#[derive(Default)]
+struct Inside {
+    path: PathBuf,
+    /// Where it is a guest: a pool keeps the calls of its own threads.
+    visit: Option<Visit>,
+}
+
+/// A guest's call under way.
+#[derive(Clone, Copy)]
+struct Visit {
+    pool: u64,
+    about: About,
+    since: Instant,
+}
 
 thread_local! {
-    /// Where this thread says what it is inside of.
     static INSIDE: Slot = Slot::default();
+    /// The pools that know this thread's slot.
+    static VISITED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
+
+/// Names pools, each by its own number.
+static POOLS: AtomicU64 = AtomicU64::new(0);
 
 /// The calling thread is about to call the replica about `path`.
 pub(super) fn inside(path: &Path) {
     INSIDE.with(|slot| {
-        let mut known = slot.lock();
+        let known = &mut slot.lock().path;
         known.as_mut_os_string().clear();
         known.push(path);
     });
 }
 
-/// A call under way.
+/// A call of one of the pool's threads under way.
 struct Running {
     number: u64,
     since: Instant,
     about: About,
     lane: Lane,
     once: bool,
-    is_guest: bool,
     slot: Slot,
 }
 
 impl Running {
     fn is_stuck(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= STUCK
+        is_stuck(self.since, now)
     }
+}
+
+fn is_stuck(since: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(since) >= STUCK
 }
 
 /// Which kind of work a job is.
@@ -129,6 +153,8 @@ pub struct Pool {
 struct Shared {
     name: String,
     limits: PoolLimits,
+    /// The pool's number.
+    pool: u64,
     state: Mutex<State>,
     wake: Condvar,
     /// Whether any call was stuck when it was last looked ([`Pool::tend`]): guests ask
@@ -146,6 +172,12 @@ struct State {
     running: Vec<Running>,
     number: u64,
     stopped: bool,
+    pool: u64,
+    /// The slots of threads that have been guests. A guest's call takes no lock but
+    /// that of its own slot.
+    guests: Vec<Weak<Mutex<Inside>>>,
+    /// Whether any guest was stuck when it was last looked ([`Pool::tend`]).
+    is_guest_stuck: bool,
 }
 
 /// Threads that reads leave to metadata, of a pool that can spare them.
@@ -154,34 +186,46 @@ const KEPT_FOR_METADATA: usize = 2;
 impl State {
     /// Threads that there may be.
     fn most(&self, limits: &PoolLimits, now: Instant) -> usize {
-        let is_replaced = |call: &&Running| !call.is_guest && !call.once && call.is_stuck(now);
+        let is_replaced = |call: &&Running| !call.once && call.is_stuck(now);
         limits.threads + self.running.iter().filter(is_replaced).count().min(limits.threads)
     }
 
     /// Of them, those that may be inside a read.
     fn most_reading(&self, limits: &PoolLimits, now: Instant) -> usize {
-        let is_replaced = |call: &&Running| {
-            !call.is_guest && call.lane == Lane::Read && !call.once && call.is_stuck(now)
-        };
+        let is_replaced =
+            |call: &&Running| call.lane == Lane::Read && !call.once && call.is_stuck(now);
         limits.readers() + self.running.iter().filter(is_replaced).count().min(limits.threads)
     }
 
     /// Whether one more call about it may be begun.
     fn may_enter(&self, about: &About, threads: usize, now: Instant) -> bool {
-        let stuck = || self.running.iter().filter(|call| call.is_stuck(now));
-        let within =
-            |of: &About| self.running.iter().filter(|call| call.about.is_within(of)).count();
-        if stuck().any(|call| about.is_within(&call.about) && within(&call.about) >= HELD) {
+        let guests = self.visits().into_iter().map(|(visit, _)| (visit.since, visit.about));
+        let calls = self.running.iter().map(|call| (call.since, call.about)).chain(guests);
+        let calls: Vec<(Instant, About)> = calls.collect();
+        let stuck = || calls.iter().filter(|(since, _)| is_stuck(*since, now)).map(|(_, of)| of);
+        let within = |of: &About| calls.iter().filter(|(_, call)| call.is_within(of)).count();
+        if stuck().any(|of| about.is_within(of) && within(of) >= HELD) {
             return false;
         }
-        let beneath = |dir: &About| stuck().filter(|call| call.about.is_within(dir)).count();
+        let beneath = |dir: &About| stuck().filter(|of| of.is_within(dir)).count();
         let most = threads + threads / 2;
         stuck().count() < most || about.above().all(|dir| beneath(&dir) < most)
     }
 
+    /// The calls of guests, each with where it is.
+    fn visits(&self) -> Vec<(Visit, Slot)> {
+        let visit = |slot: &Weak<Mutex<Inside>>| {
+            let slot = slot.upgrade()?;
+            let visit = slot.lock().visit.filter(|visit| visit.pool == self.pool)?;
+            Some((visit, slot))
+        };
+        self.guests.iter().filter_map(visit).collect()
+    }
+
     /// The next job of a lane that may be begun.
     fn next(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
-        let is_any_stuck = self.running.iter().any(|call| call.is_stuck(now));
+        let is_any_stuck =
+            self.is_guest_stuck || self.running.iter().any(|call| call.is_stuck(now));
         let queue = if lane == Lane::Read { &self.reads } else { &self.metadata };
         if !is_any_stuck {
             let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
@@ -196,7 +240,7 @@ impl State {
         queue.remove(at)
     }
 
-    fn begin(&mut self, errand: &Errand, lane: Lane, is_guest: bool, slot: &Slot) -> u64 {
+    fn begin(&mut self, errand: &Errand, lane: Lane, slot: &Slot) -> u64 {
         self.number += 1;
         self.running.push(Running {
             number: self.number,
@@ -204,7 +248,6 @@ impl State {
             about: errand.about,
             lane,
             once: errand.once,
-            is_guest,
             slot: Arc::clone(slot),
         });
         self.number
@@ -231,10 +274,12 @@ impl PoolLimits {
 impl Pool {
     /// A pool with no thread yet. `name` names its threads.
     pub fn new(name: &str, limits: PoolLimits) -> Self {
+        let pool = POOLS.fetch_add(1, Ordering::Relaxed);
         let shared = Shared {
             name: name.to_owned(),
             limits: PoolLimits { threads: limits.threads.max(2), ..limits },
-            state: Mutex::default(),
+            state: Mutex::new(State { pool, ..State::default() }),
+            pool,
             wake: Condvar::new(),
             is_any_stuck: AtomicBool::new(false),
         };
@@ -312,8 +357,7 @@ impl Pool {
     pub fn stuck(&self, time: Duration) -> usize {
         let now = Instant::now();
         let state = self.shared.state.lock();
-        let is_stuck =
-            |call: &&Running| !call.is_guest && now.saturating_duration_since(call.since) > time;
+        let is_stuck = |call: &&Running| now.saturating_duration_since(call.since) > time;
         state.running.iter().filter(is_stuck).count()
     }
 
@@ -322,7 +366,9 @@ impl Pool {
     pub fn tend(&self) {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
-        let is_any_stuck = state.running.iter().any(|call| call.is_stuck(now));
+        state.is_guest_stuck = state.visits().iter().any(|(visit, _)| is_stuck(visit.since, now));
+        let is_any_stuck =
+            state.is_guest_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
         let waits = !state.metadata.is_empty() || !state.reads.is_empty();
         if !waits || state.stopped || state.idle > 0 {
@@ -340,9 +386,15 @@ impl Pool {
     pub fn hung(&self) -> Vec<Hung> {
         let now = Instant::now();
         let mut hung: Vec<Hung> = Vec::new();
-        for call in self.shared.state.lock().running.iter().filter(|call| call.is_stuck(now)) {
-            let path = call.slot.lock().clone();
-            let lasts = now.saturating_duration_since(call.since);
+        let calls: Vec<(Instant, Slot)> = {
+            let state = self.shared.state.lock();
+            let guests = state.visits().into_iter().map(|(visit, slot)| (visit.since, slot));
+            let own = state.running.iter().map(|call| (call.since, Arc::clone(&call.slot)));
+            own.chain(guests).collect()
+        };
+        for (since, slot) in calls.into_iter().filter(|(since, _)| is_stuck(*since, now)) {
+            let path = slot.lock().path.clone();
+            let lasts = now.saturating_duration_since(since);
             match hung.iter_mut().find(|known| known.path == path) {
                 Some(known) => {
                     known.threads += 1;
@@ -367,18 +419,29 @@ impl Pool {
 
     /// Carries `job` out on the calling thread, which is a guest.
     pub fn host(&self, about: About, job: impl FnOnce()) {
-        let errand = Errand { about, ..Errand::default() };
-        let slot = INSIDE.with(Arc::clone);
-        let number = self.shared.state.lock().begin(&errand, Lane::Read, true, &slot);
+        self.know_this_thread();
+        let visit = Visit { pool: self.shared.pool, about, since: Instant::now() };
+        let around = INSIDE.with(|slot| slot.lock().visit.replace(visit));
         carry_out(job);
-        let may_wait = {
-            let mut state = self.shared.state.lock();
-            state.end(number);
-            !state.metadata.is_empty() || !state.reads.is_empty()
-        };
-        if may_wait {
+        INSIDE.with(|slot| slot.lock().visit = around);
+        if self.shared.is_any_stuck.load(Ordering::Relaxed) {
+            // A job may have waited for this call.
             self.shared.wake.notify_one();
         }
+    }
+
+    /// Has the calling thread's slot among those of guests.
+    fn know_this_thread(&self) {
+        let pool = self.shared.pool;
+        if VISITED.with_borrow(|visited| visited.contains(&pool)) {
+            return;
+        }
+        let slot = INSIDE.with(Arc::downgrade);
+        let mut state = self.shared.state.lock();
+        state.guests.retain(|slot| slot.strong_count() > 0);
+        state.guests.push(slot);
+        drop(state);
+        VISITED.with_borrow_mut(|visited| visited.push(pool));
     }
 
     /// Drops what waits and ends the threads that are idle, now or later.
@@ -442,7 +505,7 @@ fn run(shared: &Shared) {
 }
 
 fn run_one(state: &mut MutexGuard<'_, State>, lane: Lane, job: Job, slot: &Slot) {
-    let number = state.begin(&job.errand, lane, false, slot);
+    let number = state.begin(&job.errand, lane, slot);
     MutexGuard::unlocked(state, || {
         drop(job.errand);
         carry_out(job.run);
