@@ -104,16 +104,25 @@ pub trait Backend: Send + Sync {
     fn list_xattr(&self, object: &Target) -> Result<Vec<u8>>;
 
     /// Whether the replica is the mount that it was when it came into service. Where
-    /// that one has gone, or the replica is not in service yet, looks at its place and
+    /// that one has gone, or the replica is not in service, looks at its place and
     /// brings it into service if it passes the checks
-    /// ([`crate::volume::survey::Seat`]); false where it does not.
+    /// ([`crate::volume::survey::Seat`]); false where it does not, and it is out of
+    /// service then.
     fn prove(&self) -> Result<bool> {
         self.stat(Path::new("")).map(|_| true)
     }
 
-    /// Whether it has been brought into service; every call fails until then.
+    /// Whether it is in service; every call by path fails while it is not.
     fn is_in_service(&self) -> bool {
         true
+    }
+
+    /// Leaves service, where its root lies in `mount`: it has gone. Every call by path
+    /// fails from then on, until [`Backend::prove`] has brought it in again; what is open
+    /// stays open. What is returned is to be dropped where that may block.
+    fn leave(&self, mount: u64) -> Option<Left> {
+        let _ = mount;
+        None
     }
 
     /// The id of the mount that its root lies in, in this process's mount table;
@@ -140,6 +149,10 @@ pub trait Backend: Send + Sync {
         None
     }
 }
+
+/// What a replica that has left service had open: to close the last descriptor of a
+/// detached mount ends the file system.
+pub type Left = Box<dyn Send>;
 
 /// What [`Backend::open_to_write`] opened.
 pub struct OpenedToWrite {
@@ -412,6 +425,12 @@ impl Replica {
     /// See [`Backend::mount_id`].
     pub fn mount_id(&self) -> Option<u64> {
         self.backend.mount_id()
+    }
+
+    /// See [`Backend::leave`]. Never blocks.
+    pub fn leave(&self, mount: u64) {
+        // The decorator has put aside what may block.
+        drop(self.backend.leave(mount));
     }
 
     /// Takes no more jobs and lets idle threads end. Threads inside a call end

@@ -7,6 +7,8 @@
 #[path = "cli/room.rs"]
 mod room;
 
+#[path = "admission/gone.rs"]
+mod gone;
 #[path = "admission/hung.rs"]
 mod hung;
 #[path = "admission/start.rs"]

@@ -18,8 +18,8 @@ use parking_lot::{Condvar, Mutex};
 use super::pool::{STUCK, inside};
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Left, Lock, LockRequest,
+    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator.
@@ -38,7 +38,7 @@ struct Closer {
 #[derive(Default)]
 struct Aside {
     /// Dropped and not closed yet.
-    dropped: Vec<(PathBuf, Arc<dyn BackendFile>)>,
+    dropped: Vec<(PathBuf, Left)>,
     /// Jobs that are on their way, or close one file after the other: since when each is
     /// at the one that it is at.
     jobs: Vec<(u64, Instant)>,
@@ -68,7 +68,7 @@ impl Closing {
 }
 
 impl Closer {
-    fn put_aside(self: &Arc<Self>, path: PathBuf, file: Arc<dyn BackendFile>) {
+    fn put_aside(self: &Arc<Self>, path: PathBuf, file: Left) {
         let number = {
             let mut state = self.state.lock();
             state.dropped.push((path, file));
@@ -147,6 +147,12 @@ impl Backend for Closing {
 
     fn is_in_service(&self) -> bool {
         self.inner.is_in_service()
+    }
+
+    fn leave(&self, mount: u64) -> Option<Left> {
+        let left = self.inner.leave(mount)?;
+        self.closer.put_aside(PathBuf::new(), left);
+        None
     }
 
     fn mount_id(&self) -> Option<u64> {
@@ -251,7 +257,7 @@ impl BackendFile for ClosingFile {
 impl Drop for ClosingFile {
     fn drop(&mut self) {
         if let Some(file) = self.inner.take() {
-            self.closer.put_aside(std::mem::take(&mut self.path), file);
+            self.closer.put_aside(std::mem::take(&mut self.path), Box::new(file));
         }
     }
 }

@@ -25,7 +25,7 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
+    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Left, Lock,
     LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
     WriteOpen,
 };
@@ -107,9 +107,9 @@ impl Directory {
         Ok(DirectoryFile { direct, cached: Some(cached), device })
     }
 
-    /// The device that the root lies on.
+    /// The device that the root lies on; of what is open also out of service.
     fn device(&self) -> Result<Device> {
-        self.place.root().map(|root| root.device)
+        self.place.device().ok_or(BackendError::Absent)
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
@@ -293,6 +293,10 @@ impl Backend for Directory {
 
     fn prove(&self) -> Result<bool> {
         self.place.prove()
+    }
+
+    fn leave(&self, mount: u64) -> Option<Left> {
+        self.place.leave(mount)
     }
 
     fn mount_id(&self) -> Option<u64> {

@@ -9,7 +9,7 @@
 //! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | this machine | yes | no | |
 //! | EIO, ENOTCONN, ESTALE, ETIMEDOUT, EHOSTDOWN, errnos that applications do not know | unclear | yes | where the replica's root fails as well, or does not answer | a read: that file is read from others for a second |
 //! | silence | the replica | yes | yes | |
-//! | it is absent: not in service yet | the replica | yes | yes | |
+//! | it is absent: not in service | the replica | yes | yes | |
 //! | ESTALE of an open file | | after it | no | it is opened anew once, and has to show the same inode and version |
 //! | too few bytes, an end before the size | | yes | no | that file is read from others for 3 s |
 //! | another version, or none | | yes | no | the same |
@@ -34,7 +34,7 @@ pub enum BackendError {
     /// No answer came in time.
     #[error("it did not answer in time")]
     Late,
-    /// The replica has not been brought into service.
+    /// The replica is not in service.
     #[error("it is absent")]
     Absent,
 }

@@ -2,8 +2,8 @@
 //!
 //! What a replica has open stays good when somebody detaches its mount, so nothing
 //! fails that could tell. The kernel says that the table has changed; whose mount is
-//! not in it any more is absent, until its place shows the same mount again
-//! ([`crate::backend::Backend::prove`]).
+//! not in it any more leaves service ([`crate::backend::Backend::leave`]) and is absent,
+//! until its place shows the same mount again ([`crate::backend::Backend::prove`]).
 
 use std::fs::File;
 use std::io;
@@ -33,11 +33,14 @@ async fn watch(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io::Resu
     // before the registration ends.
     let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
     loop {
+        // Asked for before the table is: one that comes into service later was mounted
+        // later, and is not missing in an older table.
+        let mounts = replicas.map(|_, replica| replica.mount_id());
         let now = MountTable::read()?;
         reader.mounts_changed();
-        for (id, replica) in replicas.iter() {
-            if replica.mount_id().is_some_and(|mount| now.by_id(mount).is_none()) {
-                reader.gone(id);
+        for (id, mount) in mounts.iter() {
+            if let Some(mount) = mount.filter(|mount| now.by_id(*mount).is_none()) {
+                reader.gone(id, mount);
             }
         }
         table.ready(Interest::PRIORITY).await?.clear_ready();

@@ -120,7 +120,15 @@ impl Reader {
                     }
                 }
             };
-            reader.scheduler.lock().proved(id, proof, Instant::now());
+            let proof = {
+                // Under one lock as in `gone`: what is out of service is absent, whatever
+                // it was found to be before it left; so it is looked at again.
+                let mut scheduler = reader.scheduler.lock();
+                let is_in = reader.replicas[id].is_in_service();
+                let proof = if is_in { proof } else { Proof::Gone };
+                scheduler.proved(id, proof, Instant::now());
+                proof
+            };
             reader.wake_clock();
             done(proof);
         };
@@ -139,9 +147,15 @@ impl Reader {
         self.wake_clock();
     }
 
-    /// A replica's mount has gone from its place.
-    pub fn gone(&self, replica: ReplicaId) {
-        self.scheduler.lock().gone(replica, Instant::now());
+    /// A replica's `mount` has gone from its place: it leaves service, and its place is
+    /// looked at soon, where another one may be already.
+    pub fn gone(&self, replica: ReplicaId, mount: u64) {
+        let now = Instant::now();
+        let mut scheduler = self.scheduler.lock();
+        self.replicas[replica].leave(mount);
+        scheduler.gone(replica, now);
+        scheduler.mounts_changed(now);
+        drop(scheduler);
         self.wake_clock();
     }
 

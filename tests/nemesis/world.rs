@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, Directory, Fault, FaultRule, FaultScript, Faulty,
-    Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
+    Left, Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::control::Status;
@@ -353,6 +353,10 @@ impl Backend for Turning {
 
     fn prove(&self) -> Result<bool> {
         self.trees[0].prove()
+    }
+
+    fn leave(&self, mount: u64) -> Option<Left> {
+        self.trees[0].leave(mount)
     }
 
     fn mount_id(&self) -> Option<u64> {

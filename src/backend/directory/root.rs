@@ -5,8 +5,16 @@
 //! from it. Where that mount has gone, or its server has forgotten it, the path is
 //! examined again.
 //!
-//! *Invariant:* a root is taken only from an [`Admitted`], so only from the roster's
-//! checks ([`crate::volume::survey::Seat::examine`]). The empty directory under a mount
+//! A mount that has gone leaves service ([`Place::leave`]): the mounts inside it have
+//! gone with it, so that a root that is kept would say of what lies there that it is
+//! missing, and would take changes below them.
+//!
+//! *Invariant:* no root is in service whose mount is known to have gone. Whatever comes
+//! into service is looked for in the mount table once more, after anything that watches
+//! the table can see it.
+//!
+//! *Invariant:* a root is taken only from an [`crate::volume::survey::Admitted`], so
+//! only from the roster's checks ([`crate::volume::survey::Seat::examine`]). The empty directory under a mount
 //! that has gone, which is all that its path leads to, never becomes one.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,9 +25,9 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::Device;
-use crate::backend::{BackendError, Result};
+use crate::backend::{BackendError, Left, Result};
 use crate::volume::mounts::MountTable;
-use crate::volume::survey::{Admitted, Record, Refusal, Seat};
+use crate::volume::survey::{Record, Refusal, Seat};
 
 /// The root as it is open now.
 pub(super) struct Root {
@@ -38,6 +46,14 @@ impl Root {
     pub(super) fn watched_mount(&self) -> Option<u64> {
         self.record.mount.filter(|_| self.record.is_in_table())
     }
+
+    /// Whether its mount is in the mount table still.
+    fn is_mounted(&self) -> std::result::Result<bool, Errno> {
+        let Some(mount) = self.watched_mount() else { return Ok(true) };
+        let table = MountTable::read();
+        let table = table.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        Ok(table.by_id(mount).is_some())
+    }
 }
 
 /// The place of a replica, and what is open of it.
@@ -55,7 +71,7 @@ impl Place {
     /// The root as it is open now.
     ///
     /// # Errors
-    /// [`BackendError::Absent`] where the replica has not been brought into service.
+    /// [`BackendError::Absent`] where the replica is not in service.
     pub(super) fn root(&self) -> Result<Arc<Root>> {
         self.root.read().clone().ok_or(BackendError::Absent)
     }
@@ -68,32 +84,51 @@ impl Place {
         }
     }
 
-    /// Brings the replica into service.
-    fn admit(&self, admitted: Admitted) {
-        let (fd, record) = admitted.into_parts();
-        let device = Device(record.dev.0, record.dev.1);
-        *self.root.write() = Some(Arc::new(Root { fd, device, record }));
-    }
-
     /// Brings it into service if it passes the checks.
     pub(super) fn enter(&self) -> std::result::Result<(), Refusal> {
-        self.seat.examine().map(|admitted| self.admit(admitted))
+        let (fd, record) = self.seat.examine()?.into_parts();
+        let device = Device(record.dev.0, record.dev.1);
+        let root = Arc::new(Root { fd, device, record });
+        let before = self.root.write().replace(Arc::clone(&root));
+        // Not under the lock: the last one that closes a detached mount may wait.
+        drop(before);
+        // What watches the mount table may have looked before it could see this root.
+        let why = match root.is_mounted() {
+            Ok(true) => return Ok(()),
+            Ok(false) => Errno::STALE,
+            Err(errno) => errno,
+        };
+        drop(self.leave_as(&root));
+        Err(Refusal::Unreachable(why))
+    }
+
+    /// Leaves service if the root lies in `mount`; see
+    /// [`crate::backend::Backend::leave`].
+    pub(super) fn leave(&self, mount: u64) -> Option<Left> {
+        let root = self.root().ok().filter(|root| root.watched_mount() == Some(mount))?;
+        self.leave_as(&root)
+    }
+
+    /// The same, if that is the root still.
+    fn leave_as(&self, root: &Arc<Root>) -> Option<Left> {
+        let left = self.root.write().take_if(|now| Arc::ptr_eq(now, root))?;
+        Some(Box::new(left))
     }
 
     /// See [`crate::backend::Backend::prove`].
     pub(super) fn prove(&self) -> Result<bool> {
-        if let Ok(root) = self.root() {
-            let is_mounted = match root.watched_mount() {
-                Some(id) => MountTable::read().is_ok_and(|table| table.by_id(id).is_some()),
-                None => true,
-            };
+        let before = self.root().ok();
+        if let Some(root) = &before {
             // What is remembered of it is no proof that its server answers.
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-            match statx(root.fd.as_fd(), "", flags, StatxFlags::BASIC_STATS) {
-                Ok(s) if is_mounted => return Ok(s.stx_ino == root.record.ino),
-                Ok(_) | Err(Errno::STALE) => {}
-                Err(_) if !is_mounted => {}
-                Err(errno) => return Err(errno.into()),
+            match root.is_mounted()? {
+                true => match statx(root.fd.as_fd(), "", flags, StatxFlags::BASIC_STATS) {
+                    Ok(s) if s.stx_ino == root.record.ino => return Ok(true),
+                    Ok(_) => drop(self.leave_as(root)),
+                    Err(Errno::STALE) => {}
+                    Err(errno) => return Err(errno.into()),
+                },
+                false => drop(self.leave_as(root)),
             }
         }
         match self.enter() {
@@ -101,7 +136,10 @@ impl Place {
             Err(Refusal::Unreachable(errno)) if !BackendError::from(errno).is_definite() => {
                 Err(errno.into())
             }
-            Err(_) => Ok(false),
+            Err(_) => {
+                before.iter().for_each(|root| drop(self.leave_as(root)));
+                Ok(false)
+            }
         }
     }
 }

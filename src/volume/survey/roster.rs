@@ -355,6 +355,14 @@ fn look(path: &Path) -> Result<Seen, Errno> {
         Some(id) => table.by_id(id),
         None => table.containing(&canonical),
     };
+    // A mount is not in the table where its root is out of this process's reach, or where
+    // it has gone just now: then its path leads to another one.
+    if let (Some(id), None) = (id, mount) {
+        let now = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+        if now.stx_mnt_id != id {
+            return Err(Errno::STALE);
+        }
+    }
     let source = mount.map(|mount| (mount.source.clone(), mount.root.clone().into_os_string()));
     let record = Record {
         dev: (stat.stx_dev_major, stat.stx_dev_minor),

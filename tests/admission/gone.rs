@@ -1,0 +1,148 @@
+//! A replica's mount goes while it is served, and the mounts inside it go with it.
+//!
+//! What the daemon has open of it still answers, without what was mounted inside: a name
+//! there is missing, and a file that is made lies below the mount.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+
+use crate::with_mounts;
+use crate::world::World;
+
+/// A volume whose replicas have another mount in `inner`; `kept` is `n3` once more.
+struct Nested(World);
+
+impl Drop for Nested {
+    fn drop(&mut self) {
+        self.detach("kept");
+    }
+}
+
+impl Nested {
+    fn new() -> Self {
+        let world = World::new("");
+        fs::create_dir(world.path("tree/inner")).unwrap();
+        fs::create_dir(world.path("nested")).unwrap();
+        for i in 0..10 {
+            fs::write(world.path(&format!("nested/g{i}")), "nested").unwrap();
+        }
+        let text = fs::read_to_string(world.path("v.toml")).unwrap();
+        let text = text.replace("[write]\n", "[write]\nreplica = \"n1\"\n");
+        fs::write(world.path("v.toml"), text).unwrap();
+        let nested = Self(world);
+        fs::create_dir(nested.0.path("kept")).unwrap();
+        mount_bind(nested.0.path("n3"), nested.0.path("kept")).unwrap();
+        ["n1", "n2", "n3"].iter().for_each(|name| nested.mount_inner(name));
+        nested.0.expect(&["mount", "v.toml", "mnt", "-o", "log=log"]);
+        nested.0.expect_all_in_service();
+        nested
+    }
+
+    fn mount_inner(&self, name: &str) {
+        mount_bind(self.0.path("nested"), self.0.path(name).join("inner")).unwrap();
+    }
+
+    fn detach(&self, name: &str) {
+        unmount(self.0.path(name), UnmountFlags::DETACH).unwrap();
+    }
+
+    fn mount_again(&self, name: &str) {
+        let from = if name == "n3" { "kept" } else { "tree" };
+        mount_bind(self.0.path(from), self.0.path(name)).unwrap();
+        self.mount_inner(name);
+    }
+
+    fn expect_absent(&self, names: &[&str]) {
+        self.0.eventually("they are absent", || {
+            let health = self.0.health();
+            names.iter().all(|name| health.get(*name).is_some_and(|state| state == "absent"))
+        });
+    }
+
+    /// Nothing was made below the mount.
+    fn expect_nothing_below(&self) {
+        let names = |path: &Path| fs::read_dir(path).unwrap().count();
+        assert_eq!(names(&self.0.path("tree/inner")), 0, "below the mount\n{}", self.0.log());
+    }
+
+    /// What is written lies in the mount inside the replica.
+    fn expect_writes(&self, name: &str) {
+        let at = format!("mnt/inner/{name}");
+        self.0.eventually("it can be written", || fs::write(self.0.path(&at), "w").is_ok());
+        assert_eq!(fs::read(self.0.path("nested").join(name)).unwrap(), b"w");
+        self.expect_nothing_below();
+    }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<Errno> {
+    result.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+#[test]
+fn nothing_is_changed_in_a_write_replica_that_is_gone() {
+    with_mounts("gone::nothing_is_changed_in_a_write_replica_that_is_gone", || {
+        let nested = Nested::new();
+        let world = &nested.0;
+        nested.expect_writes("before");
+        nested.detach("n1");
+        nested.expect_absent(&["n1"]);
+        let made = fs::write(world.path("mnt/inner/made"), "made");
+        nested.expect_nothing_below();
+        assert_eq!(errno(made), Some(Errno::IO));
+        assert_eq!(errno(fs::create_dir(world.path("mnt/made"))), Some(Errno::IO));
+        assert!(!world.path("tree/made").exists());
+        // The others are read.
+        assert_eq!(fs::read(world.path("mnt/inner/g0")).unwrap(), b"nested");
+        nested.mount_again("n1");
+        world.expect_all_in_service();
+        nested.expect_writes("after");
+        world.expect_whole();
+    });
+}
+
+#[test]
+fn where_all_are_gone_a_nested_name_is_an_error_and_not_missing() {
+    with_mounts("gone::where_all_are_gone_a_nested_name_is_an_error_and_not_missing", || {
+        let nested = Nested::new();
+        let world = &nested.0;
+        let open = File::open(world.path("mnt/f03")).unwrap();
+        let all = ["n1", "n2", "n3"];
+        all.iter().for_each(|name| nested.detach(name));
+        nested.expect_absent(&all);
+        for i in 0..5 {
+            let seen = fs::metadata(world.path(&format!("mnt/inner/g{i}")));
+            assert_eq!(errno(seen), Some(Errno::IO), "g{i}");
+        }
+        let made = fs::write(world.path("mnt/inner/made"), "made");
+        nested.expect_nothing_below();
+        assert_eq!(errno(made), Some(Errno::IO));
+        // What is open stays so.
+        let mut start = [0; 6];
+        open.read_exact_at(&mut start, 0).unwrap();
+        assert_eq!(&start, b"file 3");
+        all.iter().for_each(|name| nested.mount_again(name));
+        world.expect_all_in_service();
+        assert_eq!(fs::read(world.path("mnt/inner/g9")).unwrap(), b"nested");
+        nested.expect_writes("after");
+        world.expect_whole();
+    });
+}
+
+#[test]
+fn a_mount_that_is_replaced_within_a_moment_is_used() {
+    with_mounts("gone::a_mount_that_is_replaced_within_a_moment_is_used", || {
+        let nested = Nested::new();
+        for i in 0..10 {
+            nested.detach("n1");
+            nested.mount_again("n1");
+            // Once the table was looked at, nothing is made below.
+            nested.0.expect_all_in_service();
+            nested.expect_writes(&format!("w{i}"));
+        }
+        nested.0.expect_whole();
+    });
+}
