@@ -153,9 +153,10 @@ fn look(load: &Load) {
     }
 }
 
+/// One that is tried again, and that the others leave nothing large to read, stays so.
 fn is_all_well(status: &serde_json::Value) -> bool {
-    let replicas = status["replicas"].as_array();
-    replicas.is_some_and(|replicas| replicas.iter().all(|r| r["health"] == "healthy"))
+    let is_back = |r: &serde_json::Value| r["health"] == "healthy" || r["health"] == "probing";
+    status["replicas"].as_array().is_some_and(|replicas| replicas.iter().all(is_back))
 }
 
 /// Waits until nothing is under way; what still is, if something is.
