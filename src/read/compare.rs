@@ -190,7 +190,7 @@ impl Comparison {
     }
 
     fn read(&mut self, id: ReplicaId, backend: &dyn Backend) -> Result<blake3::Hash, BackendError> {
-        let file = self.file.on(id, backend)?;
+        let file = self.file.compared_on(id, backend)?;
         let Some(buffer) = &mut self.buffer else { return Err(BackendError::Busy) };
         let mut filled = 0;
         while filled < buffer.len() {
@@ -249,7 +249,11 @@ impl Comparison {
         );
         tracing::debug!(path = ?file.path(), range = ?self.range, "the file in question");
         let other = |id: &ReplicaId| id != replica && id != deciding;
-        let Some(witness) = file.candidates().iter().find(other) else { return };
+        // One that is kept off as well may agree, and of two that are found at the same
+        // moment each finds the other.
+        let kept_off = marks.kept_off();
+        let witness = kept_off.iter().find(other).or_else(|| file.candidates().iter().find(other));
+        let Some(witness) = witness else { return };
         self.on(witness, move |says, comparison| {
             if says == theirs {
                 comparison.outvoted(witness);

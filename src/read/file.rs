@@ -296,6 +296,19 @@ impl OpenFile {
         if self.marks.kept_off().contains(id) {
             return Err(BackendError::Version);
         }
+        self.compared_on(id, backend)
+    }
+
+    /// The same, also where the replica is kept off the file: what it has is compared,
+    /// and not delivered.
+    ///
+    /// # Errors
+    /// As [`OpenFile::on`]'s.
+    pub(super) fn compared_on(
+        &self,
+        id: ReplicaId,
+        backend: &dyn Backend,
+    ) -> Result<Arc<dyn BackendFile>, BackendError> {
         let slot = &self.replicas[id];
         if let Held::Open(file) = &*slot.held.lock() {
             return Ok(Arc::clone(file));
