@@ -22,7 +22,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::unistd::{ForkResult, fork};
@@ -36,8 +36,14 @@ use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The daemon's end.
-static LAUNCHER: OnceLock<Mutex<OwnedFd>> = OnceLock::new();
+static LAUNCHER: OnceLock<Mutex<Launcher>> = OnceLock::new();
+
+/// The daemon's end of the socket.
+struct Launcher {
+    socket: OwnedFd,
+    /// The number of the last wish.
+    last: u64,
+}
 
 /// No message is longer: the arguments of a mount.
 const LONGEST: usize = 128 * 1024;
@@ -51,6 +57,9 @@ const REAPED_EVERY: Duration = Duration::from_secs(1);
 /// What is to be started.
 #[derive(Serialize, Deserialize)]
 struct Wish {
+    /// The answer has the same. An answer that came too late for its own wish must not be
+    /// taken for the answer to the next one.
+    number: u64,
     program: OsString,
     args: Vec<OsString>,
     /// In which directory.
@@ -59,6 +68,9 @@ struct Wish {
 
 /// What came of it: a process, or an errno and its words.
 type Came = Result<u32, (Option<i32>, String)>;
+
+/// The number of a wish, and what came of it.
+type Answer = (u64, Came);
 
 /// A process that was started.
 #[derive(Debug)]
@@ -96,7 +108,7 @@ pub fn prepare() -> io::Result<()> {
             drop(theirs);
             // It has nothing of the daemon's open any more when it says so.
             hear::<()>(ours.as_fd())?;
-            let _ = LAUNCHER.set(Mutex::new(ours));
+            let _ = LAUNCHER.set(Mutex::new(Launcher { socket: ours, last: 0 }));
             Ok(())
         }
         ForkResult::Child => {
@@ -113,15 +125,44 @@ pub fn prepare() -> io::Result<()> {
 /// # Errors
 /// What the program could not be started with; or that there is no launcher any more.
 pub fn launch(program: &Path, args: Vec<OsString>, stdin: BorrowedFd<'_>) -> io::Result<Started> {
-    let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
-    let socket = LAUNCHER.get().ok_or_else(|| io::Error::other("no launcher was prepared"))?;
-    let socket = socket.lock();
-    let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
-    say(socket.as_fd(), &Wish { program: program.into(), args, at }, Some(stdin)).map_err(gone)?;
-    if !is_readable(socket.as_fd(), STARTED_WITHIN)? {
-        return Err(io::ErrorKind::TimedOut.into());
+    let launcher = LAUNCHER.get().ok_or_else(|| io::Error::other("no launcher was prepared"))?;
+    launcher.lock().launch(program, args, stdin, STARTED_WITHIN)
+}
+
+impl Launcher {
+    fn launch(
+        &mut self,
+        program: &Path,
+        args: Vec<OsString>,
+        stdin: BorrowedFd<'_>,
+        within: Duration,
+    ) -> io::Result<Started> {
+        let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
+        self.last += 1;
+        let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
+        let wish = Wish { number: self.last, program: program.into(), args, at };
+        say(self.socket.as_fd(), &wish, Some(stdin)).map_err(gone)?;
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if !is_readable(self.socket.as_fd(), left)? {
+                let late = format!("{} was not started within {within:?}", program.display());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, late));
+            }
+            let ((number, came), process) = hear::<Answer>(self.socket.as_fd()).map_err(gone)?;
+            let started = started(came, process);
+            if number == self.last {
+                return started;
+            }
+            // Its caller has stopped waiting for it.
+            if let Ok(late) = started {
+                late.kill();
+            }
+        }
     }
-    let (came, process) = hear::<Came>(socket.as_fd()).map_err(gone)?;
+}
+
+fn started(came: Came, process: Option<OwnedFd>) -> io::Result<Started> {
     match (came, process) {
         (Ok(pid), Some(process)) => Ok(Started { pid, process }),
         (Err((Some(errno), _)), _) => Err(io::Error::from_raw_os_error(errno)),
@@ -174,12 +215,13 @@ fn serve(socket: &OwnedFd) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             heard => heard?,
         };
+        let number = wish.number;
         let (came, process) = match start(wish, stdin) {
             Ok((pid, process)) => (Ok(pid), Some(process)),
             Err(error) => (Err((error.raw_os_error(), error.to_string())), None),
         };
         let process = process.as_ref().map(AsFd::as_fd);
-        say::<Came>(socket.as_fd(), &came, process)?;
+        say::<Answer>(socket.as_fd(), &(number, came), process)?;
     }
 }
 
@@ -232,4 +274,43 @@ fn hear<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Option<Ow
         _ => None,
     });
     Ok((serde_json::from_slice(&bytes[..received.bytes])?, along))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleep() -> (std::process::Child, OwnedFd) {
+        let child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).expect("a pidfd");
+        (child, process)
+    }
+
+    #[test]
+    fn a_late_answer_is_not_taken_for_the_next_wish_and_its_process_ends() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        let mut launcher = Launcher { socket: ours, last: 0 };
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let mut launch =
+            |within| launcher.launch(Path::new("program"), Vec::new(), null.as_fd(), within);
+
+        let late = launch(Duration::ZERO).expect_err("no answer yet");
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        let (mut first, first_fd) = sleep();
+        let (mut second, second_fd) = sleep();
+        let answer = |number, child: &std::process::Child, process: &OwnedFd| {
+            let answer: Answer = (number, Ok(child.id()));
+            say(theirs.as_fd(), &answer, Some(process.as_fd())).expect("an answer");
+        };
+        let (wish, _) = hear::<Wish>(theirs.as_fd()).expect("the first wish");
+        answer(wish.number, &first, &first_fd);
+        answer(wish.number + 1, &second, &second_fd);
+
+        let started = launch(Duration::from_secs(60)).expect("the answer to the second wish");
+        assert_eq!(started.pid, second.id());
+        assert!(!first.wait().expect("the first process").success(), "it was killed");
+        started.kill();
+        assert!(!second.wait().expect("the second process").success());
+    }
 }
