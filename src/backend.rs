@@ -63,9 +63,9 @@ pub type Result<T> = std::result::Result<T, BackendError>;
 /// One replica's tree.
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No
-/// method follows a symbolic link or leaves the root. All methods block. What is done
-/// with an object that is known already takes a [`Target`]; a path is a name that is
-/// looked up, and whoever does compares the attributes that come with what was opened.
+/// method follows a symbolic link or leaves the root. All methods block. An operation
+/// on a known object takes a [`Target`]. A method with a path looks up a name; its
+/// caller compares the attributes in the answer with those of the object it expects.
 ///
 /// # Errors
 /// Every method returns [`BackendError::Os`] with the errno that the replica
@@ -103,23 +103,23 @@ pub trait Backend: Send + Sync {
     /// Names of all extended attributes, each ended by a NUL byte.
     fn list_xattr(&self, object: &Target) -> Result<Vec<u8>>;
 
-    /// Whether the replica is the mount that it was when it came into service. Where
-    /// that one has gone, or the replica is not in service, looks at its place and
-    /// brings it into service if it passes the checks
-    /// ([`crate::volume::survey::Seat`]); false where it does not, and it is out of
-    /// service then.
+    /// Whether the replica is still the mount that came into service. If that mount has
+    /// gone, or the replica is out of service, this examines the replica's path and
+    /// brings the replica into service if it passes the checks
+    /// ([`crate::volume::survey::Seat`]). If it fails them, the replica is out of
+    /// service, and this returns false.
     fn prove(&self) -> Result<bool> {
         self.stat(Path::new("")).map(|_| true)
     }
 
-    /// Whether it is in service; every call by path fails while it is not.
+    /// Whether the replica is in service. While it is not, every call by path fails.
     fn is_in_service(&self) -> bool {
         true
     }
 
-    /// Leaves service, where its root lies in `mount`: it has gone. Every call by path
-    /// fails from then on, until [`Backend::prove`] has brought it in again; what is open
-    /// stays open. What is returned is to be dropped where that may block.
+    /// Takes the replica out of service if its root lies in `mount`, which has gone.
+    /// Every call by path fails until [`Backend::prove`] brings the replica back. Open
+    /// files stay open. Drop the result where the thread may block.
     fn leave(&self, mount: u64) -> Option<Left> {
         let _ = mount;
         None
@@ -150,8 +150,8 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// What a replica that has left service had open: to close the last descriptor of a
-/// detached mount ends the file system.
+/// The descriptors of a replica that has left service. Closing the last descriptor of
+/// a detached mount shuts its file system down, which may block.
 pub type Left = Box<dyn Send>;
 
 /// What [`Backend::open_to_write`] opened.
@@ -196,7 +196,7 @@ pub trait BackendFile: Send + Sync {
         PartsOpen::default()
     }
 
-    /// Whether it has not been opened yet, and will be when it is first used.
+    /// Whether the file is not open yet: its first use opens it.
     fn is_deferred(&self) -> bool {
         false
     }
@@ -358,8 +358,8 @@ impl Replica {
         self.submit_about(lane, Errand::default(), job)
     }
 
-    /// The same, for a job that is about an object: where calls about that hang, it
-    /// waits without a thread until its caller gives up.
+    /// The same, for a job about one object. While calls about that object hang, the
+    /// job waits without a thread until its caller gives up.
     ///
     /// # Errors
     /// As [`Replica::submit`]'s.
@@ -373,19 +373,19 @@ impl Replica {
         self.pool.submit_about(lane, errand, Box::new(move || job(&*backend)))
     }
 
-    /// Leave for the calling thread to make one call on the replica itself, about an
-    /// object on which no call hangs.
+    /// Permission for the calling thread to make one call on the replica itself; `None`
+    /// where too many guests are inside, or calls about the object hang.
     pub fn invite(&self, about: &About) -> Option<Guest<'_>> {
         if self.pool.has_room_for(about) { self.guests.enter() } else { None }
     }
 
-    /// Replaces threads that hang, where there is work for them. Call it now and then
-    /// while there are calls.
+    /// Starts a replacement for a hung thread if jobs wait. Call it regularly while
+    /// calls are in flight.
     pub fn tend(&self) {
         self.pool.tend();
     }
 
-    /// Objects that calls on the replica hang on; a few of them.
+    /// The objects on which calls hang, the longest first; a few of them.
     pub fn hung(&self) -> Vec<Hung> {
         self.pool.hung()
     }
@@ -429,7 +429,7 @@ impl Replica {
 
     /// See [`Backend::leave`]. Never blocks.
     pub fn leave(&self, mount: u64) {
-        // The decorator has put aside what may block.
+        // `Closing` has taken the descriptors: its own thread drops them.
         drop(self.backend.leave(mount));
     }
 

@@ -8,7 +8,8 @@
 //!
 //! This module stands below all others and does no I/O, with one exception:
 //! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
-//! and [`survey`] looks at the replicas' roots; [`served`] asks the kernel about fanfs's own mounts.
+//! and [`survey`] looks at the replicas' roots; [`served`] asks the kernel about fanfs's
+//! own mounts.
 
 mod holders;
 pub mod mounts;

@@ -42,7 +42,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// The path that it is about, the first of two.
+    /// The path that the change is about; of two paths, the first.
     pub fn path(&self) -> &Path {
         match self {
             Self::Link { from: object, .. }

@@ -1,8 +1,9 @@
 //! The real backend: a directory, usually an NFS mount's root.
 //!
-//! The root is held open by descriptor from when the replica was brought into service
-//! on ([`root`]), so the replica stays the mount it was then, also when something is
-//! mounted over its path; where that mount has gone, it is looked for again. Every path is resolved by openat2(2) beneath that descriptor with
+//! The backend holds a descriptor of the root while the replica is in service
+//! ([`root`]). So the replica stays the same mount, even if another one is mounted over
+//! its path. If that mount goes, the backend examines the path again. openat2(2)
+//! resolves every path beneath that descriptor with
 //! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
 //! leads nowhere, neither out of the replica nor to another place in it.
 //! Mounts inside a replica are crossed, as an NFS export may contain several
@@ -45,7 +46,7 @@ const XATTR_MAX: usize = 64 * 1024;
 /// A mounted directory.
 pub struct Directory {
     place: Place,
-    /// Whether its files are read with O_DIRECT; `None`: on NFS.
+    /// Whether its files are read with O_DIRECT; `None`: on NFS only.
     direct: Option<bool>,
 }
 
@@ -58,14 +59,14 @@ const BLOCK: u64 = 4096;
 struct Device(u32, u32);
 
 impl Directory {
-    /// A replica that is not in service: every call fails at once, until
-    /// [`Backend::prove`] has found it and its seat has admitted it. Its files are read
-    /// past its page cache on NFS, and through it elsewhere.
+    /// A replica out of service: every call fails at once until [`Backend::prove`]
+    /// finds the replica and its seat admits it. Reads bypass the page cache on NFS and
+    /// use it on other file systems.
     pub fn absent(seat: Seat) -> Self {
         Self { place: Place::absent(seat), direct: None }
     }
 
-    /// A replica that has nothing to agree with, in service.
+    /// A replica in service that is compared with no other.
     ///
     /// # Errors
     /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
@@ -107,7 +108,7 @@ impl Directory {
         Ok(DirectoryFile { direct, cached: Some(cached), device })
     }
 
-    /// The device that the root lies on; of what is open also out of service.
+    /// The device of the root. Open files need it out of service as well.
     fn device(&self) -> Result<Device> {
         self.place.device().ok_or(BackendError::Absent)
     }
@@ -126,7 +127,7 @@ impl Directory {
         self.resolve_in_steps(bytes, flags, mode)
     }
 
-    /// Opens an object at its path, if it is that object.
+    /// Opens the object at the target's path and checks that it is the target.
     fn resolve_target(&self, target: &Target, flags: OFlags) -> Result<OwnedFd> {
         let found = self.resolve(target.path(), flags)?;
         if target.is_told_apart() {
@@ -135,7 +136,7 @@ impl Directory {
         Ok(found)
     }
 
-    /// A descriptor of an object: the one that it is open by, or a new one.
+    /// A descriptor of an object: the one that is open already, or a new one.
     fn object<'a>(&self, target: &'a Target) -> Result<Object<'a>> {
         match target.open().and_then(BackendFile::descriptor) {
             Some(open) => Ok(Object::Open(open)),
@@ -175,10 +176,10 @@ impl Directory {
     }
 }
 
-/// What stands for an object.
+/// A descriptor of an object.
 enum Object<'a> {
     Open(BorrowedFd<'a>),
-    /// For its path only (`O_PATH`).
+    /// Opened here with `O_PATH`.
     Found(OwnedFd),
 }
 
@@ -224,7 +225,7 @@ impl Backend for Directory {
                 None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
                     Ok(s) => self.device()?.read(&s)?.kind,
                     Err(Errno::NOENT) => continue,
-                    // A dead mount in there does not make the names around it unknown.
+                    // A dead mount must not hide the other names: list it as a directory.
                     Err(errno) if BackendError::Os(errno).origin() == Origin::Unclear => {
                         FileKind::Directory
                     }

@@ -1,18 +1,22 @@
-//! What a backend call can fail with, and what follows from it. All that fanfs
-//! makes of an errno is here, but what the application is told, which is in
-//! [`crate::fs::Errno`]:
+//! The errors of backend calls, and how fanfs reacts to each. Only the choice of the
+//! application's errno is elsewhere, in [`crate::fs::Errno`].
 //!
-//! | from a replica | [`Origin`] | another one is asked | counts against the replica | besides |
-//! |---|---|---|---|---|
-//! | ENOENT and others that say something of the object | the answer | no | no | of an object that the kernel was shown before: a second replica has to agree |
-//! | EKEYEXPIRED, ENOKEY, EILSEQ and their like | the object or the caller | yes | no | |
-//! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | this machine | yes | no | |
-//! | EIO, ENOTCONN, ESTALE, ETIMEDOUT, EHOSTDOWN, errnos that applications do not know | unclear | yes | where the replica's root fails as well, or does not answer | a read: that file is read from others for a second |
-//! | silence | the replica | yes | yes | |
-//! | it is absent: not in service | the replica | yes | yes | |
-//! | ESTALE of an open file | | after it | no | it is opened anew once, and has to show the same inode and version |
-//! | too few bytes, an end before the size | | yes | no | that file is read from others for 3 s |
-//! | another version, or none | | yes | no | the same |
+//! | from a replica | [`Origin`] | try another | counts against the replica |
+//! |---|---|---|---|
+//! | ENOENT and other answers about the object (1) | answer | no | no |
+//! | EKEYEXPIRED, ENOKEY, EILSEQ and the like | object or caller | yes | no |
+//! | EMFILE, ENFILE, ENOMEM, EAGAIN, EINTR | this machine | yes | no |
+//! | EIO, ENOTCONN, ESTALE, ETIMEDOUT and all other errnos (2) | unclear | yes | (3) |
+//! | no answer in time, or not in service | replica | yes | yes |
+//! | ESTALE of an open file | (4) | after (4) | no |
+//! | too few bytes, or an end before the size (5) | object | yes | no |
+//! | another version of the file, or none (5) | object | yes | no |
+//!
+//! 1. If the kernel has seen the object before, a second replica must agree.
+//! 2. After a failed read, other replicas serve that file for a second.
+//! 3. Only if the replica's root fails as well, or does not answer.
+//! 4. fanfs reopens the file once; it must have the same inode and version.
+//! 5. Other replicas serve that file for 3 s.
 
 use rustix::io::Errno;
 
@@ -82,7 +86,7 @@ impl BackendError {
         matches!(self, Self::Os(errno) if refusals.contains(errno)) || self.is_definite()
     }
 
-    /// Whose trouble the error is. The one table of it.
+    /// The cause of the error. Only this table decides it.
     pub fn origin(&self) -> Origin {
         use rustix::io::Errno as E;
         match self {
@@ -106,32 +110,31 @@ impl BackendError {
                 | E::NODEV
                 | E::USERS,
             ) => Origin::Object,
-            // Servers answer so for one object (a bad block, a dead mount inside the
-            // replica) and for all that they have.
+            // A server returns these both for one object (a bad block, a dead mount
+            // inside the replica) and when all of it fails.
             Self::Os(_) => Origin::Unclear,
         }
     }
 
-    /// Whether the error may be a mark against the replica's health. A full queue, and
-    /// what this process has run out of, is our own doing; another version is a
-    /// matter of that one file.
+    /// Whether the error may count against the replica's health. A full queue or a lack
+    /// of descriptors is this process's own fault; another version concerns one file.
     pub fn is_replica_fault(&self) -> bool {
         matches!(self.origin(), Origin::Unclear | Origin::Replica)
     }
 }
 
-/// Whose trouble an error is.
+/// The cause of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody's: it says something of the object, and every replica would say the same.
+    /// None: it is an answer about the object, and every replica would give the same.
     Answer,
-    /// The object's or the caller's. Another replica may do better.
+    /// The object or the caller. Another replica may succeed.
     Object,
-    /// This process, or this machine, has run out of something.
+    /// This process or this machine lacks a resource.
     Machine,
-    /// The object's or the replica's: the replica's root tells which.
+    /// The object or the replica: a call on the replica's root decides.
     Unclear,
-    /// The replica's.
+    /// The replica.
     Replica,
 }
 

@@ -59,8 +59,8 @@ pub struct FaultRule {
     pub count: u64,
     /// Only reads that begin in here, if it is given.
     pub within: Option<ByteRange>,
-    /// Only calls about this path, or about one beneath it, if it is given; about the
-    /// root alone where it is empty.
+    /// If set, only calls about this path or a path beneath it. The empty path means
+    /// the root alone.
     pub path: Option<&'static str>,
 }
 
@@ -70,8 +70,8 @@ impl FaultRule {
         Self { op, fault, after: 0, count: u64::MAX, within: None, path: None }
     }
 
-    /// The same rule for the calls about `path`, and about what lies beneath it; for
-    /// those about the root alone where it is empty.
+    /// The same rule for calls about `path` or a path beneath it. The empty path means
+    /// the root alone.
     #[must_use]
     pub fn beneath(self, path: &'static str) -> Self {
         Self { path: Some(path), ..self }
@@ -113,8 +113,8 @@ impl FaultScript {
         self.meet_at(op, path, None)
     }
 
-    /// Meets a look at one of several entries, where a rule names its path. The call
-    /// for all of them has been met before.
+    /// Applies the rules with a path to one entry of a call about several. The rules
+    /// for the whole call have been applied before.
     fn meet_entry(&self, path: &Path) -> Result<usize> {
         let names = |rule: &FaultRule| rule.path.is_some();
         if !self.rules.lock().iter().any(names) {
@@ -253,7 +253,7 @@ impl<B: Backend> Backend for Faulty<B> {
 
 struct FaultyFile {
     inner: Arc<dyn BackendFile>,
-    /// Where it was when it was opened.
+    /// The path at which it was opened.
     path: PathBuf,
     script: Arc<FaultScript>,
 }

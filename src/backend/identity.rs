@@ -9,10 +9,10 @@
 //!
 //! *Invariants:*
 //! - A thread's identity is its own; the other threads of the process keep theirs.
-//! - A thread has a caller's identity for as long as an [`Assumed`] lives, and the
-//!   daemon's before and after: callbacks, and threads that it starts, have the daemon's.
-//! - The daemon's own files are opened, made and removed by functions that ask for an
-//!   [`Own`], which only [`own`] gives.
+//! - A thread has a caller's identity while an [`Assumed`] lives, and the daemon's
+//!   before and after it. So callbacks have the daemon's.
+//! - Functions that open, create or remove the daemon's own files take an [`Own`],
+//!   which only [`own`] creates.
 //! - A daemon that is not root, or lets in nobody but who mounted, takes on nobody:
 //!   it has no rights but its own, and everybody whom it lets in has them.
 
@@ -124,7 +124,7 @@ impl Identity {
         Self(written.map(|(uid, gid, groups)| Arc::new(User { uid, gid, groups })))
     }
 
-    /// Makes it the calling thread's, until the result is dropped.
+    /// Gives it to the calling thread until the result is dropped.
     ///
     /// # Errors
     /// Where the process may not, or the user does not exist in its name space.
@@ -133,7 +133,7 @@ impl Identity {
             Some(now) if now == *self => None,
             now => Some(now.unwrap_or(Self::DAEMON)),
         };
-        // Dropped with the error: half of an identity is none.
+        // If `take_on` fails half-way, dropping this restores the identity before.
         let assumed = Assumed { before, _here: PhantomData };
         self.take_on()?;
         Ok(assumed)
@@ -172,13 +172,13 @@ impl Identity {
     }
 }
 
-/// The calling thread has an identity; it has the one before again when this is dropped.
+/// The calling thread has an assumed identity. Dropping this restores the one before.
 #[derive(Debug)]
 #[must_use = "the identity is given up at once"]
 pub struct Assumed {
-    /// `None` where it has not changed.
+    /// `None` where the identity did not change.
     before: Option<Identity>,
-    /// Another thread has its own.
+    /// Not `Send`: the identity is the thread's.
     _here: PhantomData<*const ()>,
 }
 
@@ -187,21 +187,21 @@ impl Drop for Assumed {
         if let Some(before) = &self.before
             && let Err(error) = before.take_on()
         {
-            // It is not known to be anyone's then, and takes one on before its next call.
+            // The thread's identity is unknown now; it assumes one before its next call.
             tracing::error!(%error, "a thread cannot go back to the daemon's own credentials");
         }
     }
 }
 
-/// Shows that the calling thread has the daemon's own credentials.
+/// Proof that the calling thread has the daemon's own credentials.
 #[derive(Debug)]
 pub struct Own(PhantomData<*const ()>);
 
-/// Does the daemon's own work, under the daemon's own credentials, whatever the calling
-/// thread is doing for a caller.
+/// Runs `work` under the daemon's own credentials, even if the calling thread has a
+/// caller's identity.
 ///
 /// # Errors
-/// Where the thread cannot go back to them; `work` has not been done then.
+/// The thread cannot get the daemon's credentials back; `work` has not run.
 pub fn own<T>(work: impl FnOnce(&Own) -> T) -> Result<T> {
     let _own = Identity::DAEMON.assume()?;
     Ok(work(&Own(PhantomData)))
@@ -268,7 +268,7 @@ mod tests {
                 let assumed = user.assume().unwrap();
                 let owner = make("theirs");
                 assert!(fs::read("/etc/shadow").is_err());
-                // Twice, and the daemon's own work in between.
+                // A nested `assume`, with the daemon's own work inside it.
                 let again = user.assume().unwrap();
                 let own = own(|_| make("in between")).unwrap();
                 assert_eq!((own, make("theirs again")), (0, 1234));

@@ -1,9 +1,9 @@
-//! An object that is there already, as an operation on it names it.
+//! How an operation names an existing object.
 //!
-//! A path alone says where the object was: another client may have renamed it, and given
-//! its name to another. So an operation goes by a descriptor that is open on the object,
-//! or by its path together with what tells the object from others; a backend resolves the
-//! path once, asks whether it has found that object, and acts on what it has found.
+//! A path alone is not enough: another client may have renamed the object and given its
+//! name to a different one. So a target is an open descriptor of the object, or its path
+//! with a check of its attributes. The backend resolves the path once, checks the object
+//! that it found, and operates on that descriptor.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::{Attr, BackendFile, Result};
 
-/// Whether these attributes are the object's.
+/// Whether these attributes belong to the object.
 type IsIt = Arc<dyn Fn(&Attr) -> bool + Send + Sync>;
 
 /// An object on one replica.
@@ -25,12 +25,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The object at `path`, if its attributes are those of the one that is meant.
+    /// The object at `path`, if `is_it` accepts its attributes.
     pub fn new(path: PathBuf, is_it: impl Fn(&Attr) -> bool + Send + Sync + 'static) -> Self {
         Self { path, is_it: Some(Arc::new(is_it)), open: None }
     }
 
-    /// Whatever has this name now: for programs that look at names, as verify does.
+    /// Any object that has this name now: for programs that compare names, such as
+    /// `fanfs verify`.
     pub fn named(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), is_it: None, open: None }
     }
@@ -41,25 +42,25 @@ impl Target {
         Self { open, ..self }
     }
 
-    /// Where it was last known to be.
+    /// The object's last known path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the replica has it open, if it has.
+    /// The file by which the replica has it open, if any.
     pub fn open(&self) -> Option<&dyn BackendFile> {
         self.open.as_deref()
     }
 
-    /// Whether there is anything that tells it from others.
+    /// Whether [`Target::check`] can reject another object.
     pub fn is_told_apart(&self) -> bool {
         self.is_it.is_some()
     }
 
-    /// Whether `attr`, of what was found at its path, are its own.
+    /// Checks that `attr`, found at its path, belong to it.
     ///
     /// # Errors
-    /// ESTALE where they are another object's.
+    /// ESTALE where they belong to another object.
     pub fn check(&self, attr: &Attr) -> Result<()> {
         match self.is_it.as_ref().is_none_or(|is_it| is_it(attr)) {
             true => Ok(()),

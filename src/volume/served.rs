@@ -1,8 +1,9 @@
-//! fanfs's own mounts, as the kernel's mount table has them, and whether a daemon serves
-//! them.
+//! fanfs's own mounts in the kernel's mount table, and whether a daemon serves them.
 //!
-//! A daemon that was killed cannot say so, and its control socket is gone or refuses: what
-//! remains is the mount. *Invariant:* nothing here waits for a mount longer than its limit.
+//! A killed daemon leaves its mount, and a control socket that refuses or is gone. So
+//! only the mount table still shows the volume.
+//!
+//! *Invariant:* nothing here waits for a mount longer than its limit.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use super::mounts::{Mount, MountTable};
 use super::survey::within;
 
-/// The type that the mount table has for fanfs's mounts.
+/// The file system type of fanfs's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.fanfs";
 
 /// A mount of fanfs.
@@ -23,12 +24,12 @@ pub struct Served {
     pub volume: String,
     /// Where it is mounted.
     pub mount_point: PathBuf,
-    /// The user who mounted it.
+    /// Uid of the user that mounted it.
     pub user: u32,
 }
 
 impl Served {
-    /// The mount, if it is one of fanfs.
+    /// The mount, if it is one of fanfs's.
     pub fn of(mount: &Mount) -> Option<Self> {
         let source = mount.source.to_string_lossy();
         let user = mount.option("user_id").and_then(|user| user.to_str()?.parse().ok());
@@ -39,7 +40,7 @@ impl Served {
         })
     }
 
-    /// All of them that a path leads to: not those that another mount covers.
+    /// All of fanfs's mounts that no other mount covers.
     pub fn all(table: &MountTable) -> Vec<Self> {
         let seen =
             |mount: &&Mount| table.at(&mount.mount_point).is_some_and(|at| at.id == mount.id);
@@ -52,13 +53,13 @@ impl Served {
         match within(limit, move || look(&path)) {
             None => Life::Silent,
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Life::Dead,
-            // EACCES: it is another user's, who lets nobody in.
+            // EACCES: another user's mount, without `allow_other`.
             Some(_) => Life::Served,
         }
     }
 }
 
-/// The kernel asks the daemon, whatever it remembers.
+/// Asks the daemon and not the kernel's attribute cache.
 fn look(path: &Path) -> Result<(), Errno> {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(CWD, path, flags, StatxFlags::BASIC_STATS).map(drop)
@@ -67,11 +68,11 @@ fn look(path: &Path) -> Result<(), Errno> {
 /// Whether a mount is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Something answers, or the kernel does not say.
+    /// A daemon answers, or the kernel denies access.
     Served,
-    /// The daemon has ended and left its mount.
+    /// The daemon has died and left its mount.
     Dead,
-    /// There is a daemon, and it does not answer.
+    /// The daemon does not answer in time.
     Silent,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! In goes a [`Question`], what the configuration says of the replicas; out
 //! comes a [`Survey`], what was found at each, and from it, by pure functions,
-//! [`Finding`]s. `fanfs check` prints them; start and reload refuse what can never be
-//! right. Replicas come into service by the [`Roster`].
+//! [`Finding`]s. `fanfs check` prints them; start and reload refuse a configuration that
+//! can never be right. The [`Roster`] brings replicas into service.
 //!
 //! Every replica is looked at in a thread of its own, because open(2) on a hung
 //! mount does not return, not even with O_NONBLOCK. A thread that is late is
@@ -67,9 +67,9 @@ pub struct Question {
     pub segment_size: u64,
     /// By when a read ends in the volume.
     pub deadline: Duration,
-    /// The write replica of a volume that can be written.
+    /// The write replica of a writable volume.
     pub writer: Option<ReplicaId>,
-    /// For how long the other replicas may show what was changed as it was before.
+    /// How long the other replicas may still show the state before a change.
     pub lag: Duration,
     /// Where the volume is to be mounted, canonical; `None` where that is not known.
     pub mount_point: Option<PathBuf>,
@@ -117,8 +117,8 @@ pub enum Severity {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// Whether the volume is not mounted because of it. An error that does not refuse
-    /// only keeps the replicas out that it is about, until they are well.
+    /// Whether the volume is not mounted because of it. Any other error only keeps its
+    /// replicas out of service until they are well.
     pub refuses: bool,
     /// Whom it is about; all named in the text.
     pub replicas: Vec<ReplicaId>,

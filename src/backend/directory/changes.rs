@@ -89,7 +89,7 @@ impl Directory {
             }
             Change::Link { from, to } => {
                 let (new, new_name) = self.place(to)?;
-                // Where it has another path by now, by what is open of it.
+                // If the object is no longer at this path, link its open descriptor.
                 let object = match (self.resolve_target(from, OFlags::PATH), from.open()) {
                     (Err(BackendError::Os(Errno::STALE | Errno::NOENT)), Some(_)) => {
                         self.object(from)?

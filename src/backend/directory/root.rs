@@ -1,21 +1,21 @@
-//! A replica's root: held open, and looked for again where its mount has gone.
+//! A replica's root: its descriptor, and the search for it after its mount has gone.
 //!
-//! There is none at first, and every call fails with [`BackendError::Absent`]. What is
-//! held open stays the mount that it was, whatever is mounted over its path or unmounted
-//! from it. Where that mount has gone, or its server has forgotten it, the path is
-//! examined again.
+//! At first there is no root, and every call fails with [`BackendError::Absent`]. An open
+//! root stays the same mount, even if another mount covers its path or the path is
+//! unmounted. When the mount has gone, or the server no longer knows its file handle
+//! (ESTALE), [`Place::prove`] examines the path again.
 //!
-//! A mount that has gone leaves service ([`Place::leave`]): the mounts inside it have
-//! gone with it, so that a root that is kept would say of what lies there that it is
-//! missing, and would take changes below them.
+//! When the mount goes, the replica leaves service ([`Place::leave`]). The mounts inside
+//! it have gone too. A root that stayed open would report names in them as missing, and
+//! would write below them.
 //!
-//! *Invariant:* no root is in service whose mount is known to have gone. Whatever comes
-//! into service is looked for in the mount table once more, after anything that watches
-//! the table can see it.
+//! *Invariant:* no root is in service whose mount is known to have gone.
+//! [`Place::enter`] publishes the root first and reads the mount table afterwards, so a
+//! mount that goes in between is noticed here or by the watcher of the table.
 //!
-//! *Invariant:* a root is taken only from an [`crate::volume::survey::Admitted`], so
-//! only from the roster's checks ([`crate::volume::survey::Seat::examine`]). The empty directory under a mount
-//! that has gone, which is all that its path leads to, never becomes one.
+//! *Invariant:* every root comes from an [`crate::volume::survey::Admitted`], so it has
+//! passed the roster's checks ([`crate::volume::survey::Seat::examine`]). The empty
+//! directory under a missing mount never becomes a root.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -37,7 +37,6 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// Whether it is an NFS mount.
     pub(super) fn is_nfs(&self) -> bool {
         self.record.is_nfs()
     }
@@ -47,7 +46,7 @@ impl Root {
         self.record.mount.filter(|_| self.record.is_in_table())
     }
 
-    /// Whether its mount is in the mount table still.
+    /// Whether the mount table still has its mount.
     fn is_mounted(&self) -> std::result::Result<bool, Errno> {
         let Some(mount) = self.watched_mount() else { return Ok(true) };
         let table = MountTable::read();
@@ -76,7 +75,7 @@ impl Place {
         self.root.read().clone().ok_or(BackendError::Absent)
     }
 
-    /// The device of the root, also of one that only the daemon before had open.
+    /// The root's device; out of service, the device of the root that was admitted last.
     pub(super) fn device(&self) -> Option<Device> {
         match self.root() {
             Ok(root) => Some(root.device),
@@ -90,9 +89,9 @@ impl Place {
         let device = Device(record.dev.0, record.dev.1);
         let root = Arc::new(Root { fd, device, record });
         let before = self.root.write().replace(Arc::clone(&root));
-        // Not under the lock: the last one that closes a detached mount may wait.
+        // Outside the lock: the last close of a detached mount may block.
         drop(before);
-        // What watches the mount table may have looked before it could see this root.
+        // The watcher of the mount table may have read it before this root was visible.
         let why = match root.is_mounted() {
             Ok(true) => return Ok(()),
             Ok(false) => Errno::STALE,
@@ -102,14 +101,13 @@ impl Place {
         Err(Refusal::Unreachable(why))
     }
 
-    /// Leaves service if the root lies in `mount`; see
-    /// [`crate::backend::Backend::leave`].
+    /// See [`crate::backend::Backend::leave`].
     pub(super) fn leave(&self, mount: u64) -> Option<Left> {
         let root = self.root().ok().filter(|root| root.watched_mount() == Some(mount))?;
         self.leave_as(&root)
     }
 
-    /// The same, if that is the root still.
+    /// Leaves service if `root` is still the current one.
     fn leave_as(&self, root: &Arc<Root>) -> Option<Left> {
         let left = self.root.write().take_if(|now| Arc::ptr_eq(now, root))?;
         Some(Box::new(left))
@@ -119,7 +117,7 @@ impl Place {
     pub(super) fn prove(&self) -> Result<bool> {
         let before = self.root().ok();
         if let Some(root) = &before {
-            // What is remembered of it is no proof that its server answers.
+            // Attributes from the kernel's cache do not prove that the server answers.
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
             match root.is_mounted()? {
                 true => match statx(root.fd.as_fd(), "", flags, StatxFlags::BASIC_STATS) {

@@ -45,12 +45,12 @@ pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
     all
 }
 
-/// Keeps the replicas out of service for now.
+/// An error that keeps the replicas out of service until it is gone.
 fn error(replicas: Vec<ReplicaId>, text: String) -> Finding {
     Finding { severity: Severity::Error, refuses: false, replicas, text }
 }
 
-/// Can never be right.
+/// An error that no waiting can cure: the volume is not mounted.
 fn refusal(replicas: Vec<ReplicaId>, text: String) -> Finding {
     Finding { refuses: true, ..error(replicas, text) }
 }
@@ -75,7 +75,7 @@ fn unreachable(survey: &Survey) -> Vec<Finding> {
                 format!("{name}: {path}{from} did not answer within {limit:?}")
             }
         };
-        // Below autofs the name of a server that is down does not exist.
+        // Under autofs the directory of a server that is down does not exist.
         let is_automounted = mount.as_ref().is_some_and(|mount| mount.fs_type == "autofs");
         Some(match sight.answer {
             Answer::Absent if is_automounted => error(vec![id], text),
@@ -372,8 +372,8 @@ fn small_rsize(survey: &Survey) -> Vec<Finding> {
     sound(survey).filter_map(judge).collect()
 }
 
-/// While a replica's mount believes what it knew before a change, the replica must not be
-/// asked about it. The write replica's mount has made the change and knows it.
+/// fanfs must not ask a replica about a change while its NFS client may still use cached
+/// attributes from before it. The write replica made the change, so its cache is right.
 fn longer_than_the_lag(survey: &Survey) -> Vec<Finding> {
     let Some(writer) = survey.question.writer else { return Vec::new() };
     let lag = survey.question.lag;

@@ -57,7 +57,7 @@ pub struct Directory {
     pub size: u64,
     /// What an unprivileged user may still write, bytes.
     pub free: u64,
-    /// Whether nothing can be changed through this mount.
+    /// Whether it is mounted read-only.
     pub is_read_only: bool,
     /// Names in it, where they were asked for.
     pub listing: Option<Listing>,

@@ -1,25 +1,25 @@
-//! Which replicas may be in service, and what must hold among them.
+//! The checks that a replica passes before it comes into service.
 //!
 //! There is one way to bring a replica into service: [`Seat::examine`] opens its path,
-//! compares what is there with the rules below, and gives out an [`Admitted`], which
-//! nothing else can make. Start, reload, upgrade, recovery after a kill and
-//! re-admission all go through it.
+//! applies the rules below, and returns an [`Admitted`], which no other function can
+//! make. Start, reload, upgrade, recovery after a kill and re-admission all use it.
 //!
-//! | rule | where it does not hold |
+//! | rule | if it does not hold |
 //! |---|---|
-//! | the path is a directory that can be opened and answers | absent, tried again |
-//! | with `require_mount` it is a mount, or on a network file system | absent, tried again |
-//! | the file system is the one that this replica had before, in this daemon or in the one before it | absent, tried again |
-//! | in `shared` mode it is the file system of the other replicas | a wrong configuration |
-//! | no other replica is the same mount | a wrong configuration |
-//! | the write replica of a volume that can be written is not mounted read-only | a wrong configuration |
+//! | the path is a directory, can be opened and answers | absent, tried again |
+//! | with `require_mount`: it is a mount, or on a network file system | absent, tried again |
+//! | the file system is the same as at this replica's last admission | wrong configuration |
+//! | in `shared` mode: the file system is that of the other replicas | wrong configuration |
+//! | no other replica is the same mount | wrong configuration |
+//! | the write replica of a writable volume is not read-only | wrong configuration |
 //!
-//! A wrong configuration that is seen while a volume starts or reloads is refused as a
-//! whole ([`super::Finding::refuses`]); seen later it keeps that replica out.
+//! Start and reload refuse a wrong configuration as a whole
+//! ([`super::Finding::refuses`]). At any other time it keeps that replica out of service,
+//! and fanfs tries the replica again.
 //!
-//! *Invariant:* the first replica that is admitted decides which file system a `shared`
-//! volume is; a successor gets the [`Record`]s, so that it decides for all daemons of
-//! one mount.
+//! *Invariant:* the first replica admitted decides which file system a `shared` volume
+//! is. A successor inherits the [`Record`]s, so the decision holds for all daemons of a
+//! mount.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,23 +42,23 @@ use crate::volume::{Mode, ReplicaId, ReplicaMap};
 /// `NFS_SUPER_MAGIC` of statfs(2).
 const NFS_MAGIC: u64 = 0x6969;
 
-/// What a replica's root was when it was admitted.
+/// Identity of a replica's root at its admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Device number, major and minor.
     pub dev: (u32, u32),
     /// Inode number of the root directory.
     pub ino: u64,
-    /// The mount that it lies in; `None` before Linux 5.8. Another process in the same
-    /// mount namespace sees the same number.
+    /// Id of its mount; `None` before Linux 5.8. The id is the same for all processes of
+    /// the mount namespace.
     pub mount: Option<u64>,
     /// `f_type` of statfs(2).
     magic: u64,
-    /// `f_fsid` of statvfs(3): made from the UUID on most local file systems, 0 on NFS.
+    /// `f_fsid` of statvfs(3): from the UUID on most local file systems, 0 on NFS.
     id: u64,
-    /// Source and root of the mount; `None` where the mount table does not have it.
+    /// Source and root of the mount; `None` where the mount table lacks it.
     source: Option<(OsString, OsString)>,
-    /// Whether the mount table says that the data is behind a network.
+    /// Whether the mount table shows a network file system.
     is_network: bool,
     /// The path without symbolic links.
     canonical: OsString,
@@ -84,9 +84,9 @@ impl Record {
         self.ino == other.ino && self.magic == other.magic && is_from_there
     }
 
-    /// Whether both can be replicas of one `shared` volume. The inode number is the
-    /// server's. The device number is this machine's, and differs between two network
-    /// mounts of one export; between local file systems it is the better witness.
+    /// Whether both can be replicas of one `shared` volume. The inode number comes from
+    /// the server. The device number comes from this machine: two network mounts of one
+    /// export have different ones, so it decides between local file systems only.
     fn is_one_with(&self, other: &Self) -> bool {
         let are_local = !self.is_network && !other.is_network;
         self.ino == other.ino && !(are_local && self.dev != other.dev)
@@ -107,24 +107,24 @@ impl Admitted {
     }
 }
 
-/// Why a replica is not brought into service.
+/// Why a replica stays out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Its path cannot be opened, or does not answer.
     Unreachable(Errno),
-    /// `require_mount`, and no mount is there.
+    /// `require_mount` is set, and the path is not mounted.
     NotMounted,
-    /// Another file system is there than before.
+    /// The file system differs from that of the last admission.
     Changed,
-    /// Another file system than that of this replica.
+    /// The file system differs from that of the named replica.
     OtherFileSystem(String),
-    /// This replica is the same mount.
+    /// The named replica is the same mount.
     Twice(String),
     /// The write replica is mounted read-only.
     ReadOnly,
 }
 
-/// The replicas of a volume, and what is known of each.
+/// The replicas of a volume, each with its record and its refusal.
 #[derive(Debug)]
 pub struct Roster {
     subjects: Vec<Subject>,
@@ -136,9 +136,9 @@ pub struct Roster {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What it was when it was admitted last, by this daemon or the one before.
+    /// From the last admission, by this daemon or its predecessor.
     record: Option<Record>,
-    /// Why it is out of service; `None` while it is in, or before it was looked at.
+    /// Why it is out of service; `None` in service and before the first look.
     refusal: Option<Why>,
     was_looked_at: bool,
 }
@@ -158,14 +158,14 @@ pub struct Seat {
 }
 
 impl Roster {
-    /// The replicas of a volume, none of them looked at. `writer` is the write replica of
-    /// a volume that can be written.
+    /// The replicas of a volume, not examined yet. `writer` is the write replica of a
+    /// writable volume.
     pub fn new(subjects: Vec<Subject>, mode: Mode, writer: Option<ReplicaId>) -> Arc<Self> {
         let state = Mutex::new(ReplicaMap::from_fn(subjects.len(), |_| State::default()));
         Arc::new(Self { subjects, mode, writer, state })
     }
 
-    /// A replica that has nothing to agree with: a tool's, a test's.
+    /// A replica that is compared with no other, for tools and tests.
     pub fn of_one(path: &Path) -> Seat {
         let name = path.display().to_string();
         // A daemon changes its working directory.
@@ -180,22 +180,22 @@ impl Roster {
         Seat { roster: Arc::clone(self), id }
     }
 
-    /// What the daemon before knew of a replica.
+    /// Takes over a replica's record from the predecessor.
     pub fn inherit(&self, id: ReplicaId, record: Record) {
         self.state.lock()[id].record = Some(record);
     }
 
-    /// What is known of a replica, for the next daemon.
+    /// A replica's record, for the successor.
     pub fn record(&self, id: ReplicaId) -> Option<Record> {
         self.state.lock()[id].record.clone()
     }
 
-    /// Why a replica is out of service, as of the last look at it.
+    /// Why a replica was out of service at its last examination.
     pub fn refusal(&self, id: ReplicaId) -> Option<String> {
         self.state.lock()[id].refusal.as_ref().map(|why| why.text.clone())
     }
 
-    /// The same, where that is a wrong configuration.
+    /// The same, if the reason is a wrong configuration.
     pub fn refused(&self, id: ReplicaId) -> Option<String> {
         let state = self.state.lock();
         state[id].refusal.as_ref().filter(|why| why.refuses).map(|why| why.text.clone())
@@ -239,25 +239,26 @@ impl Seat {
         &self.roster.subject(self.id).path
     }
 
-    /// What it was when it was admitted last, by this daemon or the one before.
+    /// Its record from the last admission, by this daemon or its predecessor.
     pub fn record(&self) -> Option<Record> {
         self.roster.record(self.id)
     }
 
-    /// Looks at the replica and admits it. Blocks for as long as the replica does.
+    /// Examines the replica and admits it. Blocks as long as the replica does.
     ///
     /// # Errors
-    /// Why it stays out of service.
+    /// Why the replica stays out of service.
     pub fn examine(&self) -> Result<Admitted, Refusal> {
         let looked = look(self.path()).map_err(Refusal::Unreachable);
-        // Judged and noted under one lock: of two that are unlike the first one counts.
+        // One lock for the decision and its record: of two replicas that differ, the
+        // first one admitted decides.
         let mut state = self.roster.state.lock();
         let judged =
             looked.and_then(|seen| self.roster.judge(&state, self.id, &seen).map(|()| seen));
         let own = &mut state[self.id];
         let refusal = judged.as_ref().err();
         let refusal = refusal.map(|why| Why { text: why.text(self), refuses: why.refuses() });
-        // What comes of the first look is said by the caller, who looks at all of them.
+        // The caller reports the first result, as it examines all replicas.
         let is_new = own.refusal != refusal && own.was_looked_at;
         own.was_looked_at = true;
         let before = std::mem::replace(&mut own.refusal, refusal);
@@ -277,10 +278,10 @@ impl Seat {
 }
 
 impl Refusal {
-    /// Whether the configuration is wrong, rather than the replica not well.
+    /// Whether the configuration is wrong, rather than the replica unhealthy.
     pub fn refuses(&self) -> bool {
         match self {
-            // A path that can never be right was refused by the survey before.
+            // The survey has refused paths that can never be right.
             Self::Unreachable(_) | Self::NotMounted => false,
             Self::Changed | Self::OtherFileSystem(_) | Self::Twice(_) | Self::ReadOnly => true,
         }
@@ -326,7 +327,7 @@ pub(super) fn read_only(subject: &Subject) -> String {
     )
 }
 
-/// What is at a replica's path.
+/// The directory at a replica's path.
 struct Seen {
     root: OwnedFd,
     record: Record,
@@ -338,8 +339,8 @@ struct Seen {
 fn look(path: &Path) -> Result<Seen, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, FileMode::empty())?;
-    // What the kernel remembers of it is no proof that its server answers; and this is
-    // what reading will need the right to do.
+    // The kernel's cache does not prove that the server answers, so open the root. Reading
+    // needs the right to do so anyway.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat2(&root, c".", flags, FileMode::empty(), ResolveFlags::BENEATH)?;
     let asked = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
@@ -355,8 +356,8 @@ fn look(path: &Path) -> Result<Seen, Errno> {
         Some(id) => table.by_id(id),
         None => table.containing(&canonical),
     };
-    // A mount is not in the table where its root is out of this process's reach, or where
-    // it has gone just now: then its path leads to another one.
+    // The table lacks a mount whose root this process cannot reach, and a mount that has
+    // just gone. In the second case the path leads to another mount.
     if let (Some(id), None) = (id, mount) {
         let now = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
         if now.stx_mnt_id != id {
