@@ -180,10 +180,10 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 }
 
 impl Command {
-    /// What becomes of the command when its reader or its terminal goes away.
+    /// How the command ends when its reader or its terminal goes away.
     fn ending(&self) -> Ending {
         match self {
-            // They change something, in bounded time, or are daemons.
+            // These change something in bounded time, or are daemons.
             Self::Init(_)
             | Self::Mount(_)
             | Self::Umount(_)

@@ -1,10 +1,10 @@
 //! A mounted volume: everything wired together, started and ended.
 //!
-//! [`Mount::begin`] builds the replicas, the read path and the file system from
-//! a [`Config`], brings replicas into service ([`admission`]), asks one for the root so
-//! that a volume that cannot be read is not mounted, mounts, tunes the kernel, and listens on the control
-//! socket. [`Mount::stop`] goes the other way: the mount disappears first, what
-//! is under way is waited for a short while, the rest is failed.
+//! [`Mount::begin`] builds the replicas, the read path and the file system from a
+//! [`Config`]. It brings replicas into service ([`admission`]) and reads the root from
+//! one of them, so that no unreadable volume is mounted. Then it mounts, tunes the
+//! kernel, and listens on the control socket. [`Mount::stop`] works in reverse: it
+//! detaches the mount, waits briefly for requests in flight, and fails the rest.
 //!
 //! One process may follow another on a mount: [`handover`] and [`successor`] are the
 //! two sides of that, [`keeper`] a process that stays when this one dies, [`service`]
@@ -75,8 +75,7 @@ pub enum StartError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The configuration can never be right, or too few replicas can be brought into
-    /// service.
+    /// The configuration can never be right, or too few replicas can come into service.
     #[error("{0}")]
     Refused(String),
     /// No replica shows its root.
@@ -175,7 +174,7 @@ struct Core {
     /// Where what somebody wants of the mount goes to.
     orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
     replicas: ReplicaMap<Arc<Replica>>,
-    /// What must hold among them, and why some are out of service.
+    /// The checks that replicas have passed, and why some are out of service.
     roster: Arc<Roster>,
     reader: Arc<Reader>,
     fs: Arc<Fs>,
@@ -212,7 +211,7 @@ impl Mount {
         Self::start_with(config, members, ReplicaSet::EMPTY, mount_point, extra)
     }
 
-    /// Mounts a volume. `silent` are replicas that are known not to answer.
+    /// Mounts a volume. `silent` are replicas that have just failed to answer.
     ///
     /// # Errors
     /// [`StartError`]; nothing is mounted then.

@@ -126,7 +126,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
-            // Standard error may be a terminal that has gone.
+            // `eprintln!` would panic after the terminal has gone.
             let _ = writeln!(io::stderr(), "fanfs: {error}");
         }
     }

@@ -74,7 +74,7 @@ fn narrowed(config: &Config, set: ReplicaSet) -> Config {
     };
     narrow.affinities = config.affinities.iter().filter_map(renamed).collect();
     narrow.volume.access = Access::ReadOnly;
-    // Of what is measured nothing may be missing.
+    // A benchmark needs every replica that it measures.
     narrow.volume.min_replicas = narrow.replicas.len();
     narrow.write.replica = ReplicaId::new(0);
     narrow.write.locks = Locks::Local;

@@ -1,16 +1,16 @@
 //! The audience of a command: the reader of its standard output, its terminal, and the
-//! user who sends it a signal. A command without an audience ends.
+//! signals of its user. A command without an audience ends.
 //!
-//! One watcher serves all commands. [`super::run`] starts it before the command begins,
-//! with the [`Ending`] that the command's arm of one exhaustive `match` states, so a new
-//! command cannot be written without an answer. The watcher is a thread that sleeps in
-//! poll(2) and asks for no event: the kernel then reports only that the reader has closed
-//! the pipe or the socket (POLLERR, POLLHUP) or that the terminal has hung up (POLLHUP).
-//! It needs no write to notice that, and it notices it while the command is stuck: crossterm
-//! for one reads a terminal that has hung up over and over, and never returns.
+//! One watcher serves all commands. [`super::run`] starts it before the command begins.
+//! One exhaustive `match` gives each command its [`Ending`], so a new command cannot go
+//! without. The watcher is a thread that sleeps in poll(2) and requests no events. The
+//! kernel then reports only a reader that has closed the pipe or socket (POLLERR,
+//! POLLHUP), or a terminal that has hung up (POLLHUP). The watcher needs no write for
+//! that, and works while the command is stuck: crossterm, for example, reads a hung-up
+//! terminal forever.
 //!
-//! *Invariant:* output that is complete is not overtaken: once a command prints its result
-//! ([`result`]), a reader that closes early changes neither the result nor the exit status.
+//! *Invariant:* once a command prints its result ([`result`]), a reader that closes early
+//! changes neither the result nor the exit status.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::BorrowedFd;
@@ -30,35 +30,35 @@ pub(super) const STATUS: u8 = 130;
 /// How a command ends when its audience goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// It takes a bounded time and changes something: it is not disturbed. A daemon has
-    /// no audience and its own signals.
+    /// It changes something in bounded time: nothing interrupts it. A daemon has no
+    /// audience, and handles its own signals.
     ByItself,
-    /// It leaves nothing behind: the watcher ends the process, after a while. Signals have
-    /// their default action.
+    /// It leaves nothing behind: the watcher ends the process after [`MOST`]. Signals
+    /// have their default action.
     AtOnce,
-    /// It owns the terminal's modes: it looks at the flag, and the watcher ends the process
-    /// where it does not. Its terminal counts also under nohup(1).
+    /// It owns the terminal's modes. It polls the flag; if it does not end, the watcher
+    /// ends the process. Its terminal counts even under nohup(1).
     Screen,
-    /// It writes to its output as things happen, looks at the flag and ends in order; the
-    /// watcher ends the process where it does not.
+    /// It writes its output as events happen. It polls the flag and ends in order; if it
+    /// does not end, the watcher ends the process.
     Ordered,
-    /// It must remove mounts or files first: it looks at the flag, and is never ended by
-    /// the watcher.
+    /// It must remove mounts or files first: it polls the flag, and the watcher never
+    /// ends it.
     CleansUp,
 }
 
-/// How long a command may take to end after it was asked, before its output is replaced by
-/// /dev/null, and then again before the process is ended. A write to a terminal or a pipe
-/// that takes nothing can hold it up.
+/// How long the watcher waits for a command to end before it replaces the output by
+/// /dev/null, and again before it ends the process. A write to a full terminal or pipe
+/// can block the command.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a command goes on that has no reader any more and was not asked to end.
+/// How long a command of [`Ending::AtOnce`] may go on without a reader.
 const MOST: Duration = Duration::from_secs(5);
 
-/// Whether a result is being printed, or has been.
+/// Whether the command has begun to print its result.
 static PRINTS: AtomicBool = AtomicBool::new(false);
 
-/// Says whether the command's audience is still there.
+/// Whether the command still has an audience.
 #[derive(Clone, Debug)]
 pub(super) struct Audience {
     gone: Arc<AtomicBool>,
@@ -68,7 +68,7 @@ impl Audience {
     /// Starts to watch.
     ///
     /// # Errors
-    /// Where signals cannot be waited for, or there is no thread to be had.
+    /// The process cannot wait for signals, or cannot start a thread.
     pub(super) fn watch(ending: Ending) -> io::Result<Self> {
         let gone = Arc::new(AtomicBool::new(false));
         let audience = Self { gone };
@@ -96,7 +96,7 @@ impl Audience {
         Ok(audience)
     }
 
-    /// Whether it has gone, or a signal asks the command to end.
+    /// Whether the audience has gone, or a signal asks the command to end.
     pub(super) fn has_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -106,10 +106,10 @@ impl Audience {
         &self.gone
     }
 
-    /// Ends the command, or sees to it that it does.
+    /// Makes the command end.
     fn leave(&self, ending: Ending) {
         if ending == Ending::AtOnce {
-            // Most are through sooner, with the exit status that they have to say.
+            // Most commands end sooner, with their own exit status.
             thread::sleep(MOST);
             // A reader that has gone is no failure, as in `result`.
             if !PRINTS.load(Ordering::SeqCst) {
@@ -163,7 +163,7 @@ impl Signals {
     }
 }
 
-/// Whether it was started by nohup(1), or the like: then SIGHUP is ignored, and stays so.
+/// Whether SIGHUP was ignored at the start, as under nohup(1). It stays ignored.
 fn outlives_terminal() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -172,8 +172,8 @@ fn outlives_terminal() -> bool {
     ignored.is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Waits until the reader of standard output has gone, or the terminal that standard
-/// output or standard error is. Returns whether it has; with nothing to watch, at once.
+/// Waits until the reader of standard output has gone, or the terminal of standard output
+/// or standard error. Returns whether it has; without anything to watch, false at once.
 fn wait_until_gone(ending: Ending) -> bool {
     let (output, error) = (io::stdout(), io::stderr());
     let terminals = ending == Ending::Screen || !outlives_terminal();
@@ -181,7 +181,7 @@ fn wait_until_gone(ending: Ending) -> bool {
     if terminals || !output.is_terminal() {
         watched.push(PollFd::new(&output, PollFlags::empty()));
     }
-    // Messages in a pipe of their own are not the result.
+    // A pipe for standard error does not carry the result.
     if terminals && error.is_terminal() {
         watched.push(PollFd::new(&error, PollFlags::empty()));
     }
@@ -197,7 +197,7 @@ fn wait_until_gone(ending: Ending) -> bool {
         if watched.iter().any(|one| one.revents().intersects(gone)) {
             return true;
         }
-        // What cannot be polled (POLLNVAL) is not watched any more.
+        // Stop watching descriptors that cannot be polled (POLLNVAL).
         watched.retain(|one| !one.revents().contains(PollFlags::NVAL));
         if watched.is_empty() {
             return false;
@@ -205,8 +205,8 @@ fn wait_until_gone(ending: Ending) -> bool {
     }
 }
 
-/// Lets a thread go on that is stuck in a write to an output that takes nothing: later
-/// writes go to /dev/null, and a signal makes the one under way look at its output again.
+/// Frees a thread that is blocked in a write to a full output. Later writes go to
+/// /dev/null, and a signal interrupts the write in progress, which is then repeated.
 fn release_writer() {
     let Ok(null) = std::fs::File::options().write(true).open("/dev/null") else { return };
     let (output, error) = (io::stdout(), io::stderr());
@@ -223,7 +223,7 @@ fn release_writer() {
         let _ = rustix::stdio::dup2_stderr(&null);
     }
     extern "C" fn nothing(_: std::ffi::c_int) {}
-    // Without SA_RESTART, so that the write returns EINTR and is made again.
+    // Without SA_RESTART the write returns EINTR, and the caller repeats it.
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
     // SAFETY: the handler does nothing, and nothing else in this program uses SIGURG.
     if unsafe { sigaction(Signal::SIGURG, &action) }.is_ok() {
@@ -237,7 +237,7 @@ fn release_writer() {
 /// (`fanfs status | head`) is no failure.
 ///
 /// # Errors
-/// Where it cannot be written for another reason.
+/// Any other failure of the write.
 pub(super) fn result(text: &str) -> io::Result<()> {
     PRINTS.store(true, Ordering::SeqCst);
     let mut out = io::stdout().lock();
@@ -247,8 +247,8 @@ pub(super) fn result(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes one message to standard error. What cannot be written there is lost: unlike
-/// `eprintln!`, a terminal that has gone does not make the command panic.
+/// Writes one message to standard error. If the terminal has gone, the message is lost;
+/// `eprintln!` would panic.
 pub(super) fn tell(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }

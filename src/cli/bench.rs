@@ -201,7 +201,7 @@ fn has_fio() -> bool {
     std::env::split_paths(&path).any(|directory| directory.join("fio").is_file())
 }
 
-/// The bar, and the audience that it is for.
+/// The progress bar and its audience.
 struct Terminal<'a> {
     audience: &'a Audience,
     pass: Duration,

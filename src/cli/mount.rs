@@ -105,12 +105,12 @@ pub(super) fn run(args: Args) -> Outcome {
     launch(&args, &options)
 }
 
-/// The mount is to be written, and the volume is read-only.
+/// Handles `rw` for a read-only volume: mount(8) gets a warning, `fanfs mount` an error.
 fn contradicted(args: &Args) -> Result<(), Failure> {
     let file = args.volume.display();
     if args.by_mount {
-        // mount(8) passes `rw` where no option was given, and does not say which it is. It
-        // warns in the same words of a device that cannot be written.
+        // mount(8) passes `rw` also by default, so the user may not have asked for it. Its
+        // own warning about a write-protected device has the same words.
         tell(&format!(
             "mount.fanfs: WARNING: {file} has [volume] access = \"ro\", mounted read-only"
         ));

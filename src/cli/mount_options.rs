@@ -32,7 +32,7 @@ pub(super) struct MountOptions {
     pub(super) keeper: bool,
     /// `_netdev`
     pub(super) netdev: bool,
-    /// `rw`, and no `ro` behind it
+    /// `rw`, without a later `ro`
     pub(super) writes: bool,
 }
 
@@ -116,7 +116,7 @@ impl MountOptions {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
                 "ro" => (options.extra.read_only, options.writes) = (true, false),
-                // The volume's `access` is what allows it.
+                // Only the volume's `access` allows writes.
                 "rw" => (options.extra.read_only, options.writes) = (false, true),
                 "allow_other" => options.extra.allow_other = true,
                 "suid" => options.extra.suid = true,

@@ -1,8 +1,8 @@
-//! The volume at a mount point, as commands find it: by its daemon's control socket, and
-//! where no daemon answers by the mount table.
+//! How commands find the volume at a mount point: by its daemon's control socket, or by
+//! the mount table if no daemon answers.
 //!
-//! *Invariant:* no command hangs on a mount that nothing serves, and none says "not mounted"
-//! of a mount that is there.
+//! *Invariant:* no command hangs on a mount without a daemon, and no command says "not
+//! mounted" about a mount that exists.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ use crate::volume::name::{self, shell_word};
 use crate::volume::served::{Life, Served};
 use crate::volume::survey::within;
 
-/// How long a mount may take to say whether it is served.
+/// How long a command waits for an answer from a mount.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// Between two questions to a mount whose daemon is being replaced.
+/// Time between two questions to a mount whose daemon is being replaced.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The mount point that `path` names, without a look at what is mounted there: that may
+/// The mount point that `path` names, from the mount table: a call on the path itself may
 /// hang.
 pub(super) fn named(path: &Path) -> PathBuf {
     let path = absolute(path);
@@ -47,21 +47,21 @@ pub(super) struct Unanswered {
     #[serde(with = "name")]
     mount_point: PathBuf,
     daemon: Daemon,
-    /// What to do.
+    /// A command, or other advice for the user.
     remedy: String,
 }
 
-/// What is known of a daemon that does not answer.
+/// The state of a daemon that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Daemon {
-    /// It has ended and left its mount.
+    /// It has died and left its mount.
     Dead,
     /// It runs, and answers neither here nor through the mount.
     Silent,
     /// It serves the mount, and has no control socket here.
     Unreachable,
-    /// It is another user's: this one may not ask.
+    /// It belongs to this other user, and does not answer the caller.
     OtherUser(u32),
 }
 
@@ -94,7 +94,7 @@ impl Unanswered {
         Self { volume: served.volume, mount_point: served.mount_point, daemon, remedy }
     }
 
-    /// What is wrong, on one line, without the mount point.
+    /// The state in words, without the mount point.
     fn state(&self) -> String {
         match self.daemon {
             Daemon::Dead => "its daemon has died".to_owned(),
@@ -109,23 +109,23 @@ impl Unanswered {
         }
     }
 
-    /// On one line.
+    /// State and remedy, on one line.
     pub(super) fn text(&self) -> String {
         let point = printable(&self.mount_point.to_string_lossy());
         let (volume, state) = (printable(&self.volume), self.state());
         format!("{volume} at {point}: {state}; {}", self.remedy)
     }
 
-    /// Whether it is another user's, which is no fault of the volume.
+    /// Whether it belongs to another user: that is no fault of the volume.
     pub(super) fn is_another_users(&self) -> bool {
         matches!(self.daemon, Daemon::OtherUser(_))
     }
 }
 
-/// The state of the volume at `point`, which [`named`] has found.
+/// The status of the volume at `point`, a result of [`named`].
 ///
 /// # Errors
-/// The mount that nothing answers for, or why there is none.
+/// The mount whose daemon does not answer, or why there is no mount.
 pub(super) fn status(point: &Path) -> Result<Status, Trouble> {
     let begun = Instant::now();
     loop {
@@ -133,7 +133,7 @@ pub(super) fn status(point: &Path) -> Result<Status, Trouble> {
             Ok(status) => return Ok(status),
             Err(error) => error,
         };
-        // One daemon follows another: the mount is served, and its socket is there soon.
+        // During a handover the mount is served, and its control socket appears soon.
         let is_changing = changes_hands(&error)
             && begun.elapsed() < LIMIT
             && at(point).is_some_and(|served| {
@@ -146,7 +146,7 @@ pub(super) fn status(point: &Path) -> Result<Status, Trouble> {
     }
 }
 
-/// Whether a daemon that is just being replaced may be why nothing answers.
+/// Whether a handover may be the reason for this error.
 fn changes_hands(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     let kinds =
@@ -158,7 +158,7 @@ fn changes_hands(error: &io::Error) -> bool {
 pub(super) enum Trouble {
     /// There is a mount.
     Mount(Unanswered),
-    /// There is none, or the daemon has refused.
+    /// There is no mount, or the daemon has refused.
     Other(Failure),
 }
 
@@ -189,13 +189,13 @@ pub(super) fn trouble(point: &Path, error: &io::Error) -> Trouble {
     }))
 }
 
-/// The volumes that are mounted: those whose daemons answer, and the others.
+/// The mounted volumes: those with a daemon that answers, and the others.
 ///
 /// # Errors
-/// Where the run-time directory cannot be read.
+/// The run-time directory cannot be read.
 pub(super) fn all() -> io::Result<(Vec<Status>, Vec<Unanswered>)> {
     let sockets = match control::sockets() {
-        // Another user's, by FANFS_RUNTIME_DIR.
+        // FANFS_RUNTIME_DIR names another user's directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         sockets => sockets?,
     };
@@ -203,7 +203,7 @@ pub(super) fn all() -> io::Result<(Vec<Status>, Vec<Unanswered>)> {
         sockets.iter().filter_map(|socket| control::ask_status(socket).ok()).collect();
     let table = MountTable::read().unwrap_or_default();
     let own = geteuid().as_raw();
-    // With a run-time directory of its own there may be other ones, whose mounts are theirs.
+    // If FANFS_RUNTIME_DIR is set, other directories may exist, each with its own mounts.
     let is_default = std::env::var_os("FANFS_RUNTIME_DIR").is_none_or(|dir| dir.is_empty());
     let silent = |served: &Served| {
         let is_here = sockets.contains(&control::socket_path(&served.mount_point));
@@ -211,7 +211,7 @@ pub(super) fn all() -> io::Result<(Vec<Status>, Vec<Unanswered>)> {
             && (is_here || is_default || served.user != own)
     };
     let unanswered = Served::all(&table).into_iter().filter(silent).map(Unanswered::new);
-    // A mount that is served without a socket is a part of another command, as of bench.
+    // A served mount without a socket belongs to another command, such as `fanfs bench`.
     let unanswered = unanswered.filter(|mount| mount.daemon != Daemon::Unreachable).collect();
     Ok((answers, unanswered))
 }

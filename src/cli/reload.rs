@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     upgrade::report(&over, &format!("configuration {}\n{changed}", source.display()))
 }
 
-/// What has become of the replicas: "replicas 3 -> 4: added n4".
+/// The changes of the replicas in one line: "replicas 3 -> 4: added n4".
 fn replicas(before: &Status, after: &Status) -> String {
     let names = |status: &Status| -> Vec<(String, PathBuf)> {
         status.replicas.iter().map(|one| (one.name.clone(), one.path.clone())).collect()

@@ -59,7 +59,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// Whether it is shown on a screen until a key ends it.
+    /// Whether it runs on a terminal until a key ends it.
     pub(super) fn is_live(&self) -> bool {
         !self.once && !self.json && io::stdout().is_terminal()
     }

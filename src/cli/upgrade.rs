@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let path = mounted::named(&args.mount_point);
     let before = mounted::status(&path)?;
     let over = order(&path, &Ask::Upgrade { program: program.clone() })?;
-    // The kernel knows it better than the argument, which may have been a link.
+    // The argument may be a symbolic link; the kernel has the real path.
     let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
     let version = next_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
     let (from, to) = (before.pid, over.pid);
@@ -69,7 +69,7 @@ pub(super) fn next_status(mount_point: &Path, over: &HandedOver) -> Option<Statu
     }
 }
 
-/// Says what came of it, and what `changed`: whole lines.
+/// Prints the result of a handover, and the lines of `changed`.
 pub(super) fn report(over: &HandedOver, changed: &str) -> Outcome {
     let HandedOver { pid, stalled_ms, handles } = over;
     say(&format!(

@@ -13,7 +13,7 @@ use super::{CachePolicy, LogFormat, Passthrough};
 /// object (4 MiB), so that a wrong guess costs locality and nothing else.
 pub(super) const CHUNK_SIZE: Size = Size(256 * MIB);
 
-/// What one replica serves is worth having, and the others join when they are there.
+/// A volume with one replica is useful; the others join when they are well.
 pub(super) const MIN_REPLICAS: usize = 1;
 
 /// One FUSE read is at most 256 pages by default, and one READ of Linux's NFS

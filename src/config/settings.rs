@@ -81,9 +81,9 @@ pub(super) struct Volume {
     /// caller change (`"rw"`: `shared` volumes only, and not with `read.passthrough`).
     #[schemars(extend("enum" = names(&validate::ACCESSES), "default" = "ro"))]
     pub(super) access: Option<String>,
-    /// How many replicas must be in service before the mount is up. The others join when they
-    /// are there. With 1, one dead gateway takes nothing away after a power failure. In a volume
-    /// that can be written the write replica must be one of them.
+    /// How many replicas must be in service before the mount is up. The others join when
+    /// they are there. With 1, one dead gateway takes nothing away after a power failure.
+    /// In a volume that can be written the write replica must be one of them.
     #[schemars(range(min = 1, max = MAX_REPLICAS))]
     #[schemars(extend(
         "default" = defaults::MIN_REPLICAS,
@@ -151,8 +151,8 @@ pub(super) struct Replica {
     /// fanfs has read is not read again soon and the page cache costs more than it saves.
     #[schemars(extend("enum" = names(&validate::PAGE_CACHES), "default" = "auto"))]
     pub(super) page_cache: Option<String>,
-    /// Leave the replica out while nothing is mounted at the path or above it. An unmounted mount
-    /// point is an empty directory, and would look like a volume without files.
+    /// Leave the replica out while nothing is mounted at the path or above it. An unmounted
+    /// mount point is an empty directory, and would look like a volume without files.
     #[schemars(extend("default" = defaults::REQUIRE_MOUNT))]
     pub(super) require_mount: Option<bool>,
 }

@@ -81,7 +81,7 @@ fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, Co
         Some(access) => choice(outline, "volume.access", access, &ACCESSES)?,
     };
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
-    // It depends on the number of replicas, which is not known here.
+    // The caller sets it: its range depends on the number of replicas.
     let min_replicas = defaults::MIN_REPLICAS;
     Ok(Volume { name, mode, chunk_size, access, min_replicas })
 }

@@ -1,13 +1,13 @@
-//! Replicas come into service: at a start, and when one daemon follows another.
+//! Bringing replicas into service, at a start and in a successor.
 //!
-//! All replicas begin absent. Each is looked at by one of its own threads, and comes
-//! into service when it has passed the checks of the roster
-//! ([`crate::volume::survey::Roster`]); there is no other way. One that hangs, or whose
-//! mount is not there, holds up nothing: it joins when it is well, as one that was lost
-//! does ([`crate::read::Reader::bring_in`]).
+//! All replicas begin absent. One of its own threads examines each, and the replica comes
+//! into service when it has passed the roster's checks
+//! ([`crate::volume::survey::Roster`]); there is no other way. A replica that hangs or is
+//! not mounted delays nothing: it joins when it is well, as a lost replica does
+//! ([`crate::read::Reader::bring_in`]).
 //!
-//! *Invariant:* when a mount answers, every replica that answered within [`QUICK`] is in
-//! service, or has said why not.
+//! *Invariant:* when a mount answers its first request, every replica that answered
+//! within [`QUICK`] is in service, or its refusal is known.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -20,27 +20,27 @@ use crate::scheduler::health::Proof;
 use crate::volume::survey::{Record, Roster, Severity, Survey, survey};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
-/// How long every replica is waited for that may answer. A healthy one answers in
-/// milliseconds; an automount over a busy network in a second or two.
+/// How long a start waits for each replica that may still answer. A healthy one answers
+/// in milliseconds; an automount over a busy network in a second or two.
 const QUICK: Duration = Duration::from_secs(2);
 
-/// How long those are waited for without which there is no mount.
+/// How long a start waits while it has fewer replicas than it needs.
 const NEEDED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The replicas of a volume, and what must hold among them.
+/// The replicas of a volume, and the roster that admits them.
 pub(super) struct Members {
     pub(super) roster: Arc<Roster>,
     pub(super) backends: ReplicaMap<Arc<dyn Backend>>,
 }
 
-/// What there must be for a mount to go on.
+/// The replicas without which a daemon does not serve a mount.
 #[derive(Clone, Copy)]
 pub(super) struct Needed {
-    /// So many replicas.
+    /// At least so many.
     least: usize,
     /// This one among them.
     writer: Option<ReplicaId>,
-    /// Nothing that can never be right.
+    /// Whether a wrong configuration of any replica is an error.
     strict: bool,
 }
 
@@ -50,8 +50,8 @@ fn roster(config: &Config) -> Arc<Roster> {
 }
 
 impl Members {
-    /// The directories that `config` names, with the limits that it sets, none of them
-    /// in service. `known` has what the daemon before knew of each.
+    /// The directories and limits of `config`, with no replica in service. `known` gives
+    /// the predecessor's record of each.
     pub(super) fn absent(config: &Config, known: impl Fn(ReplicaId) -> Option<Record>) -> Self {
         let roster = roster(config);
         let configured = config.replicas.iter().enumerate();
@@ -74,39 +74,38 @@ impl Members {
         Self { backends: backends.collect(), roster }
     }
 
-    /// Backends that a test or a demonstration has made.
+    /// Backends from a test or from `fanfs demo`.
     pub(super) fn made(config: &Config, backends: ReplicaMap<Arc<dyn Backend>>) -> Self {
         Self { roster: roster(config), backends }
     }
 }
 
 impl Needed {
-    /// By a volume that is mounted, or reloaded.
+    /// For a mount or a reload.
     pub(super) fn by(config: &Config) -> Self {
         let is_written = config.volume.access == Access::ReadWrite;
         let writer = is_written.then_some(config.write.replica);
         Self { least: config.volume.min_replicas, writer, strict: true }
     }
 
-    /// By a mount that is served already and gets another program.
+    /// For a mount in use that gets another program.
     pub(super) const UPGRADE: Self = Self { least: 1, writer: None, strict: false };
 
-    /// By a mount whose daemon was killed: without any replica it is still worth more
-    /// than none.
+    /// For a mount whose daemon was killed. Without replicas it still keeps its open files
+    /// until replicas join.
     pub(super) const RECOVERY: Self = Self { least: 0, writer: None, strict: false };
 }
 
-/// Looks at the replicas before a volume is mounted or reloaded, and logs what is not as
-/// it might be.
+/// Surveys the replicas before a mount or a reload, and logs warnings.
 ///
 /// # Errors
-/// [`StartError::Refused`] where the configuration can never be right.
+/// [`StartError::Refused`] if the configuration can never be right.
 pub fn look_around(config: &Config, mount_point: &Path) -> Result<Survey, StartError> {
     let survey = survey(config.question(Some(mount_point)), QUICK);
     for finding in survey.findings() {
         match finding.severity {
             _ if finding.refuses => return Err(StartError::Refused(finding.text)),
-            // The roster says so where it matters.
+            // The roster reports it, if the replica is still unwell then.
             Severity::Error => {}
             Severity::Warning => tracing::warn!("{}", finding.text),
         }
@@ -115,11 +114,11 @@ pub fn look_around(config: &Config, mount_point: &Path) -> Result<Survey, StartE
 }
 
 impl Core {
-    /// Brings into service what is not, and waits for it: for those that are `silent`
-    /// already only where they are `needed`.
+    /// Brings absent replicas into service and waits for them. It waits for the `silent`
+    /// ones only while the replicas in service are fewer than `needed`.
     ///
     /// # Errors
-    /// [`StartError::Refused`] where there is too little to go on with.
+    /// [`StartError::Refused`] if the mount does not get what is `needed`.
     pub(super) fn bring_in(&self, silent: ReplicaSet, needed: Needed) -> Result<(), StartError> {
         let (send, answers) = mpsc::channel();
         let mut awaited = self.out_of_service();

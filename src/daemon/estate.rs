@@ -39,10 +39,9 @@ pub(super) struct Estate {
     pub(super) agreed: Agreed,
     fixed: Fixed,
     mode: Mode,
-    /// Name and directory of each, in their order, and what it was when it came into
-    /// service.
+    /// Name, directory and record of each replica, in the configuration's order.
     replicas: Vec<(String, OsString, Option<Record>)>,
-    /// Whether the successor is to accept only a configuration that could be mounted.
+    /// Whether the successor refuses a configuration that `fanfs mount` would refuse.
     pub(super) strict: bool,
 }
 
@@ -122,7 +121,7 @@ impl Estate {
         config.replicas.iter().position(is_it).map(ReplicaId::new)
     }
 
-    /// What the replica of `config` was when it came into service.
+    /// The predecessor's record of a replica of `config`.
     pub(super) fn record(&self, config: &Config, id: ReplicaId) -> Option<Record> {
         let is_it = |old: &usize| self.replica(config, *old as u16) == Some(id);
         let old = (0..self.replicas.len()).find(is_it)?;

@@ -39,8 +39,8 @@ pub struct Order {
     pub program: PathBuf,
     /// The volume's file, where it is another one.
     pub volume: Option<PathBuf>,
-    /// Whether the configuration is to be accepted like one that is mounted; else the
-    /// mount goes on with what replicas there are.
+    /// Whether to refuse a configuration that `fanfs mount` would refuse. If not, the
+    /// mount goes on with the replicas that are well.
     pub strict: bool,
     /// Who waits for what comes of it.
     pub(super) reply: Option<tokio::sync::oneshot::Sender<Result<HandedOver, String>>>,
@@ -114,8 +114,8 @@ impl Order {
     }
 }
 
-/// A successor that is not to be. Nobody waits for its end: it may be inside a replica
-/// that hangs.
+/// Kills the successor of a failed handover. Does not wait for its end: it may be inside
+/// a hung replica.
 struct Rejected(Option<Started>);
 
 impl Drop for Rejected {
@@ -157,9 +157,10 @@ impl Mount {
             again.volume.clone_from(volume);
         }
         let (link, theirs) = Link::pair().map_err(|error| error.to_string())?;
-        // Not from here: with a file open on a replica that hangs that would hang as well.
+        // The launcher starts it. A child of this process would close inherited files in
+        // exec(2), which blocks for a file on a hung replica.
         let child = launcher::launch(&order.program, again.args("--successor"), theirs.as_fd());
-        // With it goes this process's hold on the other end.
+        // Otherwise the link would stay open after the successor's death.
         drop(theirs);
         let child = child.map_err(|error| format!("{}: {error}", order.program.display()))?;
         let pid = child.pid;

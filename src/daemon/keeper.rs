@@ -1,12 +1,12 @@
 //! A process that keeps a mount alive when its daemon dies.
 //!
-//! As long as anybody has the FUSE device open the kernel keeps the mount, and what is
-//! asked of it waits. So this process, which does nothing else and has nothing to do
-//! with replicas, has the device open as well. When the daemon dies by a signal or a
-//! panic, also where threads of it hang in a replica and keep what it had open, it starts another one, which goes on with the device and with what the first
-//! wrote down ([`crate::fs`]).
+//! The kernel keeps a mount while any process has its FUSE device open, and requests wait.
+//! So the keeper, which never touches a replica, keeps the device open as well. When the
+//! daemon dies by a signal or a panic, the keeper starts another one. That daemon goes on
+//! with the device and with the journal of the first ([`crate::fs`]). The keeper also
+//! notices a dead daemon whose threads hang in a replica and hold its descriptors open.
 //!
-//! How long one daemon lived says whether another is worth it: [`Restarts`].
+//! If daemons die too often, the keeper gives the mount up: [`Restarts`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ pub enum KeeperError {
 const MOST: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the daemon is alive.
+/// How often the keeper checks that the daemon is alive.
 const LOOKED_AFTER: Duration = Duration::from_millis(250);
 
 /// How long a daemon may take to end when it is told to; it gives what is under way
@@ -68,7 +68,7 @@ struct Keeping {
     again: Again,
     device: Option<OwnedFd>,
     restarts: Restarts,
-    /// The daemon that serves now.
+    /// Process id of the daemon that serves now.
     daemon: u32,
 }
 
@@ -145,7 +145,8 @@ impl Keeping {
         let mut is_dying = false;
         loop {
             match link.hear(Some(LOOKED_AFTER)) {
-                // Seen twice: until then what it said last has come, and mostly its end.
+                // Only the second check in a row counts: by then its last message has arrived,
+                // and usually the end of the link.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                     if is_dying && has_died(self.daemon) {
                         tracing::warn!("the daemon is dead, and its threads hang in a replica");
@@ -187,18 +188,18 @@ impl Keeping {
     }
 }
 
-/// Whether a process has ended, or has begun to and hangs in it: its first thread is gone
-/// (a zombie while another one sleeps in a replica) or exiting (closing a file there). Its
-/// descriptors may stay open for as long as that takes.
+/// Whether a process has ended, or hangs while it ends. In that case its first thread is a
+/// zombie (another one sleeps in a replica) or exiting (it closes a file there), and its
+/// descriptors stay open meanwhile.
 fn has_died(pid: u32) -> bool {
-    // Readable also of a process that others wait for.
+    // A zombie has this file as well.
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         Ok(stat) => is_over(&stat).unwrap_or(false),
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
-/// What proc_pid_stat(5) says of a thread.
+/// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` where it is malformed.
 fn is_over(stat: &str) -> Option<bool> {
     let (_, after) = stat.rsplit_once(") ")?;
     let mut fields = after.split(' ');

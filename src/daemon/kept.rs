@@ -92,8 +92,8 @@ impl Keeper {
         self.say(&ToKeeper::Mounted, &[device]);
     }
 
-    /// To be said before this process ends: the keeper looks whether the one that serves
-    /// is alive.
+    /// Names the successor's process to the keeper, which checks that it is alive. Call it
+    /// before this process ends.
     pub(super) fn passes_to(&self, pid: u32) {
         self.say(&ToKeeper::Passes { pid }, &[]);
     }

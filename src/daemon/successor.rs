@@ -79,22 +79,22 @@ impl Mount {
     }
 }
 
-/// What a journal begins with.
+/// The head of a journal.
 #[derive(Serialize, Deserialize)]
 struct Head {
     connection: Option<(u32, u32)>,
     estate: Estate,
 }
 
-/// The kernel's number of the FUSE connection that is mounted there: its device.
+/// The device number of the FUSE mount there, which identifies its connection.
 fn connection(mount_point: &Path) -> Option<(u32, u32)> {
     let table = MountTable::read().ok()?;
     table.at(mount_point).filter(|mount| mount.fs_type.starts_with("fuse")).map(|mount| mount.dev)
 }
 
 impl Head {
-    /// The estate, where the journal is that of what is mounted at `mount_point`. One
-    /// that is not to be seen there any more (`umount -l`) may still be in use.
+    /// The estate, if the journal belongs to the mount at `mount_point`. If none is visible
+    /// there (`umount -l`), the journal's mount may still be in use.
     fn estate_of(self, mount_point: &Path) -> Result<Estate, String> {
         match (self.connection, connection(mount_point)) {
             (Some(its), Some(now)) if its != now => {
@@ -108,11 +108,11 @@ impl Head {
 /// Why one daemon follows another.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// Another configuration, or the same once more.
+    /// The configuration is read again.
     Reload,
     /// Another program.
     Upgrade,
-    /// The one before was killed.
+    /// The predecessor was killed.
     Recovery,
 }
 

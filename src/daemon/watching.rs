@@ -1,9 +1,9 @@
 //! Watching the mount table for replicas whose mount goes.
 //!
-//! What a replica has open stays good when somebody detaches its mount, so nothing
-//! fails that could tell. The kernel says that the table has changed; whose mount is
-//! not in it any more leaves service ([`crate::backend::Backend::leave`]) and is absent,
-//! until its place shows the same mount again ([`crate::backend::Backend::prove`]).
+//! Descriptors on a replica stay valid after its mount is detached, so no failing call
+//! shows that. The kernel reports each change of the table. A replica whose mount is gone
+//! from it leaves service ([`crate::backend::Backend::leave`]). It is absent until its
+//! path shows the same mount again ([`crate::backend::Backend::prove`]).
 
 use std::fs::File;
 use std::io;
@@ -33,8 +33,8 @@ async fn watch(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io::Resu
     // before the registration ends.
     let table = unsafe { AsyncFd::register_with_interest(table, Interest::PRIORITY)? };
     loop {
-        // Asked for before the table is: one that comes into service later was mounted
-        // later, and is not missing in an older table.
+        // Before the table is read: a mount that is newer than the table would look as if
+        // it had gone.
         let mounts = replicas.map(|_, replica| replica.mount_id());
         let now = MountTable::read()?;
         reader.mounts_changed();

@@ -23,8 +23,8 @@ pub struct Facts {
     pub one_file_system: Vec<Vec<usize>>,
     /// Errors of `fanfs check`: the replicas, by index, and the text.
     pub refused: Vec<(Vec<usize>, String)>,
-    /// Mount points of this volume whose daemons have died or do not answer, and which of
-    /// both: `dead`, `silent`.
+    /// Mount points of this volume whose daemons have died (`dead`) or do not answer
+    /// (`silent`).
     pub unserved: Vec<(String, &'static str)>,
     /// What reading them gave; null without `--measure`.
     pub measured: Option<Measured>,

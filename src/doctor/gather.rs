@@ -89,7 +89,7 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// Mounts of this volume that nothing serves. Bare paths are of no volume.
+/// Mounts of this volume whose daemons do not answer. Bare paths belong to no volume.
 fn unserved(
     table: &MountTable,
     volume: Option<&str>,
