@@ -7,8 +7,8 @@
 //!
 //! - [`estimate`]: how fast each replica delivers, measured apart for segments
 //!   that its node holds and for others ([`pace`]); how long its reads take at
-//!   least; how much is in flight to it. [`cached`]: what came from a page cache, and
-//!   says nothing of that.
+//!   least; how much is in flight to it. [`cached`]: deliveries from a page cache, which
+//!   do not count as measurements.
 //! - [`assign`]: each waiting segment goes to the replica that is expected to
 //!   complete it first, counting what is in flight there *and* what waits
 //!   before it. So a slow replica is given segments far ahead of the reader, in
@@ -164,7 +164,7 @@ pub enum Outcome {
     Delivered(u64),
     /// The replica failed.
     Failed,
-    /// It failed, by its own fault or for the object's sake: its root is to tell.
+    /// The replica or the object failed: a call on the replica's root decides which.
     Doubtful,
     /// It did not come to a read, and the replica is not to blame.
     Unused,
@@ -213,12 +213,12 @@ struct Attempt<T> {
     /// A probe that a reader waits for: another replica is asked after this
     /// time, which is paid for already.
     race_after: Option<Duration>,
-    /// Names the segment: its file, and where it begins.
+    /// The segment: its file and its offset.
     segment: (u64, u64),
-    /// Whether another replica has delivered it since.
+    /// Whether another replica has delivered the segment since.
     beaten: bool,
-    /// Whether it takes no place at its replica any more: what hangs must not keep
-    /// other segments out.
+    /// Whether its replica's in-flight limit no longer counts it, so that an attempt
+    /// that hangs does not keep other segments out.
     written_off: bool,
 }
 
@@ -522,7 +522,7 @@ impl<T: Clone> Scheduler<T> {
         self.health.suspect()
     }
 
-    /// Those of them that failed by errors, and answer in time.
+    /// Suspect replicas that returned errors, but in time.
     pub fn refusing(&self) -> ReplicaSet {
         self.health.refusing()
     }
@@ -538,8 +538,8 @@ impl<T: Clone> Scheduler<T> {
         self.health.proved(replica, proof, now);
     }
 
-    /// A replica has not been in service yet, and is being looked at; what comes of it
-    /// is told by [`Scheduler::proved`].
+    /// A replica has not been in service yet, and is being examined;
+    /// [`Scheduler::proved`] reports the result.
     pub fn expected(&mut self, replica: ReplicaId, now: Instant) {
         self.health.expected(replica, now);
     }

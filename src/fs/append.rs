@@ -1,18 +1,18 @@
-//! O_DIRECT appends, which the kernel cuts into parts that it may send together.
+//! O_DIRECT appends, which the kernel splits into parts that it may send together.
 //!
-//! Each part is appended at the end that the write replica knows, so parts have to be
-//! carried out one after the other, in the order of the write(2) that they are of. The
-//! kernel says with each part where it takes that to begin: it counts from the end that
-//! it believes in, and no other append of that file on this mount is under way until all
-//! parts have been answered. So the parts of one write have ascending offsets without a
-//! gap, and a part that arrives before the one before it waits for it.
+//! The write replica appends each part at its own end of the file. So fanfs carries the
+//! parts of a write(2) out one after the other, in their order. Each part has an offset,
+//! which the kernel counts from the end that it believes in. It sends no other append of
+//! that file on this mount until all parts have been answered. So the parts of one write
+//! have ascending offsets without a gap, and a part that arrives early waits for its
+//! predecessor.
 //!
-//! An open with O_APPEND and O_DIRECT is answered so that the kernel sends the parts of a
-//! write(2) one by one ([`crate::fuse`]); asynchronous writes, and descriptors that came
-//! to O_DIRECT by fcntl(2), are put in order here.
+//! For an open with O_APPEND and O_DIRECT, [`crate::fuse`] makes the kernel send the parts
+//! one by one. This module orders the others: asynchronous writes, and descriptors that
+//! got O_DIRECT by fcntl(2).
 //!
-//! *Invariant:* after a part that failed, or was stored in part, none of the later parts
-//! of that write is stored: there would be a hole in what was written.
+//! *Invariant:* after a part has failed or was stored incompletely, no later part of that
+//! write is stored: it would leave a hole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use super::written::Gate;
 use super::{Answer, Errno, Fs, HandleId, WriteRequest};
 
-/// A part, with what carries it out, or refuses it.
+/// A part of a write(2); `go` carries it out or refuses it.
 struct Part {
     at: u64,
     len: u64,
@@ -32,25 +32,25 @@ struct Part {
 /// The parts of one file.
 #[derive(Default)]
 pub(super) struct Appends {
-    /// Where the kernel takes the file to end, or farther.
+    /// Upper bound of the end of the file that the kernel believes in.
     end: Option<u64>,
-    /// Where the part begins that is being carried out, and its length.
+    /// Offset and length of the part in progress.
     running: Option<(u64, u64)>,
-    /// Where a part failed, and how.
+    /// Offset of the part that failed, and its error.
     failed: Option<(u64, Errno)>,
     waiting: BTreeMap<u64, Part>,
 }
 
-/// Parts whose turn has come, to be begun or refused with nothing locked.
+/// Parts to start or to refuse. The caller does so without a lock.
 type Turns = Vec<(Part, Result<(), Errno>)>;
 
-/// How long a part waits for one before it that may not come, as the kernel took the file
-/// to be longer than is known here. Parts leave the kernel in their order: one that comes
-/// was taken by another thread, which is about to bring it.
+/// How long a part waits for a predecessor. There may be none, as the kernel may believe
+/// in an end that is not known here. Parts leave the kernel in their order, so another
+/// thread of the daemon has a missing one already and is about to deliver it.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Appends {
-    /// The kernel may take the file to be so long.
+    /// The kernel may believe in this size.
     pub(super) fn is_told(&mut self, size: u64) {
         self.end = self.end.max(Some(size));
         if self.running.is_none() && self.waiting.is_empty() {
@@ -58,7 +58,7 @@ impl Appends {
         }
     }
 
-    /// The kernel cuts the file, or makes it longer: all parts have been answered.
+    /// The kernel sets the size: all parts have been answered.
     pub(super) fn is_cut(&mut self, size: u64) {
         (self.end, self.failed) = (Some(size), None);
     }
@@ -74,7 +74,7 @@ impl Appends {
         self.next(now)
     }
 
-    /// The part that was being carried out has ended.
+    /// The part in progress has ended.
     fn ended(&mut self, answer: &Answer<u64>, now: Instant) -> Turns {
         let Some((at, len)) = self.running.take() else { return Vec::new() };
         let written = answer.unwrap_or(0);
@@ -88,7 +88,7 @@ impl Appends {
         later.into_values().map(|part| (part, Err(errno))).collect()
     }
 
-    /// The part that is to be begun now, if there is one.
+    /// The part to start now, if any.
     fn next(&mut self, now: Instant) -> Turns {
         let Some(first) = self.waiting.first_entry() else { return Vec::new() };
         let is_due = self.end.is_none_or(|end| *first.key() <= end)
@@ -103,7 +103,7 @@ impl Appends {
 }
 
 impl Fs {
-    /// Appends a part of a write(2), in its turn; says how many bytes.
+    /// Appends a part of a write(2) in its turn; returns the number of bytes.
     pub(super) fn append_part(
         self: &Arc<Self>,
         handle: HandleId,
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Parts of 10 bytes, known by their offsets, and what has become of them.
+    /// Parts of 10 bytes, and a log of their offsets with whether each was started.
     struct Written {
         appends: Appends,
         begun: Sender<(u64, bool)>,
@@ -220,7 +220,7 @@ mod tests {
             t.arrives(10, Instant::now());
             t.arrives(30, Instant::now());
             assert_eq!(t.seen(), [(0, true), (20, false), (10, false), (30, false)]);
-            // The next write begins where this one did, or at what the kernel is told.
+            // The next write begins at the offset that failed, or at a newer size.
             t.appends.is_told(40);
             t.arrives(40, Instant::now());
             assert_eq!(t.seen(), [(40, true)]);

@@ -29,8 +29,8 @@ impl Fs {
         done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
     ) {
         let name = name.to_owned();
-        // The kernel asks for lists whenever it checks rights, and takes this errno alone
-        // for "there is none": NFSv4 has no such lists.
+        // The kernel reads access control lists for its permission checks, and only ENODATA
+        // means "none" to it. NFSv4, which has no such lists, answers EOPNOTSUPP.
         let is_list = name.as_bytes().starts_with(b"system.posix_acl_");
         let done = move |answer: Answer<Vec<u8>>| match answer {
             Err(errno) if is_list && errno == Errno::OPNOTSUPP => done(Err(Errno::NODATA)),
@@ -47,7 +47,7 @@ impl Fs {
         ino: Ino,
         done: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
     ) {
-        // The daemon sees those of `trusted`, which the kernel shows to root only.
+        // The daemon sees names of `trusted`; the kernel shows them to root only.
         let is_root = who.uid == 0;
         let shown = move |answer: Answer<Vec<u8>>| {
             done(answer.map(|names| if is_root { names } else { without_trusted(&names) }));
@@ -62,7 +62,7 @@ impl Fs {
         self.on_object(Rights::DAEMON, ROOT, look, done);
     }
 
-    /// Asks a replica about an inode: one that has it open, where any has.
+    /// Asks a replica about an inode, preferably one that has it open.
     pub(super) fn on_object<T: Send + 'static>(
         self: &Arc<Self>,
         rights: Rights,
@@ -84,7 +84,7 @@ impl Fs {
     }
 }
 
-/// Names of extended attributes, each ended by a NUL byte, but for those of `trusted`.
+/// Removes the names of `trusted` from a list of names that each end in a NUL byte.
 fn without_trusted(names: &[u8]) -> Vec<u8> {
     let all = names.split_inclusive(|byte| *byte == 0);
     all.filter(|name| !name.starts_with(b"trusted.")).flatten().copied().collect()

@@ -1,5 +1,5 @@
-//! An inode, as its replicas are asked about it: by what is open of it, or by a path that
-//! has to lead to that inode and no other.
+//! How calls on replicas name an inode: by an open file, or by a path that must lead to
+//! that inode and no other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::{Answer, Errno, Fs, Ino};
 use crate::backend::Target;
 use crate::volume::{Mode, ReplicaId, ReplicaSet};
 
-/// An inode.
+/// An inode, with its last known path.
 pub(super) struct Object {
     fs: Arc<Fs>,
     ino: Ino,
@@ -17,9 +17,9 @@ pub(super) struct Object {
     open: Option<Arc<OpenInode>>,
 }
 
-/// The inode, which was last known to be at `path`.
+/// The inode that was last known at `path`.
 pub(super) fn target(fs: &Arc<Fs>, ino: Ino, path: PathBuf) -> Object {
-    // In `copies` mode a name is a file: what is open may be what had it before.
+    // In `copies` mode a file is known by its name: an open one may have lost the name.
     let open = match fs.policy.mode {
         Mode::Shared => fs.handles.inode(ino),
         Mode::Copies => None,
@@ -28,7 +28,7 @@ pub(super) fn target(fs: &Arc<Fs>, ino: Ino, path: PathBuf) -> Object {
 }
 
 impl Object {
-    /// As `replica` is asked about it.
+    /// The target of a call on `replica`.
     pub(super) fn on(&self, replica: ReplicaId) -> Target {
         let (fs, ino) = (Arc::clone(&self.fs), self.ino);
         let is_it = move |attr: &_| fs.inodes.lock().is_same(ino, replica, attr);
@@ -56,7 +56,7 @@ impl Object {
 }
 
 impl Fs {
-    /// An inode that the kernel knows. Without a name, it is where it was last.
+    /// An inode that the kernel knows. If it has no name any more, its last path counts.
     pub(super) fn object(self: &Arc<Self>, ino: Ino) -> Answer<Object> {
         let open = || self.handles.inode(ino).map(|open| open.current().path().to_owned());
         let path = self.path(ino).ok().or_else(open).ok_or(Errno::STALE)?;

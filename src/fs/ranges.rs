@@ -1,4 +1,4 @@
-//! Ranges of open files: allocated, and copied from one file to another.
+//! Operations on ranges of open files: fallocate(2) and copy_file_range(2).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,7 +24,7 @@ impl Fs {
         self.change_file(handle, true, (None, Instant::now()), allocate, done);
     }
 
-    /// copy_file_range(2), from and to open files; says how many bytes.
+    /// copy_file_range(2) between open files; returns the number of bytes.
     pub fn copy(
         self: &Arc<Self>,
         (from, range): (HandleId, ByteRange),

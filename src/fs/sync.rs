@@ -1,9 +1,9 @@
-//! fsync(2) and close(2): what was written is to be where it is safe.
+//! fsync(2) and close(2): they make written data safe.
 //!
-//! fsync(2) belongs to the file, whatever descriptor it is called on: data that another
-//! descriptor, or another program, wrote has to be safe when it returns. So it goes to
-//! the write replica, through any descriptor of the file that is open there; and to one
-//! replica where the volume is read-only.
+//! fsync(2) concerns the whole file, on whatever descriptor it is called: when it returns,
+//! data from other descriptors and other programs must be safe as well. So it goes to the
+//! write replica, through any descriptor of the file that is open there. On a read-only
+//! volume it goes to one replica.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ impl Fs {
         }
     }
 
-    /// fsync(2) through a descriptor that cannot write, of a file that others may.
+    /// fsync(2) through a descriptor that cannot write, on a writable volume.
     fn sync_written(
         self: &Arc<Self>,
         file: FileHandle,
@@ -47,7 +47,7 @@ impl Fs {
         data_only: bool,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        // The writer is to hear of it as well.
+        // The error stays, so that the writer's own fsync(2) reports it as well.
         if let Some(errno) = file.inode.trouble() {
             return done(Err(errno));
         }
@@ -83,7 +83,7 @@ impl Fs {
         self.on_object(Rights::Granted(dir.who.clone()), dir.ino, sync, done);
     }
 
-    /// close(2) of one of the descriptors of a handle; gives up `owner`'s locks.
+    /// close(2) of one of the descriptors of a handle; releases `owner`'s locks.
     pub fn flush(
         self: &Arc<Self>,
         handle: HandleId,
@@ -93,14 +93,14 @@ impl Fs {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.closing.store(true, Ordering::Relaxed);
         let fs = Arc::clone(self);
-        // First the data, as on NFS: the next owner of the lock is to see them.
+        // The data first, as on NFS: the next owner of the lock must see them.
         self.settle(handle, FileChange::Flush, move |answer| {
             fs.give_up_locks(file.ino, owner, move || done(answer));
         });
     }
 
-    /// Has everything written through this handle brought to where it is to be safe; says
-    /// what became of changes before.
+    /// Flushes or syncs everything written through this handle, and reports errors of
+    /// earlier changes.
     fn settle(
         self: &Arc<Self>,
         handle: HandleId,

@@ -38,7 +38,7 @@ pub struct WriteRequest {
     pub data: Vec<u8>,
     /// To the file's end, wherever that is on the write replica.
     pub append: bool,
-    /// Whether they may be a part of one write(2), others of which come at the same time.
+    /// Whether they may be one of several parts of a write(2), sent at the same time.
     pub is_part: bool,
     /// All of them, or an error: nobody looks how many it were.
     pub whole: bool,

@@ -81,7 +81,7 @@ pub(super) struct Gate {
     running: AtomicUsize,
     /// Whether any of them was given up.
     given_up: AtomicBool,
-    /// Large appends past the page cache, which come in parts.
+    /// O_DIRECT appends, which arrive in parts.
     pub(super) appends: Mutex<Appends>,
 }
 

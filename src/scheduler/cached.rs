@@ -1,68 +1,69 @@
-//! Segments that came from a page cache.
+//! Deliveries from a replica's page cache.
 //!
-//! A replica that has a segment in its page cache delivers it at the speed of memory.
-//! That says nothing of how fast its link is: a rate made of such deliveries gives it
-//! segments that the link then takes long for, and other replicas look slow beside
-//! it. So what comes from a cache is kept out of the estimates.
+//! A replica delivers a segment from its page cache at the speed of memory, which is not
+//! the speed of its link. With such deliveries in its rate, the replica would get
+//! segments that its link delivers late, and other replicas would look slow beside it. So
+//! the estimates leave cache hits out.
 //!
-//! A delivery is told by its own time, from its dispatch on: links share their rate
-//! among what is in flight, so single segments come far below [`MEMORY`], and a cache
-//! answers each at once. What came as fast as memory is a *hit* where the replica
-//! delivers less than an eighth of that otherwise ([`FAR`]).
+//! The time from dispatch to delivery shows a hit. Segments in flight share a link, so
+//! each arrives far below the rate [`MEMORY`]; a cache answers each at once. A delivery
+//! at the speed of memory is a *hit* if it is also more than [`FAR`] times faster than
+//! the replica's known rate.
 //!
-//! Of a replica that has delivered nothing else nobody can tell: it may have all in
-//! its cache, or have memory for a disk. Its rate is *adopted*: used to choose whom to
-//! ask, and not compared with that of others. [`TURN`] deliveries far below [`MEMORY`]
-//! in a row, or [`MANY`] below it, show the link, and what was adopted is forgotten;
-//! [`MANY`] hits in a row without one show that there is no such link any more.
+//! If all deliveries of a replica were as fast as memory, two reasons are possible: all
+//! of them came from the cache, or its disk is that fast. Its rate is then *adopted*: it
+//! serves to choose among replicas, but health does not compare it with other rates.
+//! [`TURN`] deliveries in a row far below [`MEMORY`], or [`MANY`] below it, show the
+//! link, and the adopted rate is dropped. [`MANY`] hits in a row, without a slower
+//! delivery, show that the link's old rate no longer holds.
 //!
 //! Pure.
 
 use std::time::Duration;
 
-/// A delivery at so many bytes a second, or more, may have come from memory. A link of
-/// 10 Gbit/s with four segments in flight delivers each at half of that.
+/// A delivery at this rate, bytes a second, or above may have come from memory. A link of
+/// 10 Gbit/s with four segments in flight delivers each at half of it.
 const MEMORY: f64 = (512u64 << 20) as f64;
 
-/// Below this part of it even a busy machine delivers nothing from memory.
+/// Fraction of [`MEMORY`] that a cache exceeds even on a busy machine.
 const SURE: f64 = 0.25;
 
-/// Times the rate of the link.
+/// A hit is more than so many times as fast as the link.
 const FAR: f64 = 8.0;
 
-/// Slower deliveries in a row that show the link. One alone may be an accident of this
+/// Slower deliveries in a row that show the link. A single one may be a delay of this
 /// machine.
 const TURN: u32 = 4;
 
-/// Hits in a row after which the link's rate is history, and others after which that of
-/// the cache is.
+/// Hits in a row that void the link's rate, and other deliveries in a row that void an
+/// adopted rate.
 const MANY: u32 = 64;
 
-/// What a delivery tells of its replica.
+/// How a delivery counts for its replica's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// How fast the replica is.
+    /// As a measurement.
     Measure,
-    /// The same, and that what was measured before is history.
+    /// As a measurement that voids all earlier ones.
     Anew,
-    /// Nothing.
+    /// Not at all.
     Hit,
 }
 
-/// What is known of one replica's cache.
+/// Tells one replica's cache hits from deliveries of its link.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cached {
-    /// Whether what is measured was as fast as memory, all of it.
+    /// Whether all measurements were as fast as memory.
     is_adopted: bool,
-    /// Hits since something slower, or slower ones since a hit.
+    /// Hits in a row; with an adopted rate, slower deliveries in a row.
     row: u32,
-    /// Those of them far below the speed of memory, without one that is not.
+    /// Deliveries in a row far below the speed of memory.
     sure: u32,
 }
 
 impl Cached {
-    /// Judges a delivery of `bytes` that took `took`, by a replica that is known to
-    /// deliver `rate` bytes a second.
+    /// Judges a delivery of `bytes` that took `took`; `rate` is the replica's measured
+    /// rate, bytes a second.
     pub fn judge(&mut self, bytes: u64, took: Duration, rate: Option<f64>) -> Verdict {
         let own = bytes as f64 / took.as_secs_f64().max(1e-6);
         match (own >= MEMORY, self.is_adopted) {
@@ -90,8 +91,8 @@ impl Cached {
         }
     }
 
-    /// One more delivery of the other kind; after `enough` of them in a row they are
-    /// what is measured.
+    /// Counts a delivery of the other kind; after `enough` in a row, that kind is the one
+    /// to measure.
     fn turn(&mut self, enough: u32, is_adopted: bool, until: Verdict) -> Verdict {
         self.row += 1;
         if self.row < enough {
@@ -101,7 +102,7 @@ impl Cached {
         Verdict::Anew
     }
 
-    /// Whether what is measured may be the speed of a cache.
+    /// Whether the measured rate may be that of a cache.
     pub fn is_adopted(&self) -> bool {
         self.is_adopted
     }
@@ -135,7 +136,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(cached.judge(MIB, QUICK, Some(5e9)), Verdict::Measure);
         }
-        // An accident.
+        // A single slow one is a delay of this machine.
         assert_eq!(cached.judge(MIB, LINK, Some(5e9)), Verdict::Measure);
         assert_eq!(cached.judge(MIB, QUICK, Some(5e9)), Verdict::Measure);
         for _ in 1..TURN {
@@ -174,7 +175,7 @@ mod tests {
         let mut cached = Cached::default();
         let at_depth = Duration::from_micros(3500);
         assert_eq!(cached.judge(MIB, at_depth, None), Verdict::Measure);
-        // The one that had the link to itself.
+        // A delivery that had the link to itself.
         let alone = Duration::from_micros(900);
         assert_eq!(cached.judge(MIB, alone, Some(1e9)), Verdict::Measure);
         assert!(!cached.is_adopted());

@@ -200,9 +200,9 @@ impl Estimate {
         self.active = sent.at;
     }
 
-    /// A read brought `delivered` bytes. Returns how long it took to be served:
-    /// the time since what came before it; `None` for a small one, and for one that a
-    /// cache may have answered.
+    /// A read delivered `delivered` bytes. Returns its service time: the time since the
+    /// delivery before it. `None` for a small read, and for one that a cache may have
+    /// answered.
     pub fn completed(&mut self, now: Instant, sent: Sent, delivered: u64) -> Option<Duration> {
         self.advance(now);
         let alone = self.solo == Some(sent.at);
@@ -216,7 +216,7 @@ impl Estimate {
             match self.cached.judge(delivered, took, known) {
                 Verdict::Hit => {
                     if self.large == 0 {
-                        // The clock ran for it alone.
+                        // The busy clock ran for this read alone.
                         self.served = self.busy;
                     }
                     return None;
@@ -237,7 +237,7 @@ impl Estimate {
         service
     }
 
-    /// What was measured is history.
+    /// Drops all measurements.
     fn forget(&mut self, now: Instant) {
         self.paces = ByLocality::default();
         self.quickest = ByLocality::from_fn(|_| Quickest::new(now));
@@ -325,7 +325,7 @@ impl Estimate {
         self.delivered
     }
 
-    /// Most reads in flight.
+    /// The limit of reads in flight.
     pub fn most_reads(&self) -> usize {
         self.limits.max_reads
     }
@@ -340,7 +340,7 @@ impl Estimate {
         self.assumed = rate;
     }
 
-    /// As [`Estimate::measured`], where it is not the speed of a cache.
+    /// The same as [`Estimate::measured`], unless the rate may be that of a cache.
     pub fn comparable(&self, now: Instant) -> Option<f64> {
         if self.cached.is_adopted() { None } else { self.measured(now) }
     }

@@ -9,11 +9,11 @@ use super::pace::Locality;
 use super::{Late, Scheduler};
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// An attempt of this age may hang for good, if it is [`FAR_BEYOND`] what was expected.
-/// A thread of a pool counts as stuck then.
+/// An attempt of this age counts as hung, if it is also [`FAR_BEYOND`] its expected
+/// completion. A pool counts a thread as stuck after the same time.
 const HANGS: Duration = Duration::from_secs(2);
 
-/// Times the expected completion. What is slow and at work is not that late.
+/// Times the expected completion. A slow replica that still delivers is not that late.
 const FAR_BEYOND: f64 = 8.0;
 
 impl<T: Clone> Scheduler<T> {
@@ -112,7 +112,7 @@ impl<T: Clone> Scheduler<T> {
         for replica in beaten.iter() {
             self.health.eject(replica, Reason::Stalled, now);
         }
-        // What no other replica has delivered either may hang for the object's sake.
+        // No other replica has delivered the segment: the object itself may be the cause.
         for replica in stalled.iter() {
             self.health.accused(replica, Reason::Stalled, now);
         }
@@ -126,8 +126,8 @@ impl<T: Clone> Scheduler<T> {
         self.health.compare(&rates, now);
     }
 
-    /// Attempts that hang give up their places, as many at each replica as it has: its
-    /// pool replaces so many threads.
+    /// Takes hung attempts out of their replica's in-flight limit, at most as many as the
+    /// limit allows: the pool replaces as many threads.
     fn write_off(&mut self, now: Instant) {
         let mut left = self.estimates.map(|_, estimate| estimate.most_reads());
         for attempt in self.attempts.values_mut() {

@@ -11,7 +11,7 @@ use crate::volume::ReplicaId;
 /// What a call is about, as far as it matters who is asked.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fs) struct Spot {
-    /// The object, as far as its trouble goes.
+    /// The object, for the count of calls that hang on it.
     pub(super) about: About,
     /// The same for all calls about one path.
     pub(super) affinity: u64,
@@ -48,8 +48,7 @@ impl Spot {
         Self { since: Some(since), ..self }
     }
 
-    /// The same call, made in place of `before`, which has to be made once more: by the
-    /// deadline of that one.
+    /// The same call as a repetition of `before`, with the deadline of `before`.
     pub(in crate::fs) fn instead_of(self, before: Self) -> Self {
         Self { since: before.since, ..self }
     }
@@ -75,7 +74,7 @@ impl Spot {
     }
 }
 
-/// What kind of call it is.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     /// Whether it may change something.
