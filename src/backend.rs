@@ -39,7 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
-use closing::Closing;
+use closing::{Closer, Closing};
 
 pub use about::About;
 pub use carried::{Parts, PartsOpen};
@@ -119,10 +119,9 @@ pub trait Backend: Send + Sync {
 
     /// Takes the replica out of service if its root lies in `mount`, which has gone.
     /// Every call by path fails until [`Backend::prove`] brings the replica back. Open
-    /// files stay open. Drop the result where the thread may block.
-    fn leave(&self, mount: u64) -> Option<Left> {
+    /// files stay open. Never blocks.
+    fn leave(&self, mount: u64) {
         let _ = mount;
-        None
     }
 
     /// The id of the mount that its root lies in, in this process's mount table;
@@ -149,10 +148,6 @@ pub trait Backend: Send + Sync {
         None
     }
 }
-
-/// The descriptors of a replica that has left service. Closing the last descriptor of
-/// a detached mount shuts its file system down, which may block.
-pub type Left = Box<dyn Send>;
 
 /// What [`Backend::open_to_write`] opened.
 pub struct OpenedToWrite {
@@ -327,6 +322,7 @@ pub struct Replica {
     /// What it did so far.
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
+    closer: Arc<Closer>,
     pool: Arc<Pool>,
     guests: Guests,
 }
@@ -342,7 +338,8 @@ impl Replica {
     ) -> Self {
         let pool = Arc::new(Pool::new(&name, limits));
         let backend = Arc::new(Closing::new(backend, Arc::clone(&pool)));
-        Self { id, name, counters, backend, pool, guests: Guests::new(limits.guests) }
+        let closer = backend.closer();
+        Self { id, name, counters, backend, closer, pool, guests: Guests::new(limits.guests) }
     }
 
     /// Runs `job` on one of the replica's own threads, soon.
@@ -383,6 +380,8 @@ impl Replica {
     /// calls are in flight.
     pub fn tend(&self) {
         self.pool.tend();
+        self.closer.tend();
+        closing::tend();
     }
 
     /// The objects on which calls hang, the longest first; a few of them.
@@ -429,8 +428,7 @@ impl Replica {
 
     /// See [`Backend::leave`]. Never blocks.
     pub fn leave(&self, mount: u64) {
-        // `Closing` has taken the descriptors: its own thread drops them.
-        drop(self.backend.leave(mount));
+        self.backend.leave(mount);
     }
 
     /// Takes no more jobs and lets idle threads end. Threads inside a call end

@@ -6,6 +6,8 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use super::closing::aside;
+
 /// A file's descriptors, on their way to another process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartsOpen<'a> {
@@ -15,7 +17,8 @@ pub struct PartsOpen<'a> {
     pub cached: Option<BorrowedFd<'a>>,
 }
 
-/// The same where they have arrived.
+/// The same where they have arrived. A dedicated thread closes those that no file
+/// takes, as their replica may hang.
 #[derive(Debug, Default)]
 pub struct Parts {
     /// Open past the page cache.
@@ -35,5 +38,11 @@ impl Parts {
     /// Whether there is nothing open.
     pub fn is_empty(&self) -> bool {
         self.direct.is_none() && self.cached.is_none()
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        self.direct.take().into_iter().chain(self.cached.take()).for_each(aside);
     }
 }

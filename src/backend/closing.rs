@@ -6,11 +6,19 @@
 //! this replica. So what is dropped is put aside and closed by a job of the
 //! replica's pool, one job for all that have been dropped until it runs; and by
 //! another job while that one hangs in a close.
+//!
+//! Three kinds of descriptors have no such pool and go to dedicated threads ([`aside`]):
+//! roots that leave service, which a proof, a guest or the watcher of the mount table may
+//! drop last; descriptors that the previous daemon sent and no file takes; and files of a
+//! pool that has stopped.
+//!
+//! *Invariant:* no thread closes a replica's descriptor where it drops it. Where no thread
+//! can be started, the descriptor stays open until a later [`Closer::tend`] starts one.
 
 use std::ffi::{OsStr, OsString};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -18,8 +26,8 @@ use parking_lot::{Condvar, Mutex};
 use super::pool::{STUCK, inside};
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Left, Lock, LockRequest,
-    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator.
@@ -28,11 +36,56 @@ pub(super) struct Closing {
     closer: Arc<Closer>,
 }
 
-struct Closer {
-    pool: Arc<Pool>,
+/// Closes dropped files on other threads.
+pub(super) struct Closer {
+    threads: Threads,
     state: Mutex<Aside>,
     /// Something has been closed.
     closed: Condvar,
+}
+
+/// The threads that close.
+enum Threads {
+    Of(Arc<Pool>),
+    /// Started when there is something to close.
+    Own,
+}
+
+/// Closes descriptors that have no pool.
+static ASIDE: LazyLock<Arc<Closer>> = LazyLock::new(|| Arc::new(Closer::new(Threads::Own)));
+
+/// A value whose drop may block.
+type Left = Box<dyn Send>;
+
+/// Drops `left` on a dedicated thread. Never blocks.
+pub(super) fn aside(left: impl Send + 'static) {
+    ASIDE.put_aside(PathBuf::new(), Box::new(left));
+}
+
+/// A descriptor that a dedicated thread closes.
+pub(super) struct ClosedAside(Option<OwnedFd>);
+
+impl From<OwnedFd> for ClosedAside {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Some(fd))
+    }
+}
+
+impl AsFd for ClosedAside {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("taken only when it is dropped").as_fd()
+    }
+}
+
+impl Drop for ClosedAside {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(aside);
+    }
+}
+
+/// Retries what no thread could close. Call it regularly.
+pub(super) fn tend() {
+    ASIDE.tend();
 }
 
 #[derive(Default)]
@@ -56,39 +109,43 @@ const PATIENCE: Duration = Duration::from_secs(2);
 impl Closing {
     /// Has `inner`'s files closed by `pool`.
     pub(super) fn new(inner: Arc<dyn Backend>, pool: Arc<Pool>) -> Self {
-        Self {
-            inner,
-            closer: Arc::new(Closer { pool, state: Mutex::default(), closed: Condvar::new() }),
-        }
+        Self { inner, closer: Arc::new(Closer::new(Threads::Of(pool))) }
+    }
+
+    /// Closes its files.
+    pub(super) fn closer(&self) -> Arc<Closer> {
+        Arc::clone(&self.closer)
     }
 
     fn file(&self, path: PathBuf, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
-        Arc::new(ClosingFile { inner: Some(inner), path, closer: Arc::clone(&self.closer) })
+        Arc::new(ClosingFile { inner: Some(inner), path, closer: self.closer() })
     }
 }
 
 impl Closer {
+    fn new(threads: Threads) -> Self {
+        Self { threads, state: Mutex::default(), closed: Condvar::new() }
+    }
+
     fn put_aside(self: &Arc<Self>, path: PathBuf, file: Left) {
-        let number = {
-            let mut state = self.state.lock();
-            state.dropped.push((path, file));
-            let goes_on = |(_, since): &(u64, Instant)| since.elapsed() < STUCK;
-            if state.jobs.iter().any(goes_on) || state.jobs.len() >= JOBS {
-                return;
+        self.state.lock().dropped.push((path, file));
+        self.tend();
+    }
+
+    /// Starts a job if files wait and no job makes progress. Call it regularly: a job may
+    /// hang since the last drop, or no thread could be started for one.
+    pub(super) fn tend(self: &Arc<Self>) {
+        let Some(number) = self.state.lock().next_job() else { return };
+        let job = Job { closer: Arc::clone(self), number };
+        match &self.threads {
+            Threads::Of(pool) => {
+                // A refused job is dropped, and hands its files on.
+                let _ = pool.submit_close(Box::new(move || job.run()));
             }
-            state.number += 1;
-            let number = state.number;
-            state.jobs.push((number, Instant::now()));
-            number
-        };
-        let closer = Arc::clone(self);
-        let job = move || {
-            closer.close(Some(number));
-            closer.state.lock().jobs.retain(|(known, _)| *known != number);
-        };
-        if self.pool.submit_close(Box::new(job)).is_err() {
-            // The volume is going away; who closes it is the last who knows of it.
-            self.state.lock().jobs.retain(|(known, _)| *known != number);
+            Threads::Own => {
+                let thread = std::thread::Builder::new().name("closing".to_owned());
+                let _ = thread.spawn(move || job.run());
+            }
         }
     }
 
@@ -116,6 +173,53 @@ impl Closer {
         let until = Instant::now() + PATIENCE;
         let mut state = self.state.lock();
         while state.closing > 0 && !self.closed.wait_until(&mut state, until).timed_out() {}
+    }
+}
+
+impl Aside {
+    /// The number of the job to start, if one is needed.
+    fn next_job(&mut self) -> Option<u64> {
+        let goes_on = |(_, since): &(u64, Instant)| since.elapsed() < STUCK;
+        if self.dropped.is_empty() || self.jobs.iter().any(goes_on) || self.jobs.len() >= JOBS {
+            return None;
+        }
+        self.number += 1;
+        self.jobs.push((self.number, Instant::now()));
+        Some(self.number)
+    }
+}
+
+/// A job that closes files, whether or not it runs.
+struct Job {
+    closer: Arc<Closer>,
+    number: u64,
+}
+
+impl Job {
+    fn run(self) {
+        self.closer.close(Some(self.number));
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let left = {
+            let mut state = self.closer.state.lock();
+            state.jobs.retain(|(known, _)| *known != self.number);
+            match &self.closer.threads {
+                // The pool has stopped, or has no thread.
+                Threads::Of(_) => std::mem::take(&mut state.dropped),
+                Threads::Own => Vec::new(),
+            }
+        };
+        left.into_iter().for_each(|(path, file)| ASIDE.put_aside(path, file));
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        let left = std::mem::take(&mut self.state.get_mut().dropped);
+        left.into_iter().for_each(|(path, file)| ASIDE.put_aside(path, file));
     }
 }
 
@@ -149,10 +253,8 @@ impl Backend for Closing {
         self.inner.is_in_service()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        let left = self.inner.leave(mount)?;
-        self.closer.put_aside(PathBuf::new(), left);
-        None
+    fn leave(&self, mount: u64) {
+        self.inner.leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
@@ -259,5 +361,81 @@ impl Drop for ClosingFile {
         if let Some(file) = self.inner.take() {
             self.closer.put_aside(std::mem::take(&mut self.path), Box::new(file));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+
+    use super::super::PoolLimits;
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// Says on which thread it is dropped, and hangs there if it is to.
+    struct File {
+        dropped: mpsc::Sender<ThreadId>,
+        hang: Option<mpsc::Receiver<()>>,
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = self.hang.take().map(|hang| hang.recv());
+            let _ = self.dropped.send(std::thread::current().id());
+        }
+    }
+
+    fn closer() -> (Arc<Closer>, Arc<Pool>) {
+        let limits = PoolLimits { threads: 2, queue: 4, guests: 0 };
+        let pool = Arc::new(Pool::new("test", limits));
+        (Arc::new(Closer::new(Threads::Of(Arc::clone(&pool)))), pool)
+    }
+
+    #[test]
+    fn what_a_stopped_pool_leaves_is_closed_by_another_thread() {
+        let ((closer, pool), (dropped, thread)) = (closer(), mpsc::channel());
+        pool.stop();
+        closer.put_aside(PathBuf::new(), Box::new(File { dropped, hang: None }));
+        let thread = thread.recv_timeout(SOON).expect("it is not closed");
+        assert_ne!(thread, std::thread::current().id());
+    }
+
+    #[test]
+    fn a_file_behind_one_that_hangs_is_closed_without_another_drop() {
+        let ((closer, _pool), (dropped, threads)) = (closer(), mpsc::channel());
+        let (release, hang) = mpsc::channel();
+        let hung = File { dropped: dropped.clone(), hang: Some(hang) };
+        // The last that was dropped is closed first.
+        closer.put_aside(PathBuf::new(), Box::new(hung));
+        while closer.state.lock().closing == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        closer.put_aside(PathBuf::new(), Box::new(File { dropped, hang: None }));
+        let until = Instant::now() + SOON;
+        while threads.try_recv().is_err() {
+            assert!(Instant::now() < until, "it waits for the one that hangs");
+            closer.tend();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(release);
+        threads.recv_timeout(SOON).expect("the one that hung");
+    }
+
+    #[test]
+    fn a_descriptor_that_is_given_up_is_not_closed_by_this_thread() {
+        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+        // As if there were no thread for it.
+        let none = (0..JOBS).map(|number| (u64::MAX - number as u64, Instant::now()));
+        ASIDE.state.lock().jobs.extend(none);
+        drop(Parts { direct: Some(writer), cached: None });
+        let flags = rustix::event::PollFlags::IN;
+        let mut end = [rustix::event::PollFd::new(&reader, flags)];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut end, Some(&now)), Ok(0), "it was closed here");
+        ASIDE.state.lock().jobs.retain(|(number, _)| *number <= u64::MAX - JOBS as u64);
+        tend();
+        rustix::event::poll(&mut end, None).expect("it is closed");
     }
 }

@@ -26,7 +26,7 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Left, Lock,
+    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
     LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
     WriteOpen,
 };
@@ -296,8 +296,8 @@ impl Backend for Directory {
         self.place.prove()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        self.place.leave(mount)
+    fn leave(&self, mount: u64) {
+        self.place.leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
@@ -325,12 +325,12 @@ impl Backend for Directory {
         self.apply(change)
     }
 
-    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, mut parts: Parts) -> Option<Arc<dyn BackendFile>> {
         if parts.is_empty() {
             return None;
         }
         let device = self.place.device()?;
-        let Parts { direct, cached } = parts;
+        let (direct, cached) = (parts.direct.take(), parts.cached.take());
         Some(Arc::new(DirectoryFile { direct, cached, device }))
     }
 }

@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Left, Lock, LockRequest,
-    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use crate::volume::ByteRange;
 
@@ -205,8 +205,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.is_in_service()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        self.inner.leave(mount)
+    fn leave(&self, mount: u64) {
+        self.inner.leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {

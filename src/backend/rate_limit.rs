@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Left, Lock, LockRequest,
-    OpenedToWrite, Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator. The rate may be changed while it runs.
@@ -92,8 +92,8 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.is_in_service()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        self.inner.leave(mount)
+    fn leave(&self, mount: u64) {
+        self.inner.leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {

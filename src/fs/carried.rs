@@ -187,10 +187,6 @@ impl Fs {
         if let Some(locker) = locker {
             self.locks.restore(locker, carried.owners, &mut heir);
         }
-        // Of replicas that are none any more. To close a file waits for its replica.
-        let rest = heir.parts;
-        let close = std::thread::Builder::new().name("closing".to_owned());
-        let _ = close.spawn(move || drop(rest));
         self.recent.restore(carried.changes, Instant::now());
         Ok(())
     }

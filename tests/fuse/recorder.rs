@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Left, Lock, LockRequest,
-    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
+    Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
@@ -104,8 +104,8 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.prove()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        self.inner.leave(mount)
+    fn leave(&self, mount: u64) {
+        self.inner.leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, Directory, Fault, FaultRule, FaultScript, Faulty,
-    Left, Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
+    Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::control::Status;
@@ -355,8 +355,8 @@ impl Backend for Turning {
         self.trees[0].prove()
     }
 
-    fn leave(&self, mount: u64) -> Option<Left> {
-        self.trees[0].leave(mount)
+    fn leave(&self, mount: u64) {
+        self.trees[0].leave(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {

@@ -17,7 +17,7 @@
 //! passed the roster's checks ([`crate::volume::survey::Seat::examine`]). The empty
 //! directory under a missing mount never becomes a root.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -25,13 +25,15 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 
 use super::Device;
-use crate::backend::{BackendError, Left, Result};
+use crate::backend::closing::ClosedAside;
+use crate::backend::{BackendError, Result};
 use crate::volume::mounts::MountTable;
 use crate::volume::survey::{Record, Refusal, Seat};
 
-/// The root as it is open now.
+/// The open root. Closing the last descriptor of a detached mount may block, and a guest
+/// may drop it last, so a dedicated thread closes it.
 pub(super) struct Root {
-    pub(super) fd: OwnedFd,
+    pub(super) fd: ClosedAside,
     pub(super) device: Device,
     record: Record,
 }
@@ -87,30 +89,27 @@ impl Place {
     pub(super) fn enter(&self) -> std::result::Result<(), Refusal> {
         let (fd, record) = self.seat.examine()?.into_parts();
         let device = Device(record.dev.0, record.dev.1);
-        let root = Arc::new(Root { fd, device, record });
-        let before = self.root.write().replace(Arc::clone(&root));
-        // Outside the lock: the last close of a detached mount may block.
-        drop(before);
+        let root = Arc::new(Root { fd: fd.into(), device, record });
+        *self.root.write() = Some(Arc::clone(&root));
         // The watcher of the mount table may have read it before this root was visible.
         let why = match root.is_mounted() {
             Ok(true) => return Ok(()),
             Ok(false) => Errno::STALE,
             Err(errno) => errno,
         };
-        drop(self.leave_as(&root));
+        self.leave_as(&root);
         Err(Refusal::Unreachable(why))
     }
 
     /// See [`crate::backend::Backend::leave`].
-    pub(super) fn leave(&self, mount: u64) -> Option<Left> {
-        let root = self.root().ok().filter(|root| root.watched_mount() == Some(mount))?;
-        self.leave_as(&root)
+    pub(super) fn leave(&self, mount: u64) {
+        let root = self.root().ok().filter(|root| root.watched_mount() == Some(mount));
+        root.iter().for_each(|root| self.leave_as(root));
     }
 
     /// Leaves service if `root` is still the current one.
-    fn leave_as(&self, root: &Arc<Root>) -> Option<Left> {
-        let left = self.root.write().take_if(|now| Arc::ptr_eq(now, root))?;
-        Some(Box::new(left))
+    fn leave_as(&self, root: &Arc<Root>) {
+        self.root.write().take_if(|now| Arc::ptr_eq(now, root));
     }
 
     /// See [`crate::backend::Backend::prove`].
@@ -122,11 +121,11 @@ impl Place {
             match root.is_mounted()? {
                 true => match statx(root.fd.as_fd(), "", flags, StatxFlags::BASIC_STATS) {
                     Ok(s) if s.stx_ino == root.record.ino => return Ok(true),
-                    Ok(_) => drop(self.leave_as(root)),
+                    Ok(_) => self.leave_as(root),
                     Err(Errno::STALE) => {}
                     Err(errno) => return Err(errno.into()),
                 },
-                false => drop(self.leave_as(root)),
+                false => self.leave_as(root),
             }
         }
         match self.enter() {
@@ -135,7 +134,7 @@ impl Place {
                 Err(errno.into())
             }
             Err(_) => {
-                before.iter().for_each(|root| drop(self.leave_as(root)));
+                before.iter().for_each(|root| self.leave_as(root));
                 Ok(false)
             }
         }
