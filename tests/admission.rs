@@ -1,8 +1,7 @@
-//! Replicas come into service in one way, whoever asks for it.
+//! Replicas come into service in one way, in every kind of start and handover.
 //!
-//! A table: each way in which a daemon begins to serve a mount, times each state that a
-//! replica may be in then. The mounts are real, in a mount namespace of each test's own,
-//! and so is the program.
+//! A table combines each way in which a daemon begins to serve a mount with each state of
+//! a replica. Program and mounts are real; each test has its own mount namespace.
 
 #[path = "cli/room.rs"]
 mod room;
@@ -23,12 +22,12 @@ use std::process::Command;
 const INSIDE: &str = "FANFS_TEST_ADMISSION_INSIDE";
 const RAN: &str = "the test ran";
 
-/// Runs `body` where it may mount, in a process and a mount namespace of its own. Where
-/// that is not permitted the test says so and passes.
+/// Runs `body` in a process and a mount namespace of its own. Where that is not permitted,
+/// the test prints so and passes.
 fn with_mounts(test: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         body();
-        // A child that finds no test of that name succeeds as well.
+        // A child without a test of that name succeeds as well; this line shows that it ran.
         println!("{RAN}");
         return;
     }

@@ -313,7 +313,7 @@ fn every_test_that_a_promise_names_exists() {
         for test in named_tests(&fs::read_to_string(root().join(page)).unwrap()) {
             named += 1;
             let last = test.rsplit("::").next().unwrap_or_default();
-            // A function, a module, or an entry of the table of ways and states.
+            // A function, a module, or a cell of the admission table.
             let forms = [format!("fn {last}("), format!("mod {last} "), format!("mod {last};")];
             let in_table = [
                 format!(" {last}: "),

@@ -185,7 +185,7 @@ fn conclude(seeds: usize, violations: &[String]) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The other nemesis, of second failures.
+/// Runs the nemesis of second failures.
 fn second(arguments: &Arguments, rounds: &[(u64, Duration)]) -> ExitCode {
     let mut violations = Vec::new();
     for (seed, length) in rounds {

@@ -28,7 +28,7 @@ struct Link {
     delivered: u64,
     /// Every n-th segment fails instead.
     fails_every: Option<u64>,
-    /// Every n-th segment is in memory.
+    /// Every n-th segment is in the page cache.
     cached_every: Option<u64>,
 }
 
@@ -305,7 +305,7 @@ fn a_replica_that_hangs_costs_one_short_wait() {
     assert!(sim.longest_wait < Duration::from_millis(350), "{:?}", sim.longest_wait);
 }
 
-/// One replica has what is read in its page cache for three seconds.
+/// For three seconds one replica delivers from its page cache.
 #[test]
 fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
     let mut cached = link(|t| if t < 3.0 { 20_000.0 } else { 100.0 });

@@ -1,7 +1,7 @@
-//! A replica's mount goes while it is served, and the mounts inside it go with it.
+//! A replica's mount is detached in service, and the mounts inside it go with it.
 //!
-//! What the daemon has open of it still answers, without what was mounted inside: a name
-//! there is missing, and a file that is made lies below the mount.
+//! The daemon's open root still answers, but without the nested mounts. Through it, names
+//! in them would be missing, and a new file would lie below the mount.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use crate::with_mounts;
 use crate::world::World;
 
-/// A volume whose replicas have another mount in `inner`; `kept` is `n3` once more.
+/// A volume with a nested mount `inner` in each replica; `kept` is a second mount of `n3`.
 struct Nested(World);
 
 impl Drop for Nested {
@@ -63,13 +63,13 @@ impl Nested {
         });
     }
 
-    /// Nothing was made below the mount.
+    /// No file was created below the nested mount.
     fn expect_nothing_below(&self) {
         let names = |path: &Path| fs::read_dir(path).unwrap().count();
         assert_eq!(names(&self.0.path("tree/inner")), 0, "below the mount\n{}", self.0.log());
     }
 
-    /// What is written lies in the mount inside the replica.
+    /// A write works, and the file lies in the nested mount.
     fn expect_writes(&self, name: &str) {
         let at = format!("mnt/inner/{name}");
         self.0.eventually("it can be written", || fs::write(self.0.path(&at), "w").is_ok());
@@ -95,7 +95,7 @@ fn nothing_is_changed_in_a_write_replica_that_is_gone() {
         assert_eq!(errno(made), Some(Errno::IO));
         assert_eq!(errno(fs::create_dir(world.path("mnt/made"))), Some(Errno::IO));
         assert!(!world.path("tree/made").exists());
-        // The others are read.
+        // The other replicas can be read.
         assert_eq!(fs::read(world.path("mnt/inner/g0")).unwrap(), b"nested");
         nested.mount_again("n1");
         world.expect_all_in_service();
@@ -120,7 +120,7 @@ fn where_all_are_gone_a_nested_name_is_an_error_and_not_missing() {
         let made = fs::write(world.path("mnt/inner/made"), "made");
         nested.expect_nothing_below();
         assert_eq!(errno(made), Some(Errno::IO));
-        // What is open stays so.
+        // Open files stay open.
         let mut start = [0; 6];
         open.read_exact_at(&mut start, 0).unwrap();
         assert_eq!(&start, b"file 3");
@@ -139,7 +139,7 @@ fn a_mount_that_is_replaced_within_a_moment_is_used() {
         for i in 0..10 {
             nested.detach("n1");
             nested.mount_again("n1");
-            // Once the table was looked at, nothing is made below.
+            // The daemon has read the mount table now: it creates nothing below.
             nested.0.expect_all_in_service();
             nested.expect_writes(&format!("w{i}"));
         }

@@ -1,7 +1,7 @@
-//! A replica hangs, and files are open there, when one daemon is to follow another.
+//! A handover, or a restart after a kill, while a replica hangs with files open on it.
 //!
-//! To close such a file waits for the replica: so does an exec by the process that has it
-//! open, and its end.
+//! Closing such a file waits for the replica. So do an exec and the exit of the process
+//! that has it open.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -13,12 +13,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::with_mounts;
 use crate::world::{State, World};
 
-/// Bytes that no other place of the file has.
+/// Content that differs at every offset.
 fn large() -> Vec<u8> {
     (0..24u64 << 20 >> 3).flat_map(|i| (i * 0x9e37_79b9).to_le_bytes()).collect()
 }
 
-/// A volume whose changes go to `writer`, with a large file.
+/// A volume with a large file and the write replica `writer`.
 fn world(writer: &str) -> World {
     let world = World::new("");
     fs::write(world.path("tree/large"), large()).unwrap();
@@ -55,7 +55,7 @@ fn expect_right(file: &File) {
     }
 }
 
-/// A thread of the daemon is inside the replica.
+/// Waits until a thread of the daemon hangs in `n3`.
 fn have_one_stuck(world: &World) {
     world.eventually("a thread hangs there", || {
         let _ = fs::read(world.path("mnt/large"));
@@ -134,7 +134,7 @@ fn a_daemon_that_follows_a_killed_one_goes_on_without_it() {
     });
 }
 
-/// What is written there waits for it, and is read and written again when it is back.
+/// A file on the hung write replica survives; it can be written when the replica is back.
 fn write_on(way: Way) {
     let mut world = world("n3");
     let mut options = File::options();
@@ -145,7 +145,7 @@ fn write_on(way: Way) {
     world.becomes(State::Hung);
     match way {
         Way::Upgrade => world.expect(&["upgrade", "mnt"]),
-        // It could not be mounted: changes go to the replica that hangs.
+        // `fanfs mount` would refuse it as well: the write replica hangs.
         Way::Reload => {
             let refused = world.run(&["reload", "mnt"]);
             let said = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -159,13 +159,13 @@ fn write_on(way: Way) {
         expect_another(&world, before);
         assert_eq!(world.health()["n3"], "absent");
     }
-    // Others can be read meanwhile.
+    // Other files can be read meanwhile.
     let (done, answer) = mpsc::channel();
     let path = world.path("mnt/f03");
     std::thread::spawn(move || done.send(fs::read(path).map(|bytes| bytes.len())));
     let read = answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
     if !matches!(way, Way::Kill) {
-        // After a kill names are asked of the write replica alone, for `lag`, which is 0.
+        // For `lag` after a kill only the write replica answers for names; `lag` is 0 here.
         assert!(read.is_ok(), "{read:?}");
     }
     world.heals();
@@ -209,7 +209,7 @@ fn the_death_of_the_launcher_is_an_error_and_no_wait() {
         assert!(said.contains("process that starts programs has ended"), "{said}");
         assert_eq!(world.daemon(), daemon);
         world.expect_whole();
-        // The daemon that the keeper starts has one again.
+        // The keeper's next daemon has a launcher again.
         kill_process(Pid::from_raw(daemon as i32).unwrap(), Signal::KILL).unwrap();
         expect_another(&world, daemon);
         world.expect(&["upgrade", "mnt"]);
@@ -217,7 +217,7 @@ fn the_death_of_the_launcher_is_an_error_and_no_wait() {
         world.expect(&["umount", "mnt"]);
         let stat = format!("/proc/{last}/stat");
         world.eventually("the launcher has ended", || {
-            // Where nothing waits for orphans it stays a zombie.
+            // It stays a zombie if no process reaps orphans.
             fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "))
         });
     });

@@ -1,6 +1,6 @@
-//! Ways in times states: in each cell everything can be listed and read, no write goes
-//! to the disk below a mount point, the status names what is wrong, and it joins when it
-//! is put right.
+//! The table of ways and states. In each cell everything can be listed and read, no write
+//! goes to the disk below a mount point, and the status names the replica and its problem.
+//! After the repair the replica joins.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -35,7 +35,7 @@ fn kill(pid: i64) {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
 }
 
-/// What keeps the device between two daemons, as far as systemd does.
+/// Keeps the device between two daemons, as systemd does.
 struct Manager {
     socket: UnixDatagram,
     device: Option<OwnedFd>,
@@ -50,7 +50,7 @@ impl Manager {
     }
 
     fn start(&mut self, world: &World) {
-        // As sd_listen_fds(3) wants it.
+        // As in sd_listen_fds(3).
         let script = match self.device {
             Some(_) => {
                 "exec env LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=fuse \
@@ -87,7 +87,7 @@ fn cell(way: Way, state: State) {
     eprintln!("{way:?} with {state:?}");
     let mut world = World::new("");
     let mut manager = (way == Way::Systemd).then(|| Manager::new(&world));
-    // What would not be mounted is not reloaded either.
+    // Start and reload refuse the same configurations.
     let is_judged = matches!(way, Way::Start | Way::Reload | Way::Hangup);
     let is_refused = is_judged && matches!(state, State::Wrong | State::NoWriter);
     let why = if state == State::Wrong { "same file system" } else { "write replica" };

@@ -1,4 +1,4 @@
-//! Three replicas of one tree, what may be wrong with one of them, and a volume.
+//! A volume with three replicas of one tree, and the failures of one of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::room::Room;
 
-/// What is wrong when a daemon begins to serve.
+/// The failure at the time when a daemon begins to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing.
+    /// None.
     Healthy,
     /// `n2` is not mounted: its path shows the empty directory below.
     Absent,
     /// `n3` does not answer.
     Hung,
-    /// At `n2` another file system is mounted.
+    /// Another file system is mounted at `n2`.
     Wrong,
     /// `n1`, the write replica, is not mounted.
     NoWriter,
@@ -41,7 +41,7 @@ fn content(i: usize) -> Vec<u8> {
 }
 
 impl World {
-    /// A volume `v.toml` that can be written, with `more` in `[volume]`.
+    /// A writable volume `v.toml` with `more` in `[volume]`.
     pub(crate) fn new(more: &str) -> Self {
         let room = Room::new();
         for i in 0..FILES {
@@ -54,7 +54,7 @@ impl World {
             let path = room.path(name);
             text += &format!("[[replica]]\nname = \"{name}\"\npath = \"{}\"\n", path.display());
         }
-        // Changes are seen at once in all of them.
+        // All replicas show a change at once.
         text += "[write]\nlag = \"0s\"\n[read]\ndeadline = \"10s\"\nattempt_deadline = \"1s\"\n";
         fs::write(room.path("v.toml"), text).unwrap();
         let fuse = Command::new("bindfs")
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    /// Waits for as long as a busy machine may need.
+    /// Waits until `holds`; the limit allows for a busy machine.
     pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let until = Instant::now() + Duration::from_secs(60);
         while !holds() {
@@ -95,7 +95,7 @@ impl World {
         kill_process(Pid::from_child(&self.fuse), signal).unwrap();
     }
 
-    /// Makes it so.
+    /// Causes the failure.
     pub(crate) fn becomes(&mut self, state: State) {
         self.state = state;
         match state {
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Puts right what is wrong.
+    /// Repairs the failure.
     pub(crate) fn heals(&mut self) {
         match std::mem::replace(&mut self.state, State::Healthy) {
             State::Healthy => {}
@@ -132,7 +132,7 @@ impl World {
         }
     }
 
-    /// The replica that something is wrong with.
+    /// The replica with the failure.
     pub(crate) fn ailing(&self) -> Option<&'static str> {
         match self.state {
             State::Healthy => None,
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// Runs the program; it has to end.
+    /// Runs the program; it must end within 60 s.
     pub(crate) fn run(&self, args: &[&str]) -> Output {
         let mut command = self.room.program(Path::new("timeout"), &["60"]);
         command.arg(env!("CARGO_BIN_EXE_fanfs")).args(args).stdin(Stdio::null());
@@ -155,7 +155,7 @@ impl World {
         assert!(output.status.success(), "fanfs {args:?}: {said}\n{}", self.log());
     }
 
-    /// What the daemons said.
+    /// The daemons' log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -165,12 +165,12 @@ impl World {
         serde_json::from_slice(&self.run(&["status", "mnt", "--json"]).stdout).ok()
     }
 
-    /// The process that serves.
+    /// Process id of the daemon.
     pub(crate) fn daemon(&self) -> i64 {
         self.status().and_then(|status| status["pid"].as_i64()).expect("a daemon that answers")
     }
 
-    /// How each replica is.
+    /// Health of each replica, by name.
     pub(crate) fn health(&self) -> BTreeMap<String, String> {
         let status = self.status().unwrap_or_default();
         let replicas = status["replicas"].as_array().cloned().unwrap_or_default();
@@ -178,7 +178,7 @@ impl World {
         replicas.iter().map(|r| (text(&r["name"]), text(&r["health"]))).collect()
     }
 
-    /// Everything can be listed and read, and is right.
+    /// Every file is listed and has its content.
     pub(crate) fn expect_whole(&self) {
         let names = |path: &Path| {
             let entries = fs::read_dir(path).unwrap_or_else(|e| panic!("{e}\n{}", self.log()));

@@ -1,4 +1,4 @@
-"""Becomes user UID and looks at what is in DIR; one line for each look."""
+"""Becomes user UID and looks at files in DIR; prints one line for each look."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ os.setuid(uid)
 
 
 def run(path):
-    # The kernel starts it; what the shell may read of it is another question.
+    # Only the kernel's exec counts; the shell may still fail to read the script.
     return subprocess.run([path], capture_output=True).stdout.decode() or "started"
 
 

@@ -1,4 +1,4 @@
-//! Access control lists of a replica hold through the mount.
+//! The mount enforces the access control lists of a replica.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ fn tool(program: &str, args: &[&str]) -> bool {
     Command::new(program).args(args).output().is_ok_and(|output| output.status.success())
 }
 
-/// What a user gets to see in a directory.
+/// The output of `acl.py` for a user in a directory.
 fn looks(dir: &Path, user: u32) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/acl.py");
     let output =
@@ -25,7 +25,8 @@ fn looks(dir: &Path, user: u32) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A mounted tree with lists in it; none where there are no lists, or no root.
+/// A mounted tree with access control lists; `None` without support for them or without
+/// root.
 fn room(access: &str) -> Option<Room> {
     if !rustix::process::geteuid().is_root() || !tool("python3", &["--version"]) {
         eprintln!("skipped: needs root and Python");
@@ -75,8 +76,8 @@ fn lists_of_a_replica_hold_through_the_mount_cold_and_warm() {
     let right = looks(&tree, DENIED);
     assert!(right.contains("stat in 13\n") && right.contains("plain text"), "{right}");
     assert!(!right.contains("trusted."), "{right}");
-    // Cold; after an allowed user and root have looked, whose answers the kernel keeps; and
-    // once more.
+    // First with cold caches, then after the kernel has cached answers for an allowed user
+    // and for root.
     assert_eq!(looks(&mnt, DENIED), right, "cold");
     for other in [ALLOWED, 0] {
         assert_eq!(looks(&mnt, other), looks(&tree, other), "user {other}");
@@ -107,7 +108,7 @@ fn lists_are_changed_through_the_mount_and_hold_at_once() {
     same("after a chmod, which is the list's mask");
     assert!(tool("setfacl", &["-b", &file]));
     same("without a list");
-    // A new file that has the number of one that had a list does not inherit it.
+    // A new file may reuse the inode number of one with a list, and must not inherit the list.
     fs::remove_file(mnt.join("program")).unwrap();
     for number in 0..5 {
         fs::write(mnt.join("program"), format!("#!/bin/sh\necho {number}\n")).unwrap();

@@ -1,5 +1,5 @@
-//! A command ends when nothing is left that could show its output: its terminal was
-//! closed, its reader has gone, or a signal says so.
+//! A command ends when it has no audience: its terminal was closed, its reader has gone,
+//! or a signal asks it to end.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Read};
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::room::Room;
 
-/// A pseudo terminal: the side of the terminal emulator, and that of programs.
+/// A pseudo terminal: the emulator's side and the programs' side.
 fn terminal() -> (File, File) {
     // Linux: TIOCSPTLCK unlocks the other side, TIOCGPTPEER opens it.
     const UNLOCK: rustix::ioctl::Opcode = 0x4004_5431;
@@ -44,11 +44,11 @@ fn terminal() -> (File, File) {
     }
 }
 
-/// Long work, each in a room of its own: a command that would run for minutes.
+/// A command that would run for minutes, in a room of its own.
 struct Work {
     room: Room,
     args: Vec<&'static str>,
-    /// What has to hold at the end.
+    /// Checks the room after the command's end.
     ended: fn(&Room),
     /// Daemons that never answer.
     _silent: Vec<UnixListener>,
@@ -60,7 +60,7 @@ fn work(command: &str) -> Work {
     let nothing: fn(&Room) = |_| {};
     match command {
         "status" => {
-            // Each is waited for 5 s, one after the other.
+            // The command waits 5 s for each, one after the other.
             let socket = |n| UnixListener::bind(room.path(&format!("run/{n}.sock"))).unwrap();
             let silent = (0..60).map(socket).collect();
             Work { room, args: vec!["status"], ended: nothing, _silent: silent }
@@ -106,10 +106,10 @@ fn work(command: &str) -> Work {
 }
 
 impl Work {
-    /// Starts it with this as standard output and error; `input` is the terminal, if any.
+    /// Starts it with these standard streams; `input` is the terminal, if any.
     fn start(&self, input: Stdio, output: impl AsFd, error: impl AsFd) -> Child {
         let copy = |fd: &dyn AsFd| Stdio::from(fd.as_fd().try_clone_to_owned().unwrap());
-        // Where nohup(1) runs the tests SIGHUP is ignored, and the commands leave it so.
+        // Under nohup(1) the tests ignore SIGHUP, and the commands would inherit that.
         let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_fanfs")];
         let mut child =
             self.room.program(std::path::Path::new("env"), &[&program, &self.args[..]].concat());
@@ -117,7 +117,7 @@ impl Work {
         child.stdin(input).stdout(copy(&output)).stderr(copy(&error)).spawn().unwrap()
     }
 
-    /// Until it is in the midst of its work.
+    /// Waits until the command is at work.
     fn under_way(&self, child: &mut Child) {
         let pid = child.id();
         self.room.eventually("it has begun", || {
@@ -140,7 +140,7 @@ impl Work {
                 break status;
             }
             if std::time::Instant::now() > until {
-                // Not waited for: a process that is stuck would hold up the test.
+                // No wait for its end: a stuck process would block the test.
                 let _ = child.kill();
                 panic!("{} runs on 20 s after {why}", self.args[0]);
             }
@@ -157,7 +157,7 @@ fn ends_with_its_terminal(command: &str) {
     let input = Stdio::from(program.try_clone().unwrap());
     let mut child = work.start(input, &program, &program);
     drop(program);
-    // As an emulator does, it takes what is shown.
+    // Reads the output, as a terminal emulator does.
     let mut reader = emulator.try_clone().unwrap();
     let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let reading = std::thread::spawn(move || {
@@ -191,7 +191,7 @@ fn ends_by_a_signal(command: &str, signal: Signal) {
     let work = work(command);
     let (emulator, program) = terminal();
     let input = Stdio::from(program.try_clone().unwrap());
-    // The terminal is full, and nothing takes what is written to it.
+    // The emulator does not read, so writes to the terminal block once it is full.
     let mut child = work.start(input, &program, &program);
     drop(program);
     work.under_way(&mut child);

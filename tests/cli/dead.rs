@@ -1,4 +1,4 @@
-//! What commands say of a mount whose daemon does not answer.
+//! The commands' reports about a mount whose daemon does not answer.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,8 @@ fn run(room: &Room, args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said(&output))
 }
 
-/// A volume whose daemon was killed. Its name is its own: `doctor` finds mounts by it.
+/// A volume whose daemon was killed. No other test uses its name: `doctor` finds mounts
+/// by it.
 fn killed() -> Room {
     let room = Room::new();
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
@@ -78,7 +79,7 @@ fn a_dead_daemon_is_reported_with_the_command_that_helps() {
     let finding = findings.iter().find(about).unwrap_or_else(|| panic!("{findings:?}"));
     assert!(finding["remedy"].as_str().unwrap().contains(&umount), "{finding}");
 
-    // And that command helps.
+    // The command from the report works.
     room.expect(&["umount", "mnt"]);
     let (status, text) = run(&room, &["status", "mnt"]);
     assert_eq!(status, Some(1));
@@ -119,7 +120,7 @@ fn a_replica_that_is_out_of_service_fails_the_check() {
         .args([room.path("tree"), room.path("tree3")])
         .status();
     assert!(times.unwrap().success());
-    // A replica that dies: a mount of fanfs.
+    // A mount of fanfs is the replica that dies.
     room.volume("inner.toml", "", "");
     room.expect(&["mount", "inner.toml", "mnt"]);
     let inner = room.daemons();
@@ -188,7 +189,7 @@ fn reload_and_upgrade_say_what_changed() {
     let (status, text) = run(&room, &["reload", "mnt"]);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.ends_with("replicas 2 -> 3: added n3\n"), "{text}");
-    // The one before may not have ended yet.
+    // The predecessor may not have ended yet.
     let (_, text) = run(&room, &["status", "mnt", "--json"]);
     let before = serde_json::from_str::<serde_json::Value>(&text).unwrap()["pid"].clone();
     let (status, text) = run(&room, &["upgrade", "mnt"]);

@@ -50,7 +50,7 @@ fn plain_directories_hold_nothing_back() {
 #[test]
 fn the_json_has_the_shape_that_is_documented() {
     let room = Room::new();
-    // Of a volume "v" another test may have a dead mount.
+    // Another test may have a dead mount of a volume "v".
     let volume = fs::read_to_string(room.path("v.toml")).unwrap();
     fs::write(room.path("v.toml"), volume.replace("name = \"v\"", "name = \"shape\"")).unwrap();
     let report = json(&room.fanfs(&["doctor", "v.toml", "--json"]).output().unwrap());

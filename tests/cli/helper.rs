@@ -78,7 +78,7 @@ fn it_mounts_in_another_name_space() {
 #[test]
 fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
     let room = Room::new();
-    // Explicitly: one error that names the file and the key.
+    // Given by the user: one error that names the file and the key.
     let refused = room.fanfs(&["mount", "v.toml", "mnt", "-o", "rw"]).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{said}");

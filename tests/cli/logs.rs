@@ -259,7 +259,7 @@ fn without_a_journal_lines_go_where_they_went() {
     assert!(said.contains("WARN systemd's journal cannot be reached"), "{said}");
 }
 
-/// A mount table of this thread's, and of the programs it starts.
+/// Gives this thread, and the programs that it starts, a mount namespace of their own.
 fn own_mounts() -> bool {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: needs root");
@@ -285,7 +285,7 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     room.volume("v.toml", "", &more);
     let mut mount = room.fanfs(&["mount", "--log", "small/log", "v.toml", "mnt"]);
     assert!(mount.env_remove("FANFS_LOG").status().unwrap().success());
-    // Each is a line in the log.
+    // Each request becomes a line in the log.
     let ask = |times: usize| {
         for _ in 0..times {
             let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -299,7 +299,7 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
         let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
         status["log"]["lines_lost"].as_u64().unwrap_or(0)
     };
-    // How many lines the log says were lost.
+    // The number of lost lines, as reported in the log.
     let reported = || -> u64 {
         let log = log();
         let reports = log.lines().filter_map(|line| {
@@ -313,7 +313,7 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
 
     let full = fs::write(small.at.join("filler"), vec![7; 8 << 20]).unwrap_err();
     assert_eq!(full.kind(), std::io::ErrorKind::StorageFull, "{full}");
-    // More than fits into what is left of the log's last page.
+    // More lines than fit into the rest of the log's last page.
     ask(200);
     room.eventually("status counts lost lines", || lost() > 0);
     let status = room.expect(&["status", "mnt"]).stdout;
@@ -333,7 +333,7 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     let log = log();
     let line = log.lines().find(|line| line.contains(" log lines were lost")).unwrap();
     assert!(line.contains("WARN") && line.contains("No space left on device"), "{line}");
-    // No line is glued to the half of another.
+    // No line begins in the middle of another.
     let day = log.split('T').next().unwrap();
     assert!(log.lines().all(|line| line.matches(day).count() <= 1), "{log}");
     room.expect(&["umount", "mnt"]);

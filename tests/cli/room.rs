@@ -80,7 +80,7 @@ impl Room {
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let ours = environment.split(|byte| *byte == 0).any(|var| var == wanted.as_bytes());
             let is_fanfs = name.starts_with("fanfs") || name.starts_with("mount.fanfs");
-            // It starts programs for a daemon, and ends with it.
+            // The launcher is a part of its daemon and ends with it.
             let is_fanfs = is_fanfs && name.trim() != "fanfs-launcher";
             (ours && is_fanfs).then_some(pid)
         };

@@ -1,4 +1,4 @@
-//! O_DIRECT appends that the kernel cuts into parts and sends together.
+//! O_DIRECT appends, which the kernel splits into parts and sends together.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,7 +12,7 @@ use crate::rig::{Rig, Setup, bytes, mount, tree};
 
 const MIB: usize = 1 << 20;
 
-/// How a descriptor comes to append past the page cache.
+/// How a descriptor gets O_DIRECT.
 #[derive(Clone, Copy, Debug)]
 enum Made {
     AtOpen,
@@ -37,7 +37,7 @@ fn appender(rig: &Rig, made: Made) -> File {
     }
 }
 
-/// One write(2), all of it, from the beginning of a page: its parts are of whole blocks.
+/// One complete write(2) from page-aligned memory, so that its parts are whole blocks.
 fn append(mut file: &File, data: &[u8]) {
     let mut space = vec![0; data.len() + 4096];
     let start = space.as_ptr().align_offset(4096);
@@ -53,7 +53,7 @@ fn large_direct_appends_are_stored_in_order() {
         let file = appender(&rig, made);
         let mut expected = Vec::new();
         for round in 0..12 {
-            // The last part is a short one, in turns.
+            // In two of three rounds the last part is a short one.
             let data = bytes(8 * MIB + round % 3 * 1000, round as u64);
             append(&file, &data);
             expected.extend_from_slice(&data);
@@ -64,9 +64,9 @@ fn large_direct_appends_are_stored_in_order() {
     }
 }
 
-/// Two handles of this mount and a program on another client, all at once: the kernel's
-/// idea of the file's end is wrong most of the time. Each append is one piece, or, where
-/// another client's is in the middle, in its own order.
+/// Two handles of this mount and a program on another client append at the same time, so
+/// the kernel mostly has a wrong end of file. Each append stays in its own order; only
+/// another client's append may lie inside it.
 #[test]
 fn large_direct_appends_are_in_order_whoever_else_appends() {
     const ROUNDS: usize = 6;
@@ -74,10 +74,10 @@ fn large_direct_appends_are_in_order_whoever_else_appends() {
         let rig = rig();
         let files = [appender(&rig, made), appender(&rig, made)];
         let other = File::options().append(true).open(rig.source(0, "log")).unwrap();
-        // Each block says whose it is, which round and where in it.
+        // Each block holds its owner, its round and its position in the append.
         let block = |owner: usize, round: usize, part: usize| {
             let mut block = vec![0u8; 64 << 10];
-            // No hole looks like one.
+            // `owner + 1` is never 0, so a hole does not look like a block.
             block[..3].copy_from_slice(&[owner as u8 + 1, round as u8, part as u8]);
             block
         };
@@ -112,7 +112,7 @@ fn large_direct_appends_are_in_order_whoever_else_appends() {
     }
 }
 
-/// After a part that failed no later one is stored: there would be a hole.
+/// After a failed part no later one is stored: it would leave a hole.
 #[test]
 fn after_a_part_that_fails_no_later_one_is_stored() {
     for made in [Made::AtOpen, Made::Later] {
@@ -122,7 +122,7 @@ fn after_a_part_that_fails_no_later_one_is_stored() {
         let rule = FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC));
         rig.scripts[0].add(FaultRule { after: 2, count: 1, ..rule });
         let data = bytes(8 * MIB, 2);
-        // Nothing of it, or what write(2) says.
+        // The file must hold as many bytes as write(2) returned, or none after an error.
         let stored = file.write(&data).unwrap_or(0);
         assert!(stored < data.len(), "{made:?}");
         rig.scripts[0].heal();

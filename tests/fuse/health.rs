@@ -305,8 +305,7 @@ fn a_bad_block_of_one_file_does_not_eject_its_replica() {
     assert_eq!(status.counters.read_errors, 0);
 }
 
-/// What one replica has in its page cache it delivers a hundred times as fast as the
-/// others can.
+/// One replica delivers from its page cache a hundred times as fast as the others.
 #[test]
 fn a_replica_that_answers_from_its_page_cache_gets_nobody_ejected() {
     let room = tree();
@@ -316,7 +315,7 @@ fn a_replica_that_answers_from_its_page_cache_gets_nobody_ejected() {
     }
     let rates = [0, 100, 100];
     let rig = mount(room, &Setup { rates, read: "cache = \"direct\"", ..Setup::default() });
-    // A link of some 160 MiB/s: four segments of a megabyte in flight.
+    // A link of some 160 MiB/s: four segments of 1 MiB in flight.
     let slow = FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(25)));
     rig.scripts[0].add(slow.beneath("cold"));
     let until = Instant::now() + Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! One object's trouble is not the volume's.
+//! An object that fails or hangs affects no other object.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use rustix::mount::{MountFlags, UnmountFlags, mount as mount_fs, unmount};
 
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 
-/// Every look at an object goes to a replica.
+/// Without attribute caching every lookup goes to a replica.
 const NOTHING_IS_KEPT: &str = "[fuse]\nattribute_ttl = \"0s\"";
 
-/// A mount whose server has died, until it is dropped.
+/// A mount whose server has died; dropping this unmounts it.
 struct DeadMount(PathBuf);
 
 impl DeadMount {
@@ -53,7 +53,7 @@ fn names(of: &Path) -> Vec<String> {
     names
 }
 
-/// No replica has been out of service.
+/// All replicas are in service, and none was ever ejected.
 fn expect_all_well(rig: &Rig) {
     let is_in = |state| matches!(state, HealthState::Healthy | HealthState::Suspect);
     for replica in &rig.status().replicas {
@@ -110,7 +110,7 @@ fn errors_of_one_object_are_held_against_no_replica() {
     expect_all_well(&rig);
 }
 
-/// Bad blocks of many files, on all replicas.
+/// Many files have bad blocks, on all replicas.
 #[test]
 fn files_that_cannot_be_read_are_held_against_no_replica() {
     let room = tree();
@@ -144,7 +144,7 @@ fn a_replica_whose_root_fails_as_well_is_ejected() {
     rig.eventually("it is back", |status| status.replicas[1].health != HealthState::Ejected);
 }
 
-/// Each of the failures finds the root failing as well.
+/// At each failure the root fails as well.
 #[test]
 fn few_failures_among_many_successes_eject_nobody() {
     const EACH: usize = 100;
@@ -179,8 +179,8 @@ fn few_failures_among_many_successes_eject_nobody() {
     expect_all_well(&rig);
 }
 
-/// Every other file is looked up and read while calls about two of them hang on all
-/// replicas, and all threads are back when they do not hang any more.
+/// While calls about two files hang on all replicas, every other file can be looked up and
+/// read. After the heal all threads are back.
 #[test]
 fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     const OTHERS: u64 = 40;
@@ -235,7 +235,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
         let is_idle = |r: &fanfs::control::ReplicaStatus| r.busy_threads == 0 && r.hung.is_empty();
         status.replicas.iter().all(is_idle)
     });
-    // A lookup that has just passed its deadline is not given another one.
+    // For a moment after its deadline a lookup fails at once.
     let until = Instant::now() + Duration::from_secs(10);
     while fs::read_to_string(rig.at("d/looked")).ok().as_deref() != Some("x") {
         assert!(Instant::now() < until, "it cannot be looked up any more");

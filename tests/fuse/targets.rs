@@ -1,4 +1,4 @@
-//! What is done with an open file is done with that file, wherever its name is by now.
+//! An operation on an open file reaches that file, even if its name has changed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -17,8 +17,8 @@ fn attribute(path: impl AsRef<Path>, name: &str) -> Option<Vec<u8>> {
     Some(value[..len].to_vec())
 }
 
-/// `a` and `b`, each with its name as an attribute; `a` is open through the mount when
-/// another client gives it the name `moved`, and its name to `b`.
+/// Files `a` and `b`, each with its name as an attribute. While `a` is open through the
+/// mount, another client renames it to `moved`, and `b` to `a`.
 fn renamed(plain: bool, rest: &'static str) -> Option<(Rig, File)> {
     let room = tree();
     for name in ["a", "b"] {
@@ -29,7 +29,7 @@ fn renamed(plain: bool, rest: &'static str) -> Option<(Rig, File)> {
             return None;
         }
     }
-    // The one that has it open.
+    // A single replica, so it has the file open.
     let rig = mount(room, &Setup { replicas: 1, write: true, plain, rest, ..Setup::default() });
     let file = File::open(rig.at("a")).unwrap();
     fs::rename(rig.source(0, "a"), rig.source(0, "moved")).unwrap();
@@ -67,8 +67,7 @@ fn a_link_and_rights_are_of_the_open_file_that_another_client_renames() {
     assert_eq!(fs::metadata(rig.source(0, "a")).unwrap().mode(), other);
 }
 
-/// A replica that gives no descriptor away is asked by the path, which has to lead to that
-/// very file.
+/// Without a descriptor fanfs asks the replica by path, which must lead to the same file.
 #[test]
 fn without_a_descriptor_another_file_of_that_name_is_left_alone() {
     let Some((rig, file)) = renamed(false, "") else { return };
@@ -81,7 +80,7 @@ fn without_a_descriptor_another_file_of_that_name_is_left_alone() {
     assert_eq!(attribute(rig.source(0, "moved"), "user.name").as_deref(), Some(&b"a"[..]));
 }
 
-/// A directory that another client has replaced is not listed as the one that is open.
+/// fanfs does not list a directory that has replaced the open one.
 #[test]
 fn a_listing_is_of_the_directory_that_was_opened() {
     let room = tree();
@@ -101,7 +100,7 @@ fn a_listing_is_of_the_directory_that_was_opened() {
     assert_eq!(names, Err(Errno::STALE));
 }
 
-/// Two file systems number their files alike.
+/// Files on two file systems have the same inode numbers.
 #[test]
 fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
     if !rustix::process::geteuid().is_root() {

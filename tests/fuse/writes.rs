@@ -319,7 +319,7 @@ fn appends_go_to_the_end_that_the_write_replica_knows() {
     assert_eq!(fs::read(rig.source(0, "log")).unwrap(), b"one two three");
 }
 
-/// fsync(2) belongs to the file: what another descriptor wrote is to be safe after it.
+/// fsync(2) concerns the file: data from another descriptor must be safe after it.
 #[test]
 fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
     let rig = rig(SECOND);
@@ -328,7 +328,7 @@ fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
         let is_sync = |call: &&Call| matches!(call, Call::FileChange);
         rig.recorded().iter().map(|calls| calls.iter().filter(is_sync).count()).collect()
     };
-    // Nothing has it open to be written; then another descriptor has.
+    // First without a writer, then with the file open for writing elsewhere.
     rig.record();
     reader.sync_all().unwrap();
     assert_eq!(sent(), [0, 1, 0]);
@@ -336,7 +336,7 @@ fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
     rig.record();
     reader.sync_data().unwrap();
     assert_eq!(sent(), [0, 1, 0]);
-    // What is written back in vain is not safe, and the writer is told of it as well.
+    // If writing back fails, the reader's and the writer's fsync both report it.
     rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(Errno::IO)));
     assert_eq!(errno(reader.sync_all()), Some(Errno::IO));
     assert_eq!(errno(writer.sync_all()), Some(Errno::IO));
@@ -538,8 +538,8 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
     rig.expect_quiet();
 }
 
-/// The answer of a replica that does not know of a change is asked for again, by the
-/// deadline that the application waits for.
+/// fanfs repeats a lookup whose answer may be older than a change. The repetition keeps
+/// the first call's deadline.
 #[test]
 fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
     let room = tree();
@@ -559,7 +559,7 @@ fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
             (errno(fs::metadata(rig.at("f"))), started.elapsed())
         });
         std::thread::sleep(Duration::from_millis(300));
-        // By another name: only the write replica knows of it, and that one hangs.
+        // A change by the other name: only the write replica, which hangs, knows it.
         fs::set_permissions(rig.at("g"), fs::Permissions::from_mode(0o600)).unwrap();
         looks.join().unwrap()
     });

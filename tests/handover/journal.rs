@@ -1,4 +1,4 @@
-//! A journal that an ordinary user's thread has to write again.
+//! A journal that is rewritten during an ordinary user's call.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -11,7 +11,7 @@ use crate::{kernel_resends, kill, room, unmount};
 /// An ordinary user.
 const USER: u32 = 65_534;
 
-/// So many files are more than fit into a journal before it is written again.
+/// With so many files the daemon rewrites its journal.
 const FILES: usize = 4_000;
 
 /// An ordinary user makes files in `dir` of the mount.
@@ -44,7 +44,7 @@ fn after_an_ordinary_users_load_and_a_kill_each_descriptor_reads_its_own_file() 
         let n = open[i].read_at(&mut bytes, 0)?;
         std::io::Result::Ok(String::from_utf8_lossy(&bytes[..n]).into_owned())
     };
-    // The next daemon gives numbers to what is opened now.
+    // These opens get their numbers from the successor.
     for _ in 0..FILES {
         let _secret = File::open(room.path("mnt/secret")).unwrap();
         let found = read(0);

@@ -99,8 +99,8 @@ fn what_was_written_is_there_and_a_file_without_a_name_is_not() {
     unmount(&room);
 }
 
-/// A handle that was recovered is opened when it is next used; until then it is handed on
-/// as such.
+/// A recovered handle opens its file at the next use. Until then a handover passes it on
+/// unopened.
 #[test]
 fn a_file_open_for_writing_goes_on_through_a_kill_and_what_follows() {
     if !kernel_resends() {

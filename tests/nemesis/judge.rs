@@ -128,7 +128,7 @@ impl Judge {
         }
     }
 
-    /// Allows calls so much more time where they may fail: daemons are restarted.
+    /// Allows calls that may fail so much more time, for the restart of a daemon.
     pub(crate) fn with_grace(self, grace: Duration) -> Self {
         Self { grace, ..self }
     }

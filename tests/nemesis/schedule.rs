@@ -115,7 +115,7 @@ const ENOTCONN: i32 = 107;
 const ERESTARTSYS: i32 = 512;
 
 impl Schedule {
-    /// These episodes, in order of their begin, of so many replicas.
+    /// `episodes` are in the order of their beginnings.
     pub(crate) fn new(episodes: Vec<Episode>, replicas: usize) -> Self {
         Self { episodes, replicas }
     }

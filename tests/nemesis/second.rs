@@ -1,9 +1,9 @@
 //! Second failures: the program is killed, replaced and reloaded while its replicas
 //! hang, are dead or are gone.
 //!
-//! Here the daemon is a process of its own with a keeper, and its replicas are mounts
-//! with servers of their own, so what is broken and what is restarted is the real
-//! thing. The readers and the judge are those of the first nemesis.
+//! Here the daemon is a process of its own with a keeper, and each replica is a mount with
+//! its own server. So failures and restarts hit real processes. The readers and the judge
+//! are those of the first nemesis.
 
 #[path = "second/load.rs"]
 mod load;
@@ -28,12 +28,12 @@ use site::Site;
 const CREW: [Manner; 5] =
     [Manner::Sequential, Manner::Random, Manner::Direct, Manner::Small, Manner::Looking];
 
-/// The schedule that `seed` stands for.
+/// The plan of `seed`, as text.
 pub(crate) fn describe(seed: u64, length: Duration) -> String {
     Plan::of(seed, length).to_string()
 }
 
-/// One seed; what the judge says of it.
+/// Runs one seed and returns the judge's report.
 pub(crate) fn play(seed: u64, length: Duration) -> Report {
     let plan = Plan::of(seed, length);
     let site = Site::new(seed).expect("a volume over three bindfs");
@@ -71,12 +71,12 @@ pub(crate) fn play(seed: u64, length: Duration) -> Report {
     judge.report()
 }
 
-/// Does what the plan says, looks every second, and waits until all replicas are in
-/// service again.
+/// Carries the plan out, has the judge look for late calls, and waits until all replicas
+/// are in service again.
 fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
     let Load { judge, plan, site } = load;
     std::thread::scope(|scope| {
-        // A command may wait for what is only healed later.
+        // In a thread of its own: a command may have to wait for a later heal.
         let (orders, carried_out) = std::sync::mpsc::channel::<Deed>();
         scope.spawn(move || carried_out.into_iter().for_each(|deed| order(load, deed)));
         let mut steps = plan.steps.iter().peekable();
@@ -116,8 +116,8 @@ fn conduct(load: &Load, written: &Mutex<Written>, length: Duration) {
     }
 }
 
-/// Has the program do something. That ends, and succeeds unless the daemon was just killed,
-/// or a volume is reloaded whose write replica is in trouble.
+/// Runs a command of the program. It must end, and succeed unless the daemon was just
+/// killed or the command is a reload while the write replica fails.
 fn order(load: &Load, deed: Deed) {
     let Load { judge, site, .. } = load;
     let from = judge.now();
@@ -136,9 +136,9 @@ fn order(load: &Load, deed: Deed) {
     match said {
         Ok((0, said)) => println!("  {deed:?} at {from:.1?} took {took:.1?}: {said}"),
         Ok((124 | 137, said)) => judge.note(format!("{deed:?} does not end: {said}"), from),
-        // Another daemon is only just being started.
+        // The keeper may still be starting another daemon.
         Ok(_) if load.plan.kills(from.saturating_sub(RESTART), judge.now()) => {}
-        // What cannot be mounted is not reloaded.
+        // A reload needs the write replica, as a mount does.
         Ok(_) if deed == Deed::Reload && !judge.schedule.is_well(0, from, judge.now()) => {}
         Ok((status, said)) => judge.note(format!("{deed:?}: {status}: {said}"), from),
         Err(error) => judge.note(format!("{deed:?}: {error}"), from),
@@ -153,13 +153,13 @@ fn look(load: &Load) {
     }
 }
 
-/// One that is tried again, and that the others leave nothing large to read, stays so.
+/// `probing` counts as well: a replica stays so while the others leave it no large read.
 fn is_all_well(status: &serde_json::Value) -> bool {
     let is_back = |r: &serde_json::Value| r["health"] == "healthy" || r["health"] == "probing";
     status["replicas"].as_array().is_some_and(|replicas| replicas.iter().all(is_back))
 }
 
-/// Waits until nothing is under way; what still is, if something is.
+/// Waits until nothing is in flight; the error names the gauges that are not zero.
 fn quiet(site: &Site) -> Result<(), String> {
     let until = Instant::now() + 2 * DEADLINE + RESTART;
     loop {

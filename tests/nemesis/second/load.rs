@@ -1,4 +1,4 @@
-//! What works on the mount meanwhile, beside the readers of the first nemesis.
+//! The load on the mount, beside the readers of the first nemesis.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ use crate::world::{DEADLINE, WRITE_DEADLINE};
 /// Files in the nested file system.
 pub(crate) const NESTED: u64 = 5;
 
-/// A line of the log that is appended to.
+/// Bytes of a line in the log, the file for appends.
 const LINE: usize = 16;
 
 /// An ordinary user.
@@ -35,18 +35,18 @@ pub(crate) struct Load<'a> {
     pub(crate) site: &'a Site,
 }
 
-/// What the writer was told is there.
+/// Files and lines whose write was acknowledged.
 #[derive(Default)]
 pub(crate) struct Written {
     files: BTreeSet<u64>,
     lines: BTreeSet<u64>,
-    /// Lines from here on have not been begun.
+    /// Number of the first line that was not begun.
     next_line: u64,
 }
 
 impl Load<'_> {
-    /// Changes may fail while the write replica is in trouble, or was when something
-    /// began that others wait for, and where the daemon is killed meanwhile.
+    /// Whether a change that starts now may fail: the write replica fails, the daemon is
+    /// killed, or an earlier change may still wait because of either.
     fn write_may_fail(&self) -> bool {
         let now = self.judge.now();
         let from = now.saturating_sub(2 * WRITE_DEADLINE + DEADLINE);
@@ -64,7 +64,7 @@ impl Load<'_> {
         self.judge.make(seat, call.or_fail(self.write_may_fail()), make)
     }
 
-    /// Writes files and closes them, and appends lines to one that stays open.
+    /// Creates files, and appends lines to a log that stays open.
     pub(crate) fn write(&self, seat: Seat, mut random: Random, written: &Mutex<Written>) {
         let dir = self.site.path("mnt/w");
         let mut log: Option<File> = None;
@@ -95,7 +95,7 @@ impl Load<'_> {
                 written.lock().files.insert(number);
             }
         }
-        // Errors of close(2) were fsync's before.
+        // close(2) has no new error after the fsync.
         drop(log);
     }
 
@@ -112,7 +112,7 @@ impl Load<'_> {
         })
     }
 
-    /// Whether the tree itself has what the writer was told is there.
+    /// Checks that the tree below the replicas holds every acknowledged file and line.
     pub(crate) fn check(&self, written: &Mutex<Written>) {
         let dir = self.site.path("tree/w");
         let note = |text: String| self.judge.bytes(Err(text));
@@ -156,8 +156,8 @@ impl Load<'_> {
         }
     }
 
-    /// Looks into the nested file system, which may fail, and at the directory that it
-    /// lies in, which must not.
+    /// Looks into the nested file system, which may fail, and lists its parent directory,
+    /// which must not.
     pub(crate) fn touch_nested(&self, seat: Seat, mut random: Random) {
         while !self.judge.is_over() {
             std::thread::sleep(random.time(20, 200));
@@ -182,8 +182,8 @@ impl Load<'_> {
             let number = random.below(NESTED);
             let path = self.site.path(&format!("mnt/nested/n{number}"));
             let call = Call::other("a look into what is nested", 6).or_fail(may_fail);
-            // A replica that is unmounted loses what is mounted below it a moment before:
-            // it shows the directory under that, which is empty.
+            // A detached replica loses its nested mount a moment earlier, and shows the empty
+            // directory below that.
             let dead = |error: io::Error| match error.kind() {
                 io::ErrorKind::NotFound if may_fail => io::Error::from_raw_os_error(ENOTCONN),
                 _ => error,
@@ -203,10 +203,10 @@ impl Load<'_> {
         }
     }
 
-    /// An ordinary user reads, and is refused what is root's.
+    /// An ordinary user reads, and may not open root's file.
     pub(crate) fn be_ordinary(&self, seat: Seat, mut random: Random) {
         let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
-        // These are this thread's alone.
+        // The kernel keeps credentials for each thread.
         set_thread_groups(&[]).expect("root may");
         set_thread_res_gid(gid, gid, gid).expect("root may");
         set_thread_res_uid(uid, uid, uid).expect("root may");
@@ -239,6 +239,6 @@ impl Load<'_> {
     }
 }
 
-/// A bound for everything that a call may meet here: a daemon that is killed or
-/// replaced, and starts again over replicas that do not answer.
+/// Most extra time of a call: the daemon is killed or replaced, and the next one starts
+/// over replicas that do not answer.
 pub(crate) const RESTART: Duration = Duration::from_secs(15);

@@ -1,10 +1,10 @@
-//! Which failures meet which second ones: a pure function of a seed.
+//! The plan of first and second failures: a pure function of a seed.
 //!
-//! Time is cut into *cycles*. In each, one replica or two fail, in half of them the
-//! nested file system as well, and while they do, the daemon is killed, replaced or
-//! reloaded. Then all is healed, and for [`QUIET`] nothing happens. One replica, the
-//! *anchor*, stays well all the time, so what must hold while one replica is well can
-//! be asked of every call.
+//! Time consists of *cycles*. In each cycle one replica or two fail, and in half of the
+//! cycles the nested file system as well. Meanwhile the daemon is killed, replaced or
+//! reloaded. Then everything is healed, and for [`QUIET`] nothing fails. In each cycle one
+//! replica, the *anchor*, stays well, so every call must keep the promises that need one
+//! healthy replica.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::schedule::{Calls, Episode, Random, Schedule, Trouble};
 
 pub(crate) const REPLICAS: usize = 3;
 
-/// Between a heal and the next failure: a replica that is back is in service again.
+/// From a heal to the next failure, so that healed replicas are in service again.
 pub(crate) const QUIET: Duration = Duration::from_secs(7);
 
-/// A keeper gives a daemon up that dies more often.
+/// Most kills within [`WITHIN`]: a keeper gives the mount up after more.
 const KILLS: usize = 4;
 const WITHIN: Duration = Duration::from_secs(62);
 
@@ -34,7 +34,7 @@ pub(crate) enum Failure {
     Goes,
 }
 
-/// One thing to do.
+/// One step's action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Replica(usize, Failure),
@@ -83,7 +83,7 @@ impl Plan {
                     _ => (Failure::Goes, Trouble::Unmounted),
                 };
                 push(from, Deed::Replica(replica, failure));
-                // A moment passes between the clock and the deed, on both sides.
+                // The deed happens a moment after its time, and so does the heal.
                 let until = heal + Duration::from_secs(2);
                 episodes.push(Episode { replica, trouble, from, until });
             }

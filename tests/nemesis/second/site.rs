@@ -1,10 +1,10 @@
 //! Replicas with servers of their own, and the program that is mounted over them.
 //!
-//! Each replica is a bindfs over one tree, so it can be stopped, killed and unmounted;
-//! so is the nested file system that lies in each of them at `nested`. Programs are
-//! started by shells that were started before anything was opened: what this process
-//! has open in a mount would otherwise be closed by the program's begin, which may wait
-//! for the very daemon that is to be started.
+//! Each replica is a bindfs over one tree, so it can be stopped, killed and unmounted. So
+//! is the nested file system, which is mounted at `nested` in each of them. Shells that
+//! were started before any file was opened start the programs: a child of this process
+//! would close this process's files in exec(2), which may wait for the daemon that the
+//! child is to become.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -24,8 +24,8 @@ use crate::content;
 use crate::schedule::Random;
 use crate::world::{ATTEMPT, DEADLINE, WRITE_DEADLINE};
 
-/// Every command of the program ends within this time, whatever hangs: reload and
-/// upgrade wait for what is under way, and a daemon for its replicas.
+/// Every command of the program ends within this time, even if replicas hang: reload and
+/// upgrade wait for requests in flight, and a daemon waits for its replicas.
 pub(crate) const COMMAND: Duration = Duration::from_secs(45);
 
 /// A shell that starts programs.
@@ -46,7 +46,7 @@ impl Shell {
         Ok(Self { child, stdin, stdout })
     }
 
-    /// Runs a line, which prints one line.
+    /// Runs one command line and returns the line that it prints.
     fn ask(&mut self, line: &str) -> io::Result<String> {
         writeln!(self.stdin, "{line}")?;
         self.stdin.flush()?;
@@ -95,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Whether it had to be started again.
+    /// Repairs it; true if it had to be started again.
     fn heal(&mut self, shell: &mut Shell) -> io::Result<bool> {
         match self.failure.take() {
             None => return Ok(false),
@@ -104,7 +104,7 @@ impl Server {
                 return Ok(false);
             }
             Some(Failure::Dies) => unmount(&self.at, UnmountFlags::DETACH)?,
-            // Whoever has something open in the mount that has gone goes on with it.
+            // The detached mount lives on while files are open in it.
             Some(Failure::Goes) => {}
         }
         let strays = fs::read_dir(&self.at)?.count();
@@ -127,7 +127,7 @@ pub(crate) struct Site {
     room: TempDir,
     replicas: Mutex<Vec<Server>>,
     nested: Mutex<Server>,
-    /// One for what must not wait, one for the program's commands.
+    /// Starts servers. A second shell runs the program's commands, as those may wait.
     servers: Mutex<Shell>,
     commands: Mutex<Shell>,
 }
@@ -188,7 +188,7 @@ impl Site {
         self.nested.lock().fail(failure);
     }
 
-    /// Heals everything; an error where something was written under a mount.
+    /// Heals everything; fails if a file was written below a mount point.
     pub(crate) fn heal(&self) -> io::Result<()> {
         let mut shell = self.servers.lock();
         let mut nested = self.nested.lock();
@@ -206,7 +206,7 @@ impl Site {
         Ok(())
     }
 
-    /// Runs the program; its exit status and what it printed. 124 if it did not end.
+    /// Runs the program; returns its exit status (124 if it did not end) and its output.
     pub(crate) fn command(&self, arguments: &str) -> io::Result<(i32, String)> {
         let program = env!("CARGO_BIN_EXE_fanfs");
         let limit = COMMAND.as_secs();
@@ -221,8 +221,7 @@ impl Site {
         (status == 0).then(|| serde_json::from_str(&said).ok())?
     }
 
-    /// The process that serves the mount: of those of this site, the one that has the
-    /// mount's control socket, as its status says.
+    /// Kills the process that serves the mount, as its status names it.
     pub(crate) fn kill_daemon(&self) -> Result<(), String> {
         let status = self.status().ok_or("no status")?;
         let pid = status["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
@@ -230,7 +229,7 @@ impl Site {
             .map_err(|error| error.to_string())
     }
 
-    /// Unmounts everything; what is left over, if anything is.
+    /// Unmounts everything; the error names processes and files that are left.
     pub(crate) fn end(self) -> Result<(), String> {
         self.heal().map_err(|error| error.to_string())?;
         let (status, said) = self.command("umount mnt").map_err(|error| error.to_string())?;
@@ -253,7 +252,7 @@ impl Site {
         Ok(())
     }
 
-    /// Has the kernel fail everything that waits for a mount of this site.
+    /// Makes the kernel fail all calls that wait for a mount of this site.
     pub(crate) fn abort(&self) {
         for server in &*self.replicas.lock() {
             server.signal(Signal::CONT);
@@ -317,7 +316,7 @@ pub(crate) fn processes(run: &Path) -> Vec<(i32, String)> {
     entries.filter_map(process).collect()
 }
 
-/// What is mounted below `dir`, and the minor number of each device.
+/// The mounts below `dir`, each with the minor number of its device.
 fn mounts_below(dir: &Path) -> Vec<(PathBuf, u32)> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mount = |line: &str| {
