@@ -106,7 +106,7 @@ pub struct Survey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// A replica cannot be brought into service like this.
+    /// A replica cannot come into service like this.
     Error,
     /// It works, but not as well or not as meant.
     Warning,
