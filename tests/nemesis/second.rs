@@ -12,6 +12,7 @@ mod plan;
 #[path = "second/site.rs"]
 mod site;
 
+use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,14 @@ const CREW: [Manner; 5] =
 /// The plan of `seed`, as text.
 pub(crate) fn describe(seed: u64, length: Duration) -> String {
     Plan::of(seed, length).to_string()
+}
+
+/// Whether this machine can run it. Under CI it has to.
+pub(crate) fn is_possible() -> bool {
+    let is_installed = Command::new("bindfs").arg("--version").output().is_ok();
+    let is_possible = is_installed && rustix::process::geteuid().is_root();
+    assert!(is_possible || std::env::var_os("CI").is_none(), "bindfs is missing, or root");
+    is_possible
 }
 
 /// Runs one seed and returns the judge's report.
