@@ -315,14 +315,15 @@ impl Fs {
                     inodes.renamed(from, to, moved, change);
                 }
                 drop(inodes);
-                fs.follow_names();
+                fs.follow_names([moved, replaced].into_iter().flatten());
             }));
         });
     }
 
-    /// Files that are open are where their names are now.
-    fn follow_names(&self) {
-        for (ino, inode) in self.handles.open_inodes() {
+    /// Files that are open are where their names are now: those that were renamed, and
+    /// those beneath.
+    fn follow_names(&self, renamed: impl Iterator<Item = Ino>) {
+        for (ino, inode) in self.open_beneath(renamed) {
             let Some(path) = self.inodes.lock().path(ino) else { continue };
             let current = inode.current();
             if *current.path() == *path {
@@ -332,6 +333,19 @@ impl Fs {
             let make = |old: &OpenFile| self.reader.file(path, old.version(), mode, old.who());
             self.reader.retire(&inode.moved(make));
         }
+    }
+
+    /// Files that are open, of these inodes and beneath them; all that are open, where that
+    /// is less to look at.
+    fn open_beneath(&self, tops: impl Iterator<Item = Ino>) -> Vec<(Ino, Arc<OpenInode>)> {
+        let most = self.handles.open_files();
+        let trees: Option<Vec<Vec<Ino>>> = {
+            let inodes = self.inodes.lock();
+            tops.map(|top| inodes.tree(top, most)).collect()
+        };
+        let Some(trees) = trees else { return self.handles.open_inodes() };
+        let open = |ino: Ino| Some((ino, self.handles.inode(ino)?));
+        trees.into_iter().flatten().filter_map(open).collect()
     }
 
     /// setxattr(2), or removexattr(2) where there is no `value`.

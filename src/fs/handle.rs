@@ -2,6 +2,7 @@
 
 pub(super) mod carried;
 mod id;
+mod table;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -21,6 +22,7 @@ use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, Mode, ReplicaId};
 use carried::{Digest, digest};
 use id::Numbers;
+use table::Table;
 
 pub use id::HandleId;
 
@@ -28,7 +30,7 @@ pub use id::HandleId;
 #[derive(Default)]
 pub(super) struct Handles {
     numbers: Numbers,
-    open: Mutex<HashMap<u64, Handle>>,
+    open: Mutex<Table>,
     inodes: Mutex<HashMap<Ino, Counted>>,
     /// Of files that are open, or being changed.
     gates: Mutex<HashMap<Ino, Weak<Gate>>>,
@@ -395,10 +397,7 @@ impl Handles {
     pub(super) fn remove(&self, id: HandleId) -> Closed {
         let removed = {
             let _still = self.still.lock();
-            let mut open = self.open.lock();
-            let is_it = open.get(&id.number).is_some_and(|handle| handle.ino() == id.ino);
-            let removed = if is_it { open.remove(&id.number) } else { None };
-            drop(open);
+            let removed = self.open.lock().remove(id.number, id.ino);
             if removed.is_some() {
                 self.closed(id.number);
             }
@@ -429,7 +428,7 @@ impl Handles {
 
     /// An open file.
     pub(super) fn file(&self, id: HandleId) -> Option<FileHandle> {
-        match self.open.lock().get(&id.number) {
+        match self.open.lock().get(id.number) {
             Some(Handle::File(file)) if file.ino == id.ino => Some(file.clone()),
             _ => None,
         }
@@ -438,8 +437,8 @@ impl Handles {
     /// All files that are open, by handle.
     pub(super) fn files(&self) -> Vec<(u64, FileHandle)> {
         let open = self.open.lock();
-        let file = |(id, handle): (&u64, &Handle)| match handle {
-            Handle::File(file) => Some((*id, file.clone())),
+        let file = |(id, handle): (u64, &Handle)| match handle {
+            Handle::File(file) => Some((id, file.clone())),
             Handle::Directory(_) => None,
         };
         open.iter().filter_map(file).collect()
@@ -447,7 +446,7 @@ impl Handles {
 
     /// An open directory.
     pub(super) fn directory(&self, id: HandleId) -> Option<Arc<DirHandle>> {
-        match self.open.lock().get(&id.number) {
+        match self.open.lock().get(id.number) {
             Some(Handle::Directory(dir)) if dir.ino == id.ino => Some(Arc::clone(dir)),
             _ => None,
         }
@@ -461,9 +460,9 @@ impl Handles {
     /// Whether it looks as if the file were not open, or not changed, much longer.
     pub(super) fn is_closing(&self, ino: Ino) -> bool {
         let open = self.open.lock();
-        let mut own = open.values().filter_map(|handle| match handle {
-            Handle::File(file) if file.ino == ino => Some(&file.closing),
-            _ => None,
+        let mut own = open.of(ino).filter_map(|handle| match handle {
+            Handle::File(file) => Some(&file.closing),
+            Handle::Directory(_) => None,
         });
         let is = |closing: &Arc<AtomicBool>| closing.load(Ordering::Relaxed);
         let gate = self.gates.lock().get(&ino).and_then(Weak::upgrade);
@@ -481,6 +480,9 @@ impl Handles {
         }
         if gates.len() == gates.capacity() {
             gates.retain(|_, gate| gate.strong_count() > 0);
+            // So the next look at all of them is as many gates away as there are.
+            let live = gates.len();
+            gates.reserve(live);
         }
         let gate = Arc::new(Gate::default());
         gates.insert(ino, Arc::downgrade(&gate));
@@ -489,16 +491,20 @@ impl Handles {
 
     /// Whether a file that is in the directory `dir` is open to be written.
     pub(super) fn is_written_in(&self, dir: &Path) -> bool {
-        let inodes = self.inodes.lock();
-        inodes.values().any(|counted| {
-            counted.inode.is_written() && counted.inode.current().path().parent() == Some(dir)
-        })
+        let written: Vec<Ino> = self.open.lock().written().collect();
+        let is_in = |inode: Arc<OpenInode>| inode.current().path().parent() == Some(dir);
+        written.into_iter().filter_map(|ino| self.inode(ino)).any(is_in)
     }
 
     /// All files that are open.
     pub(super) fn open_inodes(&self) -> Vec<(Ino, Arc<OpenInode>)> {
         let inodes = self.inodes.lock();
         inodes.iter().map(|(ino, counted)| (*ino, Arc::clone(&counted.inode))).collect()
+    }
+
+    /// How many files are open.
+    pub(super) fn open_files(&self) -> usize {
+        self.inodes.lock().len()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -512,6 +518,10 @@ impl Handle {
             Self::File(file) => file.ino,
             Self::Directory(dir) => dir.ino,
         }
+    }
+
+    fn may_write(&self) -> bool {
+        matches!(self, Self::File(file) if file.writer.is_some())
     }
 }
 

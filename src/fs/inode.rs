@@ -225,6 +225,21 @@ impl Inodes {
         Some(names.into_iter().rev().collect())
     }
 
+    /// The inode and all that is known beneath it; `None` where that is more than `most`.
+    pub(super) fn tree(&self, top: Ino, most: usize) -> Option<Vec<Ino>> {
+        let mut tree = vec![top];
+        let mut visited = 0;
+        while let Some(ino) = tree.get(visited).copied() {
+            visited += 1;
+            let beneath = self.nodes.get(&ino).map(|node| &node.entries);
+            if tree.len() + beneath.map_or(0, HashMap::len) > most.max(1) {
+                return None;
+            }
+            tree.extend(beneath.into_iter().flat_map(HashMap::values));
+        }
+        Some(tree)
+    }
+
     /// Whose name that is, as far as is known.
     pub(super) fn named(&self, parent: Ino, name: &OsStr) -> Option<Ino> {
         self.nodes.get(&parent)?.entries.get(name).copied()
@@ -685,6 +700,17 @@ mod tests {
         t.renamed((ROOT, "old".as_ref()), (ROOT, "new".as_ref()), Some(d), 1);
         assert_eq!(t.path(f).unwrap(), PathBuf::from("new/f"));
         assert_eq!(t.named(ROOT, "old".as_ref()), None);
+    }
+
+    #[test]
+    fn a_tree_is_what_lies_beneath_and_a_file_is_one() {
+        let mut t = table(Mode::Shared);
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let e = t.remember(d, "e".as_ref(), r(0), &attr(11, DIR, 2), 0).unwrap();
+        let f = t.remember(e, "f".as_ref(), r(0), &attr(12, FILE, 1), 0).unwrap();
+        let other = t.remember(ROOT, "g".as_ref(), r(0), &attr(13, FILE, 1), 0).unwrap();
+        assert_eq!((t.tree(other, 1), t.tree(f, 0)), (Some(vec![other]), Some(vec![f])));
+        assert_eq!((t.tree(d, 3), t.tree(d, 2)), (Some(vec![d, e, f]), None));
     }
 
     #[test]

@@ -14,8 +14,9 @@
 //! looked for in /proc.
 
 pub(super) mod carried;
+mod owners;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,9 +31,10 @@ use crate::backend::{
     SyncMode, WriteOpen,
 };
 use crate::read::OpenFile;
+use owners::Owners;
 
 /// Who owns a lock, as the kernel numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockOwner(pub u64);
 
 /// Whether to wait for a lock that somebody else has.
@@ -47,7 +49,7 @@ pub enum Waiting {
 /// All locks that were taken through this mount.
 pub(super) struct Locks {
     runtime: tokio::runtime::Handle,
-    owners: Mutex<HashMap<(Ino, LockOwner), Arc<Owner>>>,
+    owners: Mutex<Owners>,
     /// Files that somebody waits for.
     awaited: Mutex<HashMap<Ino, Arc<Notify>>>,
 }
@@ -56,8 +58,6 @@ pub(super) struct Locks {
 struct Owner {
     /// Opened for this owner alone; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
-    /// Handles that it took locks through.
-    handles: Mutex<BTreeSet<u64>>,
 }
 
 /// How often a lock is asked for again: at first, and at most.
@@ -74,21 +74,14 @@ impl Locks {
         &self.runtime
     }
 
-    fn owner(&self, ino: Ino, owner: LockOwner) -> Arc<Owner> {
-        Arc::clone(self.owners.lock().entry((ino, owner)).or_default())
+    /// An owner that is about to take a lock through `handle`.
+    fn owner(&self, ino: Ino, owner: LockOwner, handle: u64) -> Arc<Owner> {
+        self.owners.lock().takes((ino, owner), handle)
     }
 
     /// A handle is closed: owners that took locks through it alone have none left.
     pub(super) fn released(&self, handle: u64) {
-        let mut over = Vec::new();
-        self.owners.lock().retain(|(ino, _), owner| {
-            let mut handles = owner.handles.lock();
-            let left = !handles.remove(&handle) || !handles.is_empty();
-            if !left {
-                over.push((*ino, Arc::clone(owner)));
-            }
-            left
-        });
+        let over = self.owners.lock().released(handle);
         for (ino, owner) in over {
             // Closing its descriptor gives them up.
             drop(owner);
@@ -170,7 +163,7 @@ impl Fs {
         let Some(ino) = self.handles.file(handle).map(|file| file.ino) else {
             return done(Err(Errno::BADF));
         };
-        let is_known = self.locks.owners.lock().contains_key(&(ino, owner));
+        let is_known = self.locks.owners.lock().has((ino, owner));
         if lock.kind == LockKind::None && !is_known {
             return done(Ok(()));
         }
@@ -213,8 +206,7 @@ impl Fs {
         let who = file.who.clone();
         let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
         let once = Once { replica, lane: Lane::Metadata, deadline, rights: Rights::Of(who) };
-        let taken = self.locks.owner(ino, owner);
-        taken.handles.lock().insert(handle.number);
+        let taken = self.locks.owner(ino, owner, handle.number);
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
         let op = move |backend: &dyn Backend| {
@@ -280,7 +272,7 @@ impl Fs {
         owner: LockOwner,
         then: impl FnOnce() + Send + 'static,
     ) {
-        let taken = self.locks.owners.lock().remove(&(ino, owner));
+        let taken = self.locks.owners.lock().remove((ino, owner));
         let (Some(owner), Some(replica)) = (taken, self.policy.locks) else { return then() };
         let deadline = self.policy.deadline;
         let rights = Rights::Of(Identity::DAEMON);

@@ -221,7 +221,7 @@ impl Handles {
     pub(in crate::fs) fn carry(&self, inodes: &Inodes, sheet: &mut Sheet) {
         let open = self.open.lock();
         for (id, handle) in open.iter() {
-            let mut record = handle.record(*id, Some(inodes), sheet.is_sent);
+            let mut record = handle.record(id, Some(inodes), sheet.is_sent);
             if let (Handle::File(file), What::File { writer: Some(record), .. }) =
                 (handle, &mut record.what)
                 && let Some(writer) = &file.writer

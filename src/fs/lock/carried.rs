@@ -1,7 +1,6 @@
 //! Locks that another daemon goes on keeping.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -31,7 +30,7 @@ impl Locks {
     /// # Errors
     /// Where one cannot be sent.
     pub(in crate::fs) fn carry(&self, sheet: &mut Sheet) -> Result<(), String> {
-        for ((ino, owner), taken) in self.owners.lock().iter() {
+        for ((ino, owner), taken, handles) in self.owners.lock().iter() {
             let Some(file) = taken.file.try_lock() else {
                 return Err("a lock is being waited for on a replica that does not answer".into());
             };
@@ -40,7 +39,7 @@ impl Locks {
             let Some(file) = sheet.send(file) else {
                 return Err("a lock could not be handed over".into());
             };
-            let handles = taken.handles.lock().clone();
+            let handles = handles.clone();
             let record = OwnerRecord { ino: ino.0, owner: owner.0, handles, file };
             sheet.carried.owners.push(record);
         }
@@ -57,8 +56,7 @@ impl Locks {
         let mut owners = self.owners.lock();
         for OwnerRecord { ino, owner, handles, file } in records {
             let file = Mutex::new(heir.file(replica, Some(file)));
-            let owner_of = Owner { file, handles: Mutex::new(handles) };
-            owners.insert((Ino(ino), LockOwner(owner)), Arc::new(owner_of));
+            owners.restore((Ino(ino), LockOwner(owner)), Owner { file }, handles);
         }
     }
 }
