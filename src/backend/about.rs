@@ -43,8 +43,7 @@ impl About {
 
     /// The directories above it.
     pub(super) fn above(&self) -> impl Iterator<Item = Self> {
-        let above = |own: &u64| Self { own: *own, ..Self::default() };
-        self.above.iter().filter(|own| **own != 0).map(above).collect::<Vec<_>>().into_iter()
+        self.above.iter().filter(|own| **own != 0).map(|own| Self { own: *own, ..Self::default() })
     }
 }
 

@@ -64,9 +64,9 @@ pub(super) fn run(args: &Args) -> Outcome {
     if args.check {
         return check(&answers, &unanswered);
     }
-    let is_failed = unanswered.iter().any(|mount| !mount.is_another_users());
-    let (own, others): (Vec<_>, Vec<_>) =
-        unanswered.into_iter().partition(|mount| !mount.is_another_users());
+    let (others, own): (Vec<_>, Vec<_>) =
+        unanswered.into_iter().partition(Unanswered::is_another_users);
+    let is_failed = !own.is_empty();
     match (&args.mount_point, args.json) {
         (Some(_), true) => say(&to_json(&answers[0])?),
         (None, true) => {

@@ -33,7 +33,7 @@ use sieve::Sieves;
 /// What was changed lately.
 pub(super) struct Recent {
     lag: Duration,
-    /// Whether anything was ever changed.
+    /// Whether anything may count as changed. Set and cleared under the lock of `state`.
     any: AtomicBool,
     state: Mutex<State>,
 }
@@ -46,6 +46,8 @@ struct State {
     sieves: Sieves,
     /// When marks that are not recent any more were dropped last.
     swept: Option<Instant>,
+    /// When the last change was noted.
+    last: Option<Instant>,
     journal: Option<Arc<Journal>>,
 }
 
@@ -102,6 +104,12 @@ fn mark_of(kind: Kind, path: &Path) -> Mark {
     mark(kind, path.as_os_str().as_encoded_bytes())
 }
 
+/// The marks of changes that reach the object at `path`.
+fn marks_over(path: &Path) -> impl Iterator<Item = Mark> {
+    let trees = path.ancestors().map(|dir| mark_of(Kind::Tree, dir));
+    std::iter::once(mark_of(Kind::Itself, path)).chain(trees)
+}
+
 impl Recent {
     /// Remembers changes for `lag`.
     pub(super) fn new(lag: Duration) -> Self {
@@ -124,8 +132,8 @@ impl Recent {
     }
 
     fn note_mark(&self, mark: Mark, now: Instant) {
-        self.any.store(true, Ordering::Relaxed);
         let mut state = self.state.lock();
+        self.any.store(true, Ordering::Relaxed);
         if !state.note(mark, now, self.lag)
             && let Some(journal) = &state.journal
         {
@@ -136,27 +144,34 @@ impl Recent {
 
     /// Whether names were changed in the directory `path` lately.
     pub(super) fn covers_listing(&self, path: &Path, now: Instant) -> bool {
-        self.is_any() && self.has(mark_of(Kind::Listing, path), now) || self.covers(path, now)
+        self.has_any(now, || {
+            std::iter::once(mark_of(Kind::Listing, path)).chain(marks_over(path)).collect()
+        })
     }
 
     /// Whether what `path` shows may have been changed lately.
     pub(super) fn covers(&self, path: &Path, now: Instant) -> bool {
-        self.is_any()
-            && (self.has(mark_of(Kind::Itself, path), now)
-                || path.ancestors().any(|dir| self.has(mark_of(Kind::Tree, dir), now)))
+        self.has_any(now, || marks_over(path).collect())
     }
 
     /// Whether the inode was changed lately.
     pub(super) fn covers_inode(&self, ino: Ino, now: Instant) -> bool {
-        self.is_any() && self.has(mark(Kind::Inode, &ino.0.to_le_bytes()), now)
+        self.has_any(now, || vec![mark(Kind::Inode, &ino.0.to_le_bytes())])
     }
 
-    fn is_any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
-    }
-
-    fn has(&self, mark: Mark, now: Instant) -> bool {
-        self.state.lock().has(mark, now, self.lag)
+    /// Whether any of these marks is recent. Hashes outside the lock, and only if there
+    /// are recent changes at all.
+    fn has_any(&self, now: Instant, marks: impl FnOnce() -> Vec<Mark>) -> bool {
+        if !self.any.load(Ordering::Relaxed) {
+            return false;
+        }
+        let marks = marks();
+        let state = self.state.lock();
+        if !state.last.is_some_and(|last| is_recent(last, self.lag, now)) {
+            self.any.store(false, Ordering::Relaxed);
+            return false;
+        }
+        marks.into_iter().any(|mark| state.has(mark, now, self.lag))
     }
 
     /// Goes on with what the daemon before knew.
@@ -164,14 +179,15 @@ impl Recent {
         if changes.marks.is_empty() && changes.sieves.is_empty() {
             return;
         }
-        self.any.store(true, Ordering::Relaxed);
         let mut state = self.state.lock();
+        self.any.store(true, Ordering::Relaxed);
         // Before this machine was started nothing was changed.
         let at = |age: u32| now.checked_sub(Duration::from_millis(age.into())).unwrap_or(now);
         for (mark, age) in changes.marks {
             state.note(mark, at(age), self.lag);
         }
         for (age, bits) in changes.sieves {
+            state.last = state.last.max(Some(at(age)));
             state.sieves.restore(at(age), bits);
         }
     }
@@ -209,6 +225,7 @@ impl Held<'_> {
 impl State {
     /// Whether it was there already.
     fn note(&mut self, mark: Mark, now: Instant, lag: Duration) -> bool {
+        self.last = self.last.max(Some(now));
         if let Some(at) = self.marks.get_mut(&mark) {
             let was_recent = is_recent(*at, lag, now);
             *at = now.max(*at);
@@ -256,11 +273,24 @@ mod tests {
         let free = ["a", "a/g", "a/f/x", "u", "", "l", "l/x"];
         for path in covered {
             assert!(recent.covers(Path::new(path), now), "{path}");
-            assert!(!recent.covers(Path::new(path), now + LAG), "{path}");
         }
         for path in free {
             assert!(!recent.covers(Path::new(path), now), "{path}");
         }
+        for path in covered {
+            assert!(!recent.covers(Path::new(path), now + LAG), "{path}");
+        }
+    }
+
+    #[test]
+    fn once_all_changes_are_old_nothing_is_looked_up() {
+        let (recent, now) = (Recent::new(LAG), Instant::now());
+        recent.note(Path::new("f"), Reach::Itself, now);
+        let no_marks = || -> Vec<Mark> { panic!("nothing is recent") };
+        assert!(recent.covers(Path::new("f"), now) && !recent.covers(Path::new("f"), now + LAG));
+        assert!(!recent.has_any(now + LAG, no_marks));
+        recent.note(Path::new("f"), Reach::Itself, now + LAG);
+        assert!(recent.covers(Path::new("f"), now + LAG));
     }
 
     #[test]

@@ -150,6 +150,21 @@ mod tests {
         first_after(Duration::ZERO, times, (usable, pinned), affinity, turn)
     }
 
+    /// One with no replica in any set.
+    fn choice<'a>(times: &'a ReplicaMap<u64>, idle: &'a ReplicaMap<Duration>) -> Choice<'a> {
+        let none = ReplicaSet::EMPTY;
+        Choice {
+            times,
+            idle,
+            usable: none,
+            suspect: none,
+            refusing: none,
+            pinned: none,
+            affinity: 0,
+            turn: 0,
+        }
+    }
+
     /// Where all were idle for so long.
     fn first_after(
         idle: Duration,
@@ -159,19 +174,13 @@ mod tests {
         turn: u64,
     ) -> usize {
         let idle = times.iter().map(|_| idle).collect();
-        let times: ReplicaMap<u64> = times.iter().copied().collect();
-        let (usable, pinned) = (set(usable), set(pinned));
-        let suspect = ReplicaSet::EMPTY;
-        let refusing = suspect;
+        let times = times.iter().copied().collect();
         let choice = Choice {
-            times: &times,
-            idle: &idle,
-            usable,
-            suspect,
-            refusing,
-            pinned,
+            usable: set(usable),
+            pinned: set(pinned),
             affinity,
             turn,
+            ..choice(&times, &idle)
         };
         let order = order(&choice);
         assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
@@ -232,20 +241,9 @@ mod tests {
         let times: ReplicaMap<u64> = [100, 90, 80].into_iter().collect();
         let idle = times.map(|_, _| Duration::ZERO);
         let (usable, suspect) = (set(&[1, 2]), set(&[2]));
-        let pinned = ReplicaSet::EMPTY;
         for turn in 0..2 * REMEASURE {
             let affinity = turn;
-            let refusing = ReplicaSet::EMPTY;
-            let choice = Choice {
-                times: &times,
-                idle: &idle,
-                usable,
-                suspect,
-                refusing,
-                pinned,
-                affinity,
-                turn,
-            };
+            let choice = Choice { usable, suspect, affinity, turn, ..choice(&times, &idle) };
             assert_eq!(order(&choice).iter().map(|id| id.index()).collect::<Vec<_>>(), [1, 2, 0]);
         }
     }
@@ -257,16 +255,10 @@ mod tests {
         let (usable, suspect) = (set(&[0, 1, 2]), set(&[1, 2]));
         let mut asked = [0; 4];
         for turn in 0..160 {
-            let order = order(&Choice {
-                times: &times,
-                idle: &idle,
-                usable,
-                suspect,
-                refusing: suspect,
-                pinned: ReplicaSet::EMPTY,
-                affinity: turn,
-                turn,
-            });
+            let (affinity, refusing) = (turn, suspect);
+            let choice =
+                Choice { usable, suspect, refusing, affinity, turn, ..choice(&times, &idle) };
+            let order = order(&choice);
             assert_eq!(order.len(), 4, "everybody comes once: {order:?}");
             asked[order[0].index()] += 1;
         }
