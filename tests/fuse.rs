@@ -13,10 +13,16 @@ mod compare;
 mod content;
 #[path = "fuse/crowds.rs"]
 mod crowds;
+#[path = "fuse/exclusion.rs"]
+mod exclusion;
 #[path = "fuse/faults.rs"]
 mod faults;
+#[path = "fuse/freshness.rs"]
+mod freshness;
 #[path = "fuse/health.rs"]
 mod health;
+#[path = "fuse/locks.rs"]
+mod locks;
 #[path = "fuse/namespace.rs"]
 mod namespace;
 #[path = "fuse/objects.rs"]

@@ -89,9 +89,92 @@ fn who_only_reads_may_only_read() {
         assert_eq!(fs::read_to_string(room.path("mnt/private/secret")).unwrap(), "secret");
         let pid = room.daemons()[0];
         assert_eq!(field(pid, "NoNewPrivs:"), "1");
-        // Nobody but root may look into it, and it leaves no core dump.
-        assert_eq!(fs::metadata(format!("/proc/{pid}/mem")).unwrap().uid(), 0);
     });
+}
+
+/// It has other users' data in memory. A process of the same user with all of its
+/// capabilities may look into it, and it leaves a core dump, unless it is not dumpable.
+#[test]
+fn a_daemon_of_root_is_not_dumpable() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let without_ptrace = |args: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]).args(args);
+        command
+    };
+    let looks_into = |pid: &str| {
+        let exe = format!("/proc/{pid}/exe");
+        without_ptrace(&["readlink", &exe]).output().unwrap().status.success()
+    };
+    let mut other = without_ptrace(&["sleep", "60"]).spawn().unwrap();
+    let pid = other.id().to_string();
+    room.eventually("a process that is dumpable can be looked into", || looks_into(&pid));
+    let is_seen = looks_into(&room.daemons()[0].to_string());
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert!(!is_seen, "its memory is open to a process without CAP_SYS_PTRACE");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    let flags = |options: &[&str]| {
+        room.expect(&[&["mount", "v.toml", "mnt"], options].concat());
+        let line = room.mounted().unwrap();
+        room.expect(&["umount", "mnt"]);
+        room.expect_gone();
+        ["nosuid", "nodev"].map(|flag| line.split([' ', ',']).any(|word| word == flag))
+    };
+    assert_eq!(flags(&[]), [true, true]);
+    assert_eq!(flags(&["-o", "suid"]), [false, true]);
+    assert_eq!(flags(&["-o", "dev"]), [true, false]);
+}
+
+/// The caller is outside of the daemon's pid name space.
+#[test]
+fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    room.write_volume("v.toml", "");
+    fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let file = room.path("tree/of-the-group");
+    fs::write(&file, "for the group").unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o040)).unwrap();
+    chown(&file, Some(0), Some(4321)).unwrap();
+    let program = env!("CARGO_BIN_EXE_fanfs");
+    let mut daemon = room
+        .program("unshare".as_ref(), &["--pid", "--fork", "--kill-child", program])
+        .args(["mount", "v.toml", "mnt", "--foreground", "-o", "allow_other,rw"])
+        .spawn()
+        .unwrap();
+    room.eventually("it is mounted", || room.mounted().is_some());
+    let read = |group: &str, groups: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=1234", group, groups, "cat"]);
+        command.arg(room.path("mnt/of-the-group")).output().unwrap()
+    };
+    assert_eq!(read("--regid=4321", "--clear-groups").stdout, b"for the group");
+    assert!(!read("--regid=1234", "--groups=4321").status.success(), "a group that is unseen");
+    let open = || File::open(room.path("mnt/hello")).unwrap();
+    let (one, other) = (open(), open());
+    use rustix::fs::{FlockOperation, flock};
+    flock(&one, FlockOperation::LockExclusive).unwrap();
+    let waited = flock(&other, FlockOperation::LockExclusive);
+    assert_eq!(waited, Err(rustix::io::Errno::NOLCK));
+    drop((one, other));
+    room.expect(&["umount", "mnt"]);
+    daemon.wait().unwrap();
 }
 
 #[test]

@@ -253,3 +253,26 @@ fn auto_keeps_what_fits_and_reads_large_files_anew() {
     assert!(block.iter().all(|byte| *byte == 0));
     assert_eq!(again, MIB as u64);
 }
+
+/// Bytes that were read ahead are those of when they were read.
+#[test]
+fn without_splice_readahead_is_a_copy() {
+    let room = tree();
+    let (old, new) = (bytes(4 * MIB, 1), bytes(4 * MIB, 2));
+    fs::write(root(&room).join("f"), &old).unwrap();
+    let (read, rest) = ("cache = \"direct\"", "[fuse]\nsplice = false\nattribute_ttl = \"1h\"\n");
+    let rig = mount(room, &Setup { replicas: 1, read, rest, ..Setup::default() });
+    let file = File::open(rig.at("f")).unwrap();
+    let mut got = vec![0; 4 * MIB];
+    file.read_exact_at(&mut got[..MIB], 0).unwrap();
+    rig.eventually("it is read ahead", |status| {
+        let g = status.gauges;
+        g.buffer_used >= 2 * MIB as u64 && g.segments_in_flight + g.segments_waiting == 0
+    });
+    // In place, so that there is no other version for an open handle to find.
+    File::options().write(true).open(rig.source(0, "f")).unwrap().write_all_at(&new, 0).unwrap();
+    file.read_exact_at(&mut got[MIB..2 * MIB], MIB as u64).unwrap();
+    assert!(got[..2 * MIB] == old[..2 * MIB], "not what was read ahead");
+    drop(file);
+    rig.expect_quiet();
+}

@@ -198,6 +198,40 @@ fn offsets_stay_good_and_rewinding_lists_anew() {
     assert_eq!(again.len(), 503);
 }
 
+/// A listing is asked for once for each handle and rewind: names that come and go
+/// meanwhile leave the offsets of the others where they are.
+#[test]
+fn a_handle_lists_its_directory_once_until_it_is_rewound() {
+    let room = tree();
+    for i in 0..2000 {
+        File::create(root(&room).join(format!("file-of-a-long-name-{i}"))).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    rig.record();
+    let listed = || {
+        let calls = rig.recorded().into_iter().flatten();
+        calls.filter(|call| *call == crate::recorder::Call::List).count()
+    };
+    let dir = File::open(rig.at("")).unwrap();
+    let mut stream = rustix::fs::Dir::read_from(&dir).unwrap();
+    let first = stream.next().unwrap().unwrap().file_name().to_owned();
+    for i in (0..2000).step_by(3) {
+        fs::remove_file(rig.source(0, format!("file-of-a-long-name-{i}"))).unwrap();
+    }
+    let mut names: Vec<_> = stream.by_ref().map(|e| e.unwrap().file_name().to_owned()).collect();
+    names.push(first);
+    assert_eq!(listed(), 1);
+    let once: BTreeSet<_> = names.iter().collect();
+    assert_eq!(once.len(), names.len(), "a name came twice");
+    for i in (1..2000).step_by(3) {
+        let left = std::ffi::CString::new(format!("file-of-a-long-name-{i}")).unwrap();
+        assert!(once.contains(&left), "{left:?} did not come");
+    }
+    stream.rewind();
+    assert_eq!(stream.by_ref().count(), 1333 + 2);
+    assert_eq!(listed(), 2);
+}
+
 #[test]
 fn paths_deeper_than_the_kernel_takes_at_once() {
     let room = tree();

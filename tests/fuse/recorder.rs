@@ -2,16 +2,21 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, StatFs, Target, WriteOpen,
+    Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
 };
 use fanfs::volume::ByteRange;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
+
+#[path = "view.rs"]
+mod view;
+
+pub(crate) use view::View;
 
 /// One call on one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +37,14 @@ pub(crate) enum Call {
     /// An open for writing.
     OpenToWrite,
     Change(Change),
-    /// Of an open file.
+    /// fsync(2) or close(2) of an open file.
     FileChange,
+    /// Attributes of an open file were set.
+    FileSet(SetAttr),
+    /// fallocate(2)
+    Allocate,
+    /// copy_file_range(2)
+    Copy,
     /// So many bytes were written.
     Write(u64),
     Lock(LockRequest),
@@ -41,11 +52,26 @@ pub(crate) enum Call {
     Close(String),
 }
 
+/// Which answer is held back after it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hold {
+    #[default]
+    None,
+    /// The next one.
+    Next,
+    /// One that was found.
+    This,
+}
+
 /// What was asked for since it was begun.
 #[derive(Default)]
 pub(crate) struct Record {
     on: AtomicBool,
     calls: Mutex<Vec<Call>>,
+    /// The older tree that the replica still shows, if it lags behind.
+    view: Mutex<Option<Arc<View>>>,
+    hold: Mutex<Hold>,
+    released: Condvar,
 }
 
 impl Record {
@@ -58,6 +84,35 @@ impl Record {
     /// What was asked for, in the order in which it was begun.
     pub(crate) fn calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
+    }
+
+    /// From now on the replica shows the names and attributes of `view`, or with `None`
+    /// those that it has.
+    pub(crate) fn shows(&self, view: Option<Arc<View>>) {
+        *self.view.lock() = view;
+    }
+
+    /// The next answer to [`Backend::stat`] comes late: once it is let go.
+    pub(crate) fn hold(&self, hold: Hold) {
+        *self.hold.lock() = hold;
+        self.released.notify_all();
+    }
+
+    /// Whether such an answer has been found, and is held back.
+    pub(crate) fn is_held(&self) -> bool {
+        *self.hold.lock() == Hold::This
+    }
+
+    fn wait(&self) {
+        let mut hold = self.hold.lock();
+        if *hold == Hold::Next {
+            *hold = Hold::This;
+            self.released.wait_while(&mut hold, |hold| *hold == Hold::This);
+        }
+    }
+
+    fn view(&self) -> Option<Arc<View>> {
+        self.view.lock().clone()
     }
 
     fn note(&self, call: Call) {
@@ -74,25 +129,34 @@ pub(crate) struct Recorded<B> {
 }
 
 impl<B> Recorded<B> {
-    fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
-        Arc::new(RecordedFile { inner, record: Arc::clone(&self.record) })
+    fn file(&self, path: &Path, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+        let (path, record) = (path.to_owned(), Arc::clone(&self.record));
+        Arc::new(RecordedFile { inner, path, record })
     }
 }
 
 impl<B: Backend> Backend for Recorded<B> {
     fn stat(&self, path: &Path) -> Result<Attr> {
         self.record.note(Call::Stat);
-        self.inner.stat(path)
+        let view = self.record.view();
+        let found = self.inner.stat(path);
+        self.record.wait();
+        view.map_or(found, |view| view.attr(path))
     }
 
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.record.note(Call::StatEntries(names.len()));
-        self.inner.stat_entries(dir, names)
+        let view = self.record.view();
+        let found = self.inner.stat_entries(dir, names)?;
+        let old = |view: Arc<View>| names.iter().map(|name| view.attr(&dir.join(name))).collect();
+        Ok(view.map_or(found, old))
     }
 
     fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
         self.record.note(Call::List);
-        self.inner.list(dir)
+        let view = self.record.view();
+        let found = self.inner.list(dir);
+        view.map_or(found, |view| view.entries(dir.path()))
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {
@@ -119,8 +183,9 @@ impl<B: Backend> Backend for Recorded<B> {
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         self.record.note(Call::Open);
+        let old = self.record.view().map(|view| view.attr(path)).transpose()?;
         let (inner, attr) = self.inner.open(path)?;
-        Ok((self.file(inner), attr))
+        Ok((self.file(path, inner), old.unwrap_or(attr)))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
@@ -141,7 +206,7 @@ impl<B: Backend> Backend for Recorded<B> {
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         self.record.note(Call::OpenToWrite);
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+        Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
@@ -152,6 +217,7 @@ impl<B: Backend> Backend for Recorded<B> {
 
 struct RecordedFile {
     inner: Arc<dyn BackendFile>,
+    path: PathBuf,
     record: Arc<Record>,
 }
 
@@ -165,7 +231,9 @@ impl Drop for RecordedFile {
 impl BackendFile for RecordedFile {
     fn attr(&self) -> Result<Attr> {
         self.record.note(Call::Attr);
-        self.inner.attr()
+        let view = self.record.view();
+        let found = self.inner.attr();
+        view.map_or(found, |view| view.attr(&self.path))
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -187,7 +255,10 @@ impl BackendFile for RecordedFile {
     fn change(&self, change: &FileChange<'_>) -> Result<u64> {
         let call = match change {
             FileChange::Write { data, .. } => Call::Write(data.len() as u64),
-            _ => Call::FileChange,
+            FileChange::Set(attributes) => Call::FileSet(*attributes),
+            FileChange::Allocate { .. } => Call::Allocate,
+            FileChange::Copy { .. } => Call::Copy,
+            FileChange::Sync { .. } | FileChange::Flush => Call::FileChange,
         };
         self.record.note(call);
         self.inner.change(change)

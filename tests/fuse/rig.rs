@@ -11,10 +11,10 @@ use fanfs::backend::{Backend, Directory, FaultScript, Faulty, RateLimited};
 use fanfs::config;
 use fanfs::control::Status;
 use fanfs::daemon::{Extra, Mount};
-use fanfs::volume::ReplicaMap;
+use fanfs::volume::{ReplicaId, ReplicaMap};
 use tempfile::TempDir;
 
-use crate::recorder::{Call, Record, Recorded};
+use crate::recorder::{Call, Hold, Record, Recorded, View};
 
 /// How a rig is set up.
 pub(crate) struct Setup {
@@ -170,6 +170,27 @@ impl Rig {
         self.records.iter().map(|record| record.calls()).collect()
     }
 
+    /// Replica `i` goes on showing the names and attributes that it has now.
+    pub(crate) fn lags(&self, i: usize) {
+        let view = View::of(&*self.backends[ReplicaId::new(i)]);
+        self.records[i].shows(Some(Arc::new(view)));
+    }
+
+    /// Holds back each replica's next answer to a look at a name, once it was found.
+    pub(crate) fn hold_back(&self) {
+        self.records.iter().for_each(|record| record.hold(Hold::Next));
+    }
+
+    /// Whether a replica's answer is held back.
+    pub(crate) fn is_holding_back(&self) -> bool {
+        self.records.iter().any(|record| record.is_held())
+    }
+
+    /// Lets go what is held back.
+    pub(crate) fn let_go(&self) {
+        self.records.iter().for_each(|record| record.hold(Hold::None));
+    }
+
     /// Bytes that the replicas delivered.
     pub(crate) fn delivered(&self) -> u64 {
         self.status().replicas.iter().map(|replica| replica.counters.bytes).sum()
@@ -218,6 +239,7 @@ impl Drop for Rig {
         for script in &self.scripts {
             script.heal();
         }
+        self.let_go();
         if let Some(mount) = self.mount.take() {
             let ended = mount.stop();
             if !std::thread::panicking() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Change, Fault, FaultRule, Op};
+use fanfs::backend::{Change, Fault, FaultRule, Op, SetTime};
 use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -31,7 +31,9 @@ fn rig(rest: &'static str) -> Rig {
 /// What each replica was asked to change.
 fn changes(rig: &Rig) -> Vec<Vec<Call>> {
     let is_change = |call: &Call| {
-        matches!(call, Call::OpenToWrite | Call::Change(_) | Call::FileChange | Call::Write(_))
+        use Call::{Allocate, Change, Copy, FileChange, FileSet, OpenToWrite, Write};
+        let of_file = matches!(call, FileChange | FileSet(_) | Allocate | Copy | Write(_));
+        of_file || matches!(call, OpenToWrite | Change(_))
     };
     rig.recorded().into_iter().map(|calls| calls.into_iter().filter(is_change).collect()).collect()
 }
@@ -40,22 +42,64 @@ fn errno<T>(result: io::Result<T>) -> Option<Errno> {
     result.err().as_ref().and_then(Errno::from_io_error)
 }
 
-/// Each of these once, and in vain when it is done again.
+/// Every change that there is, each of them once.
 fn everything_once(at: impl Fn(&str) -> std::path::PathBuf) {
+    use rustix::fs::{FallocateFlags, FileType, Gid, Mode, Timestamps, Uid};
     fs::create_dir(at("d")).unwrap();
-    fs::write(at("d/f"), b"new").unwrap();
+    rustix::fs::mknodat(CWD, at("d/fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let file = File::options().read(true).write(true).create_new(true).open(at("d/f")).unwrap();
+    file.write_all_at(b"new", 0).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 10).unwrap();
+    let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &file, Some(&mut 10), 3);
+    assert_eq!(copied, Ok(3));
+    file.set_len(1).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
     fs::hard_link(at("d/f"), at("d/g")).unwrap();
     std::os::unix::fs::symlink("f", at("d/l")).unwrap();
     fs::rename(at("d/g"), at("d/h")).unwrap();
     rustix::fs::renameat_with(CWD, at("d/h"), CWD, at("d/l"), RenameFlags::EXCHANGE).unwrap();
     fs::set_permissions(at("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let (uid, gid) = (Uid::from_raw(uid.as_raw()), Gid::from_raw(gid.as_raw()));
+    rustix::fs::chownat(CWD, at("d/f"), Some(uid), Some(gid), AtFlags::empty()).unwrap();
+    let at_one = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = Timestamps { last_access: at_one, last_modification: at_one };
+    rustix::fs::utimensat(CWD, at("d/f"), &times, AtFlags::empty()).unwrap();
+    nix::unistd::truncate(&at("d/f"), 5).unwrap();
     rustix::fs::setxattr(at("d/f"), "user.x", b"1", XattrFlags::CREATE).unwrap();
     rustix::fs::removexattr(at("d/f"), "user.x").unwrap();
-    File::options().write(true).open(at("d/f")).unwrap().set_len(1).unwrap();
-    fs::remove_file(at("d/h")).unwrap();
-    fs::remove_file(at("d/l")).unwrap();
-    fs::remove_file(at("d/f")).unwrap();
+    File::open(at("d")).unwrap().sync_all().unwrap();
+    for name in ["d/h", "d/l", "d/f", "d/fifo"] {
+        fs::remove_file(at(name)).unwrap();
+    }
     fs::remove_dir(at("d")).unwrap();
+}
+
+/// The name of a change.
+fn name(call: &Call) -> &'static str {
+    match call {
+        Call::OpenToWrite => "open",
+        Call::Write(_) => "write",
+        Call::Allocate => "fallocate",
+        Call::Copy => "copy_file_range",
+        Call::FileSet(_) => "ftruncate",
+        Call::FileChange => "fsync or close",
+        Call::Change(change) => match change {
+            Change::MakeDir { .. } => "mkdir",
+            Change::MakeNode { .. } => "mknod",
+            Change::MakeLink { .. } => "symlink",
+            Change::Link { .. } => "link",
+            Change::Unlink { .. } => "unlink",
+            Change::RemoveDir { .. } => "rmdir",
+            Change::Rename { .. } => "rename",
+            Change::Set { .. } => "set",
+            Change::SetXattr { .. } => "setxattr",
+            Change::RemoveXattr { .. } => "removexattr",
+            Change::SyncDir { .. } => "fsync of a directory",
+        },
+        _ => "no change",
+    }
 }
 
 #[test]
@@ -65,21 +109,59 @@ fn every_change_goes_to_the_write_replica_once() {
     everything_once(|path| rig.at(path));
     let changes = changes(&rig);
     assert!(changes[0].is_empty() && changes[2].is_empty(), "{changes:?}");
-    let count = |what: fn(&Change) -> bool| {
-        let is = |call: &&Call| matches!(call, Call::Change(change) if what(change));
-        changes[1].iter().filter(is).count()
-    };
-    assert_eq!(count(|change| matches!(change, Change::MakeDir { .. })), 1);
-    assert_eq!(count(|change| matches!(change, Change::Link { .. })), 1);
-    assert_eq!(count(|change| matches!(change, Change::MakeLink { .. })), 1);
-    assert_eq!(count(|change| matches!(change, Change::Rename { .. })), 2);
-    assert_eq!(count(|change| matches!(change, Change::SetXattr { .. })), 1);
-    assert_eq!(count(|change| matches!(change, Change::RemoveXattr { .. })), 1);
-    assert_eq!(count(|change| matches!(change, Change::Unlink { .. })), 3);
-    assert_eq!(count(|change| matches!(change, Change::RemoveDir { .. })), 1);
-    assert_eq!(changes[1].iter().filter(|call| **call == Call::Write(3)).count(), 1);
-    assert_eq!(rig.status().counters.bytes_written, 3);
+    let names: Vec<_> = changes[1].iter().map(name).collect();
+    // The recorder hides from copy_file_range(2) what it is to copy to: it writes.
+    let expected = "mkdir, mknod, open, write, fallocate, copy_file_range, write, ftruncate, \
+                    fsync or close, fsync or close, link, symlink, rename, rename, set, set, \
+                    set, set, setxattr, removexattr, fsync of a directory, unlink, unlink, \
+                    unlink, unlink, rmdir";
+    assert_eq!(names.join(", "), expected);
+    assert_eq!(rig.status().counters.bytes_written, 6);
     rig.expect_quiet();
+}
+
+/// The time of this machine may be another one.
+#[test]
+fn times_set_to_now_are_left_to_the_write_replica() {
+    let rig = rig(SECOND);
+    rig.record();
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    rustix::fs::utimensat(CWD, rig.at("old"), &times, AtFlags::empty()).unwrap();
+    rustix::fs::futimens(File::open(rig.at("old")).unwrap(), &times).unwrap();
+    let changes = changes(&rig).remove(1);
+    let set = |change: &Call| match change {
+        Call::Change(Change::Set { attributes, .. }) | Call::FileSet(attributes) => *attributes,
+        other => panic!("{other:?}"),
+    };
+    let times = changes.iter().map(set).map(|set| (set.atime, set.mtime));
+    let left = (Some(SetTime::Now), Some(SetTime::Now));
+    assert_eq!(times.collect::<Vec<_>>(), [left, left]);
+}
+
+/// Linux sends no syncfs(2) to a FUSE server. It begins to write the pages that it
+/// holds, and does not wait until they are written.
+#[test]
+fn syncfs_reaches_no_replica() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let rig = rig(SECOND);
+    let file = File::options().read(true).write(true).open(rig.at("old")).unwrap();
+    let (none, both) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+    // SAFETY: a fresh mapping of an open file, unmapped below.
+    let at = unsafe { mmap(none, 4096, both, MapFlags::SHARED, &file, 0) }.unwrap();
+    // SAFETY: 4096 bytes have just been mapped there, and the file is longer.
+    unsafe { std::slice::from_raw_parts_mut(at.cast::<u8>(), 4096) }.fill(7);
+    rig.record();
+    rustix::fs::syncfs(&file).unwrap();
+    let sent = || changes(&rig)[1].iter().map(name).collect::<Vec<_>>();
+    let until = Instant::now() + Duration::from_secs(10);
+    while sent().is_empty() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(sent(), ["write"]);
+    assert_eq!(fs::read(rig.source(0, "old")).unwrap()[..4096], [7; 4096]);
+    // SAFETY: mapped above, and the slice is gone.
+    unsafe { munmap(at, 4096) }.unwrap();
 }
 
 #[test]

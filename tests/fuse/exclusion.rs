@@ -1,0 +1,141 @@
+//! A read and a write of one file exclude each other: no reply is half of one write.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
+
+use crate::recorder::Call;
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+/// One request, wherever it begins in memory.
+const HALF: usize = MIB / 2;
+
+/// The time that a wrong call gets to happen.
+const A_WHILE: Duration = Duration::from_millis(200);
+
+/// Three replicas, of which the second is written, and a file that is read direct.
+fn rig() -> Rig {
+    let room = tree();
+    fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
+    let rest = "cache = \"direct\"\n[write]\nreplica = \"r2\"\n";
+    mount(room, &Setup { write: true, rest, ..Setup::default() })
+}
+
+fn asked(rig: &Rig, replica: usize, is_it: fn(&Call) -> bool) -> usize {
+    rig.recorded()[replica].iter().filter(|call| is_it(call)).count()
+}
+
+fn is_read(call: &Call) -> bool {
+    matches!(call, Call::Read(_))
+}
+
+fn is_write(call: &Call) -> bool {
+    matches!(call, Call::Write(_))
+}
+
+/// Waits until the replicas have been asked for it.
+fn eventually(holds: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < until, "it never came to this");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn hang(rig: &Rig, replica: usize, op: Op) {
+    rig.scripts[replica].add(FaultRule { count: 1, ..FaultRule::always(op, Fault::Hang) });
+}
+
+#[test]
+fn a_read_waits_for_a_write_that_is_under_way() {
+    let rig = rig();
+    let reader = File::open(rig.at("f")).unwrap();
+    let writer = File::options().write(true).open(rig.at("f")).unwrap();
+    let new = bytes(HALF, 2);
+    hang(&rig, 1, Op::Change);
+    rig.record();
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| writer.write_all_at(&new, 0).unwrap());
+        eventually(|| asked(&rig, 1, is_write) == 1);
+        let read = scope.spawn(|| {
+            let mut got = vec![0; HALF];
+            reader.read_exact_at(&mut got, 0).unwrap();
+            got
+        });
+        std::thread::sleep(A_WHILE);
+        let reads = (0..3).map(|replica| asked(&rig, replica, is_read)).sum::<usize>();
+        let waits = !read.is_finished();
+        rig.scripts[1].heal();
+        assert!(reads == 0 && waits, "{reads} reads beside the write");
+        assert!(read.join().unwrap() == new, "not what was written");
+        write.join().unwrap();
+    });
+    drop((reader, writer));
+    rig.expect_quiet();
+}
+
+#[test]
+fn a_write_waits_for_a_read_that_is_under_way() {
+    let rig = rig();
+    let reader = File::open(rig.at("f")).unwrap();
+    let writer = File::options().write(true).open(rig.at("f")).unwrap();
+    let old = bytes(2 * MIB, 1);
+    hang(&rig, 1, Op::Read);
+    rig.record();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut got = vec![0; HALF];
+            reader.read_exact_at(&mut got, 0).unwrap();
+            got
+        });
+        eventually(|| asked(&rig, 1, is_read) == 1);
+        let write = scope.spawn(|| writer.write_all_at(&bytes(HALF, 2), 0).unwrap());
+        std::thread::sleep(A_WHILE);
+        let writes = asked(&rig, 1, is_write);
+        rig.scripts[1].heal();
+        assert_eq!(writes, 0, "it is written beside the read");
+        assert!(read.join().unwrap() == old[..HALF], "not what was there");
+        write.join().unwrap();
+    });
+    drop((reader, writer));
+    rig.expect_quiet();
+}
+
+/// The read began before anything could write the file, and one of its segments came
+/// before the write, the other one after it.
+#[test]
+fn a_read_that_was_overtaken_by_a_write_is_not_half_of_it() {
+    let room = tree();
+    fs::write(root(&room).join("f"), bytes(MIB, 1)).unwrap();
+    let read = "cache = \"direct\"\nsegment_size = \"64KiB\"\nreadahead_max = \"0B\"";
+    // The segments that have come are copies, not pages of the replica.
+    let rest = "[fuse]\nsplice = false\n";
+    let rig = mount(room, &Setup { replicas: 1, write: true, read, rest, ..Setup::default() });
+    let reader = File::open(rig.at("f")).unwrap();
+    let half = MIB as u64 / 2;
+    let late = Some(fanfs::volume::ByteRange::at(half, half));
+    rig.scripts[0].add(FaultRule { within: late, ..FaultRule::always(Op::Read, Fault::Hang) });
+    rig.record();
+    let new = bytes(MIB, 2);
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut got = vec![0; MIB];
+            let n = reader.read_at(&mut got, 0).unwrap();
+            got.truncate(n);
+            got
+        });
+        eventually(|| asked(&rig, 0, is_read) >= 8);
+        let writer = File::options().write(true).open(rig.at("f")).unwrap();
+        writer.write_all_at(&new, 0).unwrap();
+        rig.scripts[0].heal();
+        let got = read.join().unwrap();
+        let old = bytes(MIB, 1);
+        assert!(got == new[..got.len()] || got == old[..got.len()], "a part of each");
+    });
+    drop(reader);
+    rig.expect_quiet();
+}

@@ -1,0 +1,100 @@
+//! Locks through a mount, as one process takes them. `posix::locks` has those of several.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::rig::{Rig, Setup, mount, root, tree};
+
+fn rig(write: bool) -> Rig {
+    let room = tree();
+    fs::write(root(&room).join("f"), "as it was").unwrap();
+    mount(room, &Setup { write, ..Setup::default() })
+}
+
+fn open(rig: &Rig) -> File {
+    File::options().read(true).write(true).open(rig.at("f")).unwrap()
+}
+
+fn range(kind: i32) -> libc::flock {
+    let (l_type, l_whence) = (kind as libc::c_short, libc::SEEK_SET as libc::c_short);
+    libc::flock { l_type, l_whence, l_start: 0, l_len: 5, l_pid: 77 }
+}
+
+/// As on NFS; and F_GETLK does not name the owner.
+#[test]
+fn flock_is_a_lock_of_the_whole_file_among_those_of_fcntl() {
+    let rig = rig(true);
+    let (one, other) = (open(&rig), open(&rig));
+    flock(&one, FlockOperation::LockExclusive).unwrap();
+    let refused = fcntl(&other, FcntlArg::F_SETLK(&range(libc::F_WRLCK)));
+    assert_eq!(refused, Err(nix::Error::EAGAIN));
+    let mut found = range(libc::F_WRLCK);
+    fcntl(&other, FcntlArg::F_GETLK(&mut found)).unwrap();
+    assert_eq!((i32::from(found.l_type), found.l_start, found.l_len), (libc::F_WRLCK, 0, 0));
+    assert_eq!(found.l_pid, 0, "the owner is not named");
+    flock(&one, FlockOperation::Unlock).unwrap();
+    fcntl(&other, FcntlArg::F_SETLK(&range(libc::F_WRLCK))).unwrap();
+    let refused = flock(&one, FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(refused, Err(Errno::WOULDBLOCK));
+    drop((one, other));
+    rig.expect_quiet();
+}
+
+#[test]
+fn in_a_read_only_volume_locks_are_shared_alone() {
+    let rig = rig(false);
+    let (one, other) = (File::open(rig.at("f")).unwrap(), File::open(rig.at("f")).unwrap());
+    assert_eq!(flock(&one, FlockOperation::LockExclusive), Err(Errno::BADF));
+    flock(&one, FlockOperation::LockShared).unwrap();
+    flock(&other, FlockOperation::LockShared).unwrap();
+    let beside = File::options().write(true).open(rig.source(0, "f")).unwrap();
+    let refused =
+        fcntl(&beside, FcntlArg::F_OFD_SETLK(&libc::flock { l_pid: 0, ..range(libc::F_WRLCK) }));
+    assert_eq!(refused, Err(nix::Error::EAGAIN), "the replica does not know of the locks");
+}
+
+#[test]
+fn a_file_that_has_lost_its_name_cannot_be_locked() {
+    for replaced in [false, true] {
+        let rig = rig(true);
+        let file = open(&rig);
+        if replaced {
+            fs::write(rig.source(0, "other"), "another file").unwrap();
+            fs::rename(rig.source(0, "other"), rig.source(0, "f")).unwrap();
+        } else {
+            fs::remove_file(rig.at("f")).unwrap();
+        }
+        let refused = flock(&file, FlockOperation::LockExclusive);
+        let expected = if replaced { [Errno::NOLCK; 2] } else { [Errno::NOENT, Errno::NOLCK] };
+        assert!(refused.is_err_and(|errno| expected.contains(&errno)), "{replaced}: {refused:?}");
+    }
+}
+
+/// Another client's write is seen after its lock was given up, whatever is cached here
+/// and whatever the mounts of other replicas show.
+#[test]
+fn a_read_under_a_lock_sees_what_another_client_wrote_before() {
+    let room = tree();
+    // Enough for each replica to be asked about one.
+    let names: Vec<_> = (0..8).map(|i| format!("f{i}")).collect();
+    names.iter().for_each(|name| fs::write(root(&room).join(name), "as it was").unwrap());
+    let rest = "[fuse]\nattribute_ttl = \"1h\"\n[write]\nreplica = \"r2\"\n";
+    let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
+    [0, 2].into_iter().for_each(|other| rig.lags(other));
+    for name in names {
+        let file = File::open(rig.at(&name)).unwrap();
+        assert_eq!(fs::read(rig.at(&name)).unwrap(), b"as it was");
+        let content = "longer than before";
+        fs::write(rig.source(1, &name), content).unwrap();
+        flock(&file, FlockOperation::LockShared).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), content.len() as u64, "{name}");
+        let mut got = vec![0; 100];
+        let n = file.read_at(&mut got, 0).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got[..n]), content, "{name}");
+    }
+}

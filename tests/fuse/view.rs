@@ -1,0 +1,41 @@
+//! Names and attributes as they were: the mount of another client shows them until its
+//! caches expire.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use fanfs::backend::{Attr, Backend, BackendError, DirEntry, FileKind, Result, Target};
+use rustix::io::Errno;
+
+/// A whole tree, as a replica showed it once.
+#[derive(Default)]
+pub(crate) struct View {
+    attrs: HashMap<PathBuf, Attr>,
+    listings: HashMap<PathBuf, Vec<DirEntry>>,
+}
+
+impl View {
+    /// What `backend` shows now.
+    pub(crate) fn of(backend: &dyn Backend) -> Self {
+        let mut view = Self::default();
+        let mut left = vec![PathBuf::new()];
+        while let Some(path) = left.pop() {
+            let attr = backend.stat(&path).unwrap();
+            if attr.kind == FileKind::Directory {
+                let entries = backend.list(&Target::named(&path)).unwrap();
+                left.extend(entries.iter().map(|entry| path.join(&entry.name)));
+                view.listings.insert(path.clone(), entries);
+            }
+            view.attrs.insert(path, attr);
+        }
+        view
+    }
+
+    pub(crate) fn attr(&self, path: &Path) -> Result<Attr> {
+        self.attrs.get(path).copied().ok_or(BackendError::Os(Errno::NOENT))
+    }
+
+    pub(crate) fn entries(&self, path: &Path) -> Result<Vec<DirEntry>> {
+        self.listings.get(path).cloned().ok_or(BackendError::Os(Errno::NOENT))
+    }
+}
