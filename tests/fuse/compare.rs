@@ -67,6 +67,27 @@ fn a_copy_with_other_bytes_is_kept_off() {
 }
 
 #[test]
+fn where_only_copies_that_are_kept_off_answer_a_read_fails() {
+    let (content, other) = (bytes(24 * MIB, 1), bytes(24 * MIB, 2));
+    let rig = copies(&content, "cache = \"direct\"");
+    spoil(&rig, 1, &other);
+    read(&rig, &content);
+    rig.eventually("it is noticed", |s| s.replicas[1].counters.differing == 1);
+    rig.expect_quiet();
+    let delivered = |rig: &Rig| rig.status().replicas[1].counters.bytes;
+    let before = delivered(&rig);
+    let file = File::open(rig.at("f")).unwrap();
+    for script in [&rig.scripts[0], &rig.scripts[2]] {
+        script.heal();
+        script.add(FaultRule::always(Op::Read, Fault::Errno(rustix::io::Errno::IO)));
+    }
+    let refused = file.read_exact_at(&mut vec![0; MIB], 12 * MIB as u64);
+    assert!(refused.is_err(), "the other bytes");
+    assert_eq!(delivered(&rig), before);
+    rig.scripts.iter().for_each(|script| script.heal());
+}
+
+#[test]
 fn it_is_read_again_when_it_has_been_mended() {
     let (content, other) = (bytes(12 * MIB, 1), bytes(12 * MIB, 2));
     let rig = copies(&content, "cache = \"direct\"");

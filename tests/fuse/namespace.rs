@@ -232,6 +232,20 @@ fn a_handle_lists_its_directory_once_until_it_is_rewound() {
     assert_eq!(listed(), 2);
 }
 
+/// fanfs has neither: the kernel answers for it.
+#[test]
+fn a_file_has_no_ioctl_and_is_always_ready() {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let room = tree();
+    fs::write(root(&room).join("f"), "x").unwrap();
+    let rig = mount(room, &Setup::default());
+    let file = File::open(rig.at("f")).unwrap();
+    assert_eq!(rustix::fs::ioctl_getflags(&file), Err(rustix::io::Errno::NOTTY));
+    let mut ready = [PollFd::new(&file, PollFlags::IN)];
+    assert_eq!(poll(&mut ready, None), Ok(1));
+    assert_eq!(ready[0].revents(), PollFlags::IN);
+}
+
 #[test]
 fn paths_deeper_than_the_kernel_takes_at_once() {
     let room = tree();
