@@ -69,7 +69,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.fuse.attribute_ttl, Duration::from_secs(1));
     assert_eq!(config.metrics, Metrics { listen: None, textfile: None });
     let level = "warn,fanfs=info".to_owned();
-    assert_eq!(config.log, Log { level, format: LogFormat::Text, rate: 10 });
+    assert_eq!(config.log, Log { level, format: LogFormat::Text, rate: 10, max_size: 10 << 20 });
 }
 
 #[test]
@@ -126,6 +126,7 @@ fn every_key_is_taken_over() {
         level = "debug,fanfs::scheduler=trace"
         format = "json"
         rate = 0
+        max_size = "0B"
         "#,
     )
     .unwrap();
@@ -160,7 +161,7 @@ fn every_key_is_taken_over() {
     let textfile = Textfile { path: "/a/v.prom".into(), interval: Duration::from_secs(60) };
     assert_eq!(config.metrics, Metrics { listen: Some(listen), textfile: Some(textfile) });
     let level = "debug,fanfs::scheduler=trace".to_owned();
-    assert_eq!(config.log, Log { level, format: LogFormat::Json, rate: 0 });
+    assert_eq!(config.log, Log { level, format: LogFormat::Json, rate: 0, max_size: 0 });
 }
 
 #[test]

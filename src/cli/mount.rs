@@ -25,6 +25,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::audience::tell;
 use super::mount_options::MountOptions;
 use super::{Failure, Outcome, absolute, check, utab};
+use crate::backend::own;
 use crate::config::{self, Access, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
@@ -32,7 +33,7 @@ use crate::daemon::{
     is_automounted, itself, keep, look_around, refuse, service,
 };
 use crate::launcher;
-use crate::telemetry;
+use crate::telemetry::{self, log::LogFile};
 
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args) -> Outcome {
         contradicted(&args)?;
     }
     if args.foreground {
-        telemetry::log::init(log_file(&args, &options, false)?, &config.log);
+        log_to(log_file(&args, &options)?, &config.log);
         if options.keeper {
             return keep_it(&args, || {});
         }
@@ -145,11 +146,13 @@ fn config_and_log(
     args: &Args,
     options: &MountOptions,
 ) -> Result<Result<Config, ConfigError>, Failure> {
-    // A daemon has its log as standard error.
-    let file = if args.foreground { log_file(args, options, false)? } else { None };
+    let file = match args.foreground {
+        true => log_file(args, options)?,
+        false => daemons_log(args, options),
+    };
     let config = config::load(&args.volume);
     let log = config.as_ref().map_or_else(|_| Log::default(), |config| config.log.clone());
-    telemetry::log::init(file, &log);
+    log_to(file, &log);
     Ok(config)
 }
 
@@ -236,7 +239,11 @@ fn keep_it(args: &Args, ready: impl FnOnce()) -> Outcome {
 fn launch(args: &Args, options: &MountOptions) -> Outcome {
     let program =
         std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?;
-    let log = log_file(args, options, true)?;
+    let open = |path: &PathBuf| {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
+        file.map_err(|e| Failure::failed(format!("log file {}: {e}", path.display())))
+    };
+    let log = log_path(args, options, true)?.as_ref().map(open).transpose()?;
     let mut command = itself(&program);
     command.arg("mount").arg("--ready");
     if args.sloppy {
@@ -244,6 +251,10 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
     }
     for list in &args.options {
         command.arg("-o").arg(list);
+    }
+    // The daemon opens it again by its path, from another directory.
+    if let Some(log) = args.log.as_ref().or(options.log.as_ref()) {
+        command.arg("--log").arg(absolute(log));
     }
     command.arg("--").arg(absolute(&args.volume)).arg(absolute(&args.mount_point));
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -275,7 +286,7 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
     if !is_automounted {
         leave_group();
     }
-    telemetry::log::init(None, &config.log);
+    log_to(daemons_log(args, options), &config.log);
     let is_done = || {
         if is_automounted {
             leave_group();
@@ -426,22 +437,39 @@ async fn wait(
 /// How soon the daemon ends after somebody else has unmounted.
 const UNMOUNT_NOTICED: Duration = Duration::from_millis(100);
 
-fn log_file(
+/// The path of the log that is asked for; without one, of a daemon's own.
+fn log_path(
     args: &Args,
     options: &MountOptions,
-    daemon: bool,
-) -> Result<Option<std::fs::File>, Failure> {
-    let path = match args.log.as_ref().or(options.log.as_ref()) {
-        Some(path) => path.clone(),
-        None if daemon => {
+    is_daemon: bool,
+) -> Result<Option<PathBuf>, Failure> {
+    match args.log.as_ref().or(options.log.as_ref()) {
+        Some(path) => Ok(Some(path.clone())),
+        None if is_daemon => {
             let made = control::make_runtime_dir();
             made.map_err(|e| {
                 Failure::failed(format!("{}: {e}", control::runtime_dir().display()))
             })?;
-            control::log_path(&absolute(&args.mount_point))
+            Ok(Some(control::log_path(&absolute(&args.mount_point))))
         }
-        None => return Ok(None),
-    };
-    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
+        None => Ok(None),
+    }
+}
+
+/// The log of a process that stays in the foreground, if one is asked for.
+fn log_file(args: &Args, options: &MountOptions) -> Result<Option<LogFile>, Failure> {
+    let Some(path) = log_path(args, options, false)? else { return Ok(None) };
+    let file = LogFile::open(&path, false);
     file.map(Some).map_err(|e| Failure::failed(format!("log file {}: {e}", path.display())))
+}
+
+/// The log of a daemon, opened by its path: the standard error that the daemon has inherited
+/// may be a file that was rotated away. It has to do where the log cannot be opened.
+fn daemons_log(args: &Args, options: &MountOptions) -> Option<LogFile> {
+    let path = log_path(args, options, true).ok()??;
+    LogFile::open(&path, true).ok()
+}
+
+fn log_to(file: Option<LogFile>, log: &Log) {
+    telemetry::log::init(file, log, |work| own(|_| work()).is_ok());
 }

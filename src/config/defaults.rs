@@ -161,6 +161,12 @@ pub(super) const LOG_RATE: u32 = 10;
 /// 0 turns it off.
 pub(super) const LOG_RATE_RANGE: RangeInclusive<i64> = 0..=1_000_000;
 
+/// Some 80,000 lines, and the same again in the file before: little memory for `/run`,
+/// which is a tmpfs.
+pub(super) const LOG_MAX_SIZE: Size = Size(10 << 20);
+/// Below, hardly an incident fits into it; 0 turns rotation off.
+pub(super) const LOG_MAX_SIZE_RANGE: RangeInclusive<Size> = Size(16 << 10)..=Size(1 << 30);
+
 /// `hadoop` and `hdfs` start a JVM, which takes seconds on a busy node, and the
 /// namenode of a large cluster may be collecting garbage.
 pub(super) const PLACEMENT_TIMEOUT: Time = Time(Duration::from_secs(20));

@@ -4,7 +4,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::error::ConfigError;
 use super::outline::{Outline, nearest};
-use super::validate::{choice, count};
+use super::validate::{choice, count, in_range};
 use super::{defaults, settings};
 
 /// What is logged.
@@ -16,6 +16,8 @@ pub struct Log {
     pub format: LogFormat,
     /// How often the same message is logged within ten seconds; 0: always.
     pub rate: u32,
+    /// Size at which a log file is rotated, bytes; 0: never.
+    pub max_size: u64,
 }
 
 /// How log lines look, and where they go.
@@ -41,6 +43,7 @@ impl Default for Log {
             level: defaults::LOG_LEVEL.to_owned(),
             format: defaults::LOG_FORMAT,
             rate: defaults::LOG_RATE,
+            max_size: defaults::LOG_MAX_SIZE.0,
         }
     }
 }
@@ -55,7 +58,11 @@ pub(super) fn log(written: settings::Log, outline: &Outline<'_>) -> Result<Log, 
     };
     let rate =
         count(outline, "log.rate", written.rate, defaults::LOG_RATE, defaults::LOG_RATE_RANGE)?;
-    Ok(Log { level, format, rate })
+    let max_size = written.max_size.unwrap_or(defaults::LOG_MAX_SIZE);
+    if max_size.0 > 0 {
+        in_range(outline, "log.max_size", max_size, defaults::LOG_MAX_SIZE_RANGE)?;
+    }
+    Ok(Log { level, format, rate, max_size: max_size.0 })
 }
 
 /// A word alone that is no level would be a target, with everything of it logged: more

@@ -395,6 +395,14 @@ pub(super) struct Log {
         "x-range" = "0 (off) to 1000000",
     ))]
     pub(super) rate: Option<i64>,
+    /// Size at which a log file is renamed to `NAME.1`, over the one before, and begun again. A
+    /// file that logrotate(8) moves is begun again too. Standard error and the journal are not
+    /// rotated.
+    #[schemars(extend(
+        "default" = defaults::LOG_MAX_SIZE.to_string(),
+        "x-range" = format!("`\"0B\"` (never), or {}", bounds(&defaults::LOG_MAX_SIZE_RANGE)),
+    ))]
+    pub(super) max_size: Option<Size>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]

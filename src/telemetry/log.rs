@@ -7,12 +7,11 @@
 //!
 //! Lines go to a file or to standard error, as text or as JSON, or to systemd's
 //! journal. [`limit`] keeps one message that comes again and again from filling it;
-//! [`lines`] counts lines that could not be written.
+//! [`file`] rotates a file; [`lines`] counts lines that could not be written.
 
+mod file;
 mod limit;
 mod lines;
-
-use std::fs::File;
 
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::LevelFilter;
@@ -23,7 +22,8 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{Log, LogFormat};
 
-pub use lines::{LogReading, reading};
+pub use file::LogFile;
+pub use lines::{AsDaemon, LogReading, reading};
 
 /// Below `debug`, where everything is wanted.
 const QUIET: &str = "fuser=error";
@@ -31,8 +31,9 @@ const QUIET: &str = "fuser=error";
 /// Sends log lines to `file`, or to standard error, or where else `log` says.
 ///
 /// Does nothing where a subscriber is installed already (a test's).
-pub fn init(file: Option<File>, log: &Log) {
-    let (lines, trouble) = layer(log.format, BoxMakeWriter::new(lines::to(file)));
+pub fn init(file: Option<LogFile>, log: &Log, as_daemon: AsDaemon) {
+    let file = file.map(|file| file.rotated_at(log.max_size));
+    let (lines, trouble) = layer(log.format, BoxMakeWriter::new(lines::to(file, as_daemon)));
     let limit = limit::Limit::new(log.rate);
     let _ = tracing_subscriber::registry().with(lines).with(filter(log)).with(limit).try_init();
     if let Some(error) = trouble {

@@ -339,3 +339,88 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }
+
+/// A `[log]` with a line for each request that is nonsense.
+fn with_a_line_a_request(port: u16, more: &str) -> String {
+    format!(
+        "[metrics]\nlisten = \"{port}\"\n\
+         [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = 0\n{more}"
+    )
+}
+
+/// Has the daemon whose metrics are at `port` log so many lines.
+fn have_logged(port: u16, lines: usize) {
+    for _ in 0..lines {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(b"nonsense\r\n\r\n").unwrap();
+        let _ = stream.read_to_string(&mut String::new());
+    }
+}
+
+/// How many of these lines there are in the files.
+fn failed_requests(room: &Room, files: &[&str]) -> usize {
+    let text = |name: &&str| fs::read_to_string(room.path(name)).unwrap_or_default();
+    let lines = |text: String| text.matches("DEBUG a request for metrics failed").count();
+    files.iter().map(text).map(lines).sum()
+}
+
+#[test]
+fn two_processes_rotate_one_log_and_lose_no_line() {
+    let room = Room::new();
+    fs::create_dir(room.path("mnt2")).unwrap();
+    let mounts = ["mnt", "mnt2"].map(|at| (at, crate::metrics::free_port()));
+    for (at, port) in mounts {
+        room.volume(
+            &format!("{at}.toml"),
+            "",
+            &with_a_line_a_request(port, "max_size = \"16KiB\""),
+        );
+        let mut mount = room.fanfs(&["mount", "--log", "log", &format!("{at}.toml"), at]);
+        assert!(mount.env_remove("FANFS_LOG").status().unwrap().success());
+    }
+    have_logged(mounts[0].1, 1);
+    let log = || fs::read_to_string(room.path("log")).unwrap();
+    let line = log().lines().last().unwrap().len();
+    // One and a half files, half of it from each.
+    let each = (24 << 10) / line / 2;
+    std::thread::scope(|scope| {
+        for (_, port) in mounts {
+            scope.spawn(move || have_logged(port, each));
+        }
+    });
+    room.eventually("each line is there once", || {
+        failed_requests(&room, &["log", "log.1"]) == 2 * each + 1
+    });
+    for name in ["log", "log.1"] {
+        let size = fs::metadata(room.path(name)).unwrap().len();
+        assert!((1..=16 << 10).contains(&size), "{name}: {size}");
+    }
+
+    // The launcher that starts the next daemon has the older file as standard error.
+    room.expect(&["reload", "mnt2"]);
+    assert!(log().contains("goes on with the mount"), "{}", log());
+    for (at, _) in mounts {
+        room.expect(&["umount", at]);
+    }
+    room.expect_gone();
+    assert!(log().contains("ending"), "{}", log());
+}
+
+#[test]
+fn a_log_that_logrotate_has_moved_is_made_again() {
+    let (room, port) = (Room::new(), crate::metrics::free_port());
+    mount_with(&room, &with_a_line_a_request(port, ""));
+    have_logged(port, 3);
+    let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    let log = log.into_iter().find(|path| path.extension().is_some_and(|e| e == "log")).unwrap();
+    let log = format!("run/{}", log.file_name().unwrap().to_str().unwrap());
+    room.eventually("three lines are there", || failed_requests(&room, &[&log]) == 3);
+    fs::rename(room.path(&log), room.path("moved")).unwrap();
+    have_logged(port, 2);
+    room.eventually("two lines are in the new file", || failed_requests(&room, &[&log]) == 2);
+    assert_eq!(failed_requests(&room, &["moved"]), 3);
+    let mode = fs::metadata(room.path(&log)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}

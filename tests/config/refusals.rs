@@ -481,6 +481,10 @@ fn where_metrics_and_logs_go_is_checked() {
         ),
         ("[log]\nrate = -1\n", "v.toml:7: key `log.rate`: -1 is out of range; use 0 to 1000000"),
         (
+            "[log]\nmax_size = '1KiB'\n",
+            "v.toml:7: key `log.max_size`: 1KiB is out of range; use 16KiB to 1GiB",
+        ),
+        (
             "[log]\nlisten = 'x'\n",
             "v.toml:7: key `log.listen` is not known; did you mean `listen` in [metrics]?",
         ),

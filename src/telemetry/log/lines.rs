@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::file::LogFile;
 use super::limit::TARGET;
 
 /// How the log does.
@@ -47,15 +48,21 @@ struct Lines {
 }
 
 struct Out {
-    to: Box<dyn Write + Send>,
+    to: To,
     /// The last line has no end.
     is_cut: bool,
     /// Lost lines that no line reports.
     unreported: u64,
 }
 
+enum To {
+    File(LogFile),
+    /// Standard error.
+    Other(Box<dyn Write + Send>),
+}
+
 impl Lines {
-    fn new(to: Box<dyn Write + Send>, is_cut: bool) -> Self {
+    fn new(to: To, is_cut: bool) -> Self {
         let out = Mutex::new(Out { to, is_cut, unreported: 0 });
         Self { out, lost: AtomicU64::default(), error: Mutex::default() }
     }
@@ -78,6 +85,14 @@ impl Lines {
         }
     }
 
+    /// Why the log could not be rotated, once.
+    fn take_trouble(&self) -> Option<io::Error> {
+        match &mut self.out.lock().to {
+            To::File(file) => file.take_trouble(),
+            To::Other(_) => None,
+        }
+    }
+
     fn reading(&self) -> LogReading {
         LogReading { lines_lost: self.lost.load(Relaxed), error: self.error.lock().clone() }
     }
@@ -86,13 +101,29 @@ impl Lines {
 impl Out {
     /// Writes a whole line, or fails.
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let To::File(file) = &mut self.to else { return self.write_whole(line) };
+        if file.begin(line.len()) {
+            self.is_cut = is_cut(file.file());
+        }
+        let written = self.write_whole(line);
+        if let To::File(file) = &mut self.to {
+            file.end();
+        }
+        written
+    }
+
+    fn write_whole(&mut self, line: &[u8]) -> io::Result<()> {
+        let to: &mut dyn Write = match &mut self.to {
+            To::File(file) => file,
+            To::Other(other) => other,
+        };
         if self.is_cut {
-            self.to.write_all(b"\n")?;
+            to.write_all(b"\n")?;
             self.is_cut = false;
         }
         let mut rest = line;
         while !rest.is_empty() {
-            match self.to.write(rest) {
+            match to.write(rest) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -104,13 +135,24 @@ impl Out {
     }
 }
 
+/// Runs work under the daemon's own credentials; false where it cannot. The thread that logs
+/// may have a caller's, which must neither keep it from opening the log nor own a new one.
+pub type AsDaemon = fn(&mut dyn FnMut()) -> bool;
+
 /// One line, which tracing writes in one piece.
-pub(super) struct Line(&'static Lines);
+pub(super) struct Line(&'static Lines, AsDaemon);
 
 impl Write for Line {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let unreported = self.0.put(line, REPORTS.get());
+        let mut unreported = 0;
+        let mut put = || unreported = self.0.put(line, REPORTS.get());
+        if !(self.1)(&mut put) {
+            put();
+        }
         report(self.0, unreported);
+        if let Some(error) = self.0.take_trouble() {
+            tracing::warn!(target: TARGET, %error, "the log cannot be rotated, and grows");
+        }
         // The caller would drop an error.
         Ok(line.len())
     }
@@ -121,15 +163,18 @@ impl Write for Line {
 }
 
 /// Lines go to `file`, or to standard error.
-pub(super) fn to(file: Option<File>) -> impl Fn() -> Line + Send + Sync + 'static {
+pub(super) fn to(
+    file: Option<LogFile>,
+    as_daemon: AsDaemon,
+) -> impl Fn() -> Line + Send + Sync + 'static {
     let lines = LINES.get_or_init(|| match file {
-        Some(file) => {
-            let is_cut = is_cut(&file);
-            Lines::new(Box::new(file), is_cut)
+        Some(log) => {
+            let is_cut = is_cut(log.file());
+            Lines::new(To::File(log), is_cut)
         }
-        None => Lines::new(Box::new(io::stderr()), is_cut(&io::stderr())),
+        None => Lines::new(To::Other(Box::new(io::stderr())), is_cut(&io::stderr())),
     });
-    move || Line(lines)
+    move || Line(lines, as_daemon)
 }
 
 /// Whether a file ends within a line: the daemon before this one may have found it full.
@@ -210,7 +255,7 @@ mod tests {
     #[test]
     fn lost_lines_are_counted_and_reported_once() {
         let disk = Disk::default();
-        let lines = Lines::new(Box::new(disk.clone()), false);
+        let lines = Lines::new(To::Other(Box::new(disk.clone())), false);
         disk.free(8);
         assert_eq!(lines.put(b"one\n", 0), 0);
         assert_eq!(lines.reading(), LogReading::default());
@@ -244,7 +289,7 @@ mod tests {
         assert!(!is_cut(&file));
         file.write_all(b"ha").unwrap();
         assert!(is_cut(&file));
-        Lines::new(Box::new(disk.clone()), true).put(b"next\n", 0);
+        Lines::new(To::Other(Box::new(disk.clone())), true).put(b"next\n", 0);
         assert_eq!(disk.text(), "\nnext\n");
     }
 }

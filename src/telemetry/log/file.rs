@@ -1,0 +1,341 @@
+//! A log file that several processes append to, and that is rotated.
+//!
+//! A daemon, its keeper and, during an upgrade, the next daemon share one log. Before each
+//! line a process locks the file that it has open (flock(2)) and checks that the path still
+//! names that file. If it does not, another process has rotated the log, or logrotate(8)
+//! has moved it: the process opens the path again. If the file has no room for the line,
+//! the process renames it to `NAME.1`, over the one before, and begins a new file.
+//!
+//! No crate does this: those that rotate by size (file-rotate, rolling-file) rename without
+//! a lock and go on with their own descriptor, so a second process would write into the
+//! file that is deleted next, or rotate once more.
+//!
+//! *Invariants:*
+//! - A line is written to the file that the path names, under its lock: so each file that
+//!   is rotated away is complete, and is rotated once.
+//! - Nothing here fails or holds up a line. Where the log cannot be rotated or locked, it
+//!   grows, and says so once.
+
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+/// A process holds the lock for one line. One that holds it for so long is stopped. A
+/// test waits longer, for a busy machine.
+const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
+
+/// Rounds until a line is written to the file that is open: in each of them another process
+/// has rotated the log.
+const ROUNDS: usize = 8;
+
+/// A log file, open.
+pub struct LogFile {
+    path: PathBuf,
+    file: File,
+    /// Whether it is also this process's standard error.
+    is_stderr: bool,
+    /// Rotate at this size, bytes; 0: never.
+    most: u64,
+    /// After a rotation has failed, the size at which to try again.
+    again_at: u64,
+    is_locked: bool,
+    /// Whether another process has not released the lock in time.
+    is_held: bool,
+    /// Why the log could not be rotated, if it has not been reported.
+    trouble: Option<io::Error>,
+}
+
+impl LogFile {
+    /// Opens a log, or makes it. With `is_stderr`, standard error goes there too.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn open(path: &Path, is_stderr: bool) -> io::Result<Self> {
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        // A symbolic link stays: what it leads to is rotated. A pipe has no path.
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let log = Self {
+            path,
+            file,
+            is_stderr,
+            most: 0,
+            again_at: 0,
+            is_locked: false,
+            is_held: false,
+            trouble: None,
+        };
+        log.redirect_stderr();
+        Ok(log)
+    }
+
+    /// Rotates it at this size, bytes; 0: never.
+    #[must_use]
+    pub fn rotated_at(self, most: u64) -> Self {
+        Self { most, ..self }
+    }
+
+    /// The file, as it is open now.
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Gets ready for a line of so many bytes. Returns whether the file is another one now.
+    pub(super) fn begin(&mut self, line: usize) -> bool {
+        // A terminal, a pipe: there is nothing to rotate.
+        if !self.file.metadata().is_ok_and(|meta| meta.is_file()) {
+            return false;
+        }
+        let mut is_another = false;
+        for _ in 0..ROUNDS {
+            self.lock();
+            if !self.is_current() {
+                // Where it cannot be opened, the file that was moved gets the line.
+                let Ok(()) = self.reopen() else { break };
+                is_another = true;
+                continue;
+            }
+            if !self.is_locked || !self.is_full(line) {
+                break;
+            }
+            match std::fs::rename(&self.path, self.old()) {
+                Ok(()) => self.again_at = 0,
+                // Something else has moved it.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => {
+                    self.again_at = self.len().saturating_add(self.most);
+                    self.trouble = Some(error);
+                    break;
+                }
+            }
+        }
+        is_another
+    }
+
+    /// The line is written, or lost.
+    pub(super) fn end(&mut self) {
+        if std::mem::take(&mut self.is_locked) {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+
+    /// Why the log could not be rotated, once.
+    pub(super) fn take_trouble(&mut self) -> Option<io::Error> {
+        self.trouble.take()
+    }
+
+    fn lock(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.is_locked {
+            match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => (self.is_locked, self.is_held) = (true, false),
+                Err(Errno::INTR) => {}
+                Err(Errno::WOULDBLOCK) if !self.is_held && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(_) => {
+                    self.is_held = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether the path names the file that is open, as far as this process can see.
+    fn is_current(&self) -> bool {
+        let id = |meta: &Metadata| (meta.dev(), meta.ino());
+        match (std::fs::symlink_metadata(&self.path), self.file.metadata()) {
+            (Ok(there), Ok(own)) => id(&there) == id(&own),
+            (Err(error), _) => error.kind() != ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        }
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        // Neither through a link nor into a pipe that has taken its place.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600).custom_flags(flags);
+        let file = options.open(&self.path)?;
+        if !file.metadata()?.is_file() {
+            return Err(ErrorKind::InvalidInput.into());
+        }
+        self.end();
+        self.file = file;
+        self.redirect_stderr();
+        Ok(())
+    }
+
+    /// Not with this very descriptor: programs that are started inherit standard error, and
+    /// with it they would hold the lock.
+    fn redirect_stderr(&self) {
+        if self.is_stderr
+            && let Ok(file) = OpenOptions::new().append(true).open(&self.path)
+        {
+            let _ = rustix::stdio::dup2_stderr(file);
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.file.metadata().map_or(0, |meta| meta.len())
+    }
+
+    fn is_full(&self, line: usize) -> bool {
+        let len = self.len();
+        self.most > 0
+            && len > 0
+            && len.saturating_add(line as u64) > self.most
+            && len >= self.again_at
+    }
+
+    /// Where the file goes when it is full.
+    fn old(&self) -> OsString {
+        let mut old = self.path.clone().into_os_string();
+        old.push(".1");
+        old
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn log(dir: &tempfile::TempDir, most: u64) -> LogFile {
+        LogFile::open(&dir.path().join("log"), false).unwrap().rotated_at(most)
+    }
+
+    fn put(log: &mut LogFile, line: &str) -> bool {
+        let is_another = log.begin(line.len());
+        log.write_all(line.as_bytes()).unwrap();
+        log.end();
+        is_another
+    }
+
+    fn texts(dir: &tempfile::TempDir) -> [String; 2] {
+        ["log.1", "log"].map(|name| fs::read_to_string(dir.path().join(name)).unwrap_or_default())
+    }
+
+    #[test]
+    fn a_full_file_is_kept_and_the_one_before_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 8);
+        let others = ["one\n", "two\n", "three\n", "four\n", "longer than a file\n", "six\n"]
+            .map(|line| put(&mut log, line));
+        assert_eq!(others, [false, false, true, true, true, true]);
+        assert_eq!(texts(&dir), ["longer than a file\n", "six\n"]);
+        let mode = fs::metadata(dir.path().join("log")).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn of_two_processes_one_rotates_and_the_other_follows() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (log(&dir, 8), log(&dir, 8));
+        put(&mut one, "a one\n");
+        put(&mut other, "b\n");
+        assert!(put(&mut one, "c one\n") && put(&mut other, "d\n"));
+        assert_eq!(texts(&dir), ["a one\nb\n", "c one\nd\n"]);
+    }
+
+    /// A lock is that of an open file: to flock(2), two of them are as two processes.
+    #[test]
+    fn no_line_is_lost_or_doubled_while_two_writers_rotate() {
+        const LINES: usize = 5000;
+        const MOST: u64 = 512;
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("log.1");
+        let write = |name: char| {
+            let (mut log, old) = (log(&dir, MOST), old.clone());
+            move || {
+                let mut rotations = 0;
+                for number in 0..LINES {
+                    let line = format!("{name} {number}\n");
+                    if log.begin(line.len()) {
+                        // Nothing but full files is rotated away.
+                        let size = fs::metadata(&old).unwrap().len();
+                        assert!((MOST - 16..=MOST).contains(&size), "{size}");
+                        rotations += 1;
+                    }
+                    log.write_all(line.as_bytes()).unwrap();
+                    log.end();
+                }
+                rotations
+            }
+        };
+        let rotations: usize = std::thread::scope(|scope| {
+            let writers = ['a', 'b'].map(|name| scope.spawn(write(name)));
+            writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+        });
+        assert!(rotations > 100, "{rotations}");
+        // What is left of each is the end of it, without a gap.
+        let text = texts(&dir).concat();
+        for name in ['a', 'b'] {
+            let number = |line: &str| line.strip_prefix(name)?.trim().parse::<usize>().ok();
+            let left: Vec<usize> = text.lines().filter_map(number).collect();
+            let first = left.first().copied().unwrap_or(LINES);
+            assert_eq!(left, (first..LINES).collect::<Vec<_>>(), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_rotated_away_from_another_process_within_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (log(&dir, 8), log(&dir, 8));
+        put(&mut one, "one\n");
+        one.begin(4);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| put(&mut other, "other\n"));
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(texts(&dir), ["", "one\n"]);
+            one.write_all(b"two\n").unwrap();
+            one.end();
+            other.join().unwrap();
+        });
+        assert_eq!(texts(&dir).concat(), "one\ntwo\nother\n");
+    }
+
+    #[test]
+    fn a_file_that_is_moved_or_removed_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = log(&dir, 0);
+        put(&mut log, "one\n");
+        // As logrotate(8) does.
+        fs::rename(dir.path().join("log"), dir.path().join("log.1")).unwrap();
+        assert!(put(&mut log, "two\n") && !put(&mut log, "three\n"));
+        assert_eq!(texts(&dir), ["one\n", "two\nthree\n"]);
+        fs::remove_file(dir.path().join("log")).unwrap();
+        assert!(put(&mut log, "four\n"));
+        assert_eq!(texts(&dir)[1], "four\n");
+    }
+
+    #[test]
+    fn what_cannot_be_rotated_grows_and_says_so_once_in_a_while() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("log.1/in-the-way")).unwrap();
+        let mut log = log(&dir, 8);
+        let mut put = |line: &str| {
+            assert!(!super::tests::put(&mut log, line));
+            log.take_trouble().is_some()
+        };
+        let lines = ["one\n", "two\n", "three\n", "four\n", "five\n"];
+        assert_eq!(lines.map(&mut put), [false, false, true, false, true]);
+        assert_eq!(fs::read_to_string(dir.path().join("log")).unwrap(), lines.concat());
+    }
+}
