@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, FileKind, Identity, Lock,
-    LockRequest, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Each, FileChange, FileKind, Identity, Lock, LockRequest,
+    OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
@@ -50,7 +50,7 @@ impl Backend for Memory {
     fn stat_entries(&self, _: &Path, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
         Ok(Vec::new())
     }
-    fn list(&self, _: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, _: &Target, _: &mut Each<'_>) -> Result<()> {
         Ok(Vec::new())
     }
     fn visit(&self, _: &Path) -> Result<()> {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, Directory, FileChange, Lock, LockRequest,
+    Attr, Backend, BackendFile, Change, Directory, Each, FileChange, Lock, LockRequest,
     OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
@@ -61,9 +61,9 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.stat_entries(dir, names)
     }
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         self.cost.pay();
-        self.inner.list(dir)
+        self.inner.list(dir, each)
     }
     fn visit(&self, _: &Path) -> Result<()> {
         Ok(())

@@ -60,6 +60,9 @@ pub use target::Target;
 /// What a backend call returns.
 pub type Result<T> = std::result::Result<T, BackendError>;
 
+/// What is done with each entry of a directory: its name, inode number and kind.
+pub type Each<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
+
 /// One replica's tree.
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No
@@ -78,8 +81,18 @@ pub trait Backend: Send + Sync {
     /// be looked at, fails alone.
     fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
-    /// All entries of a directory but `.` and `..`, in the replica's order.
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>>;
+    /// Gives `each` the name, inode number and kind of all entries of a directory but `.`
+    /// and `..`, in the replica's order.
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()>;
+
+    /// The same entries at once.
+    fn entries(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.list(dir, &mut |name, ino, kind| {
+            entries.push(DirEntry { name: name.to_owned(), ino, kind });
+        })?;
+        Ok(entries)
+    }
 
     /// Opens a directory as for a listing, and closes it: says whether it may be
     /// listed, and has an NFS mount look whether the names that it knows there are

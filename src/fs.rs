@@ -26,6 +26,7 @@ mod error;
 mod handle;
 mod inode;
 mod journal;
+mod listing;
 mod lock;
 mod look;
 mod object;
@@ -35,6 +36,7 @@ mod ranges;
 mod read;
 mod recent;
 mod root;
+mod shelf;
 mod sync;
 mod write;
 mod written;
@@ -58,16 +60,18 @@ use inode::Inodes;
 use lock::Locks;
 use passthrough::Passthrough;
 use recent::Recent;
+use shelf::Shelf;
 
 pub use busy::FileUse;
 pub use caching::{Caching, CachingPolicy};
 pub use call::PinnedTimes;
 pub use carried::{Carried, FORMAT};
-pub use directory::{Listing, PlusEntry, PlusPage};
+pub use directory::{PlusEntry, PlusPage};
 pub use error::Errno;
 pub use handle::HandleId;
 pub use inode::{Ino, ROOT};
 pub use journal::recover;
+pub use listing::{Listed, Listing};
 pub use lock::{LockOwner, Waiting};
 pub use open::{OpenReply, Opened};
 pub use passthrough::{Backing, Lent, PassthroughStatus};
@@ -128,6 +132,8 @@ pub struct Fs {
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
+    /// Memory for listings.
+    shelf: Shelf,
     /// Whether the kernel maps files that are open direct.
     maps_direct: AtomicBool,
     passthrough: Passthrough,
@@ -169,12 +175,13 @@ impl Fs {
         Arc::new(Self {
             recent,
             changes: AtomicU64::new(0),
-            locks: Locks::new(runtime),
+            locks: Locks::new(runtime, reader.budget().clone()),
             busy: Busy::default(),
             root: Mutex::new(None),
             counters: own,
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
+            shelf: Shelf::new(Arc::clone(&reader)),
             maps_direct: AtomicBool::new(false),
             passthrough,
             caller: Arc::new(caller),

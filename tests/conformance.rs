@@ -46,7 +46,7 @@ fn suite(backend: &dyn Backend) {
     attributes(backend);
     // Directories.
     let mut names: Vec<_> = backend
-        .list(&Target::named(p("d")))
+        .entries(&Target::named(p("d")))
         .unwrap()
         .into_iter()
         .map(|e| (e.name, e.kind))
@@ -72,7 +72,7 @@ fn suite(backend: &dyn Backend) {
     for way_out in ["d/out/f", "d/inside/x", "d/slash/etc/passwd", "d/up/x"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::LOOP, "{way_out}");
         assert_eq!(refused(backend.open(p(way_out))), Errno::LOOP, "{way_out}");
-        assert_eq!(refused(backend.list(&Target::named(p(way_out)))), Errno::LOOP, "{way_out}");
+        assert_eq!(refused(backend.entries(&Target::named(p(way_out)))), Errno::LOOP, "{way_out}");
     }
     for way_out in ["..", "d/../../outside/f", "/etc/passwd"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::XDEV, "{way_out}");
@@ -81,7 +81,7 @@ fn suite(backend: &dyn Backend) {
     // Errors are the file system's.
     assert_eq!(refused(backend.stat(p("none"))), Errno::NOENT);
     assert_eq!(refused(backend.stat(p("d/f/x"))), Errno::NOTDIR);
-    assert_eq!(refused(backend.list(&Target::named(p("d/f")))), Errno::NOTDIR);
+    assert_eq!(refused(backend.entries(&Target::named(p("d/f")))), Errno::NOTDIR);
     assert_eq!(refused(backend.open(p("d/up"))), Errno::LOOP);
     assert!(backend.open(p("d")).is_err());
     assert_eq!(
@@ -232,7 +232,7 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let pid = std::process::id();
     // A mount inside a replica is a part of it, what its links stand for is not.
-    assert!(backend.list(&Target::named(Path::new(&format!("proc/{pid}/fd")))).is_ok());
+    assert!(backend.entries(&Target::named(Path::new(&format!("proc/{pid}/fd")))).is_ok());
     for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]
     {
         assert_eq!(refused(backend.open(Path::new(&way_out))), Errno::LOOP, "{way_out}");

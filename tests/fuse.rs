@@ -23,6 +23,8 @@ mod freshness;
 mod health;
 #[path = "fuse/locks.rs"]
 mod locks;
+#[path = "fuse/memory.rs"]
+mod memory;
 #[path = "fuse/namespace.rs"]
 mod namespace;
 #[path = "fuse/objects.rs"]

@@ -89,6 +89,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "fs",
         &[
             "read",
+            "buffer",
             "placement",
             "scheduler",
             "backend",

@@ -26,8 +26,8 @@ use parking_lot::{Condvar, Mutex};
 use super::pool::{STUCK, inside};
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Parts,
+    PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator.
@@ -234,9 +234,9 @@ impl Backend for Closing {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         inside(dir.path());
-        self.inner.list(dir)
+        self.inner.list(dir, each)
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {

@@ -26,7 +26,7 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, Change, DirEntry, FileChange, FileKind, Lock,
+    Attr, Backend, BackendError, BackendFile, Change, Each, FileChange, FileKind, Lock,
     LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
     WriteOpen,
 };
@@ -208,9 +208,8 @@ impl Backend for Directory {
         Ok(names.iter().map(|name| device.attr_at(dir.as_fd(), name)).collect())
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
-        let mut entries = Vec::new();
         // Not by its `.`: who may list it need not be let through it.
         let listing = rustix::fs::Dir::new(rustix::io::fcntl_dupfd_cloexec(&dir, 0)?)?;
         for entry in listing {
@@ -232,10 +231,9 @@ impl Backend for Directory {
                     Err(errno) => return Err(errno.into()),
                 },
             };
-            let name = OsString::from_vec(name.to_bytes().to_vec());
-            entries.push(DirEntry { name, ino: entry.ino(), kind });
+            each(OsStr::from_bytes(name.to_bytes()), entry.ino(), kind);
         }
-        Ok(entries)
+        Ok(())
     }
 
     fn read_link(&self, link: &Target) -> Result<OsString> {

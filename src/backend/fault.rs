@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Result,
+    SeekTo, StatFs, Target, WriteOpen,
 };
 use crate::volume::ByteRange;
 
@@ -186,9 +186,9 @@ impl<B: Backend> Backend for Faulty<B> {
         Ok(found)
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         self.script.meet(Op::Metadata, dir.path())?;
-        self.inner.list(dir)
+        self.inner.list(dir, each)
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {

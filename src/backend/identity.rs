@@ -98,6 +98,11 @@ fn groups(pid: u32) -> Option<Vec<u32>> {
 }
 
 impl Identity {
+    /// The user; root's number for the daemon.
+    pub fn uid(&self) -> u32 {
+        self.0.as_ref().map_or(0, |user| user.uid)
+    }
+
     /// The daemon itself.
     pub const DAEMON: Self = Self(None);
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Parts,
+    PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator. The rate may be changed while it runs.
@@ -76,8 +76,8 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
-        self.inner.list(dir)
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+        self.inner.list(dir, each)
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {

@@ -66,6 +66,24 @@ impl Budget {
         self.claim_below(bytes, self.inner.limit - self.inner.limit / DEMAND_SHARE)
     }
 
+    /// Claims `bytes` if they are free, also where others wait in line: for what cannot
+    /// wait and does with less.
+    pub fn claim_past_line(&self, bytes: u64) -> Option<Reservation> {
+        let mut state = self.inner.state.lock();
+        if state.used + bytes > self.inner.limit {
+            return None;
+        }
+        state.used += bytes;
+        Some(Reservation { inner: Arc::clone(&self.inner), bytes })
+    }
+
+    /// Claims `bytes` even where they are not free. Only for amounts that something else
+    /// bounds.
+    pub fn overdraw(&self, bytes: u64) -> Reservation {
+        self.inner.state.lock().used += bytes;
+        Reservation { inner: Arc::clone(&self.inner), bytes }
+    }
+
     fn claim_below(&self, bytes: u64, limit: u64) -> Option<Reservation> {
         let mut state = self.inner.state.lock();
         // Who needs nothing does not wait.
@@ -192,6 +210,19 @@ mod tests {
         budget.settle();
         assert_eq!(served.lock()[0].0, "later");
         assert!(!budget.is_waited_for() || budget.shortage() == 0);
+    }
+
+    #[test]
+    fn a_claim_past_the_line_keeps_to_the_limit_and_an_overdraft_is_paid_back() {
+        let budget = Budget::new(10);
+        let held = budget.claim(8).unwrap();
+        budget.wait(0, 5, drop);
+        assert!(budget.claim(1).is_none() && budget.claim_past_line(3).is_none());
+        let past = budget.claim_past_line(2).unwrap();
+        let over = budget.overdraw(4);
+        assert_eq!((budget.used(), budget.shortage()), (14, 9));
+        drop((held, past, over));
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

@@ -269,8 +269,9 @@ pub(super) struct Write {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
-    /// Most bytes of file data that the daemon holds at once. Four readers' full readahead, or
-    /// the in-flight limit of eight replicas. Readahead shrinks to fit it.
+    /// Most bytes of file data, directory listings and locks that the daemon holds at once.
+    /// Four readers' full readahead, or the in-flight limit of eight replicas. Readahead
+    /// shrinks to fit it.
     #[schemars(extend(
         "default" = defaults::BUDGET.to_string(),
         "x-range" = format!("at least {} times `read.segment_size`", defaults::BUDGET_MIN_SEGMENTS),

@@ -179,7 +179,7 @@ impl Fs {
         *inodes = Inodes::restore(self.policy.mode, std::mem::take(&mut carried.inodes));
         self.handles.restore(
             &mut inodes,
-            &self.reader,
+            (&self.reader, &self.shelf),
             self.policy.mode,
             &mut carried,
             &mut heir,

@@ -1,30 +1,22 @@
 //! Directories: listings with offsets that stay good.
 //!
-//! A directory is listed as a whole when it is first read through a handle, and
-//! the handle keeps the listing: offsets are places in it, so they mean the same
-//! whichever replica answers next, and whatever happens to the directory
-//! meanwhile. Reading from the start again (rewinddir) lists it anew.
+//! A directory is listed when it is first read through a handle, and the handle keeps the
+//! listing where there is memory for it: offsets are places in it, so they mean the same
+//! whichever replica answers next, and whatever happens to the directory meanwhile. Where
+//! there is not, the handle keeps a window of it, and the directory is listed again for
+//! the next one ([`super::listing`]). Reading from the start again (rewinddir) begins
+//! another listing.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::Rights;
+use super::listing::Collector;
 use super::object;
-use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
-use crate::backend::{Attr, BackendError, DirEntry, FileKind, Requester, Result};
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino, Listed, Listing};
+use crate::backend::{Attr, BackendError, FileKind, Requester, Result};
 use crate::volume::{Mode, ReplicaId};
-
-/// A directory's entries; `.` and `..` have the offsets 0 and 1, and the entry
-/// with index `i` has `i + 2`.
-pub struct Listing {
-    /// The directory.
-    pub ino: Ino,
-    /// The directory that it lies in; itself for the root.
-    pub parent: Ino,
-    /// Without `.` and `..`.
-    pub entries: Vec<DirEntry>,
-}
 
 /// One entry with its attributes, not yet given to the kernel.
 pub struct PlusEntry {
@@ -57,14 +49,6 @@ pub struct PlusPage {
     pub entries: Vec<PlusEntry>,
 }
 
-impl Listing {
-    /// `.` and `..`, as far as they come at or after `offset`: number, offset to
-    /// go on from, name.
-    pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
-        [(self.ino, 1, "."), (self.parent, 2, "..")].into_iter().skip(offset.min(DOTS) as usize)
-    }
-}
-
 impl PlusPage {
     /// Whether there are entries without attributes.
     pub fn has_names_alone(&self) -> bool {
@@ -80,9 +64,6 @@ impl PlusPage {
 /// Entries looked up for one reply of a READDIRPLUS: about what fits into one
 /// page, which is what the kernel asks for at a time.
 const BATCH: usize = 32;
-
-/// Offsets 0 and 1 are `.` and `..`.
-pub(super) const DOTS: u64 = 2;
 
 /// Attributes of entries, where the replica could look at any of them. Where it could at
 /// none, another one may.
@@ -144,22 +125,31 @@ impl Fs {
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let copies = self.policy.mode == Mode::Copies;
         let object = object::target(self, dir.ino, path);
+        let (fs, lister) = (Arc::clone(self), Arc::clone(self));
         let list = move |replica, backend: &dyn crate::backend::Backend| {
-            let mut entries = backend.list(&object.on(replica))?;
-            if copies {
-                // The numbers in the listing are that one tree's.
-                entries.iter_mut().for_each(|entry| entry.ino = 0);
-            }
-            Ok(entries)
+            let mut collector = match Collector::new(&lister.shelf, offset) {
+                Ok(collector) => collector,
+                Err(errno) => return Ok(Err(errno)),
+            };
+            backend.list(&object.on(replica), &mut |name, number, kind| {
+                // In copies the numbers in the listing are that one tree's.
+                collector.push(name, if copies { 0 } else { number }, kind);
+            })?;
+            Ok(collector.finish(offset))
         };
-        let (fs, rights) = (Arc::clone(self), Rights::Granted(dir.who.clone()));
+        let rights = Rights::Granted(dir.who.clone());
         self.caller.call_by_replica(spot, rights, list, move |answer| {
-            done(answer.map_err(Errno::from).and_then(|(_, entries)| {
-                let listing = Arc::new(Listing { ino: dir.ino, parent, entries });
+            done(answer.map_err(Errno::from).and_then(|(_, packed)| {
+                let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
                 // In another listing the offset may be another place.
-                let is_kept = dir.keep(Arc::clone(&listing), offset);
+                if !dir.keep(&listing, offset) {
+                    return Err(Errno::STALE);
+                }
                 fs.handles.listed(handle.number, &listing);
-                if is_kept { Ok(listing) } else { Err(Errno::STALE) }
+                if !listing.packed.is_whole() {
+                    fs.shelf.keeps(handle.number, &dir);
+                }
+                Ok(listing)
             }));
         });
     }
@@ -176,28 +166,43 @@ impl Fs {
     ) {
         let (fs, since) = (Arc::clone(self), Instant::now());
         self.read_dir(handle, offset, move |listing| match listing {
-            Ok(listing) => fs.look_up_batch((who, since), listing, offset, done),
+            Ok(listing) => fs.look_up_batch((who, since), (handle, listing), offset, done),
             Err(errno) => done(Err(errno)),
         });
+    }
+
+    /// Goes on after a batch of which nothing is there any more.
+    fn go_on(
+        self: &Arc<Self>,
+        (who, since): (Requester, Instant),
+        (handle, listing): (HandleId, Arc<Listing>),
+        offset: u64,
+        done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
+    ) {
+        if listing.packed.covers(offset) {
+            return self.look_up_batch((who, since), (handle, listing), offset, done);
+        }
+        // Not generic over itself: it may take any number of windows.
+        let done: Box<dyn FnOnce(Answer<PlusPage>) + Send> = Box::new(done);
+        let fs = Arc::clone(self);
+        let next: Box<dyn FnOnce(Answer<Arc<Listing>>) + Send> = Box::new(move |next| match next {
+            Ok(next) => fs.look_up_batch((who, since), (handle, next), offset, done),
+            Err(errno) => done(Err(errno)),
+        });
+        self.read_dir(handle, offset, next);
     }
 
     fn look_up_batch(
         self: &Arc<Self>,
         (who, since): (Requester, Instant),
-        listing: Arc<Listing>,
+        (handle, listing): (HandleId, Arc<Listing>),
         offset: u64,
         done: impl FnOnce(Answer<PlusPage>) + Send + 'static,
     ) {
-        let start = offset.saturating_sub(DOTS) as usize;
-        let names: Arc<Vec<OsString>> = Arc::new(
-            listing
-                .entries
-                .iter()
-                .skip(start)
-                .take(BATCH)
-                .map(|entry| entry.name.clone())
-                .collect(),
-        );
+        let names: Arc<Vec<OsString>> = {
+            let batch = listing.from(offset).take(BATCH);
+            Arc::new(batch.map(|entry| entry.name.to_owned()).collect())
+        };
         if names.is_empty() {
             return done(Ok(PlusPage { listing, entries: Vec::new() }));
         }
@@ -220,12 +225,12 @@ impl Fs {
                     Err(error) if leaves_the_names(error) => (None, unknown(error)),
                     Err(error) => return done(Err(error.into())),
                 };
-                let found: Vec<_> = names
-                    .iter()
+                let mut last = offset;
+                let found: Vec<_> = listing
+                    .from(offset)
                     .zip(attrs)
-                    .enumerate()
-                    .filter_map(|(i, (name, attr))| {
-                        let next = (start + i) as u64 + DOTS + 1;
+                    .filter_map(|(listed, attr)| {
+                        last = listed.next;
                         let seen = match (replica, attr) {
                             (Some(replica), Ok(attr)) => {
                                 Some(Seen { replica, asked: asked_at, attr })
@@ -233,15 +238,14 @@ impl Fs {
                             (_, Err(BackendError::Os(rustix::io::Errno::NOENT))) => return None,
                             _ => None,
                         };
-                        let listed = &listing.entries[start + i];
-                        let (number, kind) = (fs.listed_number(listing.ino, listed), listed.kind);
-                        Some(PlusEntry { name: name.clone(), next, seen, number, kind })
+                        let Listed { name, next, kind, .. } = listed;
+                        let number = fs.listed_number(listing.ino, &listed);
+                        Some(PlusEntry { name: name.to_owned(), next, seen, number, kind })
                     })
                     .collect();
                 if found.is_empty() {
                     // All of them have gone; an empty answer would end the listing.
-                    let next = (start + names.len()) as u64 + DOTS;
-                    return fs.look_up_batch((who, since), listing, next, done);
+                    return fs.go_on((who, since), (handle, listing), last, done);
                 }
                 done(Ok(PlusPage { listing, entries: found }));
             },
@@ -268,7 +272,7 @@ impl Fs {
     }
 
     /// The inode number to show for an entry that comes without attributes.
-    pub fn listed_number(&self, dir: Ino, entry: &DirEntry) -> Ino {
-        self.inodes.lock().listed(dir, OsStr::new(&entry.name), entry.ino)
+    pub fn listed_number(&self, dir: Ino, entry: &Listed<'_>) -> Ino {
+        self.inodes.lock().listed(dir, entry.name, entry.number)
     }
 }

@@ -22,7 +22,7 @@ impl Errno {
     pub const RANGE: Self = Self(rustix::io::Errno::RANGE.raw_os_error());
     /// Somebody else has the lock.
     pub const AGAIN: Self = Self(rustix::io::Errno::AGAIN.raw_os_error());
-    /// The lock cannot be had in this way.
+    /// The lock cannot be had in this way, or its user has too many.
     pub const NOLCK: Self = Self(rustix::io::Errno::NOLCK.raw_os_error());
     /// A signal came.
     pub const INTR: Self = Self(rustix::io::Errno::INTR.raw_os_error());

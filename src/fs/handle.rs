@@ -146,6 +146,8 @@ pub(super) struct Closed {
 #[derive(Default)]
 struct Kept {
     listing: Option<Arc<Listing>>,
+    /// When a reader last asked for it.
+    used: Option<Instant>,
     /// Whether it has been read from the start.
     begun: bool,
     /// Stands for the listing that was lost with the daemon before this one.
@@ -533,25 +535,54 @@ impl FileHandle {
 }
 
 impl DirHandle {
-    /// The listing kept, if it is still good for a reader who stands at `offset`.
+    /// The listing kept, if it has what comes next for a reader who is at `offset`.
     pub(super) fn listing(&self, offset: u64) -> Option<Arc<Listing>> {
         let mut kept = self.kept.lock();
         if offset == 0 && std::mem::replace(&mut kept.begun, true) {
             kept.listing = None;
         }
-        kept.listing.clone()
+        kept.used = Some(Instant::now());
+        let listing = Arc::clone(kept.listing.as_ref()?);
+        if !listing.packed.covers(offset) {
+            return None;
+        }
+        if !listing.packed.is_whole() && listing.from(offset).next().is_none() {
+            // It has been read to the end.
+            kept.listing = None;
+        }
+        Some(listing)
     }
 
-    /// Keeps the directory as it is listed now, for a reader who stands at `offset`;
-    /// false where he stands in another listing, which was lost.
-    pub(super) fn keep(&self, listing: Arc<Listing>, offset: u64) -> bool {
+    /// Keeps the directory as it is listed now, for a reader who is at `offset`; false
+    /// where he is in another listing, which was lost.
+    pub(super) fn keep(&self, listing: &Arc<Listing>, offset: u64) -> bool {
         let mut kept = self.kept.lock();
-        let is_it = |lost: Digest| lost == digest(&listing);
-        if offset > 0 && !kept.lost.is_none_or(is_it) {
-            return false;
+        if listing.packed.is_whole() {
+            let is_it = |lost: Digest| lost == digest(listing.from(0).map(|entry| entry.name));
+            if offset > 0 && !kept.lost.is_none_or(is_it) {
+                return false;
+            }
         }
         kept.lost = None;
-        kept.listing = Some(listing);
+        kept.used = Some(Instant::now());
+        kept.listing = listing.packed.is_paid().then(|| Arc::clone(listing));
         true
+    }
+
+    /// How long ago the window that is kept was used; `None` where none is.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let kept = self.kept.lock();
+        let listing = kept.listing.as_ref()?;
+        let used = kept.used.filter(|_| !listing.packed.is_whole());
+        used.map(|used| used.elapsed())
+    }
+
+    /// Drops the window that is kept, if one is.
+    pub(super) fn drop_window(&self) -> bool {
+        let window = {
+            let mut kept = self.kept.lock();
+            kept.listing.take_if(|listing| !listing.packed.is_whole())
+        };
+        window.is_some()
     }
 }

@@ -15,6 +15,7 @@
 
 pub(super) mod carried;
 mod owners;
+pub(super) mod room;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,8 +31,10 @@ use crate::backend::{
     Backend, BackendError, BackendFile, Identity, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpen,
 };
+use crate::buffer::Budget;
 use crate::read::OpenFile;
 use owners::Owners;
+use room::{Place, Room};
 
 /// Who owns a lock, as the kernel numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +53,7 @@ pub enum Waiting {
 pub(super) struct Locks {
     runtime: tokio::runtime::Handle,
     owners: Mutex<Owners>,
+    room: Room,
     /// Files that somebody waits for.
     awaited: Mutex<HashMap<Ino, Arc<Notify>>>,
 }
@@ -58,6 +62,8 @@ pub(super) struct Locks {
 struct Owner {
     /// Opened for this owner alone; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
+    /// Pays for it.
+    _place: Option<Place>,
 }
 
 /// How often a lock is asked for again: at first, and at most.
@@ -65,8 +71,9 @@ const SOON: Duration = Duration::from_millis(10);
 const SELDOM: Duration = Duration::from_millis(200);
 
 impl Locks {
-    pub(super) fn new(runtime: tokio::runtime::Handle) -> Self {
-        Self { runtime, owners: Mutex::default(), awaited: Mutex::default() }
+    pub(super) fn new(runtime: tokio::runtime::Handle, budget: Budget) -> Self {
+        let room = Room::new(budget);
+        Self { runtime, room, owners: Mutex::default(), awaited: Mutex::default() }
     }
 
     /// Where whoever has to wait for something does so.
@@ -74,9 +81,15 @@ impl Locks {
         &self.runtime
     }
 
-    /// An owner that is about to take a lock through `handle`.
-    fn owner(&self, ino: Ino, owner: LockOwner, handle: u64) -> Arc<Owner> {
-        self.owners.lock().takes((ino, owner), handle)
+    /// An owner that is about to take a lock through `handle`; `None` where its user has
+    /// too many.
+    fn owner(&self, key: (Ino, LockOwner), handle: u64, who: &Identity) -> Option<Arc<Owner>> {
+        let mut owners = self.owners.lock();
+        if !owners.has(key) {
+            let place = Some(self.room.place(who.uid())?);
+            owners.enter(key, Owner { file: Mutex::default(), _place: place });
+        }
+        Some(owners.takes(key, handle))
     }
 
     /// A handle is closed: owners that took locks through it alone have none left.
@@ -160,9 +173,8 @@ impl Fs {
         waiting: Waiting,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let Some(ino) = self.handles.file(handle).map(|file| file.ino) else {
-            return done(Err(Errno::BADF));
-        };
+        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let (ino, user) = (file.ino, file.who.uid());
         let is_known = self.locks.owners.lock().has((ino, owner));
         if lock.kind == LockKind::None && !is_known {
             return done(Ok(()));
@@ -173,10 +185,17 @@ impl Fs {
                 Waiting::Not => done(Err(Errno::AGAIN)),
                 // Somebody who cannot be seen could not be interrupted.
                 Waiting::Thread(0) => done(Err(Errno::NOLCK)),
-                Waiting::Thread(thread) => {
-                    let wait = Arc::clone(&fs).wait_for(handle, (ino, owner), lock, thread, done);
-                    fs.locks.runtime.spawn(wait);
-                }
+                Waiting::Thread(thread) => match fs.locks.room.place(user) {
+                    Some(place) => {
+                        let key = (ino, owner);
+                        let wait = Arc::clone(&fs).wait_for(handle, key, lock, thread, done);
+                        fs.locks.runtime.spawn(async move {
+                            wait.await;
+                            drop(place);
+                        });
+                    }
+                    None => done(Err(Errno::NOLCK)),
+                },
             },
             answer => done(answer.map(drop)),
         });
@@ -203,10 +222,12 @@ impl Fs {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         let Some(replica) = self.policy.locks else { return done(Err(Errno::NOSYS)) };
         let (open, ino) = (file.inode.current(), file.ino);
+        let Some(taken) = self.locks.owner((ino, owner), handle.number, &file.who) else {
+            return done(Err(Errno::NOLCK));
+        };
         let who = file.who.clone();
         let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
         let once = Once { replica, lane: Lane::Metadata, deadline, rights: Rights::Of(who) };
-        let taken = self.locks.owner(ino, owner, handle.number);
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
         let op = move |backend: &dyn Backend| {

@@ -69,10 +69,9 @@ pub(super) fn fill(fs: &Fs, answer: Answer<Arc<Listing>>, offset: u64, mut reply
             return reply.ok();
         }
     }
-    let first = offset.saturating_sub(2);
-    for (i, entry) in listing.entries.iter().enumerate().skip(first as usize) {
-        let number = fs.listed_number(listing.ino, entry);
-        if reply.add(INodeNo(number.0), i as u64 + 3, kind(entry.kind), &entry.name) {
+    for entry in listing.from(offset) {
+        let number = fs.listed_number(listing.ino, &entry);
+        if reply.add(INodeNo(number.0), entry.next, kind(entry.kind), entry.name) {
             break;
         }
     }

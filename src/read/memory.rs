@@ -13,7 +13,7 @@ use super::Reader;
 use super::fetch::Fetch;
 use super::file::OpenFile;
 use super::plan::{self, Piece};
-use crate::buffer::size_class;
+use crate::buffer::{Budget, BufferPool, Reservation, size_class};
 use crate::scheduler::Scheduler;
 use crate::volume::ByteRange;
 
@@ -37,7 +37,7 @@ impl Reader {
     }
 
     /// Gives memory to those who wait in line for it.
-    pub(super) fn make_room(&self) {
+    pub fn make_room(&self) {
         let budget = self.buffers.budget();
         budget.settle();
         let shortage = budget.shortage();
@@ -45,6 +45,25 @@ impl Reader {
             self.free(shortage);
             budget.settle();
         }
+    }
+
+    /// The budget that pays for all memory of size.
+    pub fn budget(&self) -> &Budget {
+        self.buffers.budget()
+    }
+
+    /// Buffers that the budget has paid for.
+    pub fn buffers(&self) -> &BufferPool {
+        &self.buffers
+    }
+
+    /// Claims `bytes` for something else than a read, past the line of those who wait;
+    /// data that nobody waits for makes room. Call it with nothing locked.
+    pub fn claim(&self, bytes: u64) -> Option<Reservation> {
+        self.budget().claim_past_line(bytes).or_else(|| {
+            self.free(bytes);
+            self.budget().claim_past_line(bytes)
+        })
     }
 
     /// Frees `bytes`, if there are so many that nobody waits for.

@@ -186,7 +186,7 @@ pub(super) fn begin(
 fn list(shared: &Shared, id: ReplicaId, dir: &Arc<Path>) -> Pending<Vec<DirEntry>> {
     let dir = Arc::clone(dir);
     shared.peers.ask(id, Lane::Metadata, move |backend: &dyn Backend| {
-        let mut listing = backend.list(&Target::named(&*dir))?;
+        let mut listing = backend.entries(&Target::named(&*dir))?;
         listing.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         // A server may list what changes meanwhile twice.
         listing.dedup_by(|a, b| a.name == b.name);

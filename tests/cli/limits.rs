@@ -285,6 +285,73 @@ fn a_large_directory_is_listed_whole_and_forgotten() {
     room.expect_gone();
 }
 
+/// Entries of a directory that many look into at once, and how many do.
+const LOOKED_INTO: (usize, usize) = (20_000, 150);
+
+/// The rest of an open directory: each name with the offset after it.
+fn rest(dir: &File) -> Vec<(Vec<u8>, u64)> {
+    let mut buffer = Vec::with_capacity(64 << 10);
+    let mut entries = rustix::fs::RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut all = Vec::new();
+    while let Some(entry) = entries.next() {
+        let entry = entry.unwrap();
+        all.push((entry.file_name().to_bytes().to_vec(), entry.next_entry_cookie()));
+    }
+    all
+}
+
+#[test]
+fn many_handles_on_a_large_directory_stay_within_the_budget() {
+    let (entries, handles) = LOOKED_INTO;
+    let room = Room::new();
+    let large = room.path("tree/large");
+    fs::create_dir(&large).unwrap();
+    fs::write(large.join("entry-0"), "").unwrap();
+    for i in 1..entries {
+        fs::hard_link(large.join("entry-0"), large.join(format!("entry-{i}"))).unwrap();
+    }
+    three(&room, "[memory]\nbudget = \"16MiB\"\n[read]\nsegment_size = \"64KiB\"\n");
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let before = resident(&room);
+    // Each reads some, and then waits.
+    let open: Vec<File> = (0..handles)
+        .map(|_| {
+            let dir = File::open(room.path("mnt/large")).unwrap();
+            let mut buffer = Vec::with_capacity(1 << 10);
+            let mut some = rustix::fs::RawDir::new(&dir, buffer.spare_capacity_mut());
+            assert!(some.next().unwrap().is_ok());
+            dir
+        })
+        .collect();
+    let gauges = status(&room)["gauges"].clone();
+    let of = |name: &str| gauges[name].as_u64().unwrap();
+    assert_eq!(gauges["handles"], handles);
+    assert!(of("buffer_used") > 0 && of("buffer_memory") <= of("buffer_budget"), "{gauges}");
+    // The budget, and half of it for all else; whole listings would take 300 MiB.
+    let held = resident(&room);
+    println!("{before} KiB, then {held} KiB");
+    assert!(held < before + (24 << 10), "{before} KiB, then {held} KiB");
+    // Those that have been left out of memory for others go on all the same.
+    for dir in [&open[0], &open[handles / 2], &open[handles - 1]] {
+        rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0)).unwrap();
+        let all = rest(dir);
+        let names: std::collections::BTreeSet<_> = all.iter().map(|(name, _)| name).collect();
+        assert_eq!((all.len(), names.len()), (entries + 2, entries + 2));
+        // Offsets stay good for the handle.
+        let (from, at) = (entries / 4, all[entries / 4].1);
+        rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(at)).unwrap();
+        assert!(rest(dir) == all[from + 1..], "the rest is another one");
+    }
+    assert!(resident(&room) < before + (24 << 10), "{before} KiB, then {} KiB", resident(&room));
+    drop(open);
+    room.eventually("all is given back", || {
+        let gauges = status(&room)["gauges"].clone();
+        gauges["handles"] == 0 && gauges["buffer_used"] == 0
+    });
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
 /// A small file system that goes with the test.
 pub(crate) struct Small {
     pub(crate) at: std::path::PathBuf,

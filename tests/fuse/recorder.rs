@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, FileChange, Lock, LockRequest, OpenedToWrite,
-    Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, DirEntry, Each, FileChange, Lock, LockRequest,
+    OpenedToWrite, Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -152,11 +152,14 @@ impl<B: Backend> Backend for Recorded<B> {
         Ok(view.map_or(found, old))
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         self.record.note(Call::List);
-        let view = self.record.view();
-        let found = self.inner.list(dir);
-        view.map_or(found, |view| view.entries(dir.path()))
+        let Some(view) = self.record.view() else { return self.inner.list(dir, each) };
+        let _ = self.inner.list(dir, &mut |_, _, _| {});
+        for DirEntry { name, ino, kind } in view.entries(dir.path())? {
+            each(&name, ino, kind);
+        }
+        Ok(())
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {

@@ -22,7 +22,7 @@ impl View {
         while let Some(path) = left.pop() {
             let attr = backend.stat(&path).unwrap();
             if attr.kind == FileKind::Directory {
-                let entries = backend.list(&Target::named(&path)).unwrap();
+                let entries = backend.entries(&Target::named(&path)).unwrap();
                 left.extend(entries.iter().map(|entry| path.join(&entry.name)));
                 view.listings.insert(path.clone(), entries);
             }

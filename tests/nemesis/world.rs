@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, Directory, Fault, FaultRule, FaultScript, Faulty,
-    Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Directory, Each, Fault, FaultRule, FaultScript, Faulty, Op,
+    OpenedToWrite, Result, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::control::Status;
@@ -323,8 +323,8 @@ impl Backend for Turning {
         self.tree().stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Target) -> Result<Vec<DirEntry>> {
-        self.tree().list(dir)
+    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+        self.tree().list(dir, each)
     }
 
     fn visit(&self, dir: &Path) -> Result<()> {

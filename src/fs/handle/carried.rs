@@ -1,7 +1,7 @@
 //! What is open written down, as another daemon goes on with it.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
@@ -12,6 +12,8 @@ use crate::backend::{DirEntry, Identity, OpenedLater, Written};
 use crate::fs::carried::{Carried, Inheritance, Sheet, path_of, written};
 use crate::fs::inode::Inodes;
 use crate::fs::journal::{Entry, Journal};
+use crate::fs::listing::Packed;
+use crate::fs::shelf::Shelf;
 use crate::fs::written::Writer;
 use crate::fs::{Caching, Errno, Ino, Listing};
 use crate::read::{OpenFile, Reader};
@@ -20,16 +22,20 @@ use crate::volume::{FileVersion, Mode};
 /// Tells a directory's listing from another: its names, in their order.
 pub(in crate::fs) type Digest = [u8; 16];
 
-pub(super) fn digest(listing: &Listing) -> Digest {
+pub(super) fn digest<'a>(names: impl Iterator<Item = &'a OsStr>) -> Digest {
     let mut hasher = blake3::Hasher::new();
-    for entry in &listing.entries {
-        hasher.update(entry.name.as_encoded_bytes());
+    for name in names {
+        hasher.update(name.as_encoded_bytes());
         // No name contains it.
         hasher.update(&[0]);
     }
     let mut digest = [0; 16];
     digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     digest
+}
+
+fn digest_of(listing: &Listing) -> Digest {
+    digest(listing.from(0).map(|entry| entry.name))
 }
 
 /// An open file, which may have several handles.
@@ -158,10 +164,12 @@ impl Handle {
             },
             Self::Directory(dir) => {
                 let kept = dir.kept.lock();
-                let listing = kept.listing.as_ref().filter(|_| with_listing);
-                let listing = listing.map(|l| (l.parent.0, l.entries.clone()));
-                let lost = match &kept.listing {
-                    Some(listing) if !with_listing => Some(digest(listing)),
+                // A window is collected again by whoever goes on.
+                let whole = kept.listing.as_ref().filter(|listing| listing.packed.is_whole());
+                let listing = whole.filter(|_| with_listing);
+                let listing = listing.map(|l| (l.parent.0, l.packed.entries()));
+                let lost = match whole {
+                    Some(whole) if !with_listing => Some(digest_of(whole)),
                     Some(_) => None,
                     None => kept.lost,
                 };
@@ -200,8 +208,10 @@ impl Handles {
 
     /// A directory was listed.
     pub(in crate::fs) fn listed(&self, handle: u64, listing: &Listing) {
-        if let Some(journal) = self.journal.get() {
-            journal.append(&Entry::Listed(handle, digest(listing)));
+        if let Some(journal) = self.journal.get()
+            && listing.packed.is_whole()
+        {
+            journal.append(&Entry::Listed(handle, digest_of(listing)));
         }
     }
 
@@ -254,7 +264,7 @@ impl Handles {
     pub(in crate::fs) fn restore(
         &self,
         inodes: &mut Inodes,
-        reader: &Reader,
+        (reader, shelf): (&Reader, &Shelf),
         mode: Mode,
         carried: &mut Carried,
         heir: &mut Inheritance<'_>,
@@ -267,10 +277,19 @@ impl Handles {
             let (ino, who) = (Ino(ino), Identity::read(who));
             match what {
                 What::Directory { begun, listing, lost } => {
-                    let listing = listing.map(|(parent, entries)| {
-                        Arc::new(Listing { ino, parent: Ino(parent), entries })
-                    });
-                    let kept = parking_lot::Mutex::new(Kept { listing, begun, lost });
+                    let (listing, lost) = match listing {
+                        Some((parent, entries)) => {
+                            let packed = Packed::again(shelf, &entries);
+                            let listing =
+                                packed.map(|packed| Listing { ino, parent: Ino(parent), packed });
+                            let names = || entries.iter().map(|entry| &*entry.name);
+                            let lost = listing.is_none().then(|| digest(names()));
+                            (listing.map(Arc::new), lost)
+                        }
+                        None => (None, lost),
+                    };
+                    let kept = Kept { listing, used: None, begun, lost };
+                    let kept = parking_lot::Mutex::new(kept);
                     let dir = Handle::Directory(Arc::new(DirHandle { ino, who, kept }));
                     self.open.lock().insert(handle, dir);
                 }

@@ -56,7 +56,8 @@ impl Locks {
         let mut owners = self.owners.lock();
         for OwnerRecord { ino, owner, handles, file } in records {
             let file = Mutex::new(heir.file(replica, Some(file)));
-            owners.restore((Ino(ino), LockOwner(owner)), Owner { file }, handles);
+            let place = Some(self.room.place_again());
+            owners.restore((Ino(ino), LockOwner(owner)), Owner { file, _place: place }, handles);
         }
     }
 }

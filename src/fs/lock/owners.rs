@@ -35,6 +35,11 @@ impl Owners {
         Arc::clone(&entry.owner)
     }
 
+    /// An owner that has taken no lock yet.
+    pub(super) fn enter(&mut self, key: Key, owner: Owner) {
+        self.owners.insert(key, Entry { owner: Arc::new(owner), handles: BTreeSet::new() });
+    }
+
     /// Goes on with an owner that another daemon knew.
     pub(super) fn restore(&mut self, key: Key, owner: Owner, handles: BTreeSet<u64>) {
         self.by_handle.extend(handles.iter().map(|handle| (*handle, key)));

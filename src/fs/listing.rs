@@ -1,0 +1,363 @@
+//! A directory's entries, packed into one piece of memory that the budget pays for.
+//!
+//! A listing that fits is kept whole, in the replica's order: the entry with index `i`
+//! has the offset `i + 2`. One that does not fit is kept as a *window*. The entries then
+//! come in the order of a hash of their names, and that hash is the offset. So a window
+//! can be dropped at any time: another listing of the directory, by any replica, has each
+//! name at the same offset, and the window after that offset is collected from it.
+//!
+//! *Invariants:*
+//! - An entry that is in the directory all the while is in every listing once, however
+//!   often windows were dropped.
+//! - Memory is claimed before it is used; only the first [`FIRST`] bytes of a listing that
+//!   is being collected may go beyond the budget, and these are not kept.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use super::shelf::{Claim, Shelf};
+use super::{Errno, Ino};
+use crate::backend::{DirEntry, FileKind};
+use crate::buffer::{Buffer, Reservation, size_class};
+
+/// A part of a directory's entries, or all; `.` and `..` have the offsets 0 and 1.
+pub struct Listing {
+    /// The directory.
+    pub ino: Ino,
+    /// The directory that it lies in; itself for the root.
+    pub parent: Ino,
+    pub(super) packed: Packed,
+}
+
+/// One entry of a listing.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// Its name.
+    pub name: &'a OsStr,
+    /// The inode number that the replica shows.
+    pub number: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// The offset after it.
+    pub next: u64,
+}
+
+/// Entries without their directory.
+pub(super) struct Packed {
+    records: Buffer,
+    /// Where each record begins, in the order of the offsets.
+    index: Vec<u32>,
+    part: Part,
+    /// Of the share that the records are charged to.
+    _share: Reservation,
+    /// Whether the memory is within the budget.
+    is_paid: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Whole,
+    /// The entries after one offset, up to another one or to the end.
+    Window {
+        after: u64,
+        until: Option<u64>,
+    },
+}
+
+/// Offsets 0 and 1 are `.` and `..`.
+pub(super) const DOTS: u64 = 2;
+
+/// Offsets from here on are hashes of names.
+const HASHED: u64 = 1 << 62;
+
+/// What a listing begins with, bytes: some hundred entries.
+pub(super) const FIRST: u64 = 16 << 10;
+
+/// Before each name: its offset, its inode number, its length and its kind.
+const HEADER: usize = 8 + 8 + 2 + 1;
+
+const KINDS: [FileKind; 7] = [
+    FileKind::Regular,
+    FileKind::Directory,
+    FileKind::Symlink,
+    FileKind::Fifo,
+    FileKind::Socket,
+    FileKind::CharDevice,
+    FileKind::BlockDevice,
+];
+
+/// What a listing whose records take `bytes` is charged: a record is at least five times
+/// as long as its place in the index.
+pub(super) fn cost(bytes: u64) -> u64 {
+    bytes + bytes / 4
+}
+
+/// Where a name is in windows: not to be foreseen by whoever chooses names, as names of
+/// one offset are listed together or not at all.
+fn offset_of(name: &[u8]) -> u64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&blake3::hash(name).as_bytes()[..8]);
+    HASHED | u64::from_le_bytes(first) & (HASHED - 1)
+}
+
+fn word(records: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&records[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// Bytes of the record at `at`, with its name.
+fn length(records: &[u8], at: usize) -> usize {
+    HEADER + usize::from(u16::from_le_bytes([records[at + 16], records[at + 17]]))
+}
+
+fn name_of(records: &[u8], at: usize) -> &[u8] {
+    &records[at + HEADER..at + length(records, at)]
+}
+
+impl Listing {
+    /// `.` and `..`, as far as they come at or after `offset`: number, offset to
+    /// go on from, name.
+    pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
+        [(self.ino, 1, "."), (self.parent, 2, "..")].into_iter().skip(offset.min(DOTS) as usize)
+    }
+
+    /// The entries from `offset` on, as far as they are here.
+    pub fn from(&self, offset: u64) -> impl Iterator<Item = Listed<'_>> {
+        self.packed.from(offset)
+    }
+}
+
+impl Packed {
+    pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = Listed<'_>> {
+        let first = match self.part {
+            Part::Whole => usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX),
+            Part::Window { .. } => {
+                self.index.partition_point(|at| word(&self.records, *at as usize) <= offset)
+            }
+        };
+        (first..self.index.len()).map(|i| self.entry(i))
+    }
+
+    fn entry(&self, i: usize) -> Listed<'_> {
+        let at = self.index[i] as usize;
+        let next = match self.part {
+            Part::Whole => i as u64 + DOTS + 1,
+            Part::Window { .. } => {
+                let own = word(&self.records, at);
+                let following = self.index.get(i + 1).map(|at| word(&self.records, *at as usize));
+                // Where names share an offset, a reader goes on with the first of them.
+                if following == Some(own) { own - 1 } else { own }
+            }
+        };
+        Listed {
+            name: OsStr::from_bytes(name_of(&self.records, at)),
+            number: word(&self.records, at + 8),
+            kind: KINDS[usize::from(self.records[at + 18])],
+            next,
+        }
+    }
+
+    /// Whether it has all that comes next for a reader who is at `offset`.
+    pub(super) fn covers(&self, offset: u64) -> bool {
+        match self.part {
+            Part::Whole => offset < HASHED,
+            Part::Window { .. } if (DOTS + 1..HASHED).contains(&offset) => false,
+            Part::Window { after, until } => {
+                offset >= after && until.is_none_or(|until| offset < until)
+            }
+        }
+    }
+
+    /// Whether it is in the replica's order, with nothing left out.
+    pub(super) fn is_whole(&self) -> bool {
+        self.part == Part::Whole
+    }
+
+    /// Whether it may be kept beyond one answer.
+    pub(super) fn is_paid(&self) -> bool {
+        self.is_paid
+    }
+
+    /// A whole listing that another daemon kept; `None` where there is no memory for it.
+    pub(super) fn again(shelf: &Shelf, entries: &[DirEntry]) -> Option<Self> {
+        let mut collector = Collector::new(shelf, 0).ok()?;
+        entries.iter().for_each(|entry| collector.push(&entry.name, entry.ino, entry.kind));
+        collector.finish(0).ok().filter(Self::is_whole)
+    }
+
+    /// The entries, to be sent to another daemon.
+    pub(super) fn entries(&self) -> Vec<DirEntry> {
+        let entry = |one: Listed<'_>| DirEntry {
+            name: one.name.to_owned(),
+            ino: one.number,
+            kind: one.kind,
+        };
+        self.from(0).map(entry).collect()
+    }
+}
+
+/// Where a listing of the right part of a directory comes together.
+pub(super) struct Collector<'a> {
+    shelf: &'a Shelf,
+    records: Buffer,
+    share: Reservation,
+    is_paid: bool,
+    filled: usize,
+    index: Vec<u32>,
+    /// Entries up to this offset are left out.
+    after: u64,
+    /// Entries from this offset on are left out.
+    bound: Option<u64>,
+    /// Whether the offsets are hashes.
+    is_hashed: bool,
+    /// Whether entries could not be taken.
+    has_failed: bool,
+}
+
+impl<'a> Collector<'a> {
+    /// Collects for a reader who is at `offset`.
+    ///
+    /// # Errors
+    /// ENOMEM where the system has no memory.
+    pub(super) fn new(shelf: &'a Shelf, offset: u64) -> Result<Self, Errno> {
+        let (claim, is_paid) = shelf.first_claim(cost(FIRST));
+        let Claim { share, budget } = claim;
+        let records = shelf.buffer(FIRST, budget).ok_or(Errno::NOMEM)?;
+        let after = if offset < HASHED { 0 } else { offset };
+        let (index, is_hashed) = (Vec::new(), after > 0);
+        Ok(Self {
+            shelf,
+            records,
+            share,
+            is_paid,
+            filled: 0,
+            index,
+            after,
+            bound: None,
+            is_hashed,
+            has_failed: false,
+        })
+    }
+
+    /// One more entry of the directory.
+    pub(super) fn push(&mut self, name: &OsStr, number: u64, kind: FileKind) {
+        let (name, mut offset) = (name.as_bytes(), 0);
+        let Ok(len) = u16::try_from(name.len()) else { return };
+        loop {
+            if self.is_hashed {
+                offset = offset_of(name);
+                let is_left_out =
+                    offset <= self.after || self.bound.is_some_and(|bound| offset >= bound);
+                if is_left_out {
+                    return;
+                }
+            }
+            if self.filled + HEADER + name.len() <= self.records.len() {
+                break;
+            }
+            if !self.grow() && !self.cut() {
+                self.has_failed = true;
+                return;
+            }
+        }
+        let at = self.filled;
+        let kind = KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8;
+        let record = &mut self.records[at..at + HEADER + name.len()];
+        record[..8].copy_from_slice(&offset.to_le_bytes());
+        record[8..16].copy_from_slice(&number.to_le_bytes());
+        record[16..18].copy_from_slice(&len.to_le_bytes());
+        record[18] = kind;
+        record[HEADER..].copy_from_slice(name);
+        self.filled += HEADER + name.len();
+        self.index.push(at as u32);
+    }
+
+    /// Twice the room, if there may be so much.
+    fn grow(&mut self) -> bool {
+        let wanted = 2 * self.records.len() as u64;
+        wanted <= self.shelf.largest() && self.moves_to(wanted)
+    }
+
+    /// Moves the records to a buffer of `bytes`; false where there is none.
+    fn moves_to(&mut self, bytes: u64) -> bool {
+        let Some(Claim { share, budget }) = self.shelf.claim(cost(bytes)) else { return false };
+        let Some(mut records) = self.shelf.buffer(bytes, budget) else { return false };
+        records[..self.filled].copy_from_slice(&self.records[..self.filled]);
+        (self.records, self.share, self.is_paid) = (records, share, true);
+        true
+    }
+
+    /// Leaves out the half of the entries that comes last in a window. False where that
+    /// makes no room.
+    fn cut(&mut self) -> bool {
+        self.sort();
+        let offset = |at: &u32| word(&self.records, *at as usize);
+        let Some(bound) = self.index.get(self.index.len() / 2).map(offset) else { return false };
+        let kept = self.index.partition_point(|at| offset(at) < bound);
+        if kept == 0 {
+            return false;
+        }
+        self.index.truncate(kept);
+        self.index.sort_unstable();
+        self.filled = 0;
+        for at in &mut self.index {
+            let from = *at as usize;
+            let len = length(&self.records, from);
+            self.records.copy_within(from..from + len, self.filled);
+            *at = self.filled as u32;
+            self.filled += len;
+        }
+        self.bound = Some(bound);
+        true
+    }
+
+    /// Puts the entries into the order of windows.
+    fn sort(&mut self) {
+        if !self.is_hashed {
+            for at in &self.index {
+                let at = *at as usize;
+                let offset = offset_of(name_of(&self.records, at));
+                self.records[at..at + 8].copy_from_slice(&offset.to_le_bytes());
+            }
+            self.is_hashed = true;
+        }
+        let records = &self.records;
+        self.index.sort_unstable_by_key(|at| word(records, *at as usize));
+    }
+
+    /// The listing, for a reader who is at `offset`.
+    ///
+    /// # Errors
+    /// ESTALE where the offset is one of a whole listing, and there is no memory for that;
+    /// ENOMEM where entries could not be taken.
+    pub(super) fn finish(mut self, offset: u64) -> Result<Packed, Errno> {
+        if self.has_failed {
+            return Err(Errno::NOMEM);
+        }
+        let needed = size_class(self.filled as u64);
+        if needed < self.records.len() as u64 {
+            let _ = self.moves_to(needed);
+        }
+        let all = cost(self.records.len() as u64);
+        let is_bound = (DOTS + 1..HASHED).contains(&offset);
+        let may_be_whole = self.is_paid && !self.is_hashed;
+        let whole = if may_be_whole { self.shelf.whole(all, is_bound) } else { None };
+        if is_bound && whole.is_none() {
+            return Err(Errno::STALE);
+        }
+        let (part, share) = match whole {
+            Some(share) => (Part::Whole, share),
+            None => {
+                self.sort();
+                // A reader who is there needs another window.
+                let last = self.index.last().map(|at| word(&self.records, *at as usize));
+                let until = self.bound.and(last);
+                (Part::Window { after: self.after, until }, self.share)
+            }
+        };
+        let Self { records, mut index, is_paid, .. } = self;
+        index.shrink_to_fit();
+        Ok(Packed { records, index, part, _share: share, is_paid })
+    }
+}
