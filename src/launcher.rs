@@ -32,7 +32,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -50,9 +50,6 @@ const LONGEST: usize = 128 * 1024;
 
 /// How long starting a program may take. It is read from a disk.
 const STARTED_WITHIN: Duration = Duration::from_secs(30);
-
-/// How often processes that have ended are let go.
-const REAPED_EVERY: Duration = Duration::from_secs(1);
 
 /// What is to be started.
 #[derive(Serialize, Deserialize)]
@@ -206,9 +203,11 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
 extern "C" fn nothing(_: i32) {}
 
 fn serve(socket: &OwnedFd) -> io::Result<()> {
+    let mut children: Vec<(Pid, OwnedFd)> = Vec::new();
     loop {
-        while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-        if !is_readable(socket.as_fd(), REAPED_EVERY)? {
+        let is_asked = wait_for_one(socket, &children)?;
+        children.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
+        if !is_asked {
             continue;
         }
         let (wish, stdin) = match hear::<Wish>(socket.as_fd()) {
@@ -216,22 +215,42 @@ fn serve(socket: &OwnedFd) -> io::Result<()> {
             heard => heard?,
         };
         let number = wish.number;
-        let (came, process) = match start(wish, stdin) {
-            Ok((pid, process)) => (Ok(pid), Some(process)),
-            Err(error) => (Err((error.raw_os_error(), error.to_string())), None),
-        };
-        let process = process.as_ref().map(AsFd::as_fd);
-        say::<Answer>(socket.as_fd(), &(number, came), process)?;
+        match start(wish, stdin) {
+            Ok((pid, process)) => {
+                let id = pid.as_raw_nonzero().get() as u32;
+                say::<Answer>(socket.as_fd(), &(number, Ok(id)), Some(process.as_fd()))?;
+                children.push((pid, process));
+            }
+            Err(error) => {
+                let came = Err((error.raw_os_error(), error.to_string()));
+                say::<Answer>(socket.as_fd(), &(number, came), None)?;
+            }
+        }
     }
 }
 
-fn start(wish: Wish, stdin: Option<OwnedFd>) -> io::Result<(u32, OwnedFd)> {
+/// Sleeps until the daemon asks for something or ends, which returns true, or a child ends.
+fn wait_for_one(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io::Result<bool> {
+    let all = std::iter::once(socket).chain(children.iter().map(|(_, process)| process));
+    let mut all: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+    loop {
+        match poll(&mut all, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => {
+                ready?;
+                return Ok(!all[0].revents().is_empty());
+            }
+        }
+    }
+}
+
+fn start(wish: Wish, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
     let mut command = Command::new(&wish.program);
     command.arg0("fanfs").args(&wish.args).current_dir(&wish.at);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null());
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
-    Ok((child.id(), pidfd_open(pid, PidfdFlags::empty())?))
+    Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
 }
 
 fn is_readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
@@ -312,5 +331,24 @@ mod tests {
         assert!(!first.wait().expect("the first process").success(), "it was killed");
         started.kill();
         assert!(!second.wait().expect("the second process").success());
+    }
+
+    #[test]
+    fn a_process_that_ends_is_let_go_of_without_another_wish() {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
+        let launcher = std::thread::spawn(move || serve(&theirs));
+        let mut daemon = Launcher { socket: ours, last: 0 };
+        let null = std::fs::File::open("/dev/null").expect("/dev/null");
+        let within = Duration::from_secs(60);
+        let started = daemon.launch(Path::new("true"), Vec::new(), null.as_fd(), within);
+        let process = format!("/proc/{}", started.expect("true starts").pid);
+        let until = Instant::now() + within;
+        while Path::new(&process).exists() {
+            assert!(Instant::now() < until, "it stays a zombie");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(daemon);
+        launcher.join().expect("no panic").expect("it ends with the daemon");
     }
 }

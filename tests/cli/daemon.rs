@@ -301,3 +301,25 @@ fn an_interrupted_demo_cleans_up() {
     assert!(!mounted());
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "something is left behind");
 }
+
+#[test]
+fn the_launcher_of_an_idle_daemon_does_not_wake_up() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let daemon = room.daemons()[0];
+    let children = fs::read_to_string(format!("/proc/{daemon}/task/{daemon}/children")).unwrap();
+    let launcher = children.split_whitespace().next().unwrap().to_owned();
+    let comm = fs::read_to_string(format!("/proc/{launcher}/comm")).unwrap();
+    assert_eq!(comm, "fanfs-launcher\n");
+    let slept = || {
+        let status = fs::read_to_string(format!("/proc/{launcher}/status")).unwrap();
+        let times = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        times.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let before = slept();
+    std::thread::sleep(Duration::from_secs(4));
+    // It may just have been about to sleep.
+    assert!(slept() <= before + 1, "{before}, {}", slept());
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
