@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
 use crate::with_mounts;
 use crate::world::World;
@@ -144,5 +144,36 @@ fn a_mount_that_is_replaced_within_a_moment_is_used() {
             nested.expect_writes(&format!("w{i}"));
         }
         nested.0.expect_whole();
+    });
+}
+
+/// All replicas agree with one another, but not with those of the daemon before.
+#[test]
+fn an_upgrade_takes_no_other_file_system_in_the_place_of_all() {
+    with_mounts("gone::an_upgrade_takes_no_other_file_system_in_the_place_of_all", || {
+        let nested = Nested::new();
+        let (world, all) = (&nested.0, ["n1", "n2", "n3"]);
+        let other = world.path("other-file-system");
+        fs::create_dir(&other).unwrap();
+        mount("tmpfs", &other, "tmpfs", MountFlags::empty(), None).unwrap();
+        fs::write(other.join("f00"), "of another file system").unwrap();
+        for name in all {
+            nested.detach(name);
+            mount_bind(&other, world.path(name)).unwrap();
+        }
+        nested.expect_absent(&all);
+        let refused = world.run(&["upgrade", "mnt"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("than it was"), "{said}");
+        nested.expect_absent(&all);
+        assert_eq!(errno(fs::read(world.path("mnt/f00"))), Some(Errno::IO));
+        assert_eq!(errno(fs::write(world.path("mnt/made"), "made")), Some(Errno::IO));
+        assert_eq!(fs::read_dir(&other).unwrap().count(), 1, "it was written");
+        for name in all {
+            nested.detach(name);
+            nested.mount_again(name);
+        }
+        world.expect_all_in_service();
+        world.expect_whole();
     });
 }

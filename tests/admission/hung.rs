@@ -196,6 +196,33 @@ fn after_a_kill_what_is_open_for_writing_there_goes_on() {
     });
 }
 
+/// The dead daemon may have made the change, and the next one does not make it again.
+#[test]
+fn a_change_under_way_at_a_kill_that_cannot_be_made_twice_ends_with_etimedout() {
+    let name = "hung::a_change_under_way_at_a_kill_that_cannot_be_made_twice_ends_with_etimedout";
+    with_mounts(name, || {
+        let mut world = world("n3");
+        let file = File::create(world.path("mnt/written")).unwrap();
+        let before = world.daemon();
+        world.becomes(State::Hung);
+        let (done, answer) = mpsc::channel();
+        std::thread::spawn(move || {
+            let create = rustix::fs::XattrFlags::CREATE;
+            done.send(rustix::fs::fsetxattr(&file, "user.x", b"1", create))
+        });
+        world.eventually("the change hangs there", || {
+            let status = world.status().unwrap_or_default();
+            status["replicas"][2]["busy_threads"].as_u64() > Some(0)
+        });
+        kill_process(Pid::from_raw(before as i32).unwrap(), Signal::KILL).unwrap();
+        expect_another(&world, before);
+        let answer = answer.recv_timeout(Duration::from_secs(60)).expect("an answer");
+        assert_eq!(answer, Err(rustix::io::Errno::TIMEDOUT));
+        world.heals();
+        world.expect_all_in_service();
+    });
+}
+
 #[test]
 fn the_death_of_the_launcher_is_an_error_and_no_wait() {
     with_mounts("hung::the_death_of_the_launcher_is_an_error_and_no_wait", || {

@@ -105,6 +105,30 @@ fn a_write_waits_for_a_read_that_is_under_way() {
     rig.expect_quiet();
 }
 
+#[test]
+fn a_write_that_was_given_up_beside_a_read_is_not_begun_later() {
+    let room = tree();
+    fs::write(root(&room).join("f"), bytes(2 * MIB, 1)).unwrap();
+    let rest = "cache = \"direct\"\n[write]\nreplica = \"r2\"\ndeadline = \"500ms\"\n";
+    let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
+    let reader = File::open(rig.at("f")).unwrap();
+    let writer = File::options().write(true).open(rig.at("f")).unwrap();
+    hang(&rig, 1, Op::Read);
+    rig.record();
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| reader.read_exact_at(&mut vec![0; HALF], 0).unwrap());
+        eventually(|| asked(&rig, 1, is_read) == 1);
+        let refused = writer.write_all_at(&bytes(HALF, 2), 0).map_err(|error| error.kind());
+        rig.scripts[1].heal();
+        read.join().unwrap();
+        assert_eq!(refused, Err(std::io::ErrorKind::TimedOut));
+    });
+    drop((reader, writer));
+    rig.expect_quiet();
+    assert_eq!(asked(&rig, 1, is_write), 0, "it was begun");
+    assert!(fs::read(rig.source(1, "f")).unwrap() == bytes(2 * MIB, 1));
+}
+
 /// The read began before anything could write the file, and one of its segments came
 /// before the write, the other one after it.
 #[test]

@@ -299,6 +299,7 @@ fn who_shows_the_version_before_a_write_is_not_read() {
 fn what_was_given_up_does_not_come_after_what_was_done_later() {
     let rig = rig(IMPATIENT);
     fs::write(rig.at("f"), b"....").unwrap();
+    rig.record();
     rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, Fault::Hang) });
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -319,6 +320,9 @@ fn what_was_given_up_does_not_come_after_what_was_done_later() {
     }
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(fs::read(rig.source(0, "f")).unwrap(), b"BBBB");
+    let is_write = |call: &&Call| matches!(call, Call::Write(_));
+    let writes = rig.recorded()[1].iter().filter(is_write).count();
+    assert_eq!(writes, 2, "the one that hung, and the last: no other was begun");
 }
 
 /// Somebody reads it, and it is changed by nobody who has it open to be written.
