@@ -544,6 +544,8 @@ impl DirHandle {
         kept.used = Some(Instant::now());
         let listing = Arc::clone(kept.listing.as_ref()?);
         if !listing.packed.covers(offset) {
+            // Makes room for the next one.
+            kept.listing.take_if(|listing| !listing.packed.is_whole());
             return None;
         }
         if !listing.packed.is_whole() && listing.from(offset).next().is_none() {
