@@ -38,6 +38,7 @@ mod recent;
 mod root;
 mod shelf;
 mod sync;
+mod unanswered;
 mod write;
 mod written;
 
@@ -134,6 +135,8 @@ pub struct Fs {
     handles: Handles,
     /// Memory for listings.
     shelf: Shelf,
+    /// What the kernel may not know of, of these tables.
+    unanswered: Arc<Mutex<unanswered::Unanswered>>,
     /// Whether the kernel maps files that are open direct.
     maps_direct: AtomicBool,
     passthrough: Passthrough,
@@ -182,6 +185,7 @@ impl Fs {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
             shelf: Shelf::new(Arc::clone(&reader)),
+            unanswered: Arc::default(),
             maps_direct: AtomicBool::new(false),
             passthrough,
             caller: Arc::new(caller),
@@ -357,24 +361,24 @@ impl Fs {
                     let spot = again.instead_of(spot);
                     return fs.look_up(who, (parent, name), at, spot, done);
                 }
-                done(fs.enter(parent, &name, replica, &attr, asked));
+                done(fs.enter((parent, &name), (replica, &attr), asked, who.request));
             },
         );
     }
 
     /// The kernel is about to be told of what has this name; it was asked for when
-    /// there had been `asked` changes.
+    /// there had been `asked` changes, by `request`.
     fn enter(
         &self,
-        parent: Ino,
-        name: &OsStr,
-        replica: ReplicaId,
-        attr: &Attr,
+        (parent, name): (Ino, &OsStr),
+        (replica, attr): (ReplicaId, &Attr),
         asked: u64,
+        request: u64,
     ) -> Answer<Entry> {
         let (ino, generation) = {
             let mut inodes = self.inodes.lock();
-            let ino = inodes.remember(parent, name, replica, attr, asked).ok_or(Errno::STALE)?;
+            let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
+            let ino = known.ok_or(Errno::STALE)?;
             (ino, inodes.generation(ino, attr))
         };
         self.learned(ino, attr, asked);

@@ -2,6 +2,8 @@
 
 #[path = "fs/handles.rs"]
 mod handles;
+#[path = "fs/orders.rs"]
+mod orders;
 
 use std::fs;
 use std::path::Path;

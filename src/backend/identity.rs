@@ -39,6 +39,8 @@ pub struct Requester {
     pub gid: u32,
     /// Thread, as this process sees it; 0 where it does not.
     pub pid: u32,
+    /// The number of the kernel's request; 0 where it is none.
+    pub request: u64,
 }
 
 /// Whose rights count.
@@ -71,12 +73,14 @@ thread_local! {
 
 impl Requester {
     /// This process.
-    pub const DAEMON: Self = Self { uid: u32::MAX, gid: u32::MAX, pid: 0 };
+    pub const DAEMON: Self = Self { uid: u32::MAX, gid: u32::MAX, pid: 0, request: 0 };
 
     /// Whether what he may do is what the daemon may do.
     pub fn is_daemon(&self) -> bool {
         let own = |uid, gid| self.uid == uid && self.gid == gid;
-        *self == Self::DAEMON || !geteuid().is_root() || own(0, getegid().as_raw())
+        Self { request: 0, ..*self } == Self::DAEMON
+            || !geteuid().is_root()
+            || own(0, getegid().as_raw())
     }
 
     /// His identity, with the supplementary groups that he has now. Ask while he

@@ -56,7 +56,7 @@ impl Fs {
             (Err(errno), None) => return done(Err(errno)),
         };
         if attributes.size.is_some() && open.is_some() {
-            return self.truncate_open(identity, ino, path, attributes, done);
+            return self.truncate_open((identity, who.request), ino, path, attributes, done);
         }
         let gate = self.handles.gate(ino);
         let Some(under_way) = gate.begin() else { return done(Err(Errno::IO)) };
@@ -172,7 +172,7 @@ impl Fs {
     /// closed, so that those who read it meanwhile get no mixture.
     fn truncate_open(
         self: &Arc<Self>,
-        who: Identity,
+        (who, request): (Identity, u64),
         ino: Ino,
         path: PathBuf,
         attributes: SetAttr,
@@ -186,7 +186,7 @@ impl Fs {
             ino: None,
         };
         let fs = Arc::clone(self);
-        self.open_writer(who.clone(), ino, path, how, move |answer| {
+        self.open_writer((who.clone(), request), ino, path, how, move |answer| {
             let (handle, inode, writer) = match answer {
                 Ok(opened) => opened,
                 Err(errno) => return done(Err(errno)),

@@ -22,6 +22,7 @@ use super::inode::carried::InodesRecord;
 use super::journal::Journal;
 use super::lock::carried::OwnerRecord;
 use super::recent::{Changes, Held};
+use super::unanswered::Unanswered;
 use super::{Caller, Fs, WritePolicy};
 use crate::backend::{BackendFile, Parts, own};
 use crate::volume::ReplicaId;
@@ -47,6 +48,9 @@ pub struct Carried {
     locker: Option<u16>,
     /// Whether the daemon was killed: nothing was sent along.
     lost: bool,
+    /// What a daemon that was killed may not have answered.
+    #[serde(skip)]
+    pub(super) unanswered: Unanswered,
 }
 
 /// What is being written down, and what is to be sent along.
@@ -188,6 +192,7 @@ impl Fs {
             self.locks.restore(locker, carried.owners, &mut heir);
         }
         self.recent.restore(carried.changes, Instant::now());
+        *self.unanswered.lock() = carried.unanswered;
         Ok(())
     }
 
@@ -200,7 +205,8 @@ impl Fs {
         let mut inodes = self.inodes.lock();
         let recent = self.recent.hold();
         let all = self.sheet(&inodes, &recent, false).carried;
-        let begun = own(|own| Journal::begin(own, path, head, all));
+        let unanswered = Arc::clone(&self.unanswered);
+        let begun = own(|own| Journal::begin(own, path, head, all, unanswered));
         let journal = Arc::new(begun.map_err(std::io::Error::other)??);
         inodes.write_down(Arc::clone(&journal));
         recent.write_down(Arc::clone(&journal));

@@ -103,7 +103,7 @@ impl Fs {
                 };
                 let named = is_new.then(|| (parent, name.clone()));
                 fs.when_forgotten(named, write.replica, attr, move |fs| {
-                    done(fs.enter(parent, &name, write.replica, &attr, MADE_HERE));
+                    done(fs.enter((parent, &name), (write.replica, &attr), MADE_HERE, who.request));
                 });
             },
         );

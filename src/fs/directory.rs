@@ -92,7 +92,7 @@ impl Fs {
     ) {
         let identity = who.identity();
         if identity.is_daemon() {
-            return done(Ok(self.handles.insert_directory(ino, identity)));
+            return done(Ok(self.handles.insert_directory(ino, (identity, who.request))));
         }
         let path = match self.path(ino) {
             Ok(path) => path,
@@ -101,7 +101,7 @@ impl Fs {
         let (fs, spot) = (Arc::clone(self), self.spot_of(ino, &path));
         let visit = move |backend: &dyn crate::backend::Backend| backend.visit(&path);
         self.caller.call(spot, Rights::Of(identity.clone()), visit, move |answer| {
-            let open = |_| fs.handles.insert_directory(ino, identity);
+            let open = |_| fs.handles.insert_directory(ino, (identity, who.request));
             done(answer.map_err(Errno::from).map(open));
         });
     }
@@ -262,10 +262,11 @@ impl Fs {
         Some(Entry { ino, generation: inodes.generation(ino, &seen.attr), attr: seen.attr })
     }
 
-    /// The kernel took the entry: it knows the inode once more.
-    pub fn accept(&self, dir: Ino, name: &OsStr, seen: &Seen) {
+    /// The entry is in the answer to `request`: the kernel knows the inode once more.
+    pub fn accept(&self, dir: Ino, name: &OsStr, seen: &Seen, request: u64) {
         let Seen { replica, asked, attr } = seen;
-        let known = self.inodes.lock().remember(dir, name, *replica, attr, *asked);
+        let (at, found) = ((dir, name), (*replica, attr));
+        let known = self.inodes.lock().remember_for(request, at, found, *asked);
         if let Some(ino) = known {
             self.learned(ino, attr, *asked);
         }

@@ -369,28 +369,27 @@ impl Handles {
 
     pub(super) fn insert_file(
         &self,
-        ino: Ino,
-        inode: Arc<OpenInode>,
+        (ino, inode): (Ino, Arc<OpenInode>),
         (cached, caching): (Cached, Caching),
         read: ReadHandle,
-        who: Identity,
+        (who, request): (Identity, u64),
         writer: Option<Arc<Writer>>,
     ) -> HandleId {
         let (read, blocks) = (Arc::new(read), Arc::default());
         let closing = Arc::default();
         let handle = FileHandle { ino, inode, cached, caching, blocks, read, who, closing, writer };
-        HandleId { number: self.insert(Handle::File(handle)), ino }
+        HandleId { number: self.insert(Handle::File(handle), request), ino }
     }
 
-    pub(super) fn insert_directory(&self, ino: Ino, who: Identity) -> HandleId {
+    pub(super) fn insert_directory(&self, ino: Ino, (who, request): (Identity, u64)) -> HandleId {
         let dir = DirHandle { ino, who, kept: Mutex::default() };
-        HandleId { number: self.insert(Handle::Directory(Arc::new(dir))), ino }
+        HandleId { number: self.insert(Handle::Directory(Arc::new(dir)), request), ino }
     }
 
-    fn insert(&self, handle: Handle) -> u64 {
+    fn insert(&self, handle: Handle, request: u64) -> u64 {
         let id = self.numbers.next();
         let _still = self.still.lock();
-        self.opened(id, &handle);
+        self.opened(id, &handle, request);
         self.open.lock().insert(id, handle);
         id
     }

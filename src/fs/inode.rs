@@ -333,6 +333,17 @@ impl Inodes {
         attr: &Attr,
         asked: u64,
     ) -> Option<Ino> {
+        self.remember_for(0, (parent, name), (replica, attr), asked)
+    }
+
+    /// The same, as the answer to `request`.
+    pub(super) fn remember_for(
+        &mut self,
+        request: u64,
+        (parent, name): (Ino, &OsStr),
+        (replica, attr): (ReplicaId, &Attr),
+        asked: u64,
+    ) -> Option<Ino> {
         let domain = self.domain(parent, name, attr)?;
         let ino = self.number(parent, name, replica, attr)?;
         if !self.is_there(parent, name, ino, asked) {
@@ -346,10 +357,11 @@ impl Inodes {
         // with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.name(ino, parent, name, is_single);
-        self.took(|| {
+        if let Some(journal) = &self.journal {
             let (parent, name, replica) = (parent.0, name.to_owned(), replica.index() as u16);
-            Step::Remember { parent, name, replica, found: attr.into() }
-        });
+            let step = Step::Remember { request, parent, name, replica, found: attr.into() };
+            journal.enter(request, ino.into(), &Entry::Step(step));
+        }
         Some(ino)
     }
 
@@ -554,10 +566,23 @@ impl Inodes {
         if ino == ROOT {
             return;
         }
+        if self.nodes.contains_key(&ino) {
+            self.knows_less(ino, count);
+            self.took(|| Step::Forget { ino: ino.0, count });
+        }
+    }
+
+    /// The kernel was not told of it, once; this is written down elsewhere.
+    pub(super) fn take_back(&mut self, ino: Ino) {
+        if ino != ROOT {
+            self.knows_less(ino, 1);
+        }
+    }
+
+    fn knows_less(&mut self, ino: Ino, count: u64) {
         if let Some(node) = self.nodes.get_mut(&ino) {
             node.lookups = node.lookups.saturating_sub(count);
             self.drop_if_unused(ino);
-            self.took(|| Step::Forget { ino: ino.0, count });
         }
     }
 

@@ -21,16 +21,19 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::Ino;
 use super::carried::{Carried, Opened};
 use super::handle::carried::Digest;
 use super::inode::Inodes;
 use super::inode::carried::Step;
 use super::recent::Mark;
+use super::unanswered::{Entered, Unanswered};
 use crate::backend::{Own, own};
 use crate::volume::Mode;
 
@@ -41,14 +44,18 @@ pub(super) enum Entry {
     All(Box<Carried>),
     /// A step of the table of inodes.
     Step(Step),
-    /// A file or directory was opened.
-    Open(Box<Opened>),
+    /// A file or directory was opened, by this request.
+    Open(u64, Box<Opened>),
     /// A directory was listed.
     Listed(u64, Digest),
     /// It was closed.
     Close(u64),
     /// Something is about to be changed, or was.
     Changed(Mark),
+    /// What may not have been answered.
+    Unanswered(Unanswered),
+    /// The request came again, and what its first try had entered was taken back.
+    TakenBack(u64),
 }
 
 /// The file.
@@ -57,6 +64,7 @@ pub(super) struct Journal {
     /// What comes before the entries; says nothing to this module.
     head: Vec<u8>,
     state: Mutex<State>,
+    unanswered: Arc<Mutex<Unanswered>>,
     is_long: AtomicBool,
 }
 
@@ -84,8 +92,14 @@ impl State {
 impl Journal {
     /// Begins a journal in place of the one at `path`, with all that there is. Where it
     /// cannot, that one is of no use to anyone any more either.
-    pub(super) fn begin(own: &Own, path: &Path, head: Vec<u8>, all: Carried) -> io::Result<Self> {
-        let written = rewrite(own, path, &head, all);
+    pub(super) fn begin(
+        own: &Own,
+        path: &Path,
+        head: Vec<u8>,
+        all: Carried,
+        unanswered: Arc<Mutex<Unanswered>>,
+    ) -> io::Result<Self> {
+        let written = rewrite(own, path, &head, all, unanswered.lock().clone());
         if written.is_err() {
             // One of the two will do.
             let emptied = OpenOptions::new().write(true).truncate(true).open(path);
@@ -94,12 +108,18 @@ impl Journal {
                 tracing::error!(journal = %path.display(), "an older journal stays; remove it");
             }
         }
-        Ok(Self::of(path, head, State::of(written?)))
+        Ok(Self::of(path, head, State::of(written?), unanswered))
     }
 
-    fn of(path: &Path, head: Vec<u8>, state: State) -> Self {
+    fn of(path: &Path, head: Vec<u8>, state: State, unanswered: Arc<Mutex<Unanswered>>) -> Self {
         let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
-        Self { path, head, state: Mutex::new(state), is_long }
+        Self { path, head, state: Mutex::new(state), unanswered, is_long }
+    }
+
+    /// Writes down what a request has entered.
+    pub(super) fn enter(&self, request: u64, entered: Entered, entry: &Entry) {
+        self.unanswered.lock().enter(request, entered);
+        self.append(entry);
     }
 
     /// Writes one entry down.
@@ -134,7 +154,8 @@ impl Journal {
         if state.file.is_none() {
             return;
         }
-        match rewrite(own, &self.path, &self.head, all) {
+        let unanswered = self.unanswered.lock().clone();
+        match rewrite(own, &self.path, &self.head, all, unanswered) {
             Ok(written) => *state = State::of(written),
             Err(error) => {
                 // What is there is complete, only longer than it need be.
@@ -172,10 +193,16 @@ fn framed(entry: &Entry) -> io::Result<Vec<u8>> {
 }
 
 /// What every journal of this form begins with.
-const FORM: &[u8] = b"fanfs journal 2\n";
+const FORM: &[u8] = b"fanfs journal 3\n";
 
 /// Writes a whole journal in place of the one at `path`, which stays where that fails.
-fn rewrite(_: &Own, path: &Path, head: &[u8], all: Carried) -> io::Result<(File, u64)> {
+fn rewrite(
+    _: &Own,
+    path: &Path,
+    head: &[u8],
+    all: Carried,
+    unanswered: Unanswered,
+) -> io::Result<(File, u64)> {
     let next = path.with_extension("journal-next");
     let _ = std::fs::remove_file(&next);
     let write = || {
@@ -186,6 +213,7 @@ fn rewrite(_: &Own, path: &Path, head: &[u8], all: Carried) -> io::Result<(File,
         bytes.extend_from_slice(&(head.len() as u32).to_le_bytes());
         bytes.extend_from_slice(head);
         bytes.extend(framed(&Entry::All(Box::new(all)))?);
+        bytes.extend(framed(&Entry::Unanswered(unanswered))?);
         file.write_all(&bytes)?;
         std::fs::rename(&next, path)?;
         Ok((file, bytes.len() as u64))
@@ -217,13 +245,30 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     let mut inodes = Inodes::restore(mode, std::mem::take(&mut carried.inodes));
     let mut open: HashMap<u64, Opened> =
         carried.opened.drain(..).map(|opened| (opened.handle, opened)).collect();
+    let before = frame(&mut rest).ok_or_else(nonsense)?;
+    let Ok(Entry::Unanswered(mut unanswered)) = postcard::from_bytes(before) else {
+        return Err(nonsense());
+    };
     // The last one may have been cut off: then the kernel was not answered.
     while let Some(bytes) = frame(&mut rest) {
         match postcard::from_bytes(bytes).map_err(|_| nonsense())? {
-            Entry::All(_) => return Err(nonsense()),
-            Entry::Step(step) => inodes.take(step),
-            Entry::Open(opened) => {
+            Entry::All(_) | Entry::Unanswered(_) => return Err(nonsense()),
+            Entry::Step(step) => {
+                if let Some((request, ino)) = inodes.take(step) {
+                    unanswered.enter(request, ino.into());
+                }
+            }
+            Entry::Open(request, opened) => {
+                unanswered.enter(request, opened.id().into());
                 open.insert(opened.handle, *opened);
+            }
+            Entry::TakenBack(request) => {
+                for entered in unanswered.take(request) {
+                    match entered {
+                        Entered::Handle { number, .. } => drop(open.remove(&number)),
+                        Entered::Lookup(ino) => inodes.forget(Ino(ino), 1),
+                    }
+                }
             }
             Entry::Listed(handle, digest) => {
                 if let Some(opened) = open.get_mut(&handle) {
@@ -238,6 +283,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     inodes.has_lost_sight();
     carried.inodes = inodes.carry();
     carried.opened = open.into_values().collect();
+    carried.unanswered = unanswered;
     carried.was_lost();
     Ok((head, carried))
 }
@@ -264,7 +310,9 @@ mod tests {
     }
 
     fn begin(path: &Path) -> Journal {
-        own(|own| Journal::begin(own, path, b"head".to_vec(), Carried::default())).unwrap().unwrap()
+        own(|own| Journal::begin(own, path, b"head".to_vec(), Carried::default(), Arc::default()))
+            .unwrap()
+            .unwrap()
     }
 
     #[test]
@@ -275,9 +323,9 @@ mod tests {
         let journal = begin(&dir.join("j"));
         std::fs::hard_link(dir.join("j"), &kept).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        journal.append(&Entry::Open(Box::new(Opened::example(1))));
+        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
         own(|own| journal.shorten(own, Carried::default())).unwrap();
-        journal.append(&Entry::Open(Box::new(Opened::example(2))));
+        journal.append(&Entry::Open(0, Box::new(Opened::example(2))));
         assert_eq!(handles(&kept).unwrap(), 2);
     }
 
@@ -291,12 +339,12 @@ mod tests {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = OpenOptions::new().append(true).open(again).unwrap();
         let len = file.metadata().unwrap().len();
-        let journal = Journal::of(&path, b"head".to_vec(), State::of((again, len)));
+        let journal = Journal::of(&path, b"head".to_vec(), State::of((again, len)), Arc::default());
         let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
-        journal.append(&Entry::Open(Box::new(Opened::example(1))));
+        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
         assert_eq!(handles(Path::new(&seen)).unwrap(), 1);
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        journal.append(&Entry::Open(Box::new(Opened::example(2))));
+        journal.append(&Entry::Open(0, Box::new(Opened::example(2))));
         assert_eq!(handles(Path::new(&seen)).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
@@ -312,11 +360,11 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
         let before = begin(&path);
-        before.append(&Entry::Open(Box::new(Opened::example(1))));
+        before.append(&Entry::Open(0, Box::new(Opened::example(1))));
         before.seal();
         let next = begin(&path);
-        next.append(&Entry::Open(Box::new(Opened::example(2))));
-        next.append(&Entry::Open(Box::new(Opened::example(3))));
+        next.append(&Entry::Open(0, Box::new(Opened::example(2))));
+        next.append(&Entry::Open(0, Box::new(Opened::example(3))));
         own(|own| before.shorten(own, Carried::default())).unwrap();
         before.append(&Entry::Close(2));
         assert_eq!(handles(&path).unwrap(), 2);
@@ -330,7 +378,9 @@ mod tests {
         assert_eq!(handles(&path).unwrap(), 0);
         // It stands in the new one's way.
         std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
-        let failed = own(|own| Journal::begin(own, &path, Vec::new(), Carried::default()).is_err());
+        let failed = own(|own| {
+            Journal::begin(own, &path, Vec::new(), Carried::default(), Arc::default()).is_err()
+        });
         assert!(failed.unwrap() && handles(&path).is_err());
     }
 

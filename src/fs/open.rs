@@ -12,10 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::call::{Rights, Spot};
-use super::handle::{Answered, FirstOpen};
-use super::inode::Cached;
+use super::handle::{Answered, Closed, FirstOpen};
+use super::inode::{Cached, Inodes};
 use super::passthrough::{Backing, Lent};
-use super::{Answer, Caching, Errno, Fs, HandleId, Ino};
+use super::unanswered::Entered;
+use super::{Answer, Caching, Errno, Fs, HandleId, Ino, journal};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity, Lane, Requester};
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -75,7 +76,7 @@ impl Fs {
         match self.path(ino) {
             Ok(path) => {
                 let spot = self.spot_of(ino, &path).since(Instant::now());
-                self.open_at((who.identity(), to_run), ino, path, spot, reply);
+                self.open_at((who.identity(), to_run, who.request), ino, path, spot, reply);
             }
             Err(errno) => reply.answer(Err(errno)),
         }
@@ -83,7 +84,7 @@ impl Fs {
 
     fn open_at(
         self: &Arc<Self>,
-        (who, to_run): (Identity, bool),
+        (who, to_run, request): (Identity, bool, u64),
         ino: Ino,
         path: PathBuf,
         spot: Spot,
@@ -111,9 +112,9 @@ impl Fs {
                     || !fs.inodes.lock().is_true(ino, asked) =>
             {
                 let spot = fs.spot_of(ino, &path).instead_of(spot);
-                fs.open_at((who, to_run), ino, path, spot, reply);
+                fs.open_at((who, to_run, request), ino, path, spot, reply);
             }
-            Ok((_, found)) => fs.found((who, spot), ino, path, found, reply),
+            Ok((_, found)) => fs.found((who, spot, request), ino, path, found, reply),
             Err(error) => reply.answer(Err(error.into())),
         });
     }
@@ -122,7 +123,7 @@ impl Fs {
     /// that is another one, and ends the open.
     fn found(
         self: &Arc<Self>,
-        (who, before): (Identity, Spot),
+        (who, before, request): (Identity, Spot, u64),
         ino: Ino,
         path: PathBuf,
         found: Found,
@@ -137,7 +138,10 @@ impl Fs {
             Some(target) if target != found.replica => target,
             target => {
                 let file = target.map(|target| (target, Arc::clone(&found.file)));
-                return reply_with(self.opened(&who, ino, path, found, file, &reply), reply);
+                return reply_with(
+                    self.opened((&who, request), ino, path, found, file, &reply),
+                    reply,
+                );
             }
         };
         let (fs, spot) = (Arc::clone(self), self.spot(&path).instead_of(before));
@@ -162,7 +166,7 @@ impl Fs {
                 Ok((replica, Some(file))) => (replica, file),
                 _ => (found.replica, Arc::clone(&found.file)),
             };
-            reply_with(fs.opened(&who, ino, path, found, Some(file), &reply), reply);
+            reply_with(fs.opened((&who, request), ino, path, found, Some(file), &reply), reply);
         });
     }
 
@@ -190,7 +194,7 @@ impl Fs {
     /// by itself, if this is the file's first open.
     fn opened(
         &self,
-        who: &Identity,
+        (who, request): (&Identity, u64),
         ino: Ino,
         path: PathBuf,
         found: Found,
@@ -243,26 +247,60 @@ impl Fs {
         // Who may read it has it opened elsewhere; a writer perhaps may not.
         inode.current().open_for(who);
         let read = self.reader.handle();
-        let handle =
-            self.handles.insert_file(ino, inode, (cached, caching), read, who.clone(), None);
+        let as_whom = (who.clone(), request);
+        let handle = self.handles.insert_file((ino, inode), (cached, caching), read, as_whom, None);
         Ok(Opened { handle, caching, unchanged, backing, writes: false })
     }
 
     /// Closes a file or directory.
     pub fn release(self: &Arc<Self>, handle: HandleId) {
-        // Who removes it waits until nothing of it is open any more.
+        // A removal waits until nothing of it is open.
         let open = self.handles.file(handle).filter(|_| self.can_write());
         let _closing = open.and_then(|file| file.inode.gate.begin());
-        let closed = {
+        let closed = self.close(&mut self.inodes.lock(), handle);
+        self.has_closed(handle, closed);
+        self.keep_journal_short();
+    }
+
+    /// The kernel sends a request again: it knows nothing of what an earlier try has
+    /// entered.
+    pub fn take_back(self: &Arc<Self>, request: u64) {
+        let mut closed = Vec::new();
+        {
+            // Held throughout, so that a rewritten journal has all of it or nothing.
             let mut inodes = self.inodes.lock();
-            let closed = self.handles.remove(handle);
-            if closed.last.is_some()
-                && let Some(ino) = closed.ino
-            {
-                inodes.closed(ino, self.one_more());
+            let entered = self.unanswered.lock().take(request);
+            if let Some(journal) = self.handles.journal().filter(|_| !entered.is_empty()) {
+                journal.append(&journal::Entry::TakenBack(request));
             }
-            closed
-        };
+            for entered in entered {
+                match entered {
+                    Entered::Lookup(ino) => inodes.take_back(Ino(ino)),
+                    Entered::Handle { number, ino } => {
+                        let handle = HandleId { number, ino: Ino(ino) };
+                        closed.push((handle, self.close(&mut inodes, handle)));
+                    }
+                }
+            }
+        }
+        for (handle, closed) in closed {
+            self.has_closed(handle, closed);
+        }
+    }
+
+    /// Takes a handle out of the tables.
+    fn close(&self, inodes: &mut Inodes, handle: HandleId) -> Closed {
+        let closed = self.handles.remove(handle);
+        if closed.last.is_some()
+            && let Some(ino) = closed.ino
+        {
+            inodes.closed(ino, self.one_more());
+        }
+        closed
+    }
+
+    /// Lets go of what a closed handle leaves.
+    fn has_closed(self: &Arc<Self>, handle: HandleId, closed: Closed) {
         self.locks.released(handle.number);
         if let Some((ino, inode, writer)) = closed.writer {
             self.stop_writing(ino, inode, writer);
@@ -285,7 +323,6 @@ impl Fs {
         if let Some(file) = closed.last {
             self.reader.retire(&file);
         }
-        self.keep_journal_short();
     }
 }
 

@@ -66,7 +66,7 @@ impl Fs {
             Err(errno) => return reply.answer(Err(errno)),
         };
         let fs = Arc::clone(self);
-        self.open_writer(who.identity(), ino, path, how, move |answer| {
+        self.open_writer((who.identity(), who.request), ino, path, how, move |answer| {
             if answer.is_ok() {
                 fs.inodes.lock().settle(ino, || reply.forget_attributes());
             }
@@ -84,7 +84,7 @@ impl Fs {
     /// Opens a file on the write replica; whoever reads it does so there from now on.
     pub(super) fn open_writer(
         self: &Arc<Self>,
-        who: Identity,
+        (who, request): (Identity, u64),
         ino: Ino,
         path: PathBuf,
         how: WriteOpen,
@@ -110,7 +110,7 @@ impl Fs {
             },
             move |answer| {
                 change.ends(&answer);
-                let enter = |opened| fs.begin_writing((&who, how.sync), ino, path, opened);
+                let enter = |opened| fs.begin_writing((&who, how.sync, request), ino, path, opened);
                 done(answer.map_err(Errno::from).and_then(enter));
             },
         );
@@ -145,7 +145,8 @@ impl Fs {
                 };
                 let (made, attr) = (Some((parent, name.clone())), opened.attr);
                 fs.when_forgotten(made, write.replica, attr, move |fs| {
-                    done(fs.created((parent, &name), path, (&identity, how.sync), opened));
+                    let as_whom = (&identity, how.sync, who.request);
+                    done(fs.created((parent, &name), path, as_whom, opened));
                 });
             },
         );
@@ -156,11 +157,12 @@ impl Fs {
         self: &Arc<Self>,
         (parent, name): (Ino, &OsStr),
         path: PathBuf,
-        as_whom: (&Identity, SyncMode),
+        as_whom: (&Identity, SyncMode, u64),
         opened: OpenedToWrite,
     ) -> Answer<Created> {
         let write = self.write_policy()?;
-        let entry = self.enter(parent, name, write.replica, &opened.attr, MADE_HERE)?;
+        let found = (write.replica, &opened.attr);
+        let entry = self.enter((parent, name), found, MADE_HERE, as_whom.2)?;
         match self.begin_writing(as_whom, entry.ino, path, opened) {
             Ok((handle, ..)) => Ok(Created { entry, opened: self.opened_to_write(handle) }),
             Err(errno) => {
@@ -174,7 +176,7 @@ impl Fs {
     /// Enters a handle that may write into the tables.
     fn begin_writing(
         self: &Arc<Self>,
-        (who, sync): (&Identity, SyncMode),
+        (who, sync, request): (&Identity, SyncMode, u64),
         ino: Ino,
         path: PathBuf,
         opened: OpenedToWrite,
@@ -211,7 +213,8 @@ impl Fs {
         }
         let read = self.reader.handle();
         let (own, me, opened) = (Some(Arc::clone(&writer)), who.clone(), Arc::clone(&inode));
-        let handle = self.handles.insert_file(ino, opened, (cached, caching), read, me, own);
+        let handle =
+            self.handles.insert_file((ino, opened), (cached, caching), read, (me, request), own);
         Ok((handle, inode, writer))
     }
 

@@ -24,7 +24,7 @@ use super::repeat::{once, once_if};
 use super::reply::Replies;
 use super::wire::{
     APPEND, DIRECT, LARGEST_COPY, MOVES_DATA, TO_RUN, at, ino, kind_of, lock, new_perm, numbers,
-    one_by_one, owner_of, seek_to, set, who, write_open,
+    one_by_one, owner_of, seek_to, set, write_open,
 };
 use crate::backend::{Change, LockKind};
 use crate::fs::{Errno, Fs, Waiting, WriteRequest};
@@ -32,7 +32,7 @@ use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
 pub(super) struct Adapter {
-    fs: Arc<Fs>,
+    pub(super) fs: Arc<Fs>,
     features: Features,
     ttl: Duration,
     replies: Arc<Replies>,
@@ -59,7 +59,7 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let ttl = self.ttl;
-        self.fs.lookup(who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
+        self.fs.lookup(self.who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
@@ -75,19 +75,19 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs.attributes(who(req), ino(number), handle, done);
+        self.fs.attributes(self.who(req), ino(number), handle, done);
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        self.fs.read_link(who(req), ino(number), move |answer| reply_link(reply, answer));
+        self.fs.read_link(self.who(req), ino(number), move |answer| reply_link(reply, answer));
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (kernel, flush) = (Arc::clone(&self.kernel), self.fs.forwards_locks());
         let reply = Opening { reply, number, kernel, flush, one_by_one: one_by_one(flags.0) };
         match write_open(flags.0, None) {
-            None => self.fs.open(who(req), ino(number), flags.0 & TO_RUN != 0, reply),
-            Some(how) => self.fs.open_to_write(who(req), ino(number), how, reply),
+            None => self.fs.open(self.who(req), ino(number), flags.0 & TO_RUN != 0, reply),
+            Some(how) => self.fs.open_to_write(self.who(req), ino(number), how, reply),
         }
     }
 
@@ -146,7 +146,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs.open_dir(who(req), ino(number), move |answer| reply_dir(reply, answer));
+        self.fs.open_dir(self.who(req), ino(number), move |answer| reply_dir(reply, answer));
     }
 
     fn readdir(
@@ -172,7 +172,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (by, from) = ((&self.replies, req.unique()), (ino(number), offset));
         let done = plus(&self.fs, self.ttl, by, from, reply);
-        self.fs.read_dir_plus(who(req), at(number, handle), offset, done);
+        self.fs.read_dir_plus(self.who(req), at(number, handle), offset, done);
     }
 
     fn releasedir(
@@ -195,7 +195,7 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.sync_dir(who(req), at(number, handle), move |answer| reply_empty(reply, answer));
+        self.fs.sync_dir(self.who(req), at(number, handle), move |a| reply_empty(reply, a));
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
@@ -204,12 +204,12 @@ impl fuser::Filesystem for Adapter {
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs.get_xattr(who(req), ino(number), name, done);
+        self.fs.get_xattr(self.who(req), ino(number), name, done);
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs.list_xattr(who(req), ino(number), done);
+        self.fs.list_xattr(self.who(req), ino(number), done);
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -254,7 +254,7 @@ impl fuser::Filesystem for Adapter {
         let set = set(mode, (uid, gid), size, (atime, mtime));
         let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs.set_attributes(who(req), ino(number), handle, set, done);
+        self.fs.set_attributes(self.who(req), ino(number), handle, set, done);
     }
 
     fn mknod(
@@ -267,12 +267,12 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
         let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
         let node = move |path| Change::MakeNode { path, kind, perm, device };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(who(req), ino(parent), name, node, done);
+        self.fs.make(self.who(req), ino(parent), name, node, done);
     }
 
     fn mkdir(
@@ -284,23 +284,23 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let (ttl, perm) = (self.ttl, new_perm(mode, umask));
         let dir = move |path| Change::MakeDir { path, perm };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(who(req), ino(parent), name, dir, done);
+        self.fs.make(self.who(req), ino(parent), name, dir, done);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
-        self.fs.remove(who(req), ino(parent), name, false, done);
+        self.fs.remove(self.who(req), ino(parent), name, false, done);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
-        self.fs.remove(who(req), ino(parent), name, true, done);
+        self.fs.remove(self.who(req), ino(parent), name, true, done);
     }
 
     fn symlink(
@@ -311,11 +311,11 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
         let link = move |path| Change::MakeLink { path, target };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(who(req), ino(parent), name, link, done);
+        self.fs.make(self.who(req), ino(parent), name, link, done);
     }
 
     fn rename(
@@ -328,9 +328,9 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
-        self.fs.rename(who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
+        self.fs.rename(self.who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
     }
 
     fn link(
@@ -341,10 +341,10 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let ttl = self.ttl;
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.link(who(req), ino(number), ino(parent), name, done);
+        self.fs.link(self.who(req), ino(number), ino(parent), name, done);
     }
 
     fn create(
@@ -362,10 +362,10 @@ impl fuser::Filesystem for Adapter {
             return reply.error(errno(Errno::INVAL));
         };
         let exclusive = how.create.is_some_and(|create| create.exclusive);
-        let Some(reply) = once_if(exclusive, req.unique(), reply) else { return };
+        let Some(reply) = once_if(exclusive, &self.fs, req, reply) else { return };
         let (ttl, one_by_one) = (self.ttl, one_by_one(flags));
         let done = move |answer| reply_created(reply, ttl, one_by_one, answer);
-        self.fs.create(who(req), ino(parent), name, how, done);
+        self.fs.create(self.who(req), ino(parent), name, how, done);
     }
 
     fn write(
@@ -384,7 +384,7 @@ impl fuser::Filesystem for Adapter {
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let Some(data) = owned(data) else { return reply.error(errno(Errno::NOMEM)) };
         let append = !cached && flags.0 & APPEND != 0;
-        let Some(reply) = once_if(append, req.unique(), reply) else { return };
+        let Some(reply) = once_if(append, &self.fs, req, reply) else { return };
         let request = WriteRequest {
             offset,
             data,
@@ -392,7 +392,7 @@ impl fuser::Filesystem for Adapter {
             append,
             is_part: flags.0 & DIRECT != 0,
             whole: cached,
-            who: (kills && !cached).then(|| who(req)),
+            who: (kills && !cached).then(|| self.who(req)),
         };
         self.fs.write(at(number, handle), request, move |answer| reply_written(reply, answer));
     }
@@ -408,7 +408,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let moves = mode as u32 & MOVES_DATA != 0;
-        let Some(reply) = once_if(moves, req.unique(), reply) else { return };
+        let Some(reply) = once_if(moves, &self.fs, req, reply) else { return };
         let (range, mode) = (ByteRange::at(offset, length), mode as u32);
         self.fs.allocate(at(number, handle), range, mode, move |a| reply_empty(reply, a));
     }
@@ -441,16 +441,16 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = once_if(flags != 0, req.unique(), reply) else { return };
+        let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
         let value = Some((value.to_vec(), flags as u32));
         let done = move |answer| reply_empty(reply, answer);
-        self.fs.set_xattr(who(req), ino(number), name, value, done);
+        self.fs.set_xattr(self.who(req), ino(number), name, value, done);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(req.unique(), reply) else { return };
+        let Some(reply) = once(&self.fs, req, reply) else { return };
         let done = move |answer| reply_empty(reply, answer);
-        self.fs.set_xattr(who(req), ino(number), name, None, done);
+        self.fs.set_xattr(self.who(req), ino(number), name, None, done);
     }
 
     fn getlk(

@@ -14,7 +14,7 @@ use fuser::{
 use super::names::Names;
 use super::opening;
 use super::reply::Replies;
-use super::wire::{attributes, kind, lock_number, nothing_but_a_directory};
+use super::wire::{attributes, kind, lock_number, nothing_but_a_directory, number};
 use crate::backend::{FileKind, Lock, StatFs};
 use crate::fs::{Answer, Created, Entry, Errno, Fs, HandleId, Ino, Listing, PlusPage};
 
@@ -199,6 +199,7 @@ fn fill_plus(
     by: (Arc<Replies>, RequestId),
     mut reply: ReplyDirectoryPlus,
 ) {
+    let request = number(by.1);
     let page = match answer {
         Ok(page) => page,
         Err(error) => return reply.error(errno(error)),
@@ -221,7 +222,7 @@ fn fill_plus(
         if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, generation) {
             break;
         }
-        fs.accept(dir, &plus.name, seen);
+        fs.accept(dir, &plus.name, seen, request);
     }
     reply.ok();
 }

@@ -6,18 +6,15 @@
 //! place meanwhile. A change of names would fail the second time, or hit something
 //! else; nobody knows whether the first was made.
 
-use fuser::{ReplyEmpty, ReplyEntry, RequestId};
+use std::sync::Arc;
 
+use fuser::{ReplyEmpty, ReplyEntry, Request, RequestId};
+
+use super::adapter::Adapter;
 use super::answers::errno;
-use crate::fs::Errno;
-
-/// `FUSE_UNIQUE_RESEND`: marks the numbers of such requests.
-const AGAIN: u64 = 1 << 63;
-
-/// Whether the request may have been carried out before.
-fn is_again(id: RequestId) -> bool {
-    id.0 & AGAIN != 0
-}
+use super::wire::{is_again, number, who};
+use crate::backend::Requester;
+use crate::fs::{Errno, Fs};
 
 /// What can be answered with an error.
 pub(super) trait Refusable {
@@ -37,15 +34,37 @@ macro_rules! refusable {
 
 refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 
+impl Adapter {
+    /// The caller. What an earlier try of its request has entered is taken back.
+    pub(super) fn who(&self, req: &Request) -> Requester {
+        take_back(&self.fs, req.unique());
+        who(req)
+    }
+}
+
+/// Takes back what an earlier try of the request has entered: the kernel does not know
+/// of it.
+fn take_back(fs: &Arc<Fs>, id: RequestId) {
+    if is_again(id) {
+        fs.take_back(number(id));
+    }
+}
+
 /// The reply, where a change that cannot be made twice has not been made; else whoever
 /// asked is told that nobody knows.
-pub(super) fn once<R: Refusable>(id: RequestId, reply: R) -> Option<R> {
-    once_if(true, id, reply)
+pub(super) fn once<R: Refusable>(fs: &Arc<Fs>, req: &Request, reply: R) -> Option<R> {
+    once_if(true, fs, req, reply)
 }
 
 /// The same for a change that cannot be made twice where it is `such`.
-pub(super) fn once_if<R: Refusable>(such: bool, id: RequestId, reply: R) -> Option<R> {
-    if such && is_again(id) {
+pub(super) fn once_if<R: Refusable>(
+    such: bool,
+    fs: &Arc<Fs>,
+    req: &Request,
+    reply: R,
+) -> Option<R> {
+    if such && is_again(req.unique()) {
+        take_back(fs, req.unique());
         reply.refuse(Errno::TIMEDOUT);
         return None;
     }

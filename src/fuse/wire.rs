@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, FileHandle, FileType, INodeNo, Request, TimeOrNow};
+use fuser::{FileAttr, FileHandle, FileType, INodeNo, Request, RequestId, TimeOrNow};
 
 use crate::backend::{
     Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, Requester, SeekTo, SetAttr, SetTime,
@@ -28,8 +28,21 @@ pub(super) const TO_RUN: i32 = 0x20;
 /// (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`).
 pub(super) const MOVES_DATA: u32 = 0x08 | 0x20;
 
+/// `FUSE_UNIQUE_RESEND`: marks the numbers of such requests.
+const AGAIN: u64 = 1 << 63;
+
+/// Whether the request may have been carried out before.
+pub(super) fn is_again(id: RequestId) -> bool {
+    id.0 & AGAIN != 0
+}
+
+/// The number that the request has at each try.
+pub(super) fn number(id: RequestId) -> u64 {
+    id.0 & !AGAIN
+}
+
 pub(super) fn who(req: &Request) -> Requester {
-    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid() }
+    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid(), request: number(req.unique()) }
 }
 
 pub(super) fn ino(number: INodeNo) -> Ino {

@@ -15,7 +15,7 @@ use crate::fs::journal::{Entry, Journal};
 use crate::fs::listing::Packed;
 use crate::fs::shelf::Shelf;
 use crate::fs::written::Writer;
-use crate::fs::{Caching, Errno, Ino, Listing};
+use crate::fs::{Caching, Errno, HandleId, Ino, Listing};
 use crate::read::{OpenFile, Reader};
 use crate::volume::{FileVersion, Mode};
 
@@ -95,6 +95,10 @@ impl Opened {
     /// Whether it may write.
     pub(in crate::fs) fn writes(&self) -> bool {
         matches!(self.what, What::File { writer: Some(_), .. })
+    }
+
+    pub(in crate::fs) fn id(&self) -> HandleId {
+        HandleId { number: self.handle, ino: Ino(self.ino) }
     }
 
     /// One of a directory.
@@ -200,9 +204,10 @@ impl Handles {
         self.still.lock()
     }
 
-    pub(super) fn opened(&self, id: u64, handle: &Handle) {
+    pub(super) fn opened(&self, id: u64, handle: &Handle, request: u64) {
         if let Some(journal) = self.journal.get() {
-            journal.append(&Entry::Open(Box::new(handle.record(id, None, false))));
+            let record = Box::new(handle.record(id, None, false));
+            journal.enter(request, record.id().into(), &Entry::Open(request, record));
         }
     }
 

@@ -44,8 +44,8 @@ enum SeenRecord {
 /// One step that the table took.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) enum Step {
-    /// The kernel was told of what has this name.
-    Remember { parent: u64, name: OsString, replica: u16, found: Found },
+    /// The kernel was told of what has this name, or was about to be, by this request.
+    Remember { request: u64, parent: u64, name: OsString, replica: u16, found: Found },
     /// The kernel forgot some lookups.
     Forget { ino: u64, count: u64 },
     /// A name was removed.
@@ -182,12 +182,14 @@ impl Inodes {
         inodes
     }
 
-    /// Takes a step again that the table took before it was lost.
-    pub(in crate::fs) fn take(&mut self, step: Step) {
+    /// Takes a step again that the table took before it was lost. Returns the request that
+    /// entered an inode, and the inode.
+    pub(in crate::fs) fn take(&mut self, step: Step) -> Option<(u64, Ino)> {
         match step {
-            Step::Remember { parent, name, replica, found } => {
+            Step::Remember { request, parent, name, replica, found } => {
                 let replica = ReplicaId::new(replica.into());
-                self.remember(Ino(parent), &name, replica, &found.attr(), u64::MAX);
+                let ino = self.remember(Ino(parent), &name, replica, &found.attr(), u64::MAX);
+                return Some((request, ino?));
             }
             Step::Forget { ino, count } => self.forget(Ino(ino), count),
             Step::Remove { parent, name, ino, left } => {
@@ -198,6 +200,7 @@ impl Inodes {
                 self.renamed(from, to, moved.map(Ino), 0);
             }
         }
+        None
     }
 
     /// Nobody knows which versions of files the kernel has cached.
