@@ -35,8 +35,10 @@ mod passthrough;
 mod ranges;
 mod read;
 mod recent;
+mod replaced;
 mod root;
 mod shelf;
+mod stat;
 mod sync;
 mod unanswered;
 mod write;
@@ -50,17 +52,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Replica, Requester};
-use crate::read::{OpenFile, Reader};
+use crate::backend::{Attr, BackendError, Replica, Requester};
+use crate::read::Reader;
 use crate::telemetry::VolumeCounters;
 use crate::volume::{Mode, ReplicaId, ReplicaMap};
 use busy::Busy;
-use call::{Caller, Once, Rights, Spot};
+use call::{Caller, Rights, Spot};
 use handle::Handles;
 use inode::Inodes;
 use lock::Locks;
 use passthrough::Passthrough;
 use recent::Recent;
+use replaced::{Looked, Whose};
 use shelf::Shelf;
 
 pub use busy::FileUse;
@@ -336,12 +339,16 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
-        self.caller.call(
+        let (open, its) = (Arc::clone(self), name.clone());
+        self.caller.call_by_replica(
             spot,
             Rights::Enough(who),
-            move |backend| backend.stat(&path),
+            move |replica, backend| {
+                let attr = backend.stat(&path)?;
+                Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
+            },
             move |answer| {
-                let (replica, attr) = match answer {
+                let (replica, (attr, looked)) = match answer {
                     Ok(found) => found,
                     Err(error) => {
                         if error == BackendError::Late {
@@ -353,6 +360,7 @@ impl Fs {
                 let number = fs.inodes.lock().number(parent, &name, replica, &attr);
                 let is_old = |ino| {
                     fs.is_overtaken(replica, &at, ino)
+                        || fs.whose(ino, &attr, &looked) == Whose::Unclear
                         || !fs.inodes.lock().is_there(parent, &name, ino, asked)
                 };
                 if number.is_some_and(is_old) {
@@ -361,7 +369,7 @@ impl Fs {
                     let spot = again.instead_of(spot);
                     return fs.look_up(who, (parent, name), at, spot, done);
                 }
-                done(fs.enter((parent, &name), (replica, &attr), asked, who.request));
+                done(fs.enter((parent, &name), (replica, &attr), &looked, asked, who.request));
             },
         );
     }
@@ -372,16 +380,18 @@ impl Fs {
         &self,
         (parent, name): (Ino, &OsStr),
         (replica, attr): (ReplicaId, &Attr),
+        looked: &Looked,
         asked: u64,
         request: u64,
     ) -> Answer<Entry> {
         let (ino, generation) = {
             let mut inodes = self.inodes.lock();
+            self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
             let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
             let ino = known.ok_or(Errno::STALE)?;
             (ino, inodes.generation(ino, attr))
         };
-        self.learned(ino, attr, asked);
+        self.learned(ino, attr, looked, asked);
         self.keep_journal_short();
         Ok(Entry { ino, generation, attr: *attr })
     }
@@ -400,153 +410,6 @@ impl Fs {
     pub fn forget(&self, ino: Ino, count: u64) {
         self.inodes.lock().forget(ino, count);
         self.keep_journal_short();
-    }
-
-    /// An inode's attributes; through the open file where `handle` is given and
-    /// its name is gone.
-    pub fn attributes(
-        self: &Arc<Self>,
-        who: Requester,
-        ino: Ino,
-        handle: Option<HandleId>,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
-    ) {
-        self.attributes_by(Rights::Enough(who), ino, handle, Instant::now(), done);
-    }
-
-    /// The deadline counts from `since`.
-    fn attributes_by(
-        self: &Arc<Self>,
-        rights: Rights,
-        ino: Ino,
-        handle: Option<HandleId>,
-        since: Instant,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
-    ) {
-        if ino == ROOT {
-            return self.root_attributes(rights, since, done);
-        }
-        // The kernel names no handle for an fstat(2); any open one will do.
-        if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
-            return done(Err(Errno::BADF));
-        }
-        let inode = self.handles.inode(ino);
-        if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
-            return self.written_attributes(ino, writer, since, done);
-        }
-        // What the kernel reads by itself is what its attributes are to be of.
-        let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
-        let first = lent.as_ref().map(|backing| backing.replica);
-        let open = inode.map(|inode| inode.current());
-        let path = match (self.path(ino), open) {
-            (Ok(path), _) => path,
-            (Err(_), Some(open)) => return self.open_attributes(ino, open, since, done),
-            (Err(errno), None) => return done(Err(errno)),
-        };
-        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
-        let look = {
-            let path = path.clone();
-            move |replica: ReplicaId, backend: &dyn Backend| match &lent {
-                Some(backing) if backing.replica == replica => backing.attr(),
-                _ => backend.stat(&path),
-            }
-        };
-        let spot = self.spot_of(ino, &path).since(since);
-        let mine = rights.clone();
-        self.caller.call_first(first, spot, mine, look, move |answer| {
-            let same = |(replica, attr): &(_, Attr)| fs.inodes.lock().is_same(ino, *replica, attr);
-            let open = fs.handles.inode(ino).map(|inode| inode.current());
-            match (answer, open) {
-                (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
-                    fs.attributes_by(rights, ino, handle, since, done);
-                }
-                (Ok(found), _) if same(&found) => done(Ok(fs.seen(ino, found.1, asked))),
-                // Its name is gone or stands for another file: ask the open one.
-                (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
-                    fs.open_attributes(ino, open, since, done);
-                }
-                (Ok(_), None) => done(Err(Errno::STALE)),
-                (Err(error), _) => done(Err(error.into())),
-            }
-        });
-    }
-
-    /// The kernel is about to be told these attributes of an inode it knows.
-    fn seen(&self, ino: Ino, attr: Attr, asked: u64) -> Entry {
-        self.learned(ino, &attr, asked);
-        // With attributes alone no generation is told.
-        Entry { ino, generation: 0, attr }
-    }
-
-    fn open_attributes(
-        self: &Arc<Self>,
-        ino: Ino,
-        open: Arc<OpenFile>,
-        since: Instant,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
-    ) {
-        let (fs, asked) = (Arc::clone(self), self.now());
-        self.caller.call_by_replica(
-            self.spot_of(ino, open.path()).since(since),
-            Rights::Of(open.who()),
-            move |replica, backend| open.held_or_on(replica, backend)?.attr(),
-            move |answer| {
-                done(answer.map_err(Errno::from).map(|(_, attr)| fs.seen(ino, attr, asked)))
-            },
-        );
-    }
-
-    /// Attributes of a file that is open for writing.
-    fn written_attributes(
-        self: &Arc<Self>,
-        ino: Ino,
-        writer: Arc<written::Writer>,
-        since: Instant,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
-    ) {
-        let Some(write) = self.policy.write else { return done(Err(Errno::ROFS)) };
-        let once = Once {
-            replica: write.replica,
-            lane: Lane::Metadata,
-            deadline: self.policy.deadline.saturating_sub(since.elapsed()),
-            rights: Rights::Of(writer.who.clone()),
-        };
-        let (fs, asked) = (Arc::clone(self), self.now());
-        self.caller.call_once(
-            once,
-            move |_| writer.file.attr(),
-            move |answer| done(answer.map_err(Errno::from).map(|attr| fs.seen(ino, attr, asked))),
-        );
-    }
-
-    /// The kernel is about to be told `attr` of this inode: handles that have it
-    /// open read that version from now on. Not so if it was changed here since they
-    /// were asked for: then the kernel does not believe them either.
-    fn learned(&self, ino: Ino, attr: &Attr, asked: u64) {
-        if attr.kind != FileKind::Regular {
-            return;
-        }
-        self.inodes.lock().told(ino, attr.version());
-        let Some(open) = self.handles.inode(ino) else { return };
-        open.gate.appends.lock().is_told(attr.size);
-        let (mode, version) = (self.policy.mode, attr.version());
-        let current = open.current();
-        let (path, who) = (current.path().to_owned(), current.who());
-        let retired = {
-            // Held, so that opens and this are in one order for both tables.
-            let mut inodes = self.inodes.lock();
-            if !inodes.is_true(ino, asked) {
-                return;
-            }
-            let retired = open.adopt(version, mode, || self.reader.file(path, version, mode, who));
-            if retired.is_some() {
-                inodes.moved_on(ino);
-            }
-            retired
-        };
-        if let Some(old) = retired {
-            self.reader.retire(&old);
-        }
     }
 
     /// What is open and known.

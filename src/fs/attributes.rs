@@ -8,6 +8,7 @@ use rustix::io::Errno as E;
 use super::change::made;
 use super::handle::OpenInode;
 use super::object;
+use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, Change, FileChange, Identity, Lane, OpenAccess,
@@ -128,7 +129,7 @@ impl Fs {
                 self.reader.retire(&old);
             }
         }
-        answer.map_err(Errno::from).map(|attr| self.seen(ino, attr, change))
+        answer.map_err(Errno::from).map(|attr| self.seen(ino, attr, &Looked::default(), change))
     }
 
     /// Sets attributes of an open file.

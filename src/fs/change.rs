@@ -18,6 +18,7 @@ use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::Removed;
 use super::recent::Reach;
+use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
 use crate::backend::{
     Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester, Target,
@@ -103,7 +104,13 @@ impl Fs {
                 };
                 let named = is_new.then(|| (parent, name.clone()));
                 fs.when_forgotten(named, write.replica, attr, move |fs| {
-                    done(fs.enter((parent, &name), (write.replica, &attr), MADE_HERE, who.request));
+                    done(fs.enter(
+                        (parent, &name),
+                        (write.replica, &attr),
+                        &Looked::default(),
+                        MADE_HERE,
+                        who.request,
+                    ));
                 });
             },
         );

@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::call::Rights;
 use super::listing::Collector;
 use super::object;
+use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, Listed, Listing};
 use crate::backend::{Attr, BackendError, FileKind, Requester, Result};
 use crate::volume::{Mode, ReplicaId};
@@ -232,6 +233,16 @@ impl Fs {
                     .filter_map(|(listed, attr)| {
                         last = listed.next;
                         let seen = match (replica, attr) {
+                            // The kernel looks it up: that tells whether it was replaced.
+                            (Some(replica), Ok(attr))
+                                if fs.is_name_disputed(
+                                    (listing.ino, &listed.name),
+                                    replica,
+                                    &attr,
+                                ) =>
+                            {
+                                None
+                            }
                             (Some(replica), Ok(attr)) => {
                                 Some(Seen { replica, asked: asked_at, attr })
                             }
@@ -268,7 +279,7 @@ impl Fs {
         let (at, found) = ((dir, name), (*replica, attr));
         let known = self.inodes.lock().remember_for(request, at, found, *asked);
         if let Some(ino) = known {
-            self.learned(ino, attr, *asked);
+            self.learned(ino, attr, &Looked::default(), *asked);
         }
     }
 

@@ -9,7 +9,8 @@
 //! every remount. Numbers in file systems mounted below the replica's root are
 //! mixed with the place of that mount, as they may repeat. In `copies` mode each
 //! tree has numbers of its own, so a number is made of the path; of the number
-//! in the first replica for files with several links.
+//! in the first replica for files with several links. A file that replaces one that is
+//! open ([`super::replaced`]) has a number made of that one's.
 
 pub(super) mod carried;
 mod told;
@@ -146,6 +147,10 @@ const TURNED: usize = 256;
 /// No path has more names; whoever finds more goes round in circles.
 const DEEPEST: usize = 1 << 16;
 
+/// Files that had one name one after the other, and are still open: of so many the last
+/// keeps its number when those before it are closed.
+const REPLACED: usize = 16;
+
 /// Names remembered for one inode. An inode with more links is still reached by
 /// those it was looked up by last.
 const NAMES: usize = 8;
@@ -264,7 +269,24 @@ impl Inodes {
         attr: &Attr,
     ) -> Option<Ino> {
         let domain = self.domain(parent, name, attr)?;
-        self.number_in(domain, || Some(self.path(parent)?.join(name)), replica, attr)
+        let number =
+            self.number_in(domain, || Some(self.path(parent)?.join(name)), replica, attr)?;
+        Some(match self.mode {
+            Mode::Copies if !is_linked(attr) => self.number_by_name(number, parent, name),
+            Mode::Shared | Mode::Copies => number,
+        })
+    }
+
+    /// The number of what has this name, of whose path `first` is made. A file that was
+    /// replaced while it is open keeps that number, and what replaced it has the next one.
+    fn number_by_name(&self, first: Ino, parent: Ino, name: &OsStr) -> Ino {
+        let numbers = || std::iter::successors(Some(first), |number| Some(made(&number.0)));
+        let named = self.named(parent, name);
+        if let Some(known) = named.filter(|known| numbers().take(REPLACED).any(|n| n == *known)) {
+            return known;
+        }
+        let is_free = |number: &Ino| !self.nodes.get(number).is_some_and(|node| node.is_nameless);
+        numbers().find(is_free).unwrap_or(first)
     }
 
     /// The number to show for a name in a listing, which says `ino` of it.
@@ -272,7 +294,10 @@ impl Inodes {
         match self.mode {
             Mode::Shared if ino > ROOT.0 => Ino(ino),
             Mode::Shared => made(&(0u64, ino)),
-            Mode::Copies => made(&self.path(parent).unwrap_or_default().join(name)),
+            Mode::Copies => {
+                let first = made(&self.path(parent).unwrap_or_default().join(name));
+                self.number_by_name(first, parent, name)
+            }
         }
     }
 
@@ -283,11 +308,10 @@ impl Inodes {
         replica: ReplicaId,
         attr: &Attr,
     ) -> Option<Ino> {
-        let linked = attr.nlink > 1 && attr.kind != FileKind::Directory;
         Some(match self.mode {
             Mode::Shared if domain == 0 && attr.id.ino > ROOT.0 => Ino(attr.id.ino),
             Mode::Shared => made(&(domain, attr.id.ino)),
-            Mode::Copies if linked => made(&(replica, attr.id.dev, attr.id.ino)),
+            Mode::Copies if is_linked(attr) => made(&(replica, attr.id.dev, attr.id.ino)),
             Mode::Copies => made(&path()?),
         })
     }
@@ -613,6 +637,11 @@ impl Inodes {
     }
 }
 
+/// Whether it may have another name.
+fn is_linked(attr: &Attr) -> bool {
+    attr.nlink > 1 && attr.kind != FileKind::Directory
+}
+
 /// The same number for the same value in every run of the program.
 /// (`DefaultHasher::new` has fixed keys.)
 fn made(value: &impl Hash) -> Ino {
@@ -677,6 +706,28 @@ mod tests {
         let x = t.remember(ROOT, "x".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
         let y = t.remember(ROOT, "y".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
         assert_eq!(x, y);
+    }
+
+    /// Of an open file, and of those that have its name after it.
+    #[test]
+    fn what_replaces_an_open_copy_has_another_number_until_it_is_forgotten() {
+        let mut t = table(Mode::Copies);
+        let find =
+            |t: &mut Inodes| t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let first = find(&mut t);
+        t.removed((ROOT, "f".as_ref()), Some(first), Removed::Name, 0);
+        let second = find(&mut t);
+        assert_ne!(first, second);
+        assert_eq!((t.path(first), t.path(second)), (None, Some("f".into())));
+        assert_eq!(t.listed(ROOT, "f".as_ref(), 0), second);
+        t.removed((ROOT, "f".as_ref()), Some(second), Removed::Name, 0);
+        let third = find(&mut t);
+        assert!(third != first && third != second);
+        t.forget(first, 1);
+        t.forget(second, 1);
+        assert_eq!((find(&mut t), t.path(third)), (third, Some("f".into())), "it is still there");
+        t.forget(third, 2);
+        assert_eq!((find(&mut t), t.len()), (first, 2));
     }
 
     #[test]

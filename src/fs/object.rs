@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::handle::OpenInode;
 use super::{Answer, Errno, Fs, Ino};
 use crate::backend::Target;
-use crate::volume::{Mode, ReplicaId, ReplicaSet};
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// An inode, with its last known path.
 pub(super) struct Object {
@@ -19,11 +19,7 @@ pub(super) struct Object {
 
 /// The inode that was last known at `path`.
 pub(super) fn target(fs: &Arc<Fs>, ino: Ino, path: PathBuf) -> Object {
-    // In `copies` mode a file is known by its name: an open one may have lost the name.
-    let open = match fs.policy.mode {
-        Mode::Shared => fs.handles.inode(ino),
-        Mode::Copies => None,
-    };
+    let open = fs.handles.inode(ino);
     Object { fs: Arc::clone(fs), ino, path, open }
 }
 
@@ -31,7 +27,9 @@ impl Object {
     /// The target of a call on `replica`.
     pub(super) fn on(&self, replica: ReplicaId) -> Target {
         let (fs, ino) = (Arc::clone(&self.fs), self.ino);
-        let is_it = move |attr: &_| fs.inodes.lock().is_same(ino, replica, attr);
+        let is_it = move |attr: &_| {
+            fs.inodes.lock().is_same(ino, replica, attr) && !fs.is_disputed(ino, attr)
+        };
         Target::new(self.path.clone(), is_it).open_as(self.open_on(replica))
     }
 

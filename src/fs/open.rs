@@ -15,6 +15,7 @@ use super::call::{Rights, Spot};
 use super::handle::{Answered, Closed, FirstOpen};
 use super::inode::{Cached, Inodes};
 use super::passthrough::{Backing, Lent};
+use super::replaced::{Looked, Whose};
 use super::unanswered::Entered;
 use super::{Answer, Caching, Errno, Fs, HandleId, Ino, journal};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Identity, Lane, Requester};
@@ -60,6 +61,8 @@ struct Found {
     /// Whether it is the file that the kernel reads by itself; `None` where that
     /// was not looked at.
     is_lent: Option<bool>,
+    /// Whether it is the file that is open.
+    looked: Looked,
 }
 
 /// Looks for a file's chunks in at most so many places, to tell who is local to
@@ -94,21 +97,23 @@ impl Fs {
         let lent = self.handles.inode(ino).and_then(|inode| inode.backing().cloned());
         let first = lent.as_ref().map(|backing| backing.replica);
         let open = {
-            let path = path.clone();
+            let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
                 let (file, attr) = backend.open(&path)?;
+                let looked = fs.look_at_open(ino, replica, &attr);
                 let lent = lent.as_ref().filter(|backing| backing.replica == replica);
                 let is_same =
                     |backing: &Arc<Backing>| backing.attr().is_ok_and(|lent| lent.id == attr.id);
-                Ok(Found { replica, file, attr, is_lent: lent.map(is_same) })
+                Ok(Found { replica, file, attr, is_lent: lent.map(is_same), looked })
             }
         };
         let rights = if to_run { Rights::Granted(who.clone()) } else { Rights::Of(who.clone()) };
         // Whoever opens it later does so in the name that did it.
         let who = if to_run { Identity::DAEMON } else { who };
         self.caller.call_first(first, spot, rights, open, move |answer| match answer {
-            Ok((replica, _))
+            Ok((replica, found))
                 if fs.is_overtaken(replica, &path, ino)
+                    || fs.whose(ino, &found.attr, &found.looked) == Whose::Unclear
                     || !fs.inodes.lock().is_true(ino, asked) =>
             {
                 let spot = fs.spot_of(ino, &path).instead_of(spot);
@@ -201,7 +206,7 @@ impl Fs {
         lend: Option<(ReplicaId, Arc<dyn BackendFile>)>,
         reply: &impl OpenReply,
     ) -> Answer<Opened> {
-        let Found { replica, file, attr, is_lent } = found;
+        let Found { replica, file, attr, is_lent, looked } = found;
         let (mode, version) = (self.policy.mode, attr.version());
         let can_map = self.maps_direct.load(Ordering::Relaxed);
         let lend = move || {
@@ -211,7 +216,9 @@ impl Fs {
         };
         let (cached, answered, retired) = {
             let mut inodes = self.inodes.lock();
-            if !inodes.is_same(ino, replica, &attr) {
+            // The kernel looks the name up once more, and opens what has it now.
+            if !inodes.is_same(ino, replica, &attr) || self.whose(ino, &attr, &looked) != Whose::Its
+            {
                 return Err(Errno::STALE);
             }
             if let Some(open) = self.handles.inode(ino)

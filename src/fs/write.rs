@@ -12,6 +12,7 @@ use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::open::Opened;
 use super::recent::Reach;
+use super::replaced::Looked;
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
 use crate::backend::{
@@ -162,7 +163,7 @@ impl Fs {
     ) -> Answer<Created> {
         let write = self.write_policy()?;
         let found = (write.replica, &opened.attr);
-        let entry = self.enter((parent, name), found, MADE_HERE, as_whom.2)?;
+        let entry = self.enter((parent, name), found, &Looked::default(), MADE_HERE, as_whom.2)?;
         match self.begin_writing(as_whom, entry.ino, path, opened) {
             Ok((handle, ..)) => Ok(Created { entry, opened: self.opened_to_write(handle) }),
             Err(errno) => {

@@ -60,6 +60,8 @@ pub struct OpenFile {
     failing: AtomicReplicaSet,
     /// Replicas whose open showed this version.
     open: AtomicReplicaSet,
+    /// Replicas whose open has shown it at any time.
+    shown: AtomicReplicaSet,
     /// Fetched or being fetched, by first byte; disjoint.
     pub(super) segments: Mutex<BTreeMap<u64, Arc<Fetch>>>,
     readers: AtomicUsize,
@@ -130,6 +132,7 @@ impl OpenFile {
             marks: Marks::default(),
             failing: AtomicReplicaSet::default(),
             open: AtomicReplicaSet::default(),
+            shown: AtomicReplicaSet::default(),
             segments: Mutex::default(),
             readers: AtomicUsize::new(1),
             retired: AtomicBool::new(false),
@@ -165,6 +168,7 @@ impl OpenFile {
         let mut held = self.replicas[id].held.lock();
         *held = Held::Open(file);
         self.open.put(id, true);
+        self.shown.put(id, true);
         self.refused.put(id, false);
     }
 
@@ -186,12 +190,25 @@ impl OpenFile {
         self.replicas.iter().filter_map(held).collect()
     }
 
-    /// What replica `id` has open of it, at whatever version.
+    /// The file as replica `id` has it open, at whatever version it is now.
     pub fn held_by(&self, id: ReplicaId) -> Option<Arc<dyn BackendFile>> {
+        // What an older version of a copy has open may be the file before it was replaced.
+        if self.mode == Mode::Copies && !self.shown.get().contains(id) {
+            return None;
+        }
         match &*self.replicas[id].held.lock() {
             Held::Nothing => None,
             Held::Older(file) | Held::Open(file) => Some(Arc::clone(file)),
         }
+    }
+
+    /// Whether `attr`, which replica `id` shows by the file's name, are those of the file
+    /// that it has open, which was at this version and is at another one now. A file
+    /// that was replaced keeps its version. Blocks; call it on that replica's pool.
+    pub fn has_become(&self, attr: &Attr, id: ReplicaId) -> bool {
+        let held = self.shown.get().contains(id).then(|| self.held_by(id)).flatten();
+        let own = held.and_then(|file| file.attr().ok());
+        own.is_some_and(|own| own.id == attr.id && !self.is_version(&own))
     }
 
     /// Takes along what `older`, a version of the same file, has open.
@@ -242,7 +259,7 @@ impl OpenFile {
     }
 
     /// Whether these attributes are of its version.
-    pub(super) fn is_version(&self, attr: &Attr) -> bool {
+    pub fn is_version(&self, attr: &Attr) -> bool {
         self.version.agrees(&attr.version(), self.mode)
     }
 
@@ -390,10 +407,10 @@ impl OpenFile {
         id: ReplicaId,
         backend: &dyn Backend,
     ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        if let Held::Older(file) | Held::Open(file) = &*self.replicas[id].held.lock() {
-            return Ok(Arc::clone(file));
+        match self.held_by(id) {
+            Some(file) => Ok(file),
+            None => self.on(id, backend),
         }
-        self.on(id, backend)
     }
 
     /// The file as replica `id` has it, at whatever version it is now; opens it

@@ -3,8 +3,10 @@
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
 
 use crate::recorder::Call;
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
@@ -14,8 +16,7 @@ const MIB: usize = 1 << 20;
 fn rig(content: &[u8], cache: &'static str) -> Rig {
     let room = tree();
     fs::write(root(&room).join("f"), content).unwrap();
-    let rest = "[fuse]\nattribute_ttl = \"100ms\"";
-    mount(room, &Setup { read: cache, rest, ..Setup::default() })
+    mount(room, &Setup { read: cache, rest: SOON, ..Setup::default() })
 }
 
 /// Waits until `what` holds.
@@ -78,6 +79,9 @@ fn a_new_open_sees_the_new_content() {
         assert!(got.len() == MIB && got.iter().all(|byte| *byte == b'b'), "{cache}");
     }
 }
+
+/// Attributes are asked for again soon.
+const SOON: &str = "[fuse]\nattribute_ttl = \"100ms\"";
 
 /// One hour for attributes: whatever is right is so because of the open.
 const FOR_GOOD: &str = "[fuse]\nattribute_ttl = \"1h\"";
@@ -185,6 +189,102 @@ fn a_file_that_is_replaced_is_another_file() {
         let mut buf = [0; 3];
         old.read_exact_at(&mut buf, 0).unwrap();
         assert_eq!(&buf, b"old", "{cache}");
+    }
+}
+
+/// Has every copy replaced by a file with `content`, at one time.
+fn replace(rig: &Rig, copies: usize, content: &[u8]) {
+    let now = std::time::SystemTime::now();
+    for i in 0..copies {
+        let mut file = File::create(rig.source(i, "next")).unwrap();
+        file.write_all(content).unwrap();
+        file.set_modified(now).unwrap();
+        fs::rename(rig.source(i, "next"), rig.source(i, "f")).unwrap();
+    }
+}
+
+fn copies(content: &[u8], read: &'static str, rest: &'static str) -> Rig {
+    let room = tree();
+    fs::write(root(&room).join("f"), content).unwrap();
+    mount(room, &Setup { copies: true, read, rest, ..Setup::default() })
+}
+
+#[test]
+fn a_copy_that_is_replaced_is_another_file() {
+    for (cache, ttl) in CACHES.iter().flat_map(|c| [(*c, SOON), (*c, FOR_GOOD)]) {
+        let versions = [bytes(4 * MIB, 1), bytes(3 * MIB + 5, 2), bytes(4 * MIB, 3)];
+        let rig = copies(&versions[0], cache, ttl);
+        let mut open = vec![File::open(rig.at("f")).unwrap()];
+        let mut head = vec![0; 1000];
+        open[0].read_exact_at(&mut head, 0).unwrap();
+        for version in &versions[1..] {
+            replace(&rig, 3, version);
+            open.push(File::open(rig.at("f")).unwrap());
+        }
+        // In turns, so that they would share pages if they were one inode.
+        for at in (0..4 * MIB).step_by(MIB / 2) {
+            for (file, version) in open.iter().zip(&versions) {
+                let rest = version.len().saturating_sub(at);
+                let mut got = vec![0; rest.min(MIB / 2)];
+                file.read_exact_at(&mut got, at as u64).unwrap();
+                assert!(got == version[at.min(version.len())..][..got.len()], "{at}, {cache}");
+            }
+        }
+        for (file, version) in open.iter().zip(&versions) {
+            assert_eq!(file.metadata().unwrap().len(), version.len() as u64, "{cache}");
+        }
+        eventually(|| fs::metadata(rig.at("f")).unwrap().len() == versions[2].len() as u64);
+        let numbers: Vec<_> = open.iter().map(|file| file.metadata().unwrap().ino()).collect();
+        assert!(numbers[0] != numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
+        let listed: Vec<_> = fs::read_dir(rig.at("")).unwrap().map(Result::unwrap).collect();
+        assert_eq!(listed.len(), 1, "{listed:?}");
+        assert_eq!((listed[0].ino(), &*listed[0].file_name()), (numbers[2], "f".as_ref()));
+        drop((open, listed));
+        assert!(fs::read(rig.at("f")).unwrap() == versions[2]);
+        rig.expect_quiet();
+    }
+}
+
+#[test]
+fn an_open_copy_is_followed_where_it_is_rewritten_in_place() {
+    for cache in CACHES {
+        let rig = copies(b"old", cache, SOON);
+        let file = File::open(rig.at("f")).unwrap();
+        let number = file.metadata().unwrap().ino();
+        rewrite(&rig, 3, b"rather new");
+        let mut got = [0; 10];
+        eventually(|| file.read_exact_at(&mut got, 0).is_ok());
+        assert_eq!(&got, b"rather new", "{cache}");
+        assert_eq!(fs::metadata(rig.at("f")).unwrap().ino(), number, "{cache}");
+    }
+}
+
+#[test]
+fn what_no_copy_has_any_more_is_stale_and_not_another_file() {
+    for cache in CACHES {
+        let old = bytes(4 * MIB, 1);
+        let rig = copies(&old, cache, SOON);
+        let file = File::open(rig.at("f")).unwrap();
+        let mut got = vec![0; 1000];
+        file.read_exact_at(&mut got, 0).unwrap();
+        assert!(got == old[..1000]);
+        replace(&rig, 3, &bytes(4 * MIB, 2));
+        // As of an NFS server that does not know of its clients' opens.
+        let forgotten = Fault::Errno(rustix::io::Errno::STALE);
+        rig.scripts.iter().for_each(|script| script.add(FaultRule::always(Op::Read, forgotten)));
+        let stale = |at| {
+            let error = file.read_exact_at(&mut vec![0; 1000], at).unwrap_err();
+            assert_eq!(
+                error.raw_os_error(),
+                Some(rustix::io::Errno::STALE.raw_os_error()),
+                "{cache}: {error}"
+            );
+        };
+        stale(3 * MIB as u64);
+        rig.scripts.iter().for_each(|script| script.heal());
+        stale(3 * MIB as u64);
+        assert!(fs::read(rig.at("f")).unwrap() == bytes(4 * MIB, 2), "{cache}");
+        stale(3 * MIB as u64);
     }
 }
 

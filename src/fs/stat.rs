@@ -1,0 +1,178 @@
+//! Attributes of inodes that the kernel knows.
+//!
+//! The name is looked at, or the open file where the name is gone or is another file's.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::call::{Once, Rights};
+use super::replaced::{Looked, Whose};
+use super::written::Writer;
+use super::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
+use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Requester};
+use crate::read::OpenFile;
+use crate::volume::ReplicaId;
+
+impl Fs {
+    /// An inode's attributes; through the open file where `handle` is given and
+    /// its name is gone.
+    pub fn attributes(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        handle: Option<HandleId>,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        self.attributes_by(Rights::Enough(who), ino, handle, Instant::now(), done);
+    }
+
+    /// The deadline counts from `since`.
+    pub(super) fn attributes_by(
+        self: &Arc<Self>,
+        rights: Rights,
+        ino: Ino,
+        handle: Option<HandleId>,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        if ino == ROOT {
+            return self.root_attributes(rights, since, done);
+        }
+        // The kernel names no handle for an fstat(2); any open one will do.
+        if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
+            return done(Err(Errno::BADF));
+        }
+        let inode = self.handles.inode(ino);
+        if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
+            return self.written_attributes(ino, writer, since, done);
+        }
+        // What the kernel reads by itself is what its attributes are to be of.
+        let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
+        let first = lent.as_ref().map(|backing| backing.replica);
+        let open = inode.map(|inode| inode.current());
+        let path = match (self.path(ino), open.clone()) {
+            (Ok(path), _) => path,
+            (Err(_), Some(open)) => return self.open_attributes(ino, open, since, done),
+            (Err(errno), None) => return done(Err(errno)),
+        };
+        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
+        let look = {
+            let (fs, path) = (Arc::clone(self), path.clone());
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                if let Some(backing) = lent.as_ref().filter(|backing| backing.replica == replica) {
+                    return Ok((
+                        backing.attr()?,
+                        open.as_ref().map(Looked::at).unwrap_or_default(),
+                    ));
+                }
+                let attr = backend.stat(&path)?;
+                Ok((attr, fs.look_at_open(ino, replica, &attr)))
+            }
+        };
+        let spot = self.spot_of(ino, &path).since(since);
+        let mine = rights.clone();
+        self.caller.call_first(first, spot, mine, look, move |answer| {
+            let same = |replica, attr: &Attr, looked: &Looked| {
+                fs.inodes.lock().is_same(ino, replica, attr)
+                    && fs.whose(ino, attr, looked) == Whose::Its
+            };
+            let open = fs.handles.inode(ino).map(|inode| inode.current());
+            match (answer, open) {
+                (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
+                    fs.attributes_by(rights, ino, handle, since, done);
+                }
+                (Ok((replica, (attr, looked))), _) if same(replica, &attr, &looked) => {
+                    done(Ok(fs.seen(ino, attr, &looked, asked)));
+                }
+                // Its name is gone or stands for another file: ask the open one.
+                (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
+                    fs.open_attributes(ino, open, since, done);
+                }
+                (Ok(_), None) => done(Err(Errno::STALE)),
+                (Err(error), _) => done(Err(error.into())),
+            }
+        });
+    }
+
+    /// The kernel is about to be told these attributes of an inode it knows.
+    pub(super) fn seen(&self, ino: Ino, attr: Attr, looked: &Looked, asked: u64) -> Entry {
+        self.learned(ino, &attr, looked, asked);
+        // With attributes alone no generation is told.
+        Entry { ino, generation: 0, attr }
+    }
+
+    fn open_attributes(
+        self: &Arc<Self>,
+        ino: Ino,
+        open: Arc<OpenFile>,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let (fs, asked, looked) = (Arc::clone(self), self.now(), Looked::at(&open));
+        self.caller.call_by_replica(
+            self.spot_of(ino, open.path()).since(since),
+            Rights::Of(open.who()),
+            move |replica, backend| open.held_or_on(replica, backend)?.attr(),
+            move |answer| {
+                let seen = |(_, attr)| fs.seen(ino, attr, &looked, asked);
+                done(answer.map_err(Errno::from).map(seen))
+            },
+        );
+    }
+
+    /// Attributes of a file that is open for writing.
+    fn written_attributes(
+        self: &Arc<Self>,
+        ino: Ino,
+        writer: Arc<Writer>,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let Some(write) = self.policy.write else { return done(Err(Errno::ROFS)) };
+        let once = Once {
+            replica: write.replica,
+            lane: Lane::Metadata,
+            deadline: self.policy.deadline.saturating_sub(since.elapsed()),
+            rights: Rights::Of(writer.who.clone()),
+        };
+        let (fs, asked) = (Arc::clone(self), self.now());
+        self.caller.call_once(
+            once,
+            move |_| writer.file.attr(),
+            move |answer| {
+                let seen = |attr| fs.seen(ino, attr, &Looked::default(), asked);
+                done(answer.map_err(Errno::from).map(seen));
+            },
+        );
+    }
+
+    /// The kernel is about to be told `attr` of this inode: handles that have it
+    /// open read that version from now on. Not so if it was changed here since they
+    /// were asked for: then the kernel does not believe them either.
+    pub(super) fn learned(&self, ino: Ino, attr: &Attr, looked: &Looked, asked: u64) {
+        if attr.kind != FileKind::Regular {
+            return;
+        }
+        self.inodes.lock().told(ino, attr.version());
+        let Some(open) = self.handles.inode(ino) else { return };
+        open.gate.appends.lock().is_told(attr.size);
+        let (mode, version) = (self.policy.mode, attr.version());
+        let current = open.current();
+        let (path, who) = (current.path().to_owned(), current.who());
+        let retired = {
+            // Held, so that opens and this are in one order for both tables.
+            let mut inodes = self.inodes.lock();
+            if !inodes.is_true(ino, asked) || self.whose(ino, attr, looked) != Whose::Its {
+                return;
+            }
+            let retired = open.adopt(version, mode, || self.reader.file(path, version, mode, who));
+            if retired.is_some() {
+                inodes.moved_on(ino);
+            }
+            retired
+        };
+        if let Some(old) = retired {
+            self.reader.retire(&old);
+        }
+    }
+}
