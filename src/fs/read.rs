@@ -86,7 +86,7 @@ impl Fs {
                 // Nobody has this version any more: look what there is now.
                 let (again, ino) = (Arc::clone(&fs), file.ino);
                 let rights = Rights::Granted(file.who.clone());
-                fs.attributes_by(rights, ino, None, asked.1, move |answer| match answer {
+                fs.attributes_at_open(rights, ino, asked.1, move |answer| match answer {
                     Ok(_) => again.read_now(file, (asked, by), Try::Last, done),
                     Err(errno) => done(Err(errno)),
                 });

@@ -2,8 +2,11 @@
 //!
 //! The name is looked at, or the open file where the name is gone or is another file's.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+use rustix::io::Errno as E;
 
 use super::call::{Once, Rights};
 use super::replaced::{Looked, Whose};
@@ -12,6 +15,37 @@ use super::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
 use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Requester};
 use crate::read::OpenFile;
 use crate::volume::ReplicaId;
+
+/// How attributes are looked at.
+#[derive(Clone, Copy, Debug)]
+enum See {
+    /// By the name.
+    Name,
+    /// By an open.
+    Open,
+}
+
+/// Attributes of what is at `path`, as an open shows them: an NFS mount asks the server for
+/// them then. Where they are of the version that `open` is at, reads go to that replica
+/// again.
+fn shown_at_open(
+    replica: ReplicaId,
+    backend: &dyn Backend,
+    path: &Path,
+    open: Option<&OpenFile>,
+) -> Result<Attr, BackendError> {
+    match backend.open(path) {
+        Ok((file, attr)) => {
+            if let Some(open) = open.filter(|open| open.is_version(&attr)) {
+                open.opened_by(replica, file);
+            }
+            Ok(attr)
+        }
+        // The rights may have changed since the file was opened.
+        Err(BackendError::Os(E::ACCESS | E::PERM)) => backend.stat(path),
+        Err(error) => Err(error),
+    }
+}
 
 impl Fs {
     /// An inode's attributes; through the open file where `handle` is given and
@@ -30,6 +64,29 @@ impl Fs {
     pub(super) fn attributes_by(
         self: &Arc<Self>,
         rights: Rights,
+        ino: Ino,
+        handle: Option<HandleId>,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        self.attributes_seen_by((rights, See::Name), ino, handle, since, done);
+    }
+
+    /// The same for a file whose attributes do not agree with its data: a replica's mount
+    /// may believe older ones, until the file is opened.
+    pub(super) fn attributes_at_open(
+        self: &Arc<Self>,
+        rights: Rights,
+        ino: Ino,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        self.attributes_seen_by((rights, See::Open), ino, None, since, done);
+    }
+
+    fn attributes_seen_by(
+        self: &Arc<Self>,
+        (rights, see): (Rights, See),
         ino: Ino,
         handle: Option<HandleId>,
         since: Instant,
@@ -65,7 +122,10 @@ impl Fs {
                         open.as_ref().map(Looked::at).unwrap_or_default(),
                     ));
                 }
-                let attr = backend.stat(&path)?;
+                let attr = match see {
+                    See::Name => backend.stat(&path)?,
+                    See::Open => shown_at_open(replica, backend, &path, open.as_deref())?,
+                };
                 Ok((attr, fs.look_at_open(ino, replica, &attr)))
             }
         };
@@ -79,13 +139,13 @@ impl Fs {
             let open = fs.handles.inode(ino).map(|inode| inode.current());
             match (answer, open) {
                 (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
-                    fs.attributes_by(rights, ino, handle, since, done);
+                    fs.attributes_seen_by((rights, see), ino, handle, since, done);
                 }
                 (Ok((replica, (attr, looked))), _) if same(replica, &attr, &looked) => {
                     done(Ok(fs.seen(ino, attr, &looked, asked)));
                 }
                 // Its name is gone or stands for another file: ask the open one.
-                (Ok(_) | Err(BackendError::Os(rustix::io::Errno::NOENT)), Some(open)) => {
+                (Ok(_) | Err(BackendError::Os(E::NOENT)), Some(open)) => {
                     fs.open_attributes(ino, open, since, done);
                 }
                 (Ok(_), None) => done(Err(Errno::STALE)),

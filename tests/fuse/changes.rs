@@ -68,6 +68,32 @@ fn a_file_that_shrinks_has_no_more_bytes_than_it_has() {
     }
 }
 
+/// As another client truncates a file, and the mounts of the replicas do not know it yet.
+#[test]
+fn a_file_that_is_cut_is_read_to_its_end_while_mounts_believe_the_old_size() {
+    for cache in CACHES {
+        let content = bytes(3 * MIB, 1);
+        let rig = rig(&content, cache);
+        rig.believe();
+        let file = File::open(rig.at("f")).unwrap();
+        let mut got = vec![0; 4096];
+        file.read_exact_at(&mut got[..1000], 0).unwrap();
+        File::options()
+            .write(true)
+            .open(rig.source(0, "f"))
+            .unwrap()
+            .set_len(2 * MIB as u64 - 5)
+            .unwrap();
+        let n = file.read_at(&mut got, 2 * MIB as u64 + 4096).unwrap();
+        assert_eq!(n, 0, "{cache}");
+        let from = 2 * MIB - 1000;
+        let n = file.read_at(&mut got, from as u64).unwrap();
+        assert!(got[..n] == content[from..from + 995], "{n} bytes, {cache}");
+        drop(file);
+        rig.expect_quiet();
+    }
+}
+
 #[test]
 fn a_new_open_sees_the_new_content() {
     for cache in CACHES {

@@ -1,5 +1,6 @@
 //! A backend that writes down what it is asked for.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,9 @@ pub(crate) struct Record {
     view: Mutex<Option<Arc<View>>>,
     hold: Mutex<Hold>,
     released: Condvar,
+    /// Attributes that are believed until the file is opened, as an NFS mount believes
+    /// them, if they are.
+    believed: Mutex<Option<HashMap<PathBuf, Attr>>>,
 }
 
 impl Record {
@@ -111,6 +115,22 @@ impl Record {
         }
     }
 
+    /// Believes attributes from now on until the file is opened.
+    pub(crate) fn believe(&self) {
+        self.believed.lock().get_or_insert_default();
+    }
+
+    fn believed(&self, path: &Path, look: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
+        let known = self.believed.lock().as_ref().and_then(|known| known.get(path).copied());
+        known.map_or_else(|| look().inspect(|attr| self.believes(path, attr)), Ok)
+    }
+
+    fn believes(&self, path: &Path, attr: &Attr) {
+        if let Some(known) = self.believed.lock().as_mut() {
+            known.insert(path.to_owned(), *attr);
+        }
+    }
+
     fn view(&self) -> Option<Arc<View>> {
         self.view.lock().clone()
     }
@@ -139,7 +159,7 @@ impl<B: Backend> Backend for Recorded<B> {
     fn stat(&self, path: &Path) -> Result<Attr> {
         self.record.note(Call::Stat);
         let view = self.record.view();
-        let found = self.inner.stat(path);
+        let found = self.record.believed(path, || self.inner.stat(path));
         self.record.wait();
         view.map_or(found, |view| view.attr(path))
     }
@@ -188,6 +208,7 @@ impl<B: Backend> Backend for Recorded<B> {
         self.record.note(Call::Open);
         let old = self.record.view().map(|view| view.attr(path)).transpose()?;
         let (inner, attr) = self.inner.open(path)?;
+        self.record.believes(path, &attr);
         Ok((self.file(path, inner), old.unwrap_or(attr)))
     }
 
@@ -235,7 +256,7 @@ impl BackendFile for RecordedFile {
     fn attr(&self) -> Result<Attr> {
         self.record.note(Call::Attr);
         let view = self.record.view();
-        let found = self.inner.attr();
+        let found = self.record.believed(&self.path, || self.inner.attr());
         view.map_or(found, |view| view.attr(&self.path))
     }
 

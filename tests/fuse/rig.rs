@@ -165,6 +165,11 @@ impl Rig {
         self.records.iter().for_each(|record| record.begin());
     }
 
+    /// Has the replicas believe attributes until a file is opened, as NFS mounts do.
+    pub(crate) fn believe(&self) {
+        self.records.iter().for_each(|record| record.believe());
+    }
+
     /// What each replica was asked for since [`Rig::record`].
     pub(crate) fn recorded(&self) -> Vec<Vec<Call>> {
         self.records.iter().map(|record| record.calls()).collect()
