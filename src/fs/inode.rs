@@ -13,6 +13,7 @@
 //! open ([`super::replaced`]) has a number made of that one's.
 
 pub(super) mod carried;
+mod number;
 mod told;
 
 use std::collections::HashMap;
@@ -147,10 +148,6 @@ const TURNED: usize = 256;
 /// No path has more names; whoever finds more goes round in circles.
 const DEEPEST: usize = 1 << 16;
 
-/// Files that had one name one after the other, and are still open: of so many the last
-/// keeps its number when those before it are closed.
-const REPLACED: usize = 16;
-
 /// Names remembered for one inode. An inode with more links is still reached by
 /// those it was looked up by last.
 const NAMES: usize = 8;
@@ -275,18 +272,6 @@ impl Inodes {
             Mode::Copies if !is_linked(attr) => self.number_by_name(number, parent, name),
             Mode::Shared | Mode::Copies => number,
         })
-    }
-
-    /// The number of what has this name, of whose path `first` is made. A file that was
-    /// replaced while it is open keeps that number, and what replaced it has the next one.
-    fn number_by_name(&self, first: Ino, parent: Ino, name: &OsStr) -> Ino {
-        let numbers = || std::iter::successors(Some(first), |number| Some(made(&number.0)));
-        let named = self.named(parent, name);
-        if let Some(known) = named.filter(|known| numbers().take(REPLACED).any(|n| n == *known)) {
-            return known;
-        }
-        let is_free = |number: &Ino| !self.nodes.get(number).is_some_and(|node| node.is_nameless);
-        numbers().find(is_free).unwrap_or(first)
     }
 
     /// The number to show for a name in a listing, which says `ino` of it.
