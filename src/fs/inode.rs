@@ -274,18 +274,6 @@ impl Inodes {
         })
     }
 
-    /// The number to show for a name in a listing, which says `ino` of it.
-    pub(super) fn listed(&self, parent: Ino, name: &OsStr, ino: u64) -> Ino {
-        match self.mode {
-            Mode::Shared if ino > ROOT.0 => Ino(ino),
-            Mode::Shared => made(&(0u64, ino)),
-            Mode::Copies => {
-                let first = made(&self.path(parent).unwrap_or_default().join(name));
-                self.number_by_name(first, parent, name)
-            }
-        }
-    }
-
     fn number_in(
         &self,
         domain: u64,

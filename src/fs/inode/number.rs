@@ -2,7 +2,8 @@
 
 use std::ffi::OsStr;
 
-use super::{Ino, Inodes, made};
+use super::{Ino, Inodes, ROOT, made};
+use crate::volume::Mode;
 
 /// Files that had one name one after the other, and are still open: of so many the last
 /// keeps its number when those before it are closed.
@@ -19,5 +20,17 @@ impl Inodes {
         }
         let is_free = |number: &Ino| !self.nodes.get(number).is_some_and(|node| node.is_nameless);
         numbers().find(is_free).unwrap_or(first)
+    }
+
+    /// The number to show for a name in a listing, which says `ino` of it.
+    pub(in crate::fs) fn listed(&self, parent: Ino, name: &OsStr, ino: u64) -> Ino {
+        match self.mode {
+            Mode::Shared if ino > ROOT.0 => Ino(ino),
+            Mode::Shared => made(&(0u64, ino)),
+            Mode::Copies => {
+                let first = made(&self.path(parent).unwrap_or_default().join(name));
+                self.number_by_name(first, parent, name)
+            }
+        }
     }
 }
