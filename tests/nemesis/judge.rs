@@ -25,6 +25,9 @@ use crate::world::DEADLINE;
 /// Threads that a call goes through, each of which may have to wait its turn.
 const HOPS: u32 = 8;
 
+/// Healing may take so long after its scheduled time, beside what the machine is late.
+const HEALING: Duration = Duration::from_millis(100);
+
 /// The watch on the machine keeps one figure for so long.
 const SLOT: Duration = Duration::from_millis(100);
 
@@ -174,7 +177,9 @@ impl Judge {
             sums.failed += u64::from(error.is_some());
             sums.times.saturating_record(took.as_micros().max(1) as u64);
         }
-        let spared = self.schedule.spares(from, until.min(from + self.bound * call.requests));
+        // A replica may still be broken for a moment after its episode.
+        let since = from.saturating_sub(HEALING + self.machine(from, until) * HOPS);
+        let spared = self.schedule.spares(since, until.min(from + self.bound * call.requests));
         let must_succeed = spared && !call.may_fail;
         let limit = self.limit(call, must_succeed, from, until);
         if took > limit {
