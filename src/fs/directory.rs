@@ -236,7 +236,7 @@ impl Fs {
                             // The kernel looks it up: that tells whether it was replaced.
                             (Some(replica), Ok(attr))
                                 if fs.is_name_disputed(
-                                    (listing.ino, &listed.name),
+                                    (listing.ino, listed.name),
                                     replica,
                                     &attr,
                                 ) =>
