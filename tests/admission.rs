@@ -10,6 +10,8 @@ mod room;
 mod gone;
 #[path = "admission/hung.rs"]
 mod hung;
+#[path = "admission/late.rs"]
+mod late;
 #[path = "admission/start.rs"]
 mod start;
 #[path = "admission/table.rs"]

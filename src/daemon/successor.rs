@@ -209,22 +209,32 @@ fn take(
 impl Core {
     /// Writes down from now on what the next daemon has to know if this one is killed,
     /// where somebody keeps the device for it.
-    pub(super) fn write_down(&self, agreed: &Agreed) {
+    pub(super) fn write_down(self: &Arc<Self>, agreed: &Agreed) {
         if !self.extra.is_kept {
             return;
         }
-        let write_down = || {
+        let connection = connection(&self.mount_point);
+        let begin = || {
             control::make_runtime_dir()?;
-            let head = Head {
-                connection: connection(&self.mount_point),
-                estate: self.estate(agreed.clone(), false),
-            };
-            let head = postcard::to_stdvec(&head);
             let path = journal_path(&self.mount_point);
-            self.fs.write_down(&path, head.map_err(io::Error::other)?)
+            self.fs.write_down(&path, self.head(connection, agreed)?)
         };
-        if let Err(error) = write_down() {
+        if let Err(error) = begin() {
             tracing::warn!(%error, "no journal: if this daemon is killed, the mount is lost");
+            return;
         }
+        // Weak, as the core owns the roster.
+        let (core, agreed) = (Arc::downgrade(self), agreed.clone());
+        self.roster.at_each_admission(move || {
+            if let Some(core) = core.upgrade() {
+                core.fs.renew_head(|| core.head(connection, &agreed));
+            }
+        });
+    }
+
+    /// The head of a journal as of now.
+    fn head(&self, connection: Option<(u32, u32)>, agreed: &Agreed) -> io::Result<Vec<u8>> {
+        let head = Head { connection, estate: self.estate(agreed.clone(), false) };
+        postcard::to_stdvec(&head).map_err(io::Error::other)
     }
 }

@@ -214,6 +214,15 @@ impl Fs {
         Ok(())
     }
 
+    /// Replaces the head of the journal by `now`, if there is a journal and the head
+    /// differs. Call it with nothing locked.
+    pub fn renew_head(&self, now: impl FnOnce() -> std::io::Result<Vec<u8>>) {
+        if let Some(journal) = self.handles.journal() {
+            journal.renew_head(now);
+            self.keep_journal_short();
+        }
+    }
+
     /// The next daemon serves the mount from now on, and keeps its own journal.
     pub fn seal_journal(&self) {
         if let Some(journal) = self.handles.journal() {

@@ -56,13 +56,16 @@ pub(super) enum Entry {
     Unanswered(Unanswered),
     /// The request came again, and what its first try had entered was taken back.
     TakenBack(u64),
+    /// The head has changed.
+    Head(Vec<u8>),
 }
 
 /// The file.
 pub(super) struct Journal {
     path: PathBuf,
-    /// What comes before the entries; says nothing to this module.
-    head: Vec<u8>,
+    /// What comes before the entries, or the last [`Entry::Head`]; says nothing to this
+    /// module. Locked before `state`.
+    head: Mutex<Vec<u8>>,
     state: Mutex<State>,
     unanswered: Arc<Mutex<Unanswered>>,
     is_long: AtomicBool,
@@ -113,7 +116,21 @@ impl Journal {
 
     fn of(path: &Path, head: Vec<u8>, state: State, unanswered: Arc<Mutex<Unanswered>>) -> Self {
         let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
-        Self { path, head, state: Mutex::new(state), unanswered, is_long }
+        Self { path, head: Mutex::new(head), state: Mutex::new(state), unanswered, is_long }
+    }
+
+    /// Replaces the head by `now`, if that differs. Of two callers, the later one has the
+    /// newer head: `now` runs under the lock.
+    pub(super) fn renew_head(&self, now: impl FnOnce() -> io::Result<Vec<u8>>) {
+        let mut head = self.head.lock();
+        match now() {
+            Ok(now) if *head == now => {}
+            Ok(now) => {
+                head.clone_from(&now);
+                self.append(&Entry::Head(now));
+            }
+            Err(error) => self.fail(&mut self.state.lock(), &error),
+        }
     }
 
     /// Writes down what a request has entered.
@@ -150,12 +167,13 @@ impl Journal {
     /// Rewrites it, with `all` that there is. The locks of the tables keep others from
     /// writing entries meanwhile.
     pub(super) fn shorten(&self, own: &Own, all: Carried) {
+        let head = self.head.lock();
         let mut state = self.state.lock();
         if state.file.is_none() {
             return;
         }
         let unanswered = self.unanswered.lock().clone();
-        match rewrite(own, &self.path, &self.head, all, unanswered) {
+        match rewrite(own, &self.path, &head, all, unanswered) {
             Ok(written) => *state = State::of(written),
             Err(error) => {
                 // What is there is complete, only longer than it need be.
@@ -173,9 +191,10 @@ impl Journal {
 
     /// It misses an entry.
     fn fail(&self, state: &mut State, error: &io::Error) {
+        let Some(file) = state.file.take() else { return };
         let journal = self.path.display();
         tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
-        let emptied = state.file.take().map_or(Ok(()), |file| file.set_len(0));
+        let emptied = file.set_len(0);
         // Tidiness only, where it is empty.
         let removed = own(|_| std::fs::remove_file(&self.path));
         if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
@@ -221,7 +240,7 @@ fn rewrite(
     write().inspect_err(|_| drop(std::fs::remove_file(&next)))
 }
 
-/// What a daemon that was killed had written down: the head, and what there was.
+/// What a daemon that was killed had written down: the last head, and what there was.
 ///
 /// # Errors
 /// Where there is no journal, or it is incomplete, or of another form.
@@ -238,7 +257,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     let nonsense = || invalid("the journal makes no sense");
     let mut rest =
         bytes.strip_prefix(FORM).ok_or_else(|| invalid("the journal has another form"))?;
-    let head = frame(&mut rest).ok_or_else(nonsense)?.to_vec();
+    let mut head = frame(&mut rest).ok_or_else(nonsense)?.to_vec();
     let all = frame(&mut rest).ok_or_else(nonsense)?;
     let Ok(Entry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
     let mut carried = *all;
@@ -278,6 +297,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
             Entry::Close(handle) => drop(open.remove(&handle)),
             // How long ago is not known.
             Entry::Changed(mark) => carried.changes.marks.push((mark, 0)),
+            Entry::Head(now) => head = now,
         }
     }
     inodes.has_lost_sight();
@@ -329,6 +349,31 @@ mod tests {
         assert_eq!(handles(&kept).unwrap(), 2);
     }
 
+    #[test]
+    fn the_last_head_counts_and_a_rewrite_keeps_it() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        let head = || recover(&path, Mode::Shared).unwrap().0;
+        let journal = begin(&path);
+        let begun = std::fs::metadata(&path).unwrap().len();
+        journal.renew_head(|| Ok(b"head".to_vec()));
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), begun, "it has not changed");
+        journal.renew_head(|| Ok(b"second".to_vec()));
+        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
+        journal.renew_head(|| Ok(b"third".to_vec()));
+        assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 1));
+        own(|own| journal.shorten(own, Carried::default())).unwrap();
+        assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 0));
+    }
+
+    #[test]
+    fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        begin(&path).renew_head(|| Err(io::ErrorKind::Other.into()));
+        assert!(handles(&path).is_err());
+    }
+
     /// A file that cannot grow, as on a file system that is full.
     #[test]
     fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
@@ -367,6 +412,8 @@ mod tests {
         next.append(&Entry::Open(0, Box::new(Opened::example(3))));
         own(|own| before.shorten(own, Carried::default())).unwrap();
         before.append(&Entry::Close(2));
+        before.renew_head(|| Ok(b"another".to_vec()));
+        before.renew_head(|| Err(io::ErrorKind::Other.into()));
         assert_eq!(handles(&path).unwrap(), 2);
     }
 

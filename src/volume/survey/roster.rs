@@ -19,13 +19,14 @@
 //!
 //! *Invariant:* the first replica admitted decides which file system a `shared` volume
 //! is. A successor inherits the [`Record`]s, so the decision holds for all daemons of a
-//! mount.
+//! mount. The journal of a daemon that may be killed has the record of each replica before
+//! that replica is in service ([`Roster::at_each_admission`]).
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -125,13 +126,14 @@ pub enum Refusal {
 }
 
 /// The replicas of a volume, each with its record and its refusal.
-#[derive(Debug)]
 pub struct Roster {
     subjects: Vec<Subject>,
     mode: Mode,
     /// The replica that must be writable.
     writer: Option<ReplicaId>,
     state: Mutex<ReplicaMap<State>>,
+    /// See [`Roster::at_each_admission`].
+    admitted: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +153,7 @@ struct Why {
 }
 
 /// One replica's place in a roster.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Seat {
     roster: Arc<Roster>,
     id: ReplicaId,
@@ -162,7 +164,7 @@ impl Roster {
     /// writable volume.
     pub fn new(subjects: Vec<Subject>, mode: Mode, writer: Option<ReplicaId>) -> Arc<Self> {
         let state = Mutex::new(ReplicaMap::from_fn(subjects.len(), |_| State::default()));
-        Arc::new(Self { subjects, mode, writer, state })
+        Arc::new(Self { subjects, mode, writer, state, admitted: OnceLock::new() })
     }
 
     /// A replica that is compared with no other, for tools and tests.
@@ -188,6 +190,13 @@ impl Roster {
     /// A replica's record, for the successor.
     pub fn record(&self, id: ReplicaId) -> Option<Record> {
         self.state.lock()[id].record.clone()
+    }
+
+    /// Calls `note` now, and then after each admission, before the replica is in service.
+    /// Call this once: the first `note` stays.
+    pub fn at_each_admission(&self, note: impl Fn() + Send + Sync + 'static) {
+        // It is called now because a replica may have been admitted just before.
+        self.admitted.get_or_init(|| Box::new(note))();
     }
 
     /// Why a replica was out of service at its last examination.
@@ -273,6 +282,9 @@ impl Seat {
             _ => {}
         }
         let Seen { root, record, .. } = judged?;
+        if let Some(note) = self.roster.admitted.get() {
+            note();
+        }
         Ok(Admitted { root, record })
     }
 }
