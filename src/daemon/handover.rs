@@ -77,6 +77,11 @@ const SETTLE_CHANGES: Duration = Duration::from_secs(5);
 /// How long a successor may take to know inodes and handles, and then to serve.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
+/// Why a handover is refused that would leave a change to two daemons.
+const CHANGE_UNDER_WAY: &str = "a change is under way on the write replica and does not end, and \
+    a successor could make it twice; repair the replica, or wait for [write] deadline, or, if the \
+    mount has -o keeper, kill the daemon: callers of such changes get ETIMEDOUT";
+
 impl Again {
     /// The command that starts `program`, told by `told` what it is to the mount.
     pub fn command(&self, program: &Path, told: &str) -> Command {
@@ -264,7 +269,7 @@ impl Mount {
             }
             if waited >= SETTLE_CHANGES {
                 return Err(match changing {
-                    true => "a change may be under way that does not end".to_owned(),
+                    true => CHANGE_UNDER_WAY.to_owned(),
                     false => "a read is under way that does not end".to_owned(),
                 });
             }
