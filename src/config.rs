@@ -29,10 +29,12 @@ mod validate;
 mod write;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use serde::Deserialize as _;
 use toml::de::DeTable;
 
@@ -61,7 +63,7 @@ const MAX_FILE_SIZE: u64 = 1 << 20;
 /// The first problem found, in one line; every one of them means exit status 2.
 pub fn load(path: &Path) -> Result<Config, ConfigError> {
     let mut bytes = Vec::new();
-    File::open(path)
+    open(path)
         .and_then(|file| file.take(MAX_FILE_SIZE + 1).read_to_end(&mut bytes))
         .map_err(|error| ConfigError::new(path, None, Problem::unreadable(&error)))?;
     if bytes.len() as u64 > MAX_FILE_SIZE {
@@ -73,6 +75,17 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
             let line = error::line_of(&bytes, error.valid_up_to());
             Err(ConfigError::new(path, Some(line), Problem::NotUtf8))
         }
+    }
+}
+
+/// Opens a regular file. A FIFO would block the open or the read until a writer comes.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() || kind.is_dir() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 

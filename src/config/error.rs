@@ -63,6 +63,7 @@ impl Problem {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "let the user that runs fanfs read it",
             io::ErrorKind::IsADirectory => "give the file in it",
+            io::ErrorKind::InvalidInput => "write the configuration to a regular file",
             _ => "check the file system it is on",
         };
         Self::Unreadable { what: error.to_string(), advice }
