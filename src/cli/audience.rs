@@ -40,7 +40,8 @@ pub(super) enum Ending {
     /// ends the process. Its terminal counts even under nohup(1).
     Screen,
     /// It writes its output as events happen. It polls the flag and ends in order; if it
-    /// does not end, the watcher ends the process.
+    /// does not end, the watcher ends the process. A terminal that is its standard output
+    /// counts even under nohup(1): without it, the output has no reader.
     Ordered,
     /// It must remove mounts or files first: it polls the flag, and the watcher never
     /// ends it.
@@ -178,7 +179,7 @@ fn wait_until_gone(ending: Ending) -> bool {
     let (output, error) = (io::stdout(), io::stderr());
     let terminals = ending == Ending::Screen || !outlives_terminal();
     let mut watched: Vec<PollFd<'_>> = Vec::new();
-    if terminals || !output.is_terminal() {
+    if terminals || ending == Ending::Ordered || !output.is_terminal() {
         watched.push(PollFd::new(&output, PollFlags::empty()));
     }
     // A pipe for standard error does not carry the result.

@@ -108,9 +108,20 @@ fn work(command: &str) -> Work {
 impl Work {
     /// Starts it with these standard streams; `input` is the terminal, if any.
     fn start(&self, input: Stdio, output: impl AsFd, error: impl AsFd) -> Child {
-        let copy = |fd: &dyn AsFd| Stdio::from(fd.as_fd().try_clone_to_owned().unwrap());
         // Under nohup(1) the tests ignore SIGHUP, and the commands would inherit that.
-        let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_fanfs")];
+        self.start_with("--default-signal=HUP", input, output, error)
+    }
+
+    /// The same; `signals` is an option of env(1).
+    fn start_with(
+        &self,
+        signals: &str,
+        input: Stdio,
+        output: impl AsFd,
+        error: impl AsFd,
+    ) -> Child {
+        let copy = |fd: &dyn AsFd| Stdio::from(fd.as_fd().try_clone_to_owned().unwrap());
+        let program = [signals, env!("CARGO_BIN_EXE_fanfs")];
         let mut child =
             self.room.program(std::path::Path::new("env"), &[&program, &self.args[..]].concat());
         child.env("TMPDIR", self.room.path("mnt")).env("TERM", "xterm");
@@ -177,6 +188,18 @@ fn ends_with_its_terminal(command: &str) {
     work.expect_end(child, "its terminal was closed");
 }
 
+/// Without SIGHUP, as under nohup(1), only the terminal itself shows that it was closed.
+fn ends_with_its_terminal_without_sighup(command: &str) {
+    let work = work(command);
+    let (emulator, program) = terminal();
+    let input = Stdio::from(program.try_clone().unwrap());
+    let mut child = work.start_with("--ignore-signal=HUP", input, &program, &program);
+    drop(program);
+    work.under_way(&mut child);
+    drop(emulator);
+    work.expect_end(child, "its terminal was closed, with SIGHUP ignored");
+}
+
 fn ends_with_its_reader(command: &str) {
     let work = work(command);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -223,3 +246,17 @@ macro_rules! each {
 }
 
 each!(top trace bench verify status);
+
+/// The commands that have no use without their terminal; the others go on under nohup(1).
+macro_rules! without_sighup {
+    ($($command:ident)*) => {
+        mod without_sighup { $(
+            #[test]
+            fn $command() {
+                super::ends_with_its_terminal_without_sighup(stringify!($command));
+            }
+        )* }
+    };
+}
+
+without_sighup!(top trace verify);
