@@ -155,6 +155,9 @@ pub struct Status {
     pub mode: Mode,
     /// The daemon.
     pub pid: u32,
+    /// The keeper of a mount that has one (`-o keeper`).
+    #[serde(default)]
+    pub keeper: Option<KeeperState>,
     /// Seconds since it was mounted.
     pub uptime_s: u64,
     /// In configuration order.
@@ -172,6 +175,16 @@ pub struct Status {
     /// Log lines that were lost.
     #[serde(default)]
     pub log: LogReading,
+}
+
+/// The state of a mount's keeper, the process that starts another daemon if one dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeeperState {
+    /// It runs.
+    Running,
+    /// It has died: the mount is lost if its daemon dies.
+    Gone,
 }
 
 /// One replica's state.

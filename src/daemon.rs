@@ -32,7 +32,7 @@ mod watching;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -50,6 +50,7 @@ use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
+use crate::volume::served;
 use crate::volume::survey::Roster;
 use crate::volume::{Mode, ReplicaMap, ReplicaSet};
 use admission::{Members, Needed};
@@ -163,7 +164,6 @@ pub struct Mount {
     control: Option<Control>,
     metrics: Option<Exporter>,
     again: Option<Again>,
-    keeper: Option<Keeper>,
 }
 
 /// What serves the volume, apart from the session.
@@ -171,6 +171,8 @@ struct Core {
     config: Config,
     mount_point: PathBuf,
     extra: Extra,
+    /// The process that starts another daemon if this one dies.
+    keeper: OnceLock<Keeper>,
     /// Where what somebody wants of the mount goes to.
     orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
     replicas: ReplicaMap<Arc<Replica>>,
@@ -263,7 +265,6 @@ impl Mount {
             control: None,
             metrics: None,
             again: None,
-            keeper: None,
         };
         mount.tune();
         if !mount.core.extra.no_control {
@@ -365,7 +366,7 @@ impl Mount {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
-        if let Some(keeper) = &self.keeper {
+        if let Some(keeper) = self.core.keeper.get() {
             keeper.done();
         }
         Ok(())
@@ -474,6 +475,7 @@ impl Core {
         Self {
             config,
             mount_point,
+            keeper: OnceLock::new(),
             extra,
             orders,
             replicas,
@@ -499,8 +501,9 @@ impl Core {
     }
 
     fn mount_options(&self, extra: &Extra) -> MountOptions {
+        let source = if extra.no_control { served::PRIVATE_SOURCE } else { served::SOURCE };
         MountOptions {
-            name: format!("fanfs:{}", self.config.volume.name),
+            name: format!("{source}{}", self.config.volume.name),
             allow_other: self.config.fuse.allow_other || extra.allow_other,
             suid: extra.suid,
             dev: extra.dev,

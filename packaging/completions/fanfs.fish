@@ -75,7 +75,7 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l write -d 'Make a 
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l json -d 'Print JSON instead of a table'
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -s h -l help -d 'Print help'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l json -d 'Print JSON: one object with MOUNTPOINT, else an array'
-complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l check -d 'For monitoring: print one line and fail where a replica is out of service or a daemon does not answer; print nothing where all is well'
+complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l check -d 'For monitoring: print one line and fail where a replica is out of service, a keeper has died or a daemon does not answer; print nothing where all is well'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s d -l interval -d 'How often to look; rates are means over this time' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -l once -d 'Print it once, as text, after one interval; so it is where standard output is no terminal'

@@ -116,7 +116,7 @@ _arguments "${_arguments_options[@]}" : \
 (status)
 _arguments "${_arguments_options[@]}" : \
 '--json[Print JSON\: one object with MOUNTPOINT, else an array]' \
-'(--json)--check[For monitoring\: print one line and fail where a replica is out of service or a daemon does not answer; print nothing where all is well]' \
+'(--json)--check[For monitoring\: print one line and fail where a replica is out of service, a keeper has died or a daemon does not answer; print nothing where all is well]' \
 '-h[Print help]' \
 '--help[Print help]' \
 '::mount_point -- Where the volume is mounted \[default\: all of this user'\''s volumes\]:_files -/' \

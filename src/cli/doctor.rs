@@ -93,8 +93,10 @@ pub(super) fn run(args: &Args) -> Outcome {
         let file = args.file.as_deref().map(|file| inside(&config, file)).transpose()?;
         Ok::<_, Failure>(Measure { file, step: Duration::from_secs_f64(args.seconds) })
     });
+    let unkept = if volume { super::mounted::unkept(&config.volume.name) } else { Vec::new() };
     let options = Options {
         volume,
+        unkept,
         limit: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
         write: args.write,
         measure: measure.transpose()?,

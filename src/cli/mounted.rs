@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::{Failure, absolute, printable};
-use crate::control::{self, Status};
+use crate::control::{self, KeeperState, Status};
 use crate::volume::mounts::MountTable;
 use crate::volume::name::{self, shell_word};
 use crate::volume::served::{Life, Served};
@@ -72,7 +72,12 @@ impl Unanswered {
         let (daemon, remedy) = match served.life(LIMIT) {
             Life::Dead => {
                 let (volume, again) = (shell_word(&served.volume), "then mount it again");
-                let how = format!("fanfs umount {point}, {again}: fanfs mount {volume} {point}");
+                let mounter = match served.user {
+                    user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
+                    _ => String::new(),
+                };
+                let mount = format!("{mounter}fanfs mount {volume} {point}");
+                let how = format!("fanfs umount {point}, {again}: {mount}");
                 (Daemon::Dead, how)
             }
             _ if served.user != own.as_raw() => {
@@ -87,7 +92,10 @@ impl Unanswered {
                 (Daemon::Silent, how)
             }
             Life::Served => {
-                let how = "compare FANFS_RUNTIME_DIR with that of the daemon".to_owned();
+                let how = format!(
+                    "compare FANFS_RUNTIME_DIR with that of the daemon; if the control socket was \
+                     removed, fanfs umount {point} and mount it again"
+                );
                 (Daemon::Unreachable, how)
             }
         };
@@ -102,6 +110,11 @@ impl Unanswered {
             Daemon::Unreachable => "its daemon has no control socket here".to_owned(),
             Daemon::OtherUser(0) => {
                 "root mounted it, and only root may ask its daemon (permission denied)".to_owned()
+            }
+            Daemon::OtherUser(user) if geteuid().is_root() => {
+                format!(
+                    "user {user} mounted it, and its control socket is in that user's directory"
+                )
             }
             Daemon::OtherUser(user) => {
                 format!("user {user} mounted it, and only that user and root may ask its daemon")
@@ -199,19 +212,87 @@ pub(super) fn all() -> io::Result<(Vec<Status>, Vec<Unanswered>)> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
         sockets => sockets?,
     };
-    let answers: Vec<Status> =
+    let mut answers: Vec<Status> =
         sockets.iter().filter_map(|socket| control::ask_status(socket).ok()).collect();
     let table = MountTable::read().unwrap_or_default();
     let own = geteuid().as_raw();
-    // If FANFS_RUNTIME_DIR is set, other directories may exist, each with its own mounts.
+    // If FANFS_RUNTIME_DIR is set, other directories may exist, each with its own mounts. If
+    // the directory is gone, it cannot show which mounts are its own.
     let is_default = std::env::var_os("FANFS_RUNTIME_DIR").is_none_or(|dir| dir.is_empty());
-    let silent = |served: &Served| {
-        let is_here = sockets.contains(&control::socket_path(&served.mount_point));
+    let may_be_any = is_default || !control::runtime_dir().exists();
+    let is_silent = |served: &Served| {
         answers.iter().all(|status| status.mount_point != served.mount_point)
-            && (is_here || is_default || served.user != own)
+            && (may_be_any || served.user != own || is_here(&served.mount_point))
     };
-    let unanswered = Served::all(&table).into_iter().filter(silent).map(Unanswered::new);
-    // A served mount without a socket belongs to another command, such as `fanfs bench`.
-    let unanswered = unanswered.filter(|mount| mount.daemon != Daemon::Unreachable).collect();
+    let silent: Vec<Served> = Served::all(&table).into_iter().filter(is_silent).collect();
+    // All at once: each may take as long as its limits.
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let ask = |served| scope.spawn(move || unanswering(served));
+        let threads: Vec<_> = silent.into_iter().map(ask).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let mut unanswered = Vec::new();
+    for mount in found {
+        match mount {
+            Ok(status) => answers.push(*status),
+            Err(mount) => unanswered.push(mount),
+        }
+    }
     Ok((answers, unanswered))
+}
+
+/// Why this user may not unmount the volume at `point`, if another user mounted it.
+pub(super) fn another_users(point: &Path) -> Option<String> {
+    let (served, own) = (at(point)?, geteuid());
+    if own.is_root() || served.user == own.as_raw() {
+        return None;
+    }
+    let shown = printable(&served.mount_point.to_string_lossy());
+    let word = shell_word(&served.mount_point.to_string_lossy());
+    let (volume, user) = (printable(&served.volume), served.user);
+    Some(match user {
+        0 => format!(
+            "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
+             denied); ask root, or use sudo: sudo fanfs umount {word}"
+        ),
+        _ => format!(
+            "{volume} at {shown}: user {user} mounted it, and only that user and root may unmount \
+             it; unmount as that user: sudo -u '#{user}' fanfs umount {word}"
+        ),
+    })
+}
+
+/// Mount points of the volume whose keepers have died.
+pub(super) fn unkept(volume: &str) -> Vec<String> {
+    let sockets = control::sockets().unwrap_or_default();
+    let answers = sockets.iter().filter_map(|socket| control::ask_status(socket).ok());
+    let unkept =
+        answers.filter(|one| one.volume == volume && one.keeper == Some(KeeperState::Gone));
+    unkept.map(|one| one.mount_point.display().to_string()).collect()
+}
+
+/// Whether the run-time directory has any file of the mount's daemon.
+fn is_here(mount_point: &Path) -> bool {
+    [control::socket_path, control::journal_path, control::log_path]
+        .iter()
+        .any(|path| path(mount_point).exists())
+}
+
+/// A mount that has not answered, asked again if it is served: a daemon that starts, ends
+/// or is being replaced has no control socket for a moment. `None` if there is nothing to
+/// report.
+fn unanswering(served: Served) -> Option<Result<Box<Status>, Unanswered>> {
+    let (point, is_private) = (served.mount_point.clone(), served.is_private);
+    let mount = Unanswered::new(served);
+    if mount.daemon != Daemon::Unreachable {
+        return Some(Err(mount));
+    }
+    if is_private {
+        return None;
+    }
+    match status(&point) {
+        Ok(status) => Some(Ok(Box::new(status))),
+        Err(Trouble::Mount(mount)) => Some(Err(mount)),
+        Err(Trouble::Other(_)) => at(&point).map(|_| Err(mount)),
+    }
 }

@@ -10,8 +10,9 @@ use serde::Serialize;
 
 use super::mounted::{self, Trouble, Unanswered};
 use super::{Failure, Outcome, printable, say, to_json};
-use crate::control::{ReplicaStatus, Status};
+use crate::control::{KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::{HealthState, Reason};
+use crate::volume::name::shell_word;
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]
@@ -23,7 +24,7 @@ use crate::scheduler::health::{HealthState, Reason};
 A mount whose daemon has died is listed with the command that helps.
 
 Exit status: 0 done; 1 a daemon has died or does not answer, or with --check a replica is out of
-service; 2 wrong usage.")]
+service or a keeper has died; 2 wrong usage.")]
 pub(super) struct Args {
     /// Where the volume is mounted [default: all of this user's volumes]
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
@@ -31,8 +32,8 @@ pub(super) struct Args {
     /// Print JSON: one object with MOUNTPOINT, else an array
     #[arg(long)]
     json: bool,
-    /// For monitoring: print one line and fail where a replica is out of service or a daemon does
-    /// not answer; print nothing where all is well
+    /// For monitoring: print one line and fail where a replica is out of service, a keeper has died
+    /// or a daemon does not answer; print nothing where all is well
     #[arg(long, conflicts_with = "json")]
     check: bool,
 }
@@ -104,6 +105,9 @@ fn check(answers: &[Status], unanswered: &[Unanswered]) -> Outcome {
     let mut wrong: Vec<String> = Vec::new();
     for status in answers {
         let point = printable(&status.mount_point.to_string_lossy());
+        if let Some(warning) = keeper(status) {
+            wrong.push(format!("{} at {point}: {warning}", status.volume));
+        }
         for replica in status.replicas.iter().filter(|replica| is_out_of_service(replica)) {
             let why = replica.absence.as_deref().or(reason(replica.health_reason));
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
@@ -218,6 +222,9 @@ fn table(status: &Status) -> String {
         g.inodes,
         g.requests
     );
+    if let Some(warning) = keeper(status) {
+        line!(text, "  warning: {warning}");
+    }
     content(&mut text, status);
     passthrough(&mut text, status);
     placement(&mut text, status);
@@ -233,6 +240,17 @@ fn lost(text: &mut String, status: &Status) {
         let error = status.log.error.as_deref().unwrap_or("unknown error");
         line!(text, "  warning: {lines} could not be written: {}", printable(error));
     }
+}
+
+/// A warning if the keeper has died. No daemon can start another keeper.
+fn keeper(status: &Status) -> Option<String> {
+    let point = shell_word(&status.mount_point.to_string_lossy());
+    (status.keeper == Some(KeeperState::Gone)).then(|| {
+        format!(
+            "the keeper has died: if the daemon dies, the mount is lost; fanfs umount {point}, \
+             then mount it again with -o keeper"
+        )
+    })
 }
 
 /// Objects that calls on a replica hang on.

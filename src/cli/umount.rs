@@ -36,7 +36,10 @@ pub(super) fn run(args: &Args) -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
         detached = detach(&mount_point, args.lazy);
     }
-    detached.map_err(Failure::failed)?;
+    detached.map_err(|error| match mounted::another_users(&mount_point) {
+        Some(whose) if !matches!(error, AttachError::Busy(_)) => Failure::failed(whose),
+        _ => Failure::failed(error),
+    })?;
     if rustix::process::geteuid().is_root() {
         utab::forget(&mount_point);
     }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Failure, Outcome, absolute, mounted, say};
 use crate::control::{self, Ask, HandedOver, Status};
+use crate::volume::name::shell_word;
 
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]
@@ -46,6 +47,16 @@ pub(super) fn order(mount_point: &Path, order: &Ask) -> Result<HandedOver, Failu
         use std::io::ErrorKind as K;
         match error.kind() {
             K::NotFound | K::ConnectionRefused => mounted::trouble(mount_point, &error).into(),
+            // The answer is missing, so the result is unknown: another upgrade or reload may
+            // have replaced the daemon.
+            K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe => {
+                let (shown, point) = (mount_point.display(), mount_point.to_string_lossy());
+                let point = shell_word(&point);
+                Failure::failed(format!(
+                    "{shown}: the daemon was replaced or has ended before it answered; see fanfs \
+                     status {point}"
+                ))
+            }
             _ => {
                 let point = mount_point.display();
                 Failure::failed(format!("{point}: {error}; it is served as before"))

@@ -208,7 +208,7 @@ impl Mount {
             metrics.rest();
         }
         self.core.fs.seal_journal();
-        if let Some(keeper) = &self.keeper {
+        if let Some(keeper) = self.core.keeper.get() {
             keeper.passes_to(pid);
         }
         let _ = link.say(&FromPredecessor::Go, &[]);
@@ -240,7 +240,7 @@ impl Mount {
         let give = || {
             send(link, carried, &files)?;
             let mut along = vec![device.as_ref().map_or(session.device(), AsFd::as_fd)];
-            along.extend(self.keeper.as_ref().map(Keeper::end));
+            along.extend(self.core.keeper.get().map(Keeper::end));
             link.say(&FromPredecessor::Device, &along)
         };
         give().map_err(|error| error.to_string())?;

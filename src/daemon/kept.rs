@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::handover::{Again, this_program};
 use super::link::Link;
 use super::{Mount, service};
+use crate::control::KeeperState;
 use crate::volume::name;
 
 /// What keepers say.
@@ -88,6 +89,11 @@ impl Keeper {
         }
     }
 
+    /// Whether its process lives: the kernel closes its end of the link otherwise.
+    pub(super) fn state(&self) -> KeeperState {
+        if self.0.is_closed() { KeeperState::Gone } else { KeeperState::Running }
+    }
+
     pub(super) fn mounted(&self, device: BorrowedFd<'_>) {
         self.say(&ToKeeper::Mounted, &[device]);
     }
@@ -125,7 +131,7 @@ impl Keeper {
                     Ok((FromKeeper::End, _)) => return end(),
                     Ok(_) => {}
                     Err(error) => {
-                        tracing::warn!(%error, "the keeper is gone");
+                        tracing::warn!(%error, "the keeper has died; if this daemon dies, the mount is lost");
                         return;
                     }
                 }
@@ -139,8 +145,10 @@ impl Mount {
     /// The mount answers: tells whoever waits for it. `keeper` keeps it, if there is
     /// one, and `again` starts this program once more for it.
     pub fn is_ready(&mut self, keeper: Option<Keeper>, again: Again) {
-        self.keeper = keeper.or(self.keeper.take());
-        if let Some(keeper) = &self.keeper {
+        if let Some(keeper) = keeper {
+            self.is_kept_by(keeper);
+        }
+        if let Some(keeper) = self.core.keeper.get() {
             if let Some(session) = &*self.session.lock() {
                 keeper.mounted(session.device());
             }
@@ -152,6 +160,11 @@ impl Mount {
 
     /// Who keeps it.
     pub fn keeper(&self) -> Option<&Keeper> {
-        self.keeper.as_ref()
+        self.core.keeper.get()
+    }
+
+    /// A mount has one keeper as long as it lasts, so only the first call counts.
+    pub(super) fn is_kept_by(&self, keeper: Keeper) {
+        let _ = self.core.keeper.set(keeper);
     }
 }

@@ -66,6 +66,14 @@ impl Link {
         self.0.try_clone().map(Self)
     }
 
+    /// Whether the other end is closed.
+    pub fn is_closed(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Without requested events, only POLLHUP and errors are reported.
+        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
     /// Says something, and sends descriptors along.
     ///
     /// # Errors

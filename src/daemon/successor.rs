@@ -63,9 +63,9 @@ impl Mount {
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
-        let what = "the mount of a daemon that was killed cannot be gone on with";
-        let lost = failed(what);
+        let what = "cannot continue the mount of a daemon that was killed";
         let journal = journal_path(mount_point);
+        let lost = |error| failed(what)(unusable(&journal, &error));
         let (head, carried) = recover(&journal, config.volume.mode).map_err(&lost)?;
         let head: Head = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
         let estate = head.estate_of(mount_point).map_err(|why| lost(io::Error::other(why)))?;
@@ -84,6 +84,17 @@ impl Mount {
 struct Head {
     connection: Option<(u32, u32)>,
     estate: Estate,
+}
+
+/// Why a journal cannot be used, and how to have one next time.
+fn unusable(journal: &Path, error: &io::Error) -> io::Error {
+    let why = format!(
+        "journal {}: {error}; for the next daemon, make sure that {} has free space and that \
+         nothing removes files there",
+        journal.display(),
+        control::runtime_dir().display()
+    );
+    io::Error::new(error.kind(), why)
 }
 
 /// The device number of the FUSE mount there, which identifies its connection.
@@ -201,8 +212,10 @@ fn take(
     link.say(&FromSuccessor::Restored, &[]).map_err(&cannot)?;
 
     let (FromPredecessor::Go, _) = hear()? else { return Err(out_of_turn()) };
-    let mut mount = heir.serve(device)?;
-    mount.keeper = keeper;
+    let mount = heir.serve(device)?;
+    if let Some(keeper) = keeper {
+        mount.is_kept_by(keeper);
+    }
     Ok(mount)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Core;
+use super::{Core, Keeper};
 use crate::backend::{Hung, Replica};
 use crate::config::Affinity;
 use crate::control::{self, AffinityStatus, HungObject, ReplicaStatus, Status};
@@ -52,6 +52,7 @@ impl Core {
             mount_point: self.mount_point.clone(),
             mode: self.config.volume.mode,
             pid: std::process::id(),
+            keeper: self.keeper.get().map(Keeper::state),
             uptime_s: now.saturating_duration_since(self.started).as_secs(),
             replicas: self.replicas.iter().map(replica).collect(),
             placement: self.reader.locator().status(),

@@ -26,6 +26,8 @@ pub struct Facts {
     /// Mount points of this volume whose daemons have died (`dead`) or do not answer
     /// (`silent`).
     pub unserved: Vec<(String, &'static str)>,
+    /// Mount points of this volume whose keepers have died.
+    pub unkept: Vec<String>,
     /// What reading them gave; null without `--measure`.
     pub measured: Option<Measured>,
 }

@@ -31,6 +31,8 @@ const STAMP_LIMIT: Duration = Duration::from_secs(3);
 pub struct Options {
     /// Whether the configuration is a volume's, and not made of bare paths.
     pub volume: bool,
+    /// Mount points of the volume whose keepers have died.
+    pub unkept: Vec<String>,
     /// How long a replica may take to answer.
     pub limit: Duration,
     /// Whether a file may be made on each replica, to see its clock.
@@ -54,6 +56,7 @@ pub fn examine(config: &Config, options: &Options, say: &dyn Fn(&str)) -> Facts 
         ..Facts::default()
     };
     facts.unserved = unserved(&table, facts.volume.as_deref(), options.limit);
+    facts.unkept.clone_from(&options.unkept);
     facts.machine.root = rustix::process::geteuid().is_root();
     facts.machine.fusermount3 = has_program("fusermount3");
     facts.machine.page = rustix::param::page_size() as u64;

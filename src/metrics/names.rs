@@ -9,7 +9,7 @@ use Take::{Daemon, Replica, ReplicaTimes, Rows, Volume, VolumeTimes};
 
 use super::text::Labels;
 use super::{Process, Snapshot};
-use crate::control::{AffinityStatus, ReplicaStatus, Status};
+use crate::control::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::HealthState;
 use crate::telemetry::times::Counts;
 
@@ -178,6 +178,7 @@ pub static METRICS: &[Metric] = &[
     gauge("fanfs_metadata_calls_pending", "gauges.calls", Volume(|s| s.gauges.calls as u64), "Metadata calls that are not answered yet"),
     gauge("fanfs_inodes", "gauges.inodes", Volume(|s| s.gauges.inodes as u64), "Inodes that the kernel knows"),
     gauge("fanfs_handles", "gauges.handles", Volume(|s| s.gauges.handles as u64), "Open files and directories"),
+    gauge("fanfs_keeper_gone", "keeper", Volume(|s| u64::from(s.keeper == Some(KeeperState::Gone))), "1 when the keeper has died: if the daemon dies, the mount is lost"),
     counter("fanfs_log_lines_lost_total", "log.lines_lost", Volume(|s| s.log.lines_lost), "Log lines that could not be written"),
     trial("fanfs_placement_files", "placement.files", Volume(|s| s.placement.files as u64), "Files whose placement is remembered"),
     trial("fanfs_placement_questions", "placement.asking", Volume(|s| s.placement.asking as u64), "Questions about placement that are under way"),

@@ -59,6 +59,7 @@ fn snapshot() -> Snapshot {
         mount_point: "/v".into(),
         mode: given("\"copies\""),
         pid: 1,
+        keeper: None,
         uptime_s: 60,
         replicas: vec![replica("r1"), replica("r2")],
         placement: given(

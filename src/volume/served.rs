@@ -10,12 +10,21 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
 use super::mounts::{Mount, MountTable};
 use super::survey::within;
 
 /// The file system type of fanfs's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.fanfs";
+
+/// What precedes the volume's name in the mount table.
+pub const SOURCE: &str = "fanfs:";
+
+/// The same for a mount without a control socket, which serves one command alone, such as
+/// `fanfs bench`.
+pub const PRIVATE_SOURCE: &str = "fanfs-private:";
 
 /// A mount of fanfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,17 +35,25 @@ pub struct Served {
     pub mount_point: PathBuf,
     /// Uid of the user that mounted it.
     pub user: u32,
+    /// Gid of the user that mounted it.
+    pub group: u32,
+    /// Whether it serves one command alone, without a control socket.
+    pub is_private: bool,
 }
 
 impl Served {
     /// The mount, if it is one of fanfs's.
     pub fn of(mount: &Mount) -> Option<Self> {
         let source = mount.source.to_string_lossy();
-        let user = mount.option("user_id").and_then(|user| user.to_str()?.parse().ok());
+        let id = |key| mount.option(key).and_then(|id| id.to_str()?.parse().ok());
+        let private = source.strip_prefix(PRIVATE_SOURCE);
+        let volume = private.or(source.strip_prefix(SOURCE)).unwrap_or(&source);
         (mount.fs_type == FS_TYPE).then(|| Self {
-            volume: source.strip_prefix("fanfs:").unwrap_or(&source).to_owned(),
+            volume: volume.to_owned(),
             mount_point: mount.mount_point.clone(),
-            user: user.unwrap_or_default(),
+            user: id("user_id").unwrap_or_default(),
+            group: id("group_id").unwrap_or_default(),
+            is_private: private.is_some(),
         })
     }
 
@@ -49,8 +66,14 @@ impl Served {
 
     /// Whether a daemon serves it. Takes at most `limit`.
     pub fn life(&self, limit: Duration) -> Life {
-        let path = self.mount_point.clone();
-        match within(limit, move || look(&path)) {
+        let (path, user, group) = (self.mount_point.clone(), self.user, self.group);
+        let look = move || match look(&path) {
+            Err(Errno::ACCESS) if geteuid().is_root() && user != 0 => {
+                look_as(&path, Uid::from_raw(user), Gid::from_raw(group))
+            }
+            seen => seen,
+        };
+        match within(limit, look) {
             None => Life::Silent,
             Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Life::Dead,
             // EACCES: another user's mount, without `allow_other`.
@@ -63,6 +86,15 @@ impl Served {
 fn look(path: &Path) -> Result<(), Errno> {
     let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     statx(CWD, path, flags, StatxFlags::BASIC_STATS).map(drop)
+}
+
+/// The same as the user that mounted it: the kernel denies root access to another user's
+/// mount, whether its daemon lives or not. The calling thread keeps that user's
+/// credentials, and must end afterwards.
+fn look_as(path: &Path, user: Uid, group: Gid) -> Result<(), Errno> {
+    set_thread_res_gid(group, group, group)?;
+    set_thread_res_uid(user, user, user)?;
+    look(path)
 }
 
 /// Whether a mount is served.
@@ -87,9 +119,19 @@ mod tests {
             31 20 0:41 / /home/a/d ro - fuse.fanfs fanfs:own ro,user_id=1000,group_id=9\n\
             32 20 0:42 / /other ro - fuse.sshfs host:/ ro,user_id=1000\n\
             33 20 0:43 / /twice ro - fuse.fanfs fanfs:below ro,user_id=0\n\
-            34 33 0:44 / /twice ro - fuse.fanfs fanfs:above ro,user_id=0\n";
+            34 33 0:44 / /twice ro - fuse.fanfs fanfs:above ro,user_id=0\n\
+            35 20 0:45 / /tmp/b ro - fuse.fanfs fanfs-private:genomes ro,user_id=0\n";
         let all = Served::all(&MountTable::parse(table.as_bytes()));
-        let all: Vec<_> = all.iter().map(|one| (one.volume.as_str(), one.user)).collect();
-        assert_eq!(all, [("genomes", 0), ("own", 1000), ("above", 0)]);
+        let one = |one: &Served| (one.volume.clone(), one.user, one.group, one.is_private);
+        let named = |name: &str, user, group, private| (name.to_owned(), user, group, private);
+        assert_eq!(
+            all.iter().map(one).collect::<Vec<_>>(),
+            [
+                named("genomes", 0, 0, false),
+                named("own", 1000, 9, false),
+                named("above", 0, 0, false),
+                named("genomes", 0, 0, true)
+            ]
+        );
     }
 }

@@ -159,7 +159,9 @@ fn an_ordinary_user_is_told_whose_mount_it_is() {
     room.volume("v.toml", "", "[fuse]\nallow_other = true\n");
     room.expect(&["mount", "v.toml", "mnt"]);
     fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
-    for args in [&["status", "mnt"][..], &["reload", "mnt"], &["top", "mnt", "--once"]] {
+    for args in
+        [&["status", "mnt"][..], &["reload", "mnt"], &["top", "mnt", "--once"], &["umount", "mnt"]]
+    {
         let output = room.fanfs(args).uid(4321).gid(4321).output().unwrap();
         let text = said(&output);
         assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
@@ -197,6 +199,177 @@ fn reload_and_upgrade_say_what_changed() {
     let (program, version) = (env!("CARGO_BIN_EXE_fanfs"), env!("CARGO_PKG_VERSION"));
     let line = format!("program {program}, version {version} -> {version}, process {before} -> ");
     assert!(text.contains(&line), "{text}");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn a_mount_whose_run_time_directory_is_gone_is_reported() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    fs::remove_dir_all(room.path("run")).unwrap();
+    let point = room.path("mnt").display().to_string();
+    for args in [&["status"][..], &["status", "--check"], &["status", "mnt"]] {
+        let (status, text) = run(&room, args);
+        assert_eq!(status, Some(1), "{args:?}: {text}");
+        let said = format!("v at {point}: its daemon has no control socket here");
+        assert!(text.contains(&said), "{args:?}: {text}");
+    }
+    let output = room.fanfs(&["status", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let one = all.as_array().unwrap().iter().find(|one| one["mount_point"] == point.as_str());
+    assert_eq!(one.unwrap()["daemon"], "unreachable", "{all}");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn a_control_socket_that_was_removed_is_reported() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    remove(&room, "sock");
+    let (status, text) = run(&room, &["status", "--check"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("its daemon has no control socket here"), "{text}");
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+/// The files in the run-time directory whose names end so.
+fn of_the_daemon(room: &Room, extension: &str) -> Vec<std::path::PathBuf> {
+    let all = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.extension().is_some_and(|its| its == extension)).collect()
+}
+
+fn remove(room: &Room, extension: &str) {
+    of_the_daemon(room, extension).iter().for_each(|path| fs::remove_file(path).unwrap());
+}
+
+/// The processes of a mount with a keeper: the keeper, and the daemon that serves.
+fn keeper_and_daemon(room: &Room) -> (Pid, Pid) {
+    let is_daemon = |pid: &i32| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|argument| argument == b"--kept")
+    };
+    let (daemons, keepers): (Vec<i32>, Vec<i32>) = room.daemons().into_iter().partition(is_daemon);
+    let one = |all: Vec<i32>| Pid::from_raw(all[0]).unwrap();
+    (one(keepers), one(daemons))
+}
+
+#[test]
+fn a_keeper_that_has_died_is_reported() {
+    let room = Room::new();
+    let volume = fs::read_to_string(room.path("v.toml")).unwrap();
+    fs::write(room.path("v.toml"), volume.replace("name = \"v\"", "name = \"unkept\"")).unwrap();
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    let state = || {
+        let output = room.expect(&["status", "mnt", "--json"]).stdout;
+        serde_json::from_slice::<Value>(&output).unwrap()["keeper"].clone()
+    };
+    assert_eq!(state(), "running");
+    let (keeper, _) = keeper_and_daemon(&room);
+    kill_process(keeper, Signal::KILL).unwrap();
+    room.eventually("the daemon sees it", || state() == "gone");
+    let reported = || {
+        let umount = format!("fanfs umount {}", room.path("mnt").display());
+        let (_, text) = run(&room, &["status", "mnt"]);
+        assert!(text.contains("the keeper has died") && text.contains(&umount), "{text}");
+        let (status, text) = run(&room, &["status", "--check"]);
+        assert_eq!((status, text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.contains("the keeper has died") && text.contains(&umount), "{text}");
+        let (_, text) = run(&room, &["doctor", "v.toml"]);
+        assert!(text.contains("the keeper of") && text.contains(&umount), "{text}");
+    };
+    reported();
+    room.expect(&["upgrade", "mnt"]);
+    assert_eq!(state(), "gone");
+    reported();
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn a_missing_journal_is_reported_with_its_path() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+    let journal = of_the_daemon(&room, "journal").remove(0);
+    let log = of_the_daemon(&room, "log").remove(0);
+    fs::remove_file(&journal).unwrap();
+    let (_, daemon) = keeper_and_daemon(&room);
+    kill_process(daemon, Signal::KILL).unwrap();
+    let said = format!("journal {}: No such file", journal.display());
+    room.eventually("the log names it", || fs::read_to_string(&log).unwrap().contains(&said));
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.contains(&format!("make sure that {} has free space", room.path("run").display())));
+    room.eventually("it is mounted again", || {
+        fs::read(room.path("mnt/hello")).is_ok_and(|content| content == b"hello\n")
+    });
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+/// The daemon is replaced while it answers: here, a socket that hangs up plays it.
+#[test]
+fn a_daemon_that_is_replaced_before_it_answers_is_reported_as_that() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let socket = of_the_daemon(&room, "sock").remove(0);
+    let own = room.path("run/daemon");
+    fs::rename(&socket, &own).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let daemon = own.clone();
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            let mut peer = peer.unwrap();
+            let mut asked = String::new();
+            BufReader::new(&peer).read_line(&mut asked).unwrap();
+            if asked.contains("status") {
+                let mut daemon = UnixStream::connect(&daemon).unwrap();
+                daemon.write_all(asked.as_bytes()).unwrap();
+                let mut answer = Vec::new();
+                daemon.read_to_end(&mut answer).unwrap();
+                peer.write_all(&answer).unwrap();
+            }
+        }
+    });
+    for args in [["upgrade", "mnt"], ["reload", "mnt"]] {
+        let (status, text) = run(&room, &args);
+        assert_eq!(status, Some(1), "{args:?}: {text}");
+        let see = format!("see fanfs status {}", room.path("mnt").display());
+        assert!(text.contains("was replaced or has ended") && text.contains(&see), "{text}");
+        assert!(!text.contains("as before"), "{args:?}: {text}");
+    }
+    fs::rename(&own, &socket).unwrap();
+    room.expect(&["umount", "mnt"]);
+    room.expect_gone();
+}
+
+#[test]
+fn a_configuration_that_is_a_fifo_is_refused() {
+    let room = Room::new();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let fifo = room.path("fifo.toml");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let program = env!("CARGO_BIN_EXE_fanfs");
+    for args in [
+        &["reload", "mnt", "fifo.toml"][..],
+        &["mount", "fifo.toml", "other"],
+        &["check", "fifo.toml"],
+        &["doctor", "fifo.toml"],
+        &["verify", "fifo.toml"],
+    ] {
+        let limited = [&["60", program], args].concat();
+        let output = room.program(std::path::Path::new("timeout"), &limited).output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{args:?}: {text}");
+        let expected = format!("{}: ", fifo.display());
+        let names_it = text.contains(&expected) || text.contains("fifo.toml: ");
+        assert!(names_it && text.contains("it is not a regular file"), "{args:?}: {text}");
+    }
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
 }

@@ -104,6 +104,29 @@ fn an_ordinary_user_mounts_asks_and_unmounts() {
 }
 
 #[test]
+fn root_sees_that_an_ordinary_users_daemon_has_died() {
+    let Some(room) = own_room("") else { return };
+    expect(&by_user(room.fanfs(&["mount", "v.toml", "mnt"])));
+    let point = room.path("mnt").display().to_string();
+    let check = || room.fanfs(&["status", "--check"]).env("FANFS_RUNTIME_DIR", "run2").output();
+    let alive = String::from_utf8(check().unwrap().stdout).unwrap();
+    assert!(!alive.contains(&point), "{alive}");
+    let daemon = rustix::process::Pid::from_raw(room.daemons()[0]).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+    room.eventually("it is dead", || room.daemons().is_empty());
+    for args in [&["status"][..], &["status", "--check"], &["status", "mnt"]] {
+        let output = room.fanfs(args).output().unwrap();
+        let text = [&output.stdout[..], &output.stderr[..]].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
+        assert!(text.contains(&format!("{point}: its daemon has died")), "{args:?}: {text}");
+        let mount = format!("sudo -u '#{USER}' fanfs mount v {point}");
+        assert!(text.contains(&mount), "{args:?}: {text}");
+    }
+    room.expect(&["umount", "mnt"]);
+}
+
+#[test]
 fn an_ordinary_user_writes_in_his_own_name() {
     let Some(room) = own_room("") else { return };
     chown(room.path("tree"), Some(USER), Some(USER)).unwrap();

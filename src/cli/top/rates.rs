@@ -367,6 +367,7 @@ pub(super) mod tests {
             mount_point: "/genomes".into(),
             mode: Mode::Shared,
             pid: 4711,
+            keeper: None,
             uptime_s: 93_784,
             replicas: ["n1", "n2", "n3"].map(replica).into(),
             placement: PlacementStatus::default(),

@@ -37,7 +37,12 @@ pub(super) fn daemons(facts: &Facts) -> Verdict {
         };
         problem(Light::Bad, 1.0, text, mend)
     };
-    Verdict::Seen(facts.unserved.iter().map(one).collect())
+    let unkept = facts.unkept.iter().map(|point| {
+        let text = format!("the keeper of {point} has died: if the daemon dies, the mount is lost");
+        let word = shell_word(point);
+        problem(Light::Warn, 0.0, text, format!("fanfs umount {word}  (then mount it again)"))
+    });
+    Verdict::Seen(facts.unserved.iter().map(one).chain(unkept).collect())
 }
 
 pub(super) fn access(facts: &Facts) -> Verdict {

@@ -269,6 +269,7 @@ const PLANTS: &[Plant] = &[
         f.volume = Some("genomes".into());
         f.unserved = vec![("/data".into(), "silent")];
     }),
+    ("volume.daemon", W, |f| (f.volume, f.unkept) = (Some("v".into()), vec!["/d".into()])),
     ("fuse.access", B, |f| f.machine.fuse_device = false),
     ("fuse.access", B, |f| {
         f.machine.root = false;
