@@ -51,7 +51,7 @@ impl Backend for Memory {
         Ok(Vec::new())
     }
     fn list(&self, _: &Target, _: &mut Each<'_>) -> Result<()> {
-        Ok(Vec::new())
+        Ok(())
     }
     fn visit(&self, _: &Path) -> Result<()> {
         Ok(())
