@@ -91,8 +91,6 @@ pub type Answer<T> = Result<T, Errno>;
 pub struct Entry {
     /// Its inode number on this mount.
     pub ino: Ino,
-    /// Tells it from what had that number before.
-    pub generation: u64,
     /// Its attributes; the inode number in them is the replica's.
     pub attr: Attr,
 }
@@ -384,16 +382,15 @@ impl Fs {
         asked: u64,
         request: u64,
     ) -> Answer<Entry> {
-        let (ino, generation) = {
+        let ino = {
             let mut inodes = self.inodes.lock();
             self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
             let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
-            let ino = known.ok_or(Errno::STALE)?;
-            (ino, inodes.generation(ino, attr))
+            known.ok_or(Errno::STALE)?
         };
         self.learned(ino, attr, looked, asked);
         self.keep_journal_short();
-        Ok(Entry { ino, generation, attr: *attr })
+        Ok(Entry { ino, attr: *attr })
     }
 
     /// Attributes of what is at `path`, which is made of plain names.

@@ -31,6 +31,7 @@ mod fetch;
 mod file;
 mod gather;
 mod memory;
+mod origin;
 pub mod plan;
 mod policy;
 pub mod readahead;

@@ -167,7 +167,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
         truncate: false,
         sync: SyncMode::No,
         create: Some(Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } }),
-        ino: None,
+        known: None,
     };
     let create = |name: &str| {
         let (since, (send, receive)) = (Instant::now(), sync_channel(1));

@@ -11,6 +11,8 @@ mod kept;
 mod load;
 #[path = "handover/reload.rs"]
 mod reload;
+#[path = "handover/reused.rs"]
+mod reused;
 #[path = "handover/upgrade.rs"]
 mod upgrade;
 

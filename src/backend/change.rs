@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::{BackendFile, FileKind, Target, Timestamp};
+use super::{BackendFile, FileKind, Known, Target, Timestamp};
 
 /// Permission bits that were asked for, and the umask of who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,8 +114,8 @@ pub struct WriteOpen {
     pub sync: SyncMode,
     /// O_CREAT
     pub create: Option<Create>,
-    /// The inode number that it has to have.
-    pub ino: Option<u64>,
+    /// The object that it has to be.
+    pub known: Option<Known>,
 }
 
 /// Making a file in the same step as opening it.

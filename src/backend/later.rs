@@ -9,31 +9,31 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, FileChange, Lock, LockRequest, OpenAccess, PartsOpen,
-    Result, SeekTo, SyncMode, WriteOpen,
+    Attr, Backend, BackendError, BackendFile, FileChange, Known, Lock, LockRequest, OpenAccess,
+    PartsOpen, Result, SeekTo, SyncMode, WriteOpen,
 };
 
 /// The file, opened or not.
 pub struct OpenedLater {
     backend: Arc<dyn Backend>,
-    path: PathBuf,
+    path: Option<PathBuf>,
     how: WriteOpen,
     file: OnceLock<Arc<dyn BackendFile>>,
     opening: Mutex<()>,
 }
 
 impl OpenedLater {
-    /// The file at `path`, if it has the inode number `ino`; to be written, and read
-    /// where it is `readable`.
+    /// The file at `path`, if it is the one that is `known`; to be written, and read where
+    /// it is `readable`. Without a path it is lost: every use fails with ESTALE.
     pub fn new(
         backend: Arc<dyn Backend>,
-        path: PathBuf,
-        ino: u64,
+        path: Option<PathBuf>,
+        known: Known,
         readable: bool,
         sync: SyncMode,
     ) -> Self {
         let access = if readable { OpenAccess::Both } else { OpenAccess::Write };
-        let how = WriteOpen { access, truncate: false, sync, create: None, ino: Some(ino) };
+        let how = WriteOpen { access, truncate: false, sync, create: None, known: Some(known) };
         Self { backend, path, how, file: OnceLock::new(), opening: Mutex::new(()) }
     }
 
@@ -43,11 +43,12 @@ impl OpenedLater {
             return Ok(Arc::clone(file));
         }
         use rustix::io::Errno as E;
-        let opened = match self.backend.open_to_write(&self.path, &self.how) {
+        let path = self.path.as_ref().ok_or(E::STALE)?;
+        let opened = match self.backend.open_to_write(path, &self.how) {
             Err(BackendError::Os(E::NOENT | E::NOTDIR)) => return Err(E::STALE.into()),
             opened => opened?,
         };
-        if Some(opened.attr.id.ino) != self.how.ino {
+        if self.how.known.is_some_and(|known| !known.is(&opened.attr)) {
             return Err(E::STALE.into());
         }
         Ok(Arc::clone(self.file.get_or_init(|| opened.file)))

@@ -184,7 +184,7 @@ impl Fs {
             truncate: false,
             sync: SyncMode::No,
             create: None,
-            ino: None,
+            known: None,
         };
         let fs = Arc::clone(self);
         self.open_writer((who.clone(), request), ino, path, how, move |answer| {

@@ -127,15 +127,12 @@ impl Fs {
         attr: Attr,
         then: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) {
-        let is_known = move |fs: &Self| {
+        let is_taken = move |fs: &Self| {
             let inodes = fs.inodes.lock();
-            made.as_ref().is_some_and(|(parent, name)| {
-                let ino = inodes.number(*parent, name, replica, &attr);
-                // By that name it was known already: it was there, and was opened.
-                ino != inodes.named(*parent, name) && ino.is_some_and(|ino| inodes.is_known(ino))
-            })
+            made.as_ref()
+                .is_some_and(|(parent, name)| inodes.is_taken((*parent, name), replica, &attr))
         };
-        self.when_through(is_known, then);
+        self.when_through(is_taken, then);
     }
 
     /// Does `then` once the kernel is through with something, or does not seem to be
@@ -246,9 +243,21 @@ impl Fs {
             count(&fs.counters.changes);
             done(answer.map_err(Errno::from).map(|removed| {
                 let change = fs.one_more();
-                fs.inodes.lock().removed((parent, &name), ino, removed, change);
+                let mut inodes = fs.inodes.lock();
+                let removed = fs.is_left(ino, removed);
+                inodes.removed((parent, &name), ino, removed, change);
             }));
         });
+    }
+
+    /// What is left of an inode that has lost a name, as nothing of it may be open any
+    /// more. Call it with the table of inodes locked.
+    fn is_left(&self, ino: Option<Ino>, left: Removed) -> Removed {
+        let is_open = || ino.is_some_and(|ino| self.handles.inode(ino).is_some());
+        match left {
+            Removed::Name if !is_open() => Removed::All,
+            left => left,
+        }
     }
 
     /// Changes a name; `flags` are renameat2(2)'s.
@@ -314,6 +323,7 @@ impl Fs {
                 let (from, to) = ((parent, &*old), (new_parent, &*new));
                 let change = fs.one_more();
                 let mut inodes = fs.inodes.lock();
+                let left = fs.is_left(replaced, left);
                 if exchange {
                     inodes.exchanged(from, to, (moved, replaced), change);
                 } else if moved.is_none() || moved != replaced {

@@ -265,19 +265,20 @@ impl Fs {
 
     /// What the kernel is to be told of an entry; [`Fs::accept`] it once it has been.
     pub fn entry(&self, dir: Ino, name: &OsStr, seen: &Seen) -> Option<Entry> {
-        let mut inodes = self.inodes.lock();
+        let inodes = self.inodes.lock();
         let ino = inodes.number(dir, name, seen.replica, &seen.attr)?;
         if !inodes.is_there(dir, name, ino, seen.asked) {
             return None;
         }
-        Some(Entry { ino, generation: inodes.generation(ino, &seen.attr), attr: seen.attr })
+        Some(Entry { ino, attr: seen.attr })
     }
 
-    /// The entry is in the answer to `request`: the kernel knows the inode once more.
-    pub fn accept(&self, dir: Ino, name: &OsStr, seen: &Seen, request: u64) {
+    /// The entry is in the answer to `request`, as `ino`: the kernel knows the inode once
+    /// more.
+    pub fn accept(&self, ino: Ino, (dir, name): (Ino, &OsStr), seen: &Seen, request: u64) {
         let Seen { replica, asked, attr } = seen;
         let (at, found) = ((dir, name), (*replica, attr));
-        let known = self.inodes.lock().remember_for(request, at, found, *asked);
+        let known = self.inodes.lock().remember_as(ino, request, at, found, *asked);
         if let Some(ino) = known {
             self.learned(ino, attr, &Looked::default(), *asked);
         }

@@ -11,6 +11,9 @@
 //! tree has numbers of its own, so a number is made of the path; of the number
 //! in the first replica for files with several links. A file that replaces one that is
 //! open ([`super::replaced`]) has a number made of that one's.
+//!
+//! *Invariant:* a number that the kernel knows stands for one object until the kernel
+//! forgets it ([`number`]). A removed object keeps its number, and requests on it fail.
 
 pub(super) mod carried;
 mod number;
@@ -25,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{Entry, Journal};
 use crate::backend::{Attr, FileKind, Timestamp};
-use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
+use crate::volume::{FileVersion, Mode, ReplicaId};
 use carried::Step;
 use told::Told;
 
@@ -44,8 +47,8 @@ const MADE: u64 = 1 << 63;
 pub(super) struct Inodes {
     mode: Mode,
     nodes: HashMap<Ino, Node>,
-    /// The latest given to an inode number that came to be used again.
-    generation: u64,
+    /// Numbers that objects have in place of the natural ones, by these.
+    second: HashMap<Ino, Ino>,
     /// Where steps are written down, if they are.
     journal: Option<Arc<Journal>>,
 }
@@ -62,9 +65,9 @@ struct Node {
     /// change; all others were before the change `settled`.
     turned: HashMap<OsString, u64>,
     settled: u64,
-    /// Tells it from another object that had its number before.
-    generation: u64,
-    /// The change that removed it, if one did: its number may come to be used again.
+    /// The number that it would have if no other object had it to the kernel.
+    natural: Ino,
+    /// The change that removed it, if one did: replicas may use its number again.
     gone: Option<u64>,
     /// Whether it lost its last name while it was open.
     is_nameless: bool,
@@ -153,19 +156,14 @@ const DEEPEST: usize = 1 << 16;
 const NAMES: usize = 8;
 
 impl Node {
-    /// Whether `attr` are those of another object with its number.
-    fn is_other(&self, attr: &Attr) -> bool {
-        matches!((self.born, attr.born), (Some(own), Some(its)) if own != its)
-    }
-
-    fn new(domain: u64, kind: FileKind) -> Self {
+    fn new(natural: Ino, domain: u64, kind: FileKind) -> Self {
         Self {
             names: Vec::new(),
             lookups: 0,
             entries: HashMap::new(),
             turned: HashMap::new(),
             settled: 0,
-            generation: 0,
+            natural,
             gone: None,
             is_nameless: false,
             born: None,
@@ -181,8 +179,9 @@ impl Node {
 
 impl Inodes {
     pub(super) fn new(mode: Mode) -> Self {
-        let root = Node { lookups: 1, ..Node::new(0, FileKind::Directory) };
-        Self { mode, nodes: HashMap::from([(ROOT, root)]), generation: 0, journal: None }
+        let root = Node { lookups: 1, ..Node::new(ROOT, 0, FileKind::Directory) };
+        let nodes = HashMap::from([(ROOT, root)]);
+        Self { mode, nodes, second: HashMap::new(), journal: None }
     }
 
     /// Writes its steps down from now on.
@@ -247,56 +246,9 @@ impl Inodes {
         self.nodes.get(&parent)?.entries.get(name).copied()
     }
 
-    /// Whether the kernel knows it.
-    pub(super) fn is_known(&self, ino: Ino) -> bool {
-        self.nodes.get(&ino).is_some_and(|node| node.lookups > 0)
-    }
-
     /// The directory that the inode was last looked up in.
     pub(super) fn parent(&self, ino: Ino) -> Option<Ino> {
         Some(self.nodes.get(&ino)?.names.last()?.0)
-    }
-
-    /// The number of the object called `name` in `parent`.
-    pub(super) fn number(
-        &self,
-        parent: Ino,
-        name: &OsStr,
-        replica: ReplicaId,
-        attr: &Attr,
-    ) -> Option<Ino> {
-        let domain = self.domain(parent, name, attr)?;
-        let number =
-            self.number_in(domain, || Some(self.path(parent)?.join(name)), replica, attr)?;
-        Some(match self.mode {
-            Mode::Copies if !is_linked(attr) => self.number_by_name(number, parent, name),
-            Mode::Shared | Mode::Copies => number,
-        })
-    }
-
-    fn number_in(
-        &self,
-        domain: u64,
-        path: impl FnOnce() -> Option<PathBuf>,
-        replica: ReplicaId,
-        attr: &Attr,
-    ) -> Option<Ino> {
-        Some(match self.mode {
-            Mode::Shared if domain == 0 && attr.id.ino > ROOT.0 => Ino(attr.id.ino),
-            Mode::Shared => made(&(domain, attr.id.ino)),
-            Mode::Copies if is_linked(attr) => made(&(replica, attr.id.dev, attr.id.ino)),
-            Mode::Copies => made(&path()?),
-        })
-    }
-
-    fn domain(&self, parent: Ino, name: &OsStr, attr: &Attr) -> Option<u64> {
-        let parent_domain = self.nodes.get(&parent)?.domain;
-        let at_home = attr.id.dev == FileId::HOME;
-        Some(match (at_home, parent_domain) {
-            (true, _) => 0,
-            (false, 0) => made(&(parent, name)).0,
-            (false, domain) => domain,
-        })
     }
 
     /// Whether `ino`, found by this name when there had been `asked` changes, may be
@@ -321,67 +273,43 @@ impl Inodes {
     }
 
     /// The kernel is told of an object that was found when there had been `asked`
-    /// changes: it knows it once more. `None` where it has gone since.
-    pub(super) fn remember(
-        &mut self,
-        parent: Ino,
-        name: &OsStr,
-        replica: ReplicaId,
-        attr: &Attr,
-        asked: u64,
-    ) -> Option<Ino> {
-        self.remember_for(0, (parent, name), (replica, attr), asked)
-    }
-
-    /// The same, as the answer to `request`.
+    /// changes, as the answer to `request`: it knows it once more. `None` where it has
+    /// gone since.
     pub(super) fn remember_for(
         &mut self,
+        request: u64,
+        (parent, name): (Ino, &OsStr),
+        found: (ReplicaId, &Attr),
+        asked: u64,
+    ) -> Option<Ino> {
+        let ino = self.number(parent, name, found.0, found.1)?;
+        self.remember_as(ino, request, (parent, name), found, asked)
+    }
+
+    /// The same under the number that the kernel was told, or is about to be.
+    pub(super) fn remember_as(
+        &mut self,
+        ino: Ino,
         request: u64,
         (parent, name): (Ino, &OsStr),
         (replica, attr): (ReplicaId, &Attr),
         asked: u64,
     ) -> Option<Ino> {
-        let domain = self.domain(parent, name, attr)?;
-        let ino = self.number(parent, name, replica, attr)?;
         if !self.is_there(parent, name, ino, asked) {
             return None;
         }
-        let node = self.nodes.entry(ino).or_insert_with(|| Node::new(domain, attr.kind));
-        node.lookups += 1;
-        node.kind = attr.kind;
-        self.generation(ino, attr);
+        self.enter(ino, (parent, name), (replica, attr))?;
         // Of a single link an earlier name was changed, or was that of another file
         // with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.name(ino, parent, name, is_single);
         if let Some(journal) = &self.journal {
             let (parent, name, replica) = (parent.0, name.to_owned(), replica.index() as u16);
-            let step = Step::Remember { request, parent, name, replica, found: attr.into() };
+            let found = attr.into();
+            let step = Step::Remember { request, ino: ino.0, parent, name, replica, found };
             journal.enter(request, ino.into(), &Entry::Step(step));
         }
         Some(ino)
-    }
-
-    /// The generation to tell the kernel with an inode's number, of which `attr` was
-    /// found. If what had the number before is gone, and the kernel has not forgotten
-    /// it, it is another.
-    pub(super) fn generation(&mut self, ino: Ino, attr: &Attr) -> u64 {
-        let Some(node) = self.nodes.get_mut(&ino) else { return 0 };
-        let is_another =
-            node.gone.take().is_some() || self.mode == Mode::Shared && node.is_other(attr);
-        node.born = attr.born;
-        if is_another {
-            // What the kernel has cached goes with the next open.
-            node.seen = Seen::MovedOn;
-        }
-        // What was removed stays dead to the kernel if it is a directory. An older file it
-        // takes for the new one, which is well: told of another, it would fail those who
-        // have looked the name up and not opened it yet.
-        if is_another && attr.kind == FileKind::Directory {
-            self.generation += 1;
-            node.generation = self.generation;
-        }
-        node.generation
     }
 
     /// Nobody has it open any more: without a name it is gone, by change number
@@ -505,27 +433,6 @@ impl Inodes {
         self.renamed(other, one, second, change);
     }
 
-    /// The number that replicas show of it, where that is known from its own.
-    pub(super) fn replica_number(&self, ino: Ino) -> Option<u64> {
-        let node = self.nodes.get(&ino)?;
-        let is_theirs = self.mode == Mode::Shared && node.domain == 0 && ino.0 & MADE == 0;
-        (is_theirs && ino != ROOT).then_some(ino.0)
-    }
-
-    /// Whether `attr`, found where `ino` is said to be, are that inode's.
-    pub(super) fn is_same(&self, ino: Ino, replica: ReplicaId, attr: &Attr) -> bool {
-        let Some(node) = self.nodes.get(&ino) else { return false };
-        if ino == ROOT {
-            return attr.kind == FileKind::Directory;
-        }
-        let found = self.number_in(node.domain, || self.path(ino), replica, attr);
-        let is_it = match self.mode {
-            Mode::Shared => found == Some(ino) && !node.is_other(attr),
-            Mode::Copies => true,
-        };
-        node.kind == attr.kind && is_it
-    }
-
     /// The file was opened at `version`: what the kernel has cached of it.
     pub(super) fn opened(&mut self, ino: Ino, version: FileVersion) -> Cached {
         let Some(node) = self.nodes.get_mut(&ino) else { return Cached::default() };
@@ -600,6 +507,7 @@ impl Inodes {
                 continue;
             }
             let Some(node) = self.nodes.remove(&ino) else { continue };
+            self.has_forgotten(ino, node.natural);
             for (parent, name) in node.names {
                 if let Some(node) = self.nodes.get_mut(&parent) {
                     node.entries.remove(&name);
@@ -608,11 +516,6 @@ impl Inodes {
             }
         }
     }
-}
-
-/// Whether it may have another name.
-fn is_linked(attr: &Attr) -> bool {
-    attr.nlink > 1 && attr.kind != FileKind::Directory
 }
 
 /// The same number for the same value in every run of the program.
@@ -626,6 +529,7 @@ fn made(value: &impl Hash) -> Ino {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::volume::FileId;
 
     pub(super) fn attr(ino: u64, kind: FileKind, nlink: u32) -> Attr {
         Attr {
@@ -643,6 +547,19 @@ mod tests {
             mtime: (0, 0),
             ctime: (0, 0),
             born: None,
+        }
+    }
+
+    impl Inodes {
+        pub(super) fn remember(
+            &mut self,
+            parent: Ino,
+            name: &OsStr,
+            replica: ReplicaId,
+            attr: &Attr,
+            asked: u64,
+        ) -> Option<Ino> {
+            self.remember_for(0, (parent, name), (replica, attr), asked)
         }
     }
 
@@ -786,7 +703,7 @@ mod tests {
         t.removed((ROOT, "f".as_ref()), Some(old), Removed::All, 1);
         t.renamed((ROOT, "next".as_ref()), (ROOT, "f".as_ref()), Some(new), 1);
         assert_eq!((t.path(new), t.path(old)), (Some("f".into()), None));
-        assert_eq!(t.generation(new, &attr(10, DIR, 2)), 0);
+        assert!(t.is_same(new, r(0), &attr(10, FILE, 1)));
     }
 
     #[test]
@@ -797,25 +714,6 @@ mod tests {
         assert_eq!(t.paths(a), [PathBuf::from("a"), "b".into()]);
         t.removed((ROOT, "b".as_ref()), Some(a), Removed::OneOfSeveral, 1);
         assert_eq!(t.path(a), Some("a".into()));
-    }
-
-    #[test]
-    fn a_number_that_is_used_again_has_another_generation() {
-        let mut t = table(Mode::Shared);
-        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
-        assert_eq!(t.generation(d, &attr(10, DIR, 2)), 0);
-        t.removed((ROOT, "d".as_ref()), Some(d), Removed::All, 3);
-        assert_eq!(t.path(d), None);
-        let late = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 2);
-        assert_eq!(late, None, "it was found before it was removed");
-        let again = t.remember(ROOT, "e".as_ref(), r(0), &attr(10, DIR, 2), 3).unwrap();
-        assert_eq!(again, d);
-        assert_eq!(
-            (t.generation(d, &attr(10, DIR, 2)), t.generation(d, &attr(10, DIR, 2))),
-            (1, 1)
-        );
-        t.forget(d, 2);
-        assert_eq!(t.len(), 1);
     }
 
     #[test]

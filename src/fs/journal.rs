@@ -301,6 +301,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
         }
     }
     inodes.has_lost_sight();
+    inodes.was_lost();
     carried.inodes = inodes.carry();
     carried.opened = open.into_values().collect();
     carried.unanswered = unanswered;

@@ -140,7 +140,7 @@ impl Owner {
             truncate: false,
             sync: SyncMode::No,
             create: None,
-            ino: None,
+            known: None,
         };
         use rustix::io::Errno as E;
         // An exclusive lock wants a file that may be written, a shared one does not.

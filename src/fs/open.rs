@@ -237,7 +237,8 @@ impl Fs {
             };
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
-            let make = || self.reader.file(path.clone(), version, mode, who.clone());
+            let make =
+                || self.reader.file(path.clone(), version, mode, who.clone()).born(attr.born);
             let first = FirstOpen { caching, lend, make };
             let (answered, retired) =
                 self.handles.open_inode(ino, version, mode, Some((replica, file)), first);

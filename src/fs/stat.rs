@@ -157,8 +157,7 @@ impl Fs {
     /// The kernel is about to be told these attributes of an inode it knows.
     pub(super) fn seen(&self, ino: Ino, attr: Attr, looked: &Looked, asked: u64) -> Entry {
         self.learned(ino, &attr, looked, asked);
-        // With attributes alone no generation is told.
-        Entry { ino, generation: 0, attr }
+        Entry { ino, attr }
     }
 
     fn open_attributes(

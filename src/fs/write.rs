@@ -102,7 +102,7 @@ impl Fs {
         let fs = Arc::clone(self);
         let once = self.once(write, Lane::Metadata, &who);
         let (at, under_way) = (path.clone(), Arc::clone(&change));
-        let how = WriteOpen { ino: self.inodes.lock().replica_number(ino), ..how };
+        let how = WriteOpen { known: self.inodes.lock().known(ino), ..how };
         self.caller.call_once(
             once,
             move |backend| {
@@ -199,7 +199,8 @@ impl Fs {
             };
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
-            let make = || self.reader.file(path.clone(), version, mode, who.clone());
+            let make =
+                || self.reader.file(path.clone(), version, mode, who.clone()).born(attr.born);
             let first = FirstOpen { caching, lend: || None, make };
             let (answered, retired) = self.handles.open_inode(ino, version, mode, None, first);
             answered.inode.begin_writing(Arc::clone(&writer));

@@ -30,13 +30,12 @@ pub(super) fn owned(data: &[u8]) -> Option<Vec<u8>> {
     Some(copy)
 }
 
-pub(super) fn generation(entry: &Entry) -> Generation {
-    Generation(entry.generation)
-}
+/// Of every inode: a number that the kernel knows stands for one object only.
+const GENERATION: Generation = Generation(0);
 
 pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: Answer<Entry>) {
     match answer {
-        Ok(entry) => reply.entry(&ttl, &attributes(&entry), generation(&entry)),
+        Ok(entry) => reply.entry(&ttl, &attributes(&entry), GENERATION),
         Err(error) => reply.error(errno(error)),
     }
 }
@@ -139,9 +138,9 @@ pub(super) fn reply_created(
 ) {
     match answer {
         Ok(Created { entry, opened }) => {
-            let (attr, generation) = (attributes(&entry), generation(&entry));
+            let attr = attributes(&entry);
             let flags = opening::flags(&opened, true, one_by_one);
-            reply.created(&ttl, &attr, generation, FileHandle(opened.handle.number), flags);
+            reply.created(&ttl, &attr, GENERATION, FileHandle(opened.handle.number), flags);
         }
         Err(error) => reply.error(errno(error)),
     }
@@ -210,7 +209,7 @@ fn fill_plus(
     for (number, next, name) in page.dots(offset) {
         // The kernel takes the name and the number and looks no further.
         let attr = nothing_but_a_directory(number);
-        if reply.add(attr.ino, next, name, &ttl, &attr, Generation(0)) {
+        if reply.add(attr.ino, next, name, &ttl, &attr, GENERATION) {
             return reply.ok();
         }
     }
@@ -218,11 +217,10 @@ fn fill_plus(
         let Some(seen) = &plus.seen else { continue };
         let Some(entry) = fs.entry(dir, &plus.name, seen) else { continue };
         let attr = attributes(&entry);
-        let generation = generation(&entry);
-        if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, generation) {
+        if reply.add(attr.ino, plus.next, &plus.name, &ttl, &attr, GENERATION) {
             break;
         }
-        fs.accept(dir, &plus.name, seen, request);
+        fs.accept(entry.ino, (dir, &plus.name), seen, request);
     }
     reply.ok();
 }

@@ -172,7 +172,7 @@ pub(super) fn write_open(flags: i32, perm: Option<NewPerm>) -> Option<WriteOpen>
         () => SyncMode::No,
     };
     let create = perm.map(|perm| Create { exclusive: has(nix::libc::O_EXCL), perm });
-    Some(WriteOpen { access, truncate, sync, create, ino: None })
+    Some(WriteOpen { access, truncate, sync, create, known: None })
 }
 
 /// What lseek(2) looks for, and from where; `None` for what the kernel does itself.

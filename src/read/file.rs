@@ -22,7 +22,8 @@ use rustix::io::Errno;
 use super::compare::Marks;
 use super::expired::Expired;
 use super::fetch::Fetch;
-use crate::backend::{About, Attr, Backend, BackendError, BackendFile, Identity};
+use super::origin::Origin;
+use crate::backend::{About, Attr, Backend, BackendError, BackendFile, Identity, Timestamp};
 use crate::placement::FileAt;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
@@ -48,6 +49,8 @@ pub struct OpenFile {
     /// Whether what an older version has open does not count, even where it shows
     /// this version: times may be too coarse to tell two writes apart.
     anew: bool,
+    /// What tells it from another file at its path.
+    origin: Origin,
     /// Tells its segments from other files' in the scheduler.
     stream: u64,
     place: Place,
@@ -125,6 +128,7 @@ impl OpenFile {
             mode,
             who: Mutex::new(who),
             anew: false,
+            origin: Origin::default(),
             stream: STREAMS.fetch_add(1, Ordering::Relaxed),
             place,
             replicas: slots,
@@ -151,6 +155,20 @@ impl OpenFile {
     #[must_use]
     pub fn anew(self) -> Self {
         Self { anew: true, ..self }
+    }
+
+    /// It was made then, where that is known.
+    #[must_use]
+    pub fn born(self, born: Option<Timestamp>) -> Self {
+        self.origin.is_born(born);
+        self
+    }
+
+    /// It has no name any more: replicas that do not have it open cannot open it.
+    #[must_use]
+    pub fn nameless(self) -> Self {
+        self.origin.is_nameless();
+        self
     }
 
     /// In whose name replicas open it.
@@ -213,6 +231,7 @@ impl OpenFile {
 
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
+        self.origin.inherit(&older.origin);
         self.set_keep(older.keeps());
         self.set_readers(older.readers());
         for (id, slot) in self.replicas.iter() {
@@ -339,7 +358,7 @@ impl OpenFile {
         if refused.is_some_and(|until| Instant::now() < until) {
             return Err(BackendError::Version);
         }
-        let agrees = |attr: &Attr| self.is_version(attr);
+        let agrees = |attr: &Attr| self.is_version(attr) && self.origin.may_be(self.mode, attr);
         let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
         let _assumed = self.who().assume()?;
         if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
@@ -350,12 +369,12 @@ impl OpenFile {
             Ok((_, attr)) => self.mode == Mode::Shared && attr.id.ino != self.version.ino,
             Err(error) => *error == BackendError::Os(Errno::NOENT),
         };
-        let mut opened = backend.open(&self.path);
+        let mut opened = self.open_by_name(backend);
         if is_elsewhere(&opened) && self.mode == Mode::Shared {
             // What this mount takes for the names there may be older than the file.
             let dir = self.path.parent().unwrap_or(Path::new(""));
             if backend.visit(dir).is_ok() {
-                opened = backend.open(&self.path);
+                opened = self.open_by_name(backend);
             }
         }
         // Its name is gone, or stands for another file.
@@ -417,7 +436,7 @@ impl OpenFile {
     /// where needed, and keeps it open. Blocks, as [`OpenFile::on`] does.
     ///
     /// # Errors
-    /// [`BackendError::Version`] where another file has its name.
+    /// [`BackendError::Version`] where another file has its name, or no name is left.
     pub fn as_it_is(
         &self,
         id: ReplicaId,
@@ -432,12 +451,25 @@ impl OpenFile {
             return Ok(Arc::clone(file));
         }
         let _assumed = self.who().assume()?;
+        if !self.origin.has_name() {
+            return Err(BackendError::Version);
+        }
         let (file, attr) = backend.open(&self.path)?;
-        if attr.id.ino != self.version.ino {
+        if attr.id.ino != self.version.ino || !self.origin.may_be(self.mode, &attr) {
             return Err(BackendError::Version);
         }
         *slot.held.lock() = Held::Older(Arc::clone(&file));
         Ok(file)
+    }
+
+    fn open_by_name(
+        &self,
+        backend: &dyn Backend,
+    ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
+        match self.origin.has_name() {
+            true => backend.open(&self.path),
+            false => Err(Errno::NOENT.into()),
+        }
     }
 
     /// A replica gave less than the version promises: it is not at this version.

@@ -32,7 +32,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
         truncate: false,
         sync: SyncMode::No,
         create: None,
-        ino: None,
+        known: None,
     };
     let opened: Opened = answer(|done| fs.open_to_write(me, a, how, done));
     let dir = answer(|done| fs.open_dir(me, ROOT, done));

@@ -235,7 +235,7 @@ fn how(exclusive: Option<bool>) -> WriteOpen {
         truncate: false,
         sync: SyncMode::No,
         create: exclusive.map(|exclusive| Create { exclusive, perm }),
-        ino: None,
+        known: None,
     }
 }
 

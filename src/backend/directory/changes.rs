@@ -48,10 +48,10 @@ impl Directory {
             flags.set(OFlags::EXCL, create.exclusive);
             mode = masked(create.perm)?;
         }
-        if let Some(ino) = how.ino {
+        if let Some(known) = how.known {
             // Before anything is cut off.
             let object = self.resolve(path, OFlags::PATH)?;
-            if !self.is_number(object.as_fd(), ino) {
+            if !known.is(&self.device()?.attr(object.as_fd())?) {
                 return Err(Errno::STALE.into());
             }
         }
@@ -149,12 +149,6 @@ impl Directory {
         }
         set_by_descriptor(object.as_fd(), set)?;
         self.device()?.attr(object.as_fd())
-    }
-}
-
-impl Directory {
-    fn is_number(&self, fd: BorrowedFd<'_>, ino: u64) -> bool {
-        self.device().and_then(|device| device.attr(fd)).is_ok_and(|attr| attr.id.ino == ino)
     }
 }
 

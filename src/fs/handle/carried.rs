@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::{Counted, DirHandle, FileHandle, Handle, Handles, Kept, OpenInode};
-use crate::backend::{DirEntry, Identity, OpenedLater, Written};
+use crate::backend::{DirEntry, Identity, Known, OpenedLater, Written};
 use crate::fs::carried::{Carried, Inheritance, Sheet, path_of, written};
 use crate::fs::inode::Inodes;
 use crate::fs::journal::{Entry, Journal};
@@ -344,8 +344,11 @@ impl Handles {
                 Some(record) => (record.at, record.held),
                 None => (at, Vec::new()),
             };
+            let is_named = known.path(ino).is_some();
             let path = path_of(known, ino, at.path);
             let file = reader.file(path, at.version, mode, Identity::read(at.who));
+            let file = file.born(known.born(ino));
+            let file = if is_named { file } else { file.nameless() };
             for Held { replica, shows_it, file: index } in held {
                 let Some(replica) = heir.replica(replica) else { continue };
                 match heir.file(replica, Some(index)) {
@@ -378,9 +381,11 @@ fn again(
     let file = match heir.file(write.replica, record.file) {
         Some(file) => file,
         None if heir.lost || record.is_deferred => {
-            let path = path_of(inodes, ino, at.path.clone());
+            // Another file may be where it was, with its number.
+            let path = inodes.path(ino);
+            let known = Known { ino: at.version.ino, born: inodes.born(ino) };
             let backend = heir.caller.replica(write.replica).backend();
-            Arc::new(OpenedLater::new(backend, path, at.version.ino, record.readable, sync))
+            Arc::new(OpenedLater::new(backend, path, known, record.readable, sync))
         }
         None => return Err("a file that is open for writing could not be sent".to_owned()),
     };

@@ -16,7 +16,7 @@ use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(in crate::fs) struct InodesRecord {
     nodes: Vec<NodeRecord>,
-    generation: u64,
+    second: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ struct NodeRecord {
     ino: u64,
     names: Vec<(u64, OsString)>,
     lookups: u64,
-    generation: u64,
+    natural: u64,
     is_gone: bool,
     is_nameless: bool,
     born: Option<Timestamp>,
@@ -45,7 +45,7 @@ enum SeenRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::fs) enum Step {
     /// The kernel was told of what has this name, or was about to be, by this request.
-    Remember { request: u64, parent: u64, name: OsString, replica: u16, found: Found },
+    Remember { request: u64, ino: u64, parent: u64, name: OsString, replica: u16, found: Found },
     /// The kernel forgot some lookups.
     Forget { ino: u64, count: u64 },
     /// A name was removed.
@@ -128,7 +128,7 @@ impl Inodes {
             ino: ino.0,
             names: node.names.iter().map(|(parent, name)| (parent.0, name.clone())).collect(),
             lookups: node.lookups,
-            generation: node.generation,
+            natural: node.natural.0,
             is_gone: node.gone.is_some(),
             is_nameless: node.is_nameless,
             born: node.born,
@@ -141,19 +141,19 @@ impl Inodes {
             },
             small_blocks: node.small_blocks,
         };
-        InodesRecord { nodes: self.nodes.iter().map(record).collect(), generation: self.generation }
+        let second = self.second.iter().map(|(natural, ino)| (natural.0, ino.0)).collect();
+        InodesRecord { nodes: self.nodes.iter().map(record).collect(), second }
     }
 
     /// The table that was written down. Changes are counted anew.
     pub(in crate::fs) fn restore(mode: Mode, record: InodesRecord) -> Self {
         let mut inodes = Self::new(mode);
-        inodes.generation = record.generation;
+        inodes.second = record.second.into_iter().map(|(one, two)| (Ino(one), Ino(two))).collect();
         for record in record.nodes {
             let names = record.names.into_iter().map(|(parent, name)| (Ino(parent), name));
             let node = Node {
                 names: names.collect(),
                 lookups: record.lookups,
-                generation: record.generation,
                 gone: record.is_gone.then_some(0),
                 is_nameless: record.is_nameless,
                 born: record.born,
@@ -166,7 +166,7 @@ impl Inodes {
                 // It comes to be known at the next open, at the cost of one notice.
                 told: Told::Several,
                 small_blocks: record.small_blocks,
-                ..Node::new(record.domain, record.kind)
+                ..Node::new(Ino(record.natural), record.domain, record.kind)
             };
             inodes.nodes.insert(Ino(record.ino), node);
         }
@@ -186,9 +186,10 @@ impl Inodes {
     /// entered an inode, and the inode.
     pub(in crate::fs) fn take(&mut self, step: Step) -> Option<(u64, Ino)> {
         match step {
-            Step::Remember { request, parent, name, replica, found } => {
-                let replica = ReplicaId::new(replica.into());
-                let ino = self.remember(Ino(parent), &name, replica, &found.attr(), u64::MAX);
+            Step::Remember { request, ino, parent, name, replica, found } => {
+                let (at, attr) = ((Ino(parent), &*name), found.attr());
+                let found = (ReplicaId::new(replica.into()), &attr);
+                let ino = self.remember_as(Ino(ino), request, at, found, u64::MAX);
                 return Some((request, ino?));
             }
             Step::Forget { ino, count } => self.forget(Ino(ino), count),
@@ -201,6 +202,13 @@ impl Inodes {
             }
         }
         None
+    }
+
+    /// Nothing is open on the replicas any more: they have freed what has no name.
+    pub(in crate::fs) fn was_lost(&mut self) {
+        for node in self.nodes.values_mut().filter(|node| node.is_nameless) {
+            node.gone = Some(0);
+        }
     }
 
     /// Nobody knows which versions of files the kernel has cached.

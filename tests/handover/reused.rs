@@ -1,0 +1,175 @@
+//! ext4 gives the inode number of a removed file to the next one. What still refers to the
+//! removed file never reaches that one.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::room::Room;
+use crate::{daemon, kernel_resends, kill, unmount, volume};
+
+/// A volume over an ext4 of its own; it is unmounted with the room.
+struct Ext4 {
+    room: Room,
+}
+
+impl Ext4 {
+    /// None where that is not possible here.
+    fn new() -> Option<Self> {
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root || !Path::new("/dev/loop-control").exists() {
+            eprintln!("skipped: needs root and loop devices");
+            return None;
+        }
+        let it = Self { room: Room::new() };
+        let (image, tree) = (it.room.path("image"), it.room.path("tree"));
+        File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let made = Command::new("mkfs.ext4").args(["-q", "-F", "-I", "256"]).arg(&image).status();
+        if !made.is_ok_and(|made| made.success()) {
+            eprintln!("skipped: needs mkfs.ext4");
+            return None;
+        }
+        let mount = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&tree).status();
+        if !mount.unwrap().success() {
+            eprintln!("skipped: an image cannot be mounted here");
+            return None;
+        }
+        volume(&it.room, "v.toml", "v", 2, "rw");
+        it.room.expect(&["mount", "v.toml", "mnt", "-o", "keeper"]);
+        Some(it)
+    }
+
+    fn mounted(&self, name: &str) -> std::path::PathBuf {
+        self.room.path("mnt").join(name)
+    }
+
+    fn on_replica(&self, name: &str) -> std::path::PathBuf {
+        self.room.path("tree").join(name)
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        // A test that fails leaves the mount as well.
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(self.room.path("mnt")).status();
+        let _ = Command::new("umount").args(["-q", "-l"]).arg(self.room.path("tree")).status();
+    }
+}
+
+fn is_stale<T: std::fmt::Debug>(answer: io::Result<T>) {
+    let error = answer.expect_err("another file was reached").raw_os_error();
+    assert_eq!(error, Some(rustix::io::Errno::STALE.raw_os_error()));
+}
+
+/// Every use of a descriptor of the removed file fails, and `new` is as it was made.
+fn expect_apart(old: &File, new: &Path) {
+    is_stale(old.read_at(&mut [0; 9], 0));
+    is_stale(old.write_at(b"WRONG", 0));
+    is_stale(old.set_len(1));
+    is_stale(old.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777)));
+    is_stale(old.metadata());
+    assert_eq!(fs::read(new).unwrap(), b"NEW");
+    assert_eq!(fs::metadata(new).unwrap().mode() & 0o777, 0o600);
+}
+
+fn make(path: &Path) {
+    let mut file = File::options();
+    let file = file.create_new(true).write(true).mode(0o600).open(path).unwrap();
+    file.write_all_at(b"NEW", 0).unwrap();
+}
+
+fn open_again(held: &File) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(format!("/proc/self/fd/{}", held.as_raw_fd()))?.read_to_end(&mut text)?;
+    Ok(text)
+}
+
+fn open_to_write(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+#[test]
+fn a_file_removed_before_a_kill_is_not_the_next_one_with_its_number() {
+    if !kernel_resends() {
+        return;
+    }
+    let Some(it) = Ext4::new() else { return };
+    let path = it.mounted("f");
+    fs::write(&path, "OLD").unwrap();
+    let (old, number) = (open_to_write(&path), fs::metadata(it.on_replica("f")).unwrap().ino());
+    let reader = File::open(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    kill(&it.room);
+    make(&path);
+    assert_eq!(fs::metadata(it.on_replica("f")).unwrap().ino(), number, "ext4 used it again");
+    expect_apart(&old, &it.on_replica("f"));
+    drop(old);
+    is_stale(reader.read_at(&mut [0; 9], 0));
+    drop(reader);
+    assert_eq!(fs::read(&path).unwrap(), b"NEW");
+    unmount(&it.room);
+}
+
+/// Another client removes it while no daemon runs: birth times tell the two apart.
+#[test]
+fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_number() {
+    if !kernel_resends() {
+        return;
+    }
+    let Some(it) = Ext4::new() else { return };
+    let (path, below) = (it.mounted("f"), it.on_replica("f"));
+    fs::write(&below, "OLD").unwrap();
+    let (old, number) = (open_to_write(&path), fs::metadata(&below).unwrap().ino());
+    let served = daemon(&it.room);
+    let is_keeper = |pid: &i32| *pid != served.as_raw_nonzero().get();
+    let keeper = Pid::from_raw(it.room.daemons().into_iter().find(is_keeper).unwrap()).unwrap();
+    kill_process(keeper, Signal::STOP).unwrap();
+    kill_process(served, Signal::KILL).unwrap();
+    // The number is free once the daemon's descriptors are closed.
+    it.room.eventually("the daemon has ended", || {
+        let status = format!("/proc/{}/stat", served.as_raw_nonzero());
+        fs::read_to_string(status).map_or(true, |stat| stat.contains(") Z "))
+    });
+    fs::remove_file(&below).unwrap();
+    make(&below);
+    assert_eq!(fs::metadata(&below).unwrap().ino(), number, "ext4 used it again");
+    kill_process(keeper, Signal::CONT).unwrap();
+    expect_apart(&old, &below);
+    drop(old);
+    assert_eq!(fs::read(&path).unwrap(), b"NEW");
+    unmount(&it.room);
+}
+
+#[test]
+fn what_is_held_by_its_path_alone_is_not_the_next_file_with_its_number() {
+    let Some(it) = Ext4::new() else { return };
+    for follow in [None, Some("upgrade")] {
+        let path = it.mounted("f");
+        fs::write(&path, "OLD").unwrap();
+        let (below, flags) = (it.on_replica("f"), rustix::fs::OFlags::PATH.bits() as i32);
+        let held = File::options().read(true).custom_flags(flags).open(&path).unwrap();
+        let number = fs::metadata(&below).unwrap().ino();
+        fs::remove_file(&path).unwrap();
+        if let Some(follow) = follow {
+            it.room.expect(&[follow, "mnt"]);
+        }
+        make(&path);
+        assert_eq!(fs::metadata(&below).unwrap().ino(), number, "ext4 used it again");
+        is_stale(open_again(&held));
+        let by_descriptor = format!("/proc/self/fd/{}", held.as_raw_fd());
+        is_stale(fs::set_permissions(
+            &by_descriptor,
+            std::os::unix::fs::PermissionsExt::from_mode(0o777),
+        ));
+        assert_eq!(fs::read(&path).unwrap(), b"NEW");
+        assert_eq!(fs::metadata(&below).unwrap().mode() & 0o777, 0o600);
+        drop(held);
+        fs::remove_file(&path).unwrap();
+    }
+    unmount(&it.room);
+}
