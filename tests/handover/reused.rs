@@ -61,6 +61,22 @@ impl Drop for Ext4 {
     }
 }
 
+/// A process that is stopped until this is dropped, also where a test fails.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(process: Pid) -> Self {
+        kill_process(process, Signal::STOP).unwrap();
+        Self(process)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
+    }
+}
+
 fn is_stale<T: std::fmt::Debug>(answer: io::Result<T>) {
     let error = answer.expect_err("another file was reached").raw_os_error();
     assert_eq!(error, Some(rustix::io::Errno::STALE.raw_os_error()));
@@ -128,7 +144,7 @@ fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_n
     let served = daemon(&it.room);
     let is_keeper = |pid: &i32| *pid != served.as_raw_nonzero().get();
     let keeper = Pid::from_raw(it.room.daemons().into_iter().find(is_keeper).unwrap()).unwrap();
-    kill_process(keeper, Signal::STOP).unwrap();
+    let stopped = Stopped::new(keeper);
     kill_process(served, Signal::KILL).unwrap();
     // The number is free once the daemon's descriptors are closed.
     it.room.eventually("the daemon has ended", || {
@@ -138,7 +154,7 @@ fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_n
     fs::remove_file(&below).unwrap();
     make(&below);
     assert_eq!(fs::metadata(&below).unwrap().ino(), number, "ext4 used it again");
-    kill_process(keeper, Signal::CONT).unwrap();
+    drop(stopped);
     expect_apart(&old, &below);
     drop(old);
     assert_eq!(fs::read(&path).unwrap(), b"NEW");
