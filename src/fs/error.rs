@@ -42,6 +42,17 @@ impl Errno {
         Self(raw)
     }
 
+    /// The errno of an open of an inode that the kernel knows. If the path of the inode
+    /// leads nowhere any more, the kernel looks the name up again: it then makes the file
+    /// for open(2) with O_CREAT, and answers ENOENT without.
+    pub(super) fn of_known(error: BackendError) -> Self {
+        use rustix::io::Errno as E;
+        match error {
+            BackendError::Os(E::NOENT | E::NOTDIR) => Self::STALE,
+            error => error.into(),
+        }
+    }
+
     /// Its number; always positive.
     pub fn raw(self) -> i32 {
         self.0

@@ -120,7 +120,7 @@ impl Fs {
                 fs.open_at((who, to_run, request), ino, path, spot, reply);
             }
             Ok((_, found)) => fs.found((who, spot, request), ino, path, found, reply),
-            Err(error) => reply.answer(Err(error.into())),
+            Err(error) => reply.answer(Err(Errno::of_known(error))),
         });
     }
 

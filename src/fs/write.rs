@@ -112,7 +112,7 @@ impl Fs {
             move |answer| {
                 change.ends(&answer);
                 let enter = |opened| fs.begin_writing((&who, how.sync, request), ino, path, opened);
-                done(answer.map_err(Errno::from).and_then(enter));
+                done(answer.map_err(Errno::of_known).and_then(enter));
             },
         );
     }

@@ -145,3 +145,33 @@ fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
     assert_eq!(cut, Err(nix::errno::Errno::ESTALE));
     assert_eq!(of_file("a"), before);
 }
+
+/// The kernel opens the file that it knows. It has to look the name up again.
+#[test]
+fn what_another_client_has_removed_is_created_and_not_found_missing() {
+    let rest = "[fuse]\nattribute_ttl = \"1h\"\n";
+    let rig = mount(tree(), &Setup { replicas: 2, write: true, rest, ..Setup::default() });
+    let opens: [(&str, fn(&mut fs::OpenOptions) -> &mut fs::OpenOptions); 3] = [
+        ("O_CREAT", |how| how.write(true).create(true)),
+        ("O_CREAT and O_TRUNC", |how| how.write(true).create(true).truncate(true)),
+        ("O_CREAT and O_APPEND", |how| how.append(true).create(true)),
+    ];
+    let known_and_removed = |name: &str| {
+        fs::write(rig.source(0, name), "old").unwrap();
+        fs::metadata(rig.at(name)).unwrap();
+        fs::remove_file(rig.source(0, name)).unwrap();
+    };
+    for (at, (what, how)) in opens.iter().enumerate() {
+        let name = format!("f{at}");
+        known_and_removed(&name);
+        let opened = how(&mut fs::OpenOptions::new()).open(rig.at(&name));
+        assert!(opened.is_ok(), "{what}: {opened:?}");
+        assert_eq!(fs::read(rig.source(0, &name)).unwrap(), b"", "{what}");
+    }
+    known_and_removed("read");
+    known_and_removed("write");
+    let is_missing =
+        |opened: std::io::Result<File>| opened.unwrap_err().kind() == std::io::ErrorKind::NotFound;
+    assert!(is_missing(File::open(rig.at("read"))));
+    assert!(is_missing(fs::OpenOptions::new().write(true).open(rig.at("write"))));
+}
