@@ -151,10 +151,11 @@ fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
 fn what_another_client_has_removed_is_created_and_not_found_missing() {
     let rest = "[fuse]\nattribute_ttl = \"1h\"\n";
     let rig = mount(tree(), &Setup { replicas: 2, write: true, rest, ..Setup::default() });
-    let opens: [(&str, fn(&mut fs::OpenOptions) -> &mut fs::OpenOptions); 3] = [
-        ("O_CREAT", |how| how.write(true).create(true)),
-        ("O_CREAT and O_TRUNC", |how| how.write(true).create(true).truncate(true)),
-        ("O_CREAT and O_APPEND", |how| how.append(true).create(true)),
+    let made = || fs::OpenOptions::new().create(true).clone();
+    let opens = [
+        ("O_CREAT", made().write(true).clone()),
+        ("O_CREAT and O_TRUNC", made().write(true).truncate(true).clone()),
+        ("O_CREAT and O_APPEND", made().append(true).clone()),
     ];
     let known_and_removed = |name: &str| {
         fs::write(rig.source(0, name), "old").unwrap();
@@ -164,7 +165,7 @@ fn what_another_client_has_removed_is_created_and_not_found_missing() {
     for (at, (what, how)) in opens.iter().enumerate() {
         let name = format!("f{at}");
         known_and_removed(&name);
-        let opened = how(&mut fs::OpenOptions::new()).open(rig.at(&name));
+        let opened = how.open(rig.at(&name));
         assert!(opened.is_ok(), "{what}: {opened:?}");
         assert_eq!(fs::read(rig.source(0, &name)).unwrap(), b"", "{what}");
     }
