@@ -132,15 +132,14 @@ impl Load<'_> {
                 Err(error) => note(format!("f{number} was written, and is not there: {error}")),
             }
         }
-        let (sure, begun) = {
-            let written = written.lock();
-            (written.lines.clone(), written.next_line)
-        };
+        let sure = written.lock().lines.clone();
         let text = match fs::read(dir.join("log")) {
             Ok(text) => text,
             Err(_) if sure.is_empty() => return,
             Err(error) => return note(format!("the log is not there: {error}")),
         };
+        // The writer goes on: only now is every line of the text known to be begun.
+        let begun = written.lock().next_line;
         let mut seen = BTreeSet::new();
         for line in text.chunks(LINE) {
             let number = std::str::from_utf8(line).ok().and_then(|line| line.trim().parse().ok());
