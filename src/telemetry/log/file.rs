@@ -26,13 +26,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
-/// A process holds the lock for one line. One that holds it for so long is stopped. A
-/// test waits longer, for a busy machine.
+/// How long a line waits for the lock of the current file. A process holds it for one line:
+/// one that holds it for so long is stopped. A test waits longer, for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
-
-/// Rounds until a line is written to the file that is open: in each of them another process
-/// has rotated the log.
-const ROUNDS: usize = 8;
 
 /// A log file, open.
 pub struct LogFile {
@@ -45,7 +41,8 @@ pub struct LogFile {
     /// After a rotation has failed, the size at which to try again.
     again_at: u64,
     is_locked: bool,
-    /// Whether another process has not released the lock in time.
+    /// Whether another process has not released the lock in time: until this process has it,
+    /// no line waits for it again.
     is_held: bool,
     /// Why the log could not be rotated, if it has not been reported.
     trouble: Option<io::Error>,
@@ -91,27 +88,30 @@ impl LogFile {
         if !self.file.metadata().is_ok_and(|meta| meta.is_file()) {
             return false;
         }
+        let until = Instant::now() + PATIENCE;
         let mut is_another = false;
-        for _ in 0..ROUNDS {
-            self.lock();
+        // Each further round: something has moved the file since this process opened it. The
+        // rounds end by time and not by a count: while this process waits for the lock,
+        // another may rotate the log any number of times.
+        loop {
+            self.lock(until);
             if !self.is_current() {
                 // Where it cannot be opened, the file that was moved gets the line.
                 let Ok(()) = self.reopen() else { break };
                 is_another = true;
-                continue;
-            }
-            if !self.is_locked || !self.is_full(line) {
+            } else if !self.is_locked || !self.is_full(line) {
                 break;
+            } else if let Err(error) = std::fs::rename(&self.path, self.old())
+                && error.kind() != ErrorKind::NotFound
+            {
+                self.again_at = self.len().saturating_add(self.most);
+                self.trouble = Some(error);
+                break;
+            } else {
+                self.again_at = 0;
             }
-            match std::fs::rename(&self.path, self.old()) {
-                Ok(()) => self.again_at = 0,
-                // Something else has moved it.
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    self.again_at = self.len().saturating_add(self.most);
-                    self.trouble = Some(error);
-                    break;
-                }
+            if Instant::now() >= until {
+                break;
             }
         }
         is_another
@@ -129,8 +129,8 @@ impl LogFile {
         self.trouble.take()
     }
 
-    fn lock(&mut self) {
-        let until = Instant::now() + PATIENCE;
+    /// Locks the file that is open, if the lock is free by then.
+    fn lock(&mut self, until: Instant) {
         while !self.is_locked {
             match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => (self.is_locked, self.is_held) = (true, false),
