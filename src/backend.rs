@@ -62,7 +62,7 @@ pub use target::Target;
 /// What a backend call returns.
 pub type Result<T> = std::result::Result<T, BackendError>;
 
-/// What is done with each entry of a directory: its name, inode number and kind.
+/// A visitor of a directory's entries: it gets each one's name, inode number and kind.
 pub type Each<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 
 /// One replica's tree.

@@ -136,7 +136,7 @@ pub struct Fs {
     handles: Handles,
     /// Memory for listings.
     shelf: Shelf,
-    /// What the kernel may not know of, of these tables.
+    /// The entries of these tables that the kernel may not know of.
     unanswered: Arc<Mutex<unanswered::Unanswered>>,
     /// Whether the kernel maps files that are open direct.
     maps_direct: AtomicBool,

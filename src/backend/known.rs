@@ -2,7 +2,7 @@
 
 use super::{Attr, Timestamp};
 
-/// What is known of an object on a replica.
+/// An object on a replica, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Its inode number.

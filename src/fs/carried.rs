@@ -48,7 +48,7 @@ pub struct Carried {
     locker: Option<u16>,
     /// Whether the daemon was killed: nothing was sent along.
     lost: bool,
-    /// What a daemon that was killed may not have answered.
+    /// The requests that a killed daemon may not have answered.
     #[serde(skip)]
     pub(super) unanswered: Unanswered,
 }

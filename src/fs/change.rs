@@ -250,8 +250,8 @@ impl Fs {
         });
     }
 
-    /// What is left of an inode that has lost a name, as nothing of it may be open any
-    /// more. Call it with the table of inodes locked.
+    /// `left`, or all of the inode where it has lost its last name and is not open. Call it
+    /// with the table of inodes locked.
     fn is_left(&self, ino: Option<Ino>, left: Removed) -> Removed {
         let is_open = || ino.is_some_and(|ino| self.handles.inode(ino).is_some());
         match left {

@@ -534,7 +534,7 @@ impl FileHandle {
 }
 
 impl DirHandle {
-    /// The listing kept, if it has what comes next for a reader who is at `offset`.
+    /// The listing kept, if it has the entries that come next for a reader at `offset`.
     pub(super) fn listing(&self, offset: u64) -> Option<Arc<Listing>> {
         let mut kept = self.kept.lock();
         if offset == 0 && std::mem::replace(&mut kept.begun, true) {
@@ -554,8 +554,8 @@ impl DirHandle {
         Some(listing)
     }
 
-    /// Keeps the directory as it is listed now, for a reader who is at `offset`; false
-    /// where he is in another listing, which was lost.
+    /// Keeps the directory as it is listed now, for a reader at `offset`; false where the
+    /// offset is of another listing, which was lost.
     pub(super) fn keep(&self, listing: &Arc<Listing>, offset: u64) -> bool {
         let mut kept = self.kept.lock();
         if listing.packed.is_whole() {

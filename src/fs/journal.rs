@@ -52,7 +52,7 @@ pub(super) enum Entry {
     Close(u64),
     /// Something is about to be changed, or was.
     Changed(Mark),
-    /// What may not have been answered.
+    /// The requests that may not have been answered.
     Unanswered(Unanswered),
     /// The request came again, and what its first try had entered was taken back.
     TakenBack(u64),
@@ -240,7 +240,7 @@ fn rewrite(
     write().inspect_err(|_| drop(std::fs::remove_file(&next)))
 }
 
-/// What a daemon that was killed had written down: the last head, and what there was.
+/// The journal of a killed daemon: its last head, and the entries after it.
 ///
 /// # Errors
 /// Where there is no journal, or it is incomplete, or of another form.

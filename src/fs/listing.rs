@@ -70,7 +70,7 @@ pub(super) const DOTS: u64 = 2;
 /// Offsets from here on are hashes of names.
 const HASHED: u64 = 1 << 62;
 
-/// What a listing begins with, bytes: some hundred entries.
+/// A listing's first allocation, bytes: some hundred entries.
 pub(super) const FIRST: u64 = 16 << 10;
 
 /// Before each name: its offset, its inode number, its length and its kind.
@@ -86,8 +86,8 @@ const KINDS: [FileKind; 7] = [
     FileKind::BlockDevice,
 ];
 
-/// What a listing whose records take `bytes` is charged: a record is at least five times
-/// as long as its place in the index.
+/// The claim for a listing whose records take `bytes`: a record is at least five times as
+/// long as its place in the index.
 pub(super) fn cost(bytes: u64) -> u64 {
     bytes + bytes / 4
 }
@@ -158,7 +158,7 @@ impl Packed {
         }
     }
 
-    /// Whether it has all that comes next for a reader who is at `offset`.
+    /// Whether it has all the entries that come next for a reader at `offset`.
     pub(super) fn covers(&self, offset: u64) -> bool {
         match self.part {
             Part::Whole => offset < HASHED,
@@ -216,7 +216,7 @@ pub(super) struct Collector<'a> {
 }
 
 impl<'a> Collector<'a> {
-    /// Collects for a reader who is at `offset`.
+    /// Collects for a reader at `offset`.
     ///
     /// # Errors
     /// ENOMEM where the system has no memory.
@@ -326,7 +326,7 @@ impl<'a> Collector<'a> {
         self.index.sort_unstable_by_key(|at| word(records, *at as usize));
     }
 
-    /// The listing, for a reader who is at `offset`.
+    /// The listing, for a reader at `offset`.
     ///
     /// # Errors
     /// ESTALE where the offset is one of a whole listing, and there is no memory for that;
@@ -350,7 +350,7 @@ impl<'a> Collector<'a> {
             Some(share) => (Part::Whole, share),
             None => {
                 self.sort();
-                // A reader who is there needs another window.
+                // A reader past it needs another window.
                 let last = self.index.last().map(|at| word(&self.records, *at as usize));
                 let until = self.bound.and(last);
                 (Part::Window { after: self.after, until }, self.share)

@@ -8,8 +8,8 @@
 //! was opened at, or it does not. Where the replica does not have it open, the file counts
 //! as replaced: bytes of two files in one stream of reads are worse than an error.
 //!
-//! What has the name then is another inode to the kernel, with another number, so that the
-//! two share no pages. The open one goes on without a name.
+//! The file that has the name then is another inode to the kernel, with another number, so
+//! that the two share no pages. The open one goes on without a name.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::backend::Attr;
 use crate::read::OpenFile;
 use crate::volume::{Mode, ReplicaId};
 
-/// What a replica that showed attributes by a name had open.
+/// The file that a replica had open when it showed attributes by a name.
 #[derive(Clone, Default)]
 pub(super) struct Looked {
     /// The file that was open by then.
@@ -36,7 +36,7 @@ pub(super) enum Whose {
     Its,
     /// Another file's.
     Another,
-    /// That was looked at when something else was open, or nothing.
+    /// The look began when another file was open, or none.
     Unclear,
 }
 

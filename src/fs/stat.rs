@@ -103,7 +103,7 @@ impl Fs {
         if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
             return self.written_attributes(ino, writer, since, done);
         }
-        // What the kernel reads by itself is what its attributes are to be of.
+        // Where the kernel reads the file by itself, its attributes are to be of that file.
         let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
         let first = lent.as_ref().map(|backing| backing.replica);
         let open = inode.map(|inode| inode.current());
@@ -212,6 +212,7 @@ impl Fs {
         if attr.kind != FileKind::Regular {
             return;
         }
+        // Before the handles: an open that begins meanwhile sees this, or is seen below.
         self.inodes.lock().told(ino, attr.version());
         let Some(open) = self.handles.inode(ino) else { return };
         open.gate.appends.lock().is_told(attr.size);

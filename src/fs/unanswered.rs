@@ -1,14 +1,14 @@
-//! What requests have entered into the tables, and the kernel may not know of.
+//! Entries that requests have made in the tables, and that the kernel may not know of.
 //!
 //! A daemon that is killed between a journal entry and the answer leaves a handle or a
-//! lookup that the kernel knows nothing of and never gives back. The kernel sends such
+//! lookup that the kernel does not know and never gives back. The kernel sends such
 //! a request again, with the same number. So each entry in the journal has the number
 //! of its request, and the next daemon takes back what the first try entered.
 //!
 //! *Invariant:* nothing is taken back that the kernel knows of: it sends a request again
 //! only where it got no answer to it, and it uses no number twice.
 //!
-//! What is left: a caller that is killed just after the kernel was asked to send again
+//! One case remains: a caller that is killed just after the kernel was asked to send again
 //! withdraws its request, and its entry stays until the mount ends.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{HandleId, Ino};
 
-/// What a request has entered.
+/// An entry that a request has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Entered {
     /// An open file or directory.

@@ -57,8 +57,8 @@ impl Reader {
         &self.buffers
     }
 
-    /// Claims `bytes` for something else than a read, past the line of those who wait;
-    /// data that nobody waits for makes room. Call it with nothing locked.
+    /// Claims `bytes` for something else than a read, ahead of the reads that wait; data that
+    /// no read waits for makes room. Call it with nothing locked.
     pub fn claim(&self, bytes: u64) -> Option<Reservation> {
         self.budget().claim_past_line(bytes).or_else(|| {
             self.free(bytes);

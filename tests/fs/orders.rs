@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::volume;
 
-/// What the kernel asks for; `f` is there, `new` is made.
+/// A request of the kernel; `f` is there, `new` is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ask {
     Lookup,
@@ -46,7 +46,7 @@ struct Got {
     error: Option<Errno>,
 }
 
-/// What the kernel knows.
+/// The kernel's side.
 #[derive(Clone, Debug, Default)]
 struct Kernel {
     lookups: Vec<Ino>,
@@ -121,7 +121,7 @@ impl World {
         Self { room, runtime, daemons: std::cell::Cell::new(0) }
     }
 
-    /// One that goes on with what is left of a journal, or begins.
+    /// A daemon that goes on with the rest of a journal, or begins.
     fn daemon(&self, left: Option<&[u8]>) -> Daemon {
         let number = self.daemons.get();
         self.daemons.set(number + 1);
@@ -378,7 +378,7 @@ impl Case {
                 self.is_fine(sent, got);
                 kernel.take(sent, got);
             }
-            // What had to wait for an answer is sent now.
+            // The request that had to wait for an answer is sent now.
             if self.in_turn && !kernel.answered.contains(&102) && !kernel.handles.is_empty() {
                 let sent = kernel.send(102, self.asks[1]);
                 let got = daemon.carry_out(&kernel, sent, false);

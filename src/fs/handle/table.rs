@@ -1,7 +1,7 @@
 //! Handles by their numbers, and by the inodes that they are open on.
 //!
-//! What is asked about one inode costs as much as that inode has handles, however many
-//! others are open.
+//! A question about one inode takes time in proportion to that inode's handles, however
+//! many others are open.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;

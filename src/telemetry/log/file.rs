@@ -284,7 +284,7 @@ mod tests {
             writers.into_iter().map(|writer| writer.join().unwrap()).sum()
         });
         assert!(rotations > 100, "{rotations}");
-        // What is left of each is the end of it, without a gap.
+        // The files keep the end of each writer's lines, without a gap.
         let text = texts(&dir).concat();
         for name in ['a', 'b'] {
             let number = |line: &str| line.strip_prefix(name)?.trim().parse::<usize>().ok();
