@@ -326,6 +326,26 @@ fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
     assert!(rest as f64 > 0.95 * 2.8 * 300.0, "{rest} MiB of 840 once nothing is cached");
 }
 
+/// The same on a busy machine, which stops everything for a moment now and then: what is
+/// in flight then arrives late together, and the cache looks like a very fast link.
+#[test]
+fn a_cache_on_a_busy_machine_gets_no_replica_ejected() {
+    let mut cached = link(|t| if t % 0.5 < 0.02 { 50.0 } else { 20_000.0 });
+    cached.latency = Duration::ZERO;
+    let mut sim = Sim::new(vec![cached, link(|_| 100.0), link(|_| 100.0)], 200_000);
+    let mut wanted = 0;
+    while sim.seconds() < 6.0 {
+        while wanted < sim.reader + WINDOW {
+            sim.want(wanted, wanted > sim.reader);
+            wanted += 1;
+        }
+        sim.step();
+    }
+    for (id, standing) in sim.scheduler.standings(sim.now).iter() {
+        assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
+    }
+}
+
 /// Every fourth segment is in the page cache of one replica.
 #[test]
 fn hits_are_kept_out_of_the_rate() {

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// A delivery at this rate, bytes a second, or above may have come from memory. A link of
 /// 10 Gbit/s with four segments in flight delivers each at half of it.
-const MEMORY: f64 = (512u64 << 20) as f64;
+pub(super) const MEMORY: f64 = (512u64 << 20) as f64;
 
 /// Fraction of [`MEMORY`] that a cache exceeds even on a busy machine.
 const SURE: f64 = 0.25;

@@ -27,7 +27,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::cached::{Cached, Verdict};
+use super::cached::{Cached, MEMORY, Verdict};
 use super::pace::{ByLocality, Locality, Pace};
 
 /// How long the least latency counts.
@@ -340,9 +340,12 @@ impl Estimate {
         self.assumed = rate;
     }
 
-    /// The same as [`Estimate::measured`], unless the rate may be that of a cache.
+    /// The same as [`Estimate::measured`], unless the rate may be that of a cache. A rate
+    /// above [`MEMORY`] counts as that: a part of it may come from a cache, and beside the
+    /// cache of another replica a replica is not slow.
     pub fn comparable(&self, now: Instant) -> Option<f64> {
-        if self.cached.is_adopted() { None } else { self.measured(now) }
+        let measured = if self.cached.is_adopted() { None } else { self.measured(now) };
+        measured.map(|rate| rate.min(MEMORY))
     }
 
     /// The best rate that was measured, of either locality; `None` where none was.
@@ -357,12 +360,12 @@ impl Estimate {
     }
 
     /// The rate that was measured of what its node holds, if it delivered or was
-    /// asked for anything lately, and is not the speed of a cache.
+    /// asked for anything lately, and is not the speed of a cache; [`MEMORY`] at most.
     pub fn local_rate(&self, now: Instant) -> Option<f64> {
         let is_old = |at: Instant| now.saturating_duration_since(at) > RATE_MEMORY;
         let is_idle = self.sent.is_empty() && self.delivered.is_none_or(is_old);
         let is_known = !is_idle && self.paces.local.is_measured() && !self.cached.is_adopted();
-        is_known.then(|| self.rates(now).local)
+        is_known.then(|| self.rates(now).local.min(MEMORY))
     }
 
     /// The rates over a long time, where there is enough to tell.
