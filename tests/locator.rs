@@ -139,7 +139,7 @@ impl Rig {
     }
 
     fn eventually(&self, what: &str, holds: impl Fn(&PlacementStatus) -> bool) {
-        let until = Instant::now() + Duration::from_secs(8);
+        let until = Instant::now() + Duration::from_secs(60);
         while !holds(&self.locator.status()) {
             let status = self.locator.status();
             assert!(Instant::now() < until, "it never came to this: {what}: {status:?}");
@@ -399,8 +399,8 @@ fn the_end_of_the_runtime_does_not_wait_for_a_provider() {
     rig.eventually("it hangs", |_| rig.provider.inside.load(SeqCst) == 1);
     let Rig { provider, locator, runtime } = rig;
     let started = Instant::now();
-    runtime.shutdown_timeout(Duration::from_secs(5));
-    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    runtime.shutdown_timeout(Duration::from_secs(60));
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     assert_eq!(provider.inside.load(SeqCst), 0);
     assert_eq!(locator.status().asking, 0);
 }

@@ -372,7 +372,7 @@ mod tests {
     use super::super::PoolLimits;
     use super::*;
 
-    const SOON: Duration = Duration::from_secs(30);
+    const SOON: Duration = Duration::from_secs(60);
 
     /// Says on which thread it is dropped, and hangs there if it is to.
     struct File {

@@ -107,6 +107,12 @@ impl FaultScript {
         self.healed.notify_all();
     }
 
+    /// Heals, and has `rule` alone hold from now on. No call comes in between.
+    pub fn replace(&self, rule: FaultRule) {
+        *self.rules.lock() = vec![rule];
+        self.healed.notify_all();
+    }
+
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
     fn meet(&self, op: Op, path: &Path) -> Result<usize> {

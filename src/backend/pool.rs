@@ -526,7 +526,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    const SOON: Duration = Duration::from_secs(10);
+    const SOON: Duration = Duration::from_secs(60);
 
     fn pool(threads: usize, queue: usize) -> Pool {
         Pool::new("test", PoolLimits { threads, queue, guests: 0 })

@@ -494,7 +494,7 @@ mod tests {
         let started = Instant::now();
         let (keep, never) = std::sync::mpsc::channel::<()>();
         assert_eq!(within(Duration::from_millis(50), move || never.recv().is_ok()), None);
-        assert!(started.elapsed() < Duration::from_secs(5));
+        assert!(started.elapsed() < Duration::from_secs(30));
         drop(keep);
     }
 }

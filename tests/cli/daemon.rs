@@ -147,7 +147,7 @@ fn signals_unmount_also_while_files_are_open_and_being_read() {
         let started = Instant::now();
         kill_process(pid(&room), signal).unwrap();
         room.expect_gone();
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
         assert!(reader.join().unwrap(), "the read should have failed");
     }
 }

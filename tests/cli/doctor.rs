@@ -146,7 +146,7 @@ impl Hanging {
             return None;
         };
         let hanging = Self { daemon, at };
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         while !is_mounted(&hanging.at) {
             assert!(Instant::now() < until, "bindfs did not mount");
             std::thread::sleep(Duration::from_millis(20));

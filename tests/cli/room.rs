@@ -94,8 +94,9 @@ impl Room {
         });
     }
 
+    /// Waits until `holds`; the limit allows for a busy machine.
     pub(crate) fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         while !holds() {
             assert!(Instant::now() < until, "it never came to this: {what}");
             std::thread::sleep(Duration::from_millis(20));

@@ -291,7 +291,7 @@ fn a_rate_is_kept() {
     assert_eq!((status, &report["totals"]["bytes_read"]), (Some(0), &(16 * MIB).into()));
 }
 
-/// Files that take about five seconds at the rate of [`SLOWLY`].
+/// Files that take about ten seconds at the rate of [`SLOWLY`].
 fn slow() -> Copies {
     let copies = Copies::new(2);
     for i in 0..40 {
@@ -303,7 +303,7 @@ fn slow() -> Copies {
     copies
 }
 
-const SLOWLY: &[&str] = &["--full", "--rate", "8MiB/s", "--state", "kept", "--json"];
+const SLOWLY: &[&str] = &["--full", "--rate", "4MiB/s", "--state", "kept", "--json"];
 const ON: &[&str] = &["--full", "--state", "kept"];
 
 /// What is the same of a run that was interrupted and one that was not.
@@ -322,7 +322,12 @@ fn an_interrupted_run_is_gone_on_with() {
     for signal in [Signal::INT, Signal::TERM] {
         let copies = slow();
         let child = copies.spawn(SLOWLY);
-        std::thread::sleep(Duration::from_millis(1500));
+        let io = format!("/proc/{}/io", child.id());
+        copies.room.eventually("it has read a part", || {
+            let text = fs::read_to_string(&io).unwrap_or_default();
+            let read = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+            read.is_some_and(|read| read.parse::<usize>().unwrap() > 10 * MIB)
+        });
         kill_process(Pid::from_child(&child), signal).unwrap();
         let output = child.wait_with_output().unwrap();
         let (status, report) = json(&output);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fanfs::backend::{Fault, FaultRule, Op};
 
 use crate::recorder::Call;
-use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -21,7 +21,7 @@ fn rig(content: &[u8], cache: &'static str) -> Rig {
 
 /// Waits until `what` holds.
 fn eventually(mut what: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while !what() {
         assert!(Instant::now() < until, "it never came");
         std::thread::sleep(Duration::from_millis(20));

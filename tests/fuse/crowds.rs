@@ -164,8 +164,7 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
     });
     assert!(left.gauges.buffer_used > 12 << 20, "{:?}", left.gauges);
     for script in &rig.scripts {
-        script.heal();
-        script.add(FaultRule::always(Op::Read, Fault::Hang));
+        script.replace(FaultRule::always(Op::Read, Fault::Hang));
     }
     thread::scope(|scope| {
         let readers = demand(&rig, scope, 14..18, MIB);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use fanfs::backend::{Fault, FaultRule, Op};
 
 use crate::recorder::Call;
-use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -39,7 +39,7 @@ fn is_write(call: &Call) -> bool {
 
 /// Waits until the replicas have been asked for it.
 fn eventually(holds: impl Fn() -> bool) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < until, "it never came to this");
         std::thread::sleep(Duration::from_millis(5));

@@ -11,7 +11,7 @@ use fanfs::scheduler::health::{HealthState, Reason};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
-use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -76,7 +76,7 @@ fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
     assert_eq!(status.replicas[1].counters.bytes, before, "it was asked");
     assert_eq!(status.counters.read_errors, 0);
     mount_bind(root_of(&rig), &second.0).unwrap();
-    let until = Instant::now() + Duration::from_secs(15);
+    let until = Instant::now() + PATIENCE;
     while rig.status().replicas[1].counters.bytes == before {
         assert!(Instant::now() < until, "it never came back: {:?}", rig.status().replicas[1]);
         read(&rig, "f", &content);
@@ -98,14 +98,14 @@ fn one_that_is_a_hundred_times_slower_is_ejected_and_comes_back() {
     let read_keys = "cache = \"direct\"";
     let rig = mount(room, &Setup { rates: [60; 3], read: read_keys, ..Setup::default() });
     always(&rig, 2, Op::Read, Fault::Delay(Duration::from_millis(1500)));
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + 2 * PATIENCE;
     while rig.status().replicas[2].health != HealthState::Ejected {
         assert!(Instant::now() < until, "{:?}", rig.status().replicas[2]);
         read(&rig, "f", &content);
     }
     rig.scripts[2].heal();
     while rig.status().replicas[2].health != HealthState::Healthy {
-        assert!(Instant::now() < until + Duration::from_secs(20), "{:?}", rig.status().replicas[2]);
+        assert!(Instant::now() < until + 2 * PATIENCE, "{:?}", rig.status().replicas[2]);
         read(&rig, "f", &content);
     }
     assert_eq!(rig.status().counters.read_errors, 0);
@@ -131,7 +131,7 @@ fn one_that_hangs_is_ejected_and_its_threads_come_back_with_it() {
     let before = status.replicas[1].counters.bytes;
     rig.scripts[1].heal();
     rig.eventually("they have come back", |status| status.replicas[1].stuck_threads == 0);
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while rig.status().replicas[1].counters.bytes < before + 4 * MIB as u64 {
         assert!(Instant::now() < until, "it is not asked again: {:?}", rig.status().replicas[1]);
         read(&rig, "f", &content);
@@ -169,8 +169,8 @@ fn the_root_is_seen_while_all_hang() {
     for _ in 0..5 {
         let started = Instant::now();
         let seen = fs::metadata(rig.at("")).unwrap();
-        // A tenth of a second is promised; this machine may be busy.
-        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        // A tenth of a second is promised; the deadline of 30 s is what is excluded here.
+        assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
         assert_eq!(seen.modified().unwrap(), known.modified().unwrap());
     }
 }
@@ -211,7 +211,7 @@ fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
     for i in 0..12 {
         fs::write(root(&room).join(name(i)), content(i)).unwrap();
     }
-    let keys = "cache = \"direct\"\nattempt_deadline = \"300ms\"\ndeadline = \"20s\"";
+    let keys = "cache = \"direct\"\nattempt_deadline = \"300ms\"\ndeadline = \"60s\"";
     let rig = mount(room, &Setup { read: keys, ..Setup::default() });
     let files: Vec<_> = (0..12).map(|i| File::open(rig.at(name(i))).unwrap()).collect();
     always(&rig, 1, Op::Any, Fault::Hang);
@@ -232,7 +232,7 @@ fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
         }
     });
     let stuck = rig.status().replicas[1].busy_threads;
-    assert!(stuck > 0 && started.elapsed() < Duration::from_secs(8), "{stuck}, {started:?}");
+    assert!(stuck > 0 && started.elapsed() < PATIENCE, "{stuck}, {started:?}");
 }
 
 #[test]

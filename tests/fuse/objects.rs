@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount as mount_fs, unmount};
 
-use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 /// Without attribute caching every lookup goes to a replica.
 const NOTHING_IS_KEPT: &str = "[fuse]\nattribute_ttl = \"0s\"";
@@ -99,8 +99,7 @@ fn errors_of_one_object_are_held_against_no_replica() {
     let either = [Errno::STALE, Errno::IO, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN];
     for error in object.into_iter().chain(either) {
         for script in &rig.scripts {
-            script.heal();
-            script.add(FaultRule::always(Op::Any, Fault::Errno(error)).beneath("bad"));
+            script.replace(FaultRule::always(Op::Any, Fault::Errno(error)).beneath("bad"));
         }
         for _ in 0..8 {
             assert_eq!(errno(fs::metadata(rig.at("bad/f"))), Some(error));
@@ -135,7 +134,7 @@ fn a_replica_whose_root_fails_as_well_is_ejected() {
     let read = "cache = \"direct\"";
     let rig = mount(room, &Setup { read, rates: [100; 3], ..Setup::default() });
     rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Errno(Errno::NOTCONN)));
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + PATIENCE;
     while rig.status().replicas[1].health != HealthState::Ejected {
         assert!(Instant::now() < until, "{:?}", rig.status().replicas[1]);
         assert!(fs::read(rig.at("f")).unwrap() == content, "wrong bytes");
@@ -211,7 +210,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
             let mut part = vec![0; 200_000];
             scope.spawn(move || assert_eq!(errno(file.read_at(&mut part, i << 20)), late));
         }
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         let names = |rig: &Rig, name: &str| {
             let replicas = rig.status().replicas;
             replicas.iter().any(|replica| replica.hung.iter().any(|hung| hung.path == name))
@@ -236,7 +235,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
         status.replicas.iter().all(is_idle)
     });
     // For a moment after its deadline a lookup fails at once.
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + PATIENCE;
     while fs::read_to_string(rig.at("d/looked")).ok().as_deref() != Some("x") {
         assert!(Instant::now() < until, "it cannot be looked up any more");
         std::thread::sleep(Duration::from_millis(50));

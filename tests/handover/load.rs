@@ -76,8 +76,8 @@ impl Load {
         let outcome = self.end();
         assert!(outcome.failed.is_empty() && outcome.wrong == 0, "{outcome:?}");
         assert!(outcome.reads > 100, "{outcome:?}");
-        // The promise is a figure of benches/handover; other tests run beside this one.
-        assert!(outcome.longest < Duration::from_secs(5), "{outcome:?}");
+        // The promise is a figure of benches/handover; a request that was lost takes 30 s.
+        assert!(outcome.longest < Duration::from_secs(25), "{outcome:?}");
     }
 }
 

@@ -96,6 +96,6 @@ fn sigterm_ends_it_while_files_are_read() {
     room.eventually("the daemon has ended", || room.daemons().is_empty());
     let took = begun.elapsed();
     let outcome = load.end();
-    assert!(outcome.wrong == 0 && outcome.longest < Duration::from_secs(5), "{outcome:?}");
-    assert!(took < Duration::from_secs(6), "{took:?}");
+    assert!(outcome.wrong == 0 && outcome.longest < Duration::from_secs(25), "{outcome:?}");
+    assert!(took < Duration::from_secs(25), "{took:?}");
 }

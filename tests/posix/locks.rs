@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::python::{self, Python};
 
-/// Everything that is to happen happens within this.
-const SOON: Duration = Duration::from_secs(2);
+/// Everything that is to happen happens within this, on a busy machine too.
+const SOON: Duration = Duration::from_secs(20);
 /// What has not happened after this is taken not to happen.
 const A_WHILE: Duration = Duration::from_millis(300);
 
@@ -54,7 +54,7 @@ impl Process {
 
     fn answer(&self) -> String {
         // Far longer than anything here may take, but Python must start as well.
-        self.answers.recv_timeout(Duration::from_secs(20)).expect("a process does not answer")
+        self.answers.recv_timeout(Duration::from_secs(60)).expect("a process does not answer")
     }
 
     /// It says nothing, as it waits.

@@ -119,10 +119,10 @@ async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
     let limit = Duration::from_millis(300);
     let start = Instant::now();
     assert!(matches!(error(&web(&[&hanging], limit)).await, PlacementError::Late(_)));
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
     // Its share is half; the other one answers in the rest.
     let (active, _) = serve(|_| (200, BLOCKS.to_owned()));
-    assert_eq!(nodes(&web(&[&hanging, &active], Duration::from_secs(2))).await, ["node1"]);
+    assert_eq!(nodes(&web(&[&hanging, &active], Duration::from_secs(8))).await, ["node1"]);
 }
 
 #[tokio::test]
