@@ -4,6 +4,8 @@
 mod handles;
 #[path = "fs/orders.rs"]
 mod orders;
+#[path = "fs/replies.rs"]
+mod replies;
 
 use std::fs;
 use std::path::Path;

@@ -245,6 +245,64 @@ fn who_writes_may_change_what_is_others() {
     });
 }
 
+/// An ext4 of 32 MiB, half of it reserved for root, is mounted while this lives.
+struct Reserved<'a>(&'a Room);
+
+impl<'a> Reserved<'a> {
+    /// None where that is not possible here.
+    fn new(room: &'a Room) -> Option<Self> {
+        let image = room.path("image");
+        File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        let make = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "50"]).arg(&image).status();
+        let is_made = make.is_ok_and(|made| made.success());
+        let mut mount = Command::new("mount");
+        mount.args(["-o", "loop"]).arg(&image).arg(room.path("tree"));
+        if !is_made || !mount.status().unwrap().success() {
+            eprintln!("skipped: needs mkfs.ext4 and loop devices");
+            return None;
+        }
+        Some(Self(room))
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        for at in ["mnt", "tree"] {
+            let _ = Command::new("umount").args(["-q", "-l"]).arg(self.0.path(at)).status();
+        }
+    }
+}
+
+#[test]
+fn a_file_systems_reserve_is_not_for_other_users() {
+    use std::os::unix::process::CommandExt;
+    if !is_root() {
+        return;
+    }
+    let room = Room::new();
+    fs::set_permissions(room.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    let Some(reserved) = Reserved::new(&room) else { return };
+    fs::set_permissions(room.path("tree"), PermissionsExt::from_mode(0o777)).unwrap();
+    room.write_volume("v.toml", "");
+    room.expect(&["mount", "v.toml", "mnt", "-o", "allow_other"]);
+    let fill = |name: &str, user: u32| {
+        let mut dd = Command::new("dd");
+        dd.args(["if=/dev/zero", "bs=64k"]).arg(format!("of={}", room.path(name).display()));
+        let output = dd.uid(user).gid(user).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("No space left on device"), "{said}");
+        let space = rustix::fs::statvfs(room.path("tree")).unwrap();
+        space.f_bfree * 100 / space.f_blocks
+    };
+    let left = fill("mnt/of-a-user", 4321);
+    assert!(left > 40, "{left} % are left");
+    // Root has it there as well.
+    let left = fill("mnt/of-root", 0);
+    assert!(left < 20, "{left} % are left");
+    room.expect(&["umount", "mnt"]);
+    drop(reserved);
+}
+
 #[test]
 fn passthrough_goes_on_without_privileges_in_use() {
     if !is_root() {

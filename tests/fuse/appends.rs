@@ -115,13 +115,19 @@ fn large_direct_appends_are_in_order_whoever_else_appends() {
 /// After a failed part no later one is stored: it would leave a hole.
 #[test]
 fn after_a_part_that_fails_no_later_one_is_stored() {
-    for made in [Made::AtOpen, Made::Later] {
+    // Where the first part fails, others have not arrived yet.
+    for (made, good, size) in [
+        (Made::AtOpen, 2, 8 * MIB),
+        (Made::Later, 2, 8 * MIB),
+        (Made::Later, 0, 8 * MIB),
+        (Made::Later, 0, 48 * MIB),
+    ] {
         let rig = rig();
         let mut file = appender(&rig, made);
         append(&file, &bytes(2 * MIB, 1));
         let rule = FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC));
-        rig.scripts[0].add(FaultRule { after: 2, count: 1, ..rule });
-        let data = bytes(8 * MIB, 2);
+        rig.scripts[0].add(FaultRule { after: good, count: 1, ..rule });
+        let data = bytes(size, 2);
         // The file must hold as many bytes as write(2) returned, or none after an error.
         let stored = file.write(&data).unwrap_or(0);
         assert!(stored < data.len(), "{made:?}");

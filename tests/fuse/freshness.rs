@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use fanfs::backend::{Fault, FaultRule, Op};
 
 use crate::recorder::Call;
-use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
@@ -77,6 +77,20 @@ fn own_changes_are_seen_at_once() {
     rig.expect_quiet();
 }
 
+/// The mount of another replica may show the free space of before.
+#[test]
+fn the_free_space_is_asked_of_the_write_replica_alone_after_a_change() {
+    let rig = rig();
+    let is_look = |call: &&Call| **call == Call::StatFs;
+    let looks = || {
+        rig.record();
+        (0..LOOKS).for_each(|_| assert!(rustix::fs::statvfs(rig.at("")).is_ok()));
+        rig.recorded().iter().map(|calls| calls.iter().filter(is_look).count()).collect::<Vec<_>>()
+    };
+    fs::write(rig.at("new"), "new").unwrap();
+    assert_eq!(looks(), [0, LOOKS, 0]);
+}
+
 fn names_of_source(rig: &Rig) -> BTreeSet<OsString> {
     fs::read_dir(rig.source(0, "")).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }
@@ -136,7 +150,7 @@ fn after_the_last_close_a_replica_is_read_once_its_own_open_shows_the_new_versio
     writer.write_all_at(&new, 0).unwrap();
     rig.record();
     drop(writer);
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let until = std::time::Instant::now() + PATIENCE;
     while !rig.recorded()[2].iter().any(is_read) {
         reader.read_exact_at(&mut got, 0).unwrap();
         assert!(got == new, "other bytes");

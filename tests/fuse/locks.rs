@@ -2,13 +2,15 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::rig::{Rig, Setup, mount, root, tree};
+use crate::recorder::Call;
+use crate::rig::{PATIENCE, Rig, Setup, mount, root, tree};
 
 fn rig(write: bool) -> Rig {
     let room = tree();
@@ -42,6 +44,86 @@ fn flock_is_a_lock_of_the_whole_file_among_those_of_fcntl() {
     let refused = flock(&one, FlockOperation::NonBlockingLockExclusive);
     assert_eq!(refused, Err(Errno::WOULDBLOCK));
     drop((one, other));
+    rig.expect_quiet();
+}
+
+/// The longest pause between two attempts of a waiter (`fs::lock`).
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long after its last attempt a waiter got the lock that `held` gives up; a little
+/// more than that, never less.
+fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File)) -> Duration {
+    let (held, wanted) = (open(rig), open(rig));
+    take(&held);
+    rig.record();
+    let is_set = |call: &&Call| matches!(call, Call::Lock(_));
+    let attempts = || rig.recorded()[0].iter().filter(is_set).count();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            flock(&wanted, FlockOperation::LockExclusive).unwrap();
+            Instant::now()
+        });
+        // Its pauses have become as long as they get.
+        let until = Instant::now() + PATIENCE;
+        while attempts() < 8 {
+            assert!(Instant::now() < until, "{} attempts", attempts());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let seen = attempts();
+        let mut before = Instant::now();
+        loop {
+            let now = Instant::now();
+            if attempts() > seen {
+                break;
+            }
+            assert!(now < until, "no further attempt");
+            before = now;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        give_up(held);
+        waiter.join().unwrap() - before
+    })
+}
+
+/// How a lock is taken, and given up again.
+type Way = (&'static str, fn(&File), fn(File));
+
+/// A waiter that nothing wakes asks again after a pause and never sooner. So a lock that it
+/// gets sooner shows that it was woken; a busy machine only takes more tries.
+#[test]
+fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
+    fn set(file: &File, kind: i32) {
+        fcntl(file, FcntlArg::F_SETLK(&range(kind))).unwrap();
+    }
+    let ways: [Way; 4] = [
+        (
+            "flock, unlocked",
+            |file| flock(file, FlockOperation::LockExclusive).unwrap(),
+            |file| {
+                flock(&file, FlockOperation::Unlock).unwrap();
+            },
+        ),
+        ("flock, closed", |file| flock(file, FlockOperation::LockExclusive).unwrap(), drop),
+        (
+            "fcntl, unlocked",
+            |file| set(file, libc::F_WRLCK),
+            |file| {
+                set(&file, libc::F_UNLCK);
+            },
+        ),
+        ("fcntl, closed", |file| set(file, libc::F_WRLCK), drop),
+    ];
+    let rig = rig(true);
+    for (how, take, give_up) in ways {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let took = handed_over(&rig, take, give_up);
+            if took < PAUSE {
+                break;
+            }
+            assert!(Instant::now() < until, "{how}: only after {took:?}");
+        }
+    }
     rig.expect_quiet();
 }
 

@@ -1,0 +1,60 @@
+//! What may happen while a reply is sent.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use fanfs::backend::{OpenAccess, Requester, SyncMode, WriteOpen};
+use fanfs::config::CachePolicy;
+use fanfs::fs::{Opened, ROOT, WriteRequest};
+use fanfs::volume::ByteRange;
+
+use crate::{answer, open, volume};
+
+/// The time that a wrong write gets to happen.
+const A_WHILE: Duration = Duration::from_millis(300);
+
+/// A reply may consist of pages of the write replica, which a write would change while
+/// they are sent.
+#[test]
+fn a_write_does_not_begin_while_a_reply_is_sent() {
+    let tree = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let path = tree.path().join("f");
+    fs::write(&path, "old").unwrap();
+    let fs = volume(tree.path(), CachePolicy::Direct, &runtime);
+    let me = Requester::DAEMON;
+    let ino = answer(|done| fs.lookup(me, ROOT, "f".as_ref(), done)).ino;
+    let reader = open(&fs, ino);
+    let (answered, written) = channel();
+    let (sent, reply) = channel();
+    let (of, file) = (Arc::clone(&fs), path.clone());
+    fs.read(reader.handle, ByteRange::at(0, 3), 0, move |data| {
+        let how = WriteOpen {
+            access: OpenAccess::Write,
+            truncate: false,
+            sync: SyncMode::No,
+            create: None,
+            known: None,
+        };
+        std::thread::spawn(move || {
+            let writer: Opened = answer(|done| of.open_to_write(me, ino, how, done));
+            let request = WriteRequest {
+                offset: 0,
+                data: b"new".to_vec(),
+                append: false,
+                is_part: false,
+                whole: true,
+                who: None,
+            };
+            of.write(writer.handle, request, move |answer| answered.send(answer).unwrap());
+        });
+        std::thread::sleep(A_WHILE);
+        sent.send((data.unwrap().to_vec().unwrap(), fs::read(file).unwrap())).unwrap();
+    });
+    let (data, meanwhile) = reply.recv().unwrap();
+    assert_eq!((&data[..], &meanwhile[..]), (&b"old"[..], &b"old"[..]), "it was written meanwhile");
+    assert_eq!(written.recv().unwrap(), Ok(3));
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+}
