@@ -25,6 +25,7 @@ mod directory;
 mod error;
 mod handle;
 mod inode;
+mod intake;
 mod journal;
 mod listing;
 mod lock;
@@ -60,6 +61,7 @@ use busy::Busy;
 use call::{Caller, Rights, Spot};
 use handle::Handles;
 use inode::Inodes;
+use intake::Intake;
 use lock::Locks;
 use passthrough::Passthrough;
 use recent::Recent;
@@ -136,6 +138,8 @@ pub struct Fs {
     handles: Handles,
     /// Memory for listings.
     shelf: Shelf,
+    /// Memory for what requests carry.
+    intake: Intake,
     /// The entries of these tables that the kernel may not know of.
     unanswered: Arc<Mutex<unanswered::Unanswered>>,
     /// Whether the kernel maps files that are open direct.
@@ -175,6 +179,8 @@ impl Fs {
         let passthrough = Passthrough::new(policy.passthrough, replicas.len());
         let recent = Recent::new(policy.write.map_or(Duration::ZERO, |write| write.lag));
         let own = Arc::clone(&counters);
+        let to = policy.write.map_or("", |write| &replicas[write.replica].name);
+        let intake = Intake::new(Arc::clone(&reader), policy.attempt_deadline, to);
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
             recent,
@@ -186,6 +192,7 @@ impl Fs {
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
             shelf: Shelf::new(Arc::clone(&reader)),
+            intake,
             unanswered: Arc::default(),
             maps_direct: AtomicBool::new(false),
             passthrough,

@@ -7,7 +7,8 @@
 //! in fanfs imports fuser.
 //!
 //! *Invariant:* a session thread takes a request, hands it on and goes back for
-//! the next; it never waits for a replica. Every request is replied to once, by
+//! the next; it never waits for a replica, but for room for what a request carries
+//! ([`crate::fs`]'s intake), which has an end. Every request is replied to once, by
 //! whoever has the answer; a reply that is dropped is answered with EIO.
 
 mod adapter;

@@ -24,6 +24,8 @@ mod escape;
 mod helper;
 #[path = "cli/init.rs"]
 mod init;
+#[path = "cli/intake.rs"]
+mod intake;
 #[path = "cli/limits.rs"]
 mod limits;
 #[path = "cli/logs.rs"]

@@ -24,7 +24,6 @@ pub struct Data {
 
 enum Held {
     Memory(Buffer),
-    Own(Vec<u8>),
     Pages(Box<Mutex<Pages>>),
 }
 
@@ -59,11 +58,6 @@ impl Data {
         Self { len: buffer.len(), held: Held::Memory(buffer) }
     }
 
-    /// Bytes in memory that nobody keeps for a second reader.
-    pub fn own(bytes: Vec<u8>) -> Self {
-        Self { len: bytes.len(), held: Held::Own(bytes) }
-    }
-
     /// All that `pipe` holds, paid by `claim`; `buffers` is where it is copied
     /// to if need be.
     pub fn pages(pipe: Pipe, claim: Reservation, buffers: BufferPool) -> Self {
@@ -88,7 +82,6 @@ impl Data {
     pub fn as_memory(&self) -> Option<&[u8]> {
         match &self.held {
             Held::Memory(buffer) => Some(buffer),
-            Held::Own(bytes) => Some(bytes),
             Held::Pages(_) => None,
         }
     }
@@ -96,7 +89,7 @@ impl Data {
     /// Whether every byte is still here and stays.
     pub fn is_whole(&self) -> bool {
         match &self.held {
-            Held::Memory(_) | Held::Own(_) => true,
+            Held::Memory(_) => true,
             Held::Pages(pages) => pages.lock().has_copied(0..self.len),
         }
     }
@@ -122,7 +115,6 @@ impl Data {
     pub fn give(&self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
         match &self.held {
             Held::Memory(buffer) => to.put(&buffer[part]),
-            Held::Own(bytes) => to.put(&bytes[part]),
             Held::Pages(pages) => pages.lock().give(part, to),
         }
     }
@@ -137,7 +129,6 @@ impl Data {
         }
         match &self.held {
             Held::Memory(buffer) => bytes.extend_from_slice(&buffer[part]),
-            Held::Own(own) => bytes.extend_from_slice(&own[part]),
             Held::Pages(pages) => bytes.extend_from_slice(pages.lock().copied(part)?),
         }
         Ok(())

@@ -270,7 +270,7 @@ pub(super) struct Write {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
     /// Most bytes of file data, directory listings and locks that the daemon holds at once.
-    /// Four readers' full readahead, or the in-flight limit of eight replicas. Readahead
+    /// Writes that wait for the write replica take up to five sixteenths of it. Four readers' full readahead, or the in-flight limit of eight replicas. Readahead
     /// shrinks to fit it.
     #[schemars(extend(
         "default" = defaults::BUDGET.to_string(),

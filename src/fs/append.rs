@@ -18,8 +18,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::intake::Need;
 use super::written::Gate;
 use super::{Answer, Errno, Fs, HandleId, WriteRequest};
+use crate::telemetry::counters::count;
 
 /// A part of a write(2); `go` carries it out or refuses it.
 struct Part {
@@ -39,6 +41,10 @@ pub(super) struct Appends {
     /// Offset of the part that failed, and its error.
     failed: Option<(u64, Errno)>,
     waiting: BTreeMap<u64, Part>,
+    /// Offset of the part that waits for room. The others of its write get theirs at once:
+    /// they may have to wait for it. The kernel sends these in the background, so there
+    /// are few of them.
+    announced: Option<u64>,
 }
 
 /// Parts to start or to refuse. The caller does so without a lock.
@@ -63,7 +69,31 @@ impl Appends {
         (self.end, self.failed) = (Some(size), None);
     }
 
+    /// A part is about to arrive, once it has the room that it needs.
+    fn announces(&mut self, at: u64) -> Need {
+        let is_alone =
+            self.running.is_none() && self.waiting.is_empty() && self.announced.is_none();
+        if is_alone {
+            self.announced = Some(at);
+        }
+        if is_alone { Need::Room } else { Need::Now }
+    }
+
+    /// There is no room for a part.
+    fn is_refused(&mut self, at: u64, errno: Errno) -> Turns {
+        self.announced.take_if(|announced| *announced == at);
+        self.fails(at, errno)
+    }
+
+    /// A part is not stored, so no later one is.
+    fn fails(&mut self, at: u64, errno: Errno) -> Turns {
+        self.failed = Some((at, errno));
+        let later = self.waiting.split_off(&(at + 1));
+        later.into_values().map(|part| (part, Err(errno))).collect()
+    }
+
     fn arrives(&mut self, part: Part, now: Instant) -> Turns {
+        self.announced.take_if(|announced| *announced == part.at);
         if let Some((from, errno)) = self.failed
             && part.at > from
         {
@@ -82,10 +112,7 @@ impl Appends {
         if written >= len {
             return self.next(now);
         }
-        let errno = answer.err().unwrap_or(Errno::IO);
-        self.failed = Some((at, errno));
-        let later = self.waiting.split_off(&(at + 1));
-        later.into_values().map(|part| (part, Err(errno))).collect()
+        self.fails(at, answer.err().unwrap_or(Errno::IO))
     }
 
     /// The part to start now, if any.
@@ -93,7 +120,8 @@ impl Appends {
         let Some(first) = self.waiting.first_entry() else { return Vec::new() };
         let is_due = self.end.is_none_or(|end| *first.key() <= end)
             || now.saturating_duration_since(first.get().since) >= GRACE;
-        if self.running.is_some() || !is_due {
+        let is_before = |announced: u64| announced < *first.key();
+        if self.running.is_some() || !is_due || self.announced.is_some_and(is_before) {
             return Vec::new();
         }
         let part = first.remove();
@@ -107,12 +135,22 @@ impl Fs {
     pub(super) fn append_part(
         self: &Arc<Self>,
         handle: HandleId,
-        request: WriteRequest,
+        request: WriteRequest<'_>,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
         let (at, len, since) = (request.offset, request.data.len() as u64, Instant::now());
         let (fs, gate) = (Arc::clone(self), Arc::clone(&file.inode.gate));
+        let need = gate.appends.lock().announces(at);
+        let request = match self.intake.take(request.data, need) {
+            Ok(data) => request.with(data),
+            Err(errno) => {
+                count(&self.counters.write_errors);
+                let turns = gate.appends.lock().is_refused(at, errno);
+                done(Err(errno));
+                return self.take_turns(&gate, turns);
+            }
+        };
         let go = Box::new(move |turn: Result<(), Errno>| match turn {
             Ok(()) => {
                 let after = Arc::clone(&fs);
@@ -248,5 +286,25 @@ mod tests {
         t.appends.is_cut(0);
         t.arrives(0, Instant::now());
         assert_eq!(t.seen(), [(0, true)]);
+    }
+
+    #[test]
+    fn a_part_waits_for_one_before_it_that_waits_for_room() {
+        for refused in [false, true] {
+            let mut t = Written::new(100);
+            assert_eq!(t.appends.announces(0), Need::Room);
+            assert_eq!([10, 20].map(|at| t.appends.announces(at)), [Need::Now; 2]);
+            [20, 10].into_iter().for_each(|at| t.arrives(at, Instant::now()));
+            assert!(t.appends.next(Instant::now() + 2 * GRACE).is_empty());
+            if refused {
+                let turns = t.appends.is_refused(0, Errno::IO);
+                turns.into_iter().for_each(|(part, turn)| (part.go)(turn));
+                assert_eq!(t.seen(), [(10, false), (20, false)]);
+            } else {
+                t.arrives(0, Instant::now());
+                (0..3).for_each(|_| t.ends(Ok(10)));
+                assert_eq!(t.seen(), [(0, true), (10, true), (20, true)]);
+            }
+        }
     }
 }

@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::Removed;
+use super::intake::{Charge, Need};
 use super::recent::Reach;
 use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
 use crate::backend::{
     Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester, Target,
 };
+use crate::buffer::Reservation;
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
 use crate::volume::ReplicaId;
@@ -371,12 +373,17 @@ impl Fs {
         who: Requester,
         ino: Ino,
         name: &OsStr,
-        value: Option<(Vec<u8>, u32)>,
+        value: Option<(&[u8], u32)>,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
+        let charge = |(value, _): (&[u8], u32)| self.intake.charge(value.len() as u64, Need::Room);
+        let room = match value.map(charge).transpose() {
+            Ok(room) => room,
+            Err(errno) => return done(Err(errno)),
+        };
         let name: OsString = name.to_owned();
-        self.change_at(who, ino, Lane::Metadata, done, |object| match value {
-            Some((value, flags)) => Change::SetXattr { object, name, value, flags },
+        self.change_at(who, ino, (Lane::Metadata, room), done, |object| match value {
+            Some((value, flags)) => Change::SetXattr { object, name, value: value.to_vec(), flags },
             None => Change::RemoveXattr { object, name },
         });
     }
@@ -385,7 +392,7 @@ impl Fs {
         self: &Arc<Self>,
         who: Requester,
         ino: Ino,
-        lane: Lane,
+        (lane, room): (Lane, Option<(Charge, Reservation)>),
         done: impl FnOnce(Answer<()>) + Send + 'static,
         change: impl FnOnce(Target) -> Change,
     ) {
@@ -398,11 +405,18 @@ impl Fs {
         let fs = Arc::clone(self);
         self.caller.call_once(
             self.once(write, lane, &who.identity()),
-            move |backend| backend.change(&change).map(drop),
+            move |backend| {
+                let answer = backend.change(&change).map(drop);
+                if let Some((charge, _)) = &room {
+                    charge.is_answered();
+                }
+                answer
+            },
             move |answer| {
                 fs.note_inode(ino);
                 count(&fs.counters.changes);
                 done(answer.map_err(Errno::from));
+                fs.intake.settle();
             },
         );
     }

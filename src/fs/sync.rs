@@ -76,7 +76,7 @@ impl Fs {
         let Some(dir) = self.handles.directory(handle) else { return done(Err(Errno::BADF)) };
         if self.can_write() {
             let sync = |dir| Change::SyncDir { dir };
-            return self.change_at(who, dir.ino, Lane::Read, done, sync);
+            return self.change_at(who, dir.ino, (Lane::Read, None), done, sync);
         }
         let sync =
             |backend: &dyn Backend, dir: Target| backend.change(&Change::SyncDir { dir }).map(drop);

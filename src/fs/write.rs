@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
+use super::intake::{Need, Payload};
 use super::open::Opened;
 use super::recent::Reach;
 use super::replaced::Looked;
@@ -19,6 +20,7 @@ use crate::backend::{
     Backend, BackendError, BackendFile, FileChange, Identity, Lane, OpenedToWrite, Requester,
     SeekTo, SyncMode, WriteOpen,
 };
+use crate::buffer::Buffer;
 use crate::read::OpenFile;
 use crate::telemetry::counters::count;
 use crate::volume::ByteRange;
@@ -32,11 +34,11 @@ pub struct Created {
 }
 
 /// Bytes to be written.
-pub struct WriteRequest {
+pub struct WriteRequest<'a> {
     /// From where on.
     pub offset: u64,
     /// The bytes.
-    pub data: Vec<u8>,
+    pub data: &'a [u8],
     /// To the file's end, wherever that is on the write replica.
     pub append: bool,
     /// Whether they may be one of several parts of a write(2), sent at the same time.
@@ -46,6 +48,25 @@ pub struct WriteRequest {
     /// Who writes, where that is known and he is not to keep set-id bits alive.
     pub who: Option<Requester>,
 }
+
+/// The same, with bytes that the budget has paid for.
+pub(super) struct Writing {
+    offset: u64,
+    data: Payload,
+    append: bool,
+    whole: bool,
+    who: Option<Requester>,
+}
+
+impl WriteRequest<'_> {
+    pub(super) fn with(self, data: Payload) -> Writing {
+        let Self { offset, append, whole, who, .. } = self;
+        Writing { offset, data, append, whole, who }
+    }
+}
+
+/// What a call ends with for which this process has no memory.
+const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 
 /// A handle's changes are noted so often within the time that they count as recent.
 const NOTES: u32 = 4;
@@ -304,16 +325,24 @@ impl Fs {
         });
     }
 
-    /// Writes; says how many bytes.
+    /// Writes; says how many bytes. Blocks while there is no room for them.
     pub fn write(
         self: &Arc<Self>,
         handle: HandleId,
-        request: WriteRequest,
+        request: WriteRequest<'_>,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        match request.append && request.is_part {
-            true => self.append_part(handle, request, done),
-            false => self.write_since(handle, request, Instant::now(), done),
+        if request.append && request.is_part {
+            return self.append_part(handle, request, done);
+        }
+        let since = Instant::now();
+        let need = if request.whole { Need::Success } else { Need::Room };
+        match self.intake.take(request.data, need) {
+            Ok(data) => self.write_since(handle, request.with(data), since, done),
+            Err(errno) => {
+                count(&self.counters.write_errors);
+                done(Err(errno));
+            }
         }
     }
 
@@ -321,17 +350,19 @@ impl Fs {
     pub(super) fn write_since(
         self: &Arc<Self>,
         handle: HandleId,
-        request: WriteRequest,
+        request: Writing,
         since: Instant,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        let WriteRequest { offset, data, append, whole, who, is_part: _ } = request;
+        let Writing { offset, data, append, whole, who } = request;
         // Taken out, so that it is not kept longer than somebody waits for it.
         let data = Arc::new(Mutex::new(Some(data)));
         let left = Arc::clone(&data);
         let write = move |file: &dyn BackendFile, _: &dyn Backend| {
-            let data = data.lock().take().unwrap_or_default();
-            file.change(&FileChange::Write { offset, data: &data, append, whole })
+            let data = data.lock().take().ok_or(BackendError::Late)?;
+            let answer = file.change(&FileChange::Write { offset, data: &data, append, whole });
+            data.charge.is_answered();
+            answer
         };
         let fs = Arc::clone(self);
         self.change_file(handle, true, (who, since), write, move |answer| {
@@ -343,6 +374,7 @@ impl Fs {
                 count(&fs.counters.write_errors);
             }
             done(answer);
+            fs.intake.settle();
         });
     }
 
@@ -354,10 +386,11 @@ impl Fs {
         (range, since): (ByteRange, Instant),
         done: impl FnOnce(Answer<ReadData>) + Send + 'static,
     ) {
-        let gate = Arc::clone(&file.inode.gate);
+        let (gate, reader) = (Arc::clone(&file.inode.gate), Arc::clone(&self.reader));
         let read = move |file: &dyn BackendFile| {
+            // There are no more of these than threads.
+            let mut bytes = reader.buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
             let _together = gate.read();
-            let mut bytes = vec![0; range.len() as usize];
             let (mut filled, mut ended) = (0, false);
             while filled < bytes.len() {
                 let at = range.start + filled as u64;
@@ -370,8 +403,7 @@ impl Fs {
                     n => (filled, ended) = (filled + n, false),
                 }
             }
-            bytes.truncate(filled);
-            Ok(bytes)
+            Ok((bytes, filled))
         };
         let fs = Arc::clone(self);
         self.on_written(
@@ -379,17 +411,18 @@ impl Fs {
             through,
             (Lane::Read, since),
             read,
-            move |answer: Answer<Vec<u8>>| {
+            move |answer: Answer<(Buffer, usize)>| {
                 fs.counters.read_latency.record(since.elapsed());
                 match &answer {
-                    Ok(bytes) => {
+                    Ok((_, filled)) => {
                         count(&fs.counters.reads);
                         let delivered = &fs.counters.bytes_delivered;
-                        delivered.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                        delivered.fetch_add(*filled as u64, Ordering::Relaxed);
                     }
                     Err(_) => count(&fs.counters.read_errors),
                 }
-                done(answer.map(ReadData::own));
+                done(answer.map(|(bytes, filled)| ReadData::memory(bytes, filled)));
+                fs.intake.settle();
             },
         );
     }

@@ -14,8 +14,8 @@ use fuser::{
 
 use super::MountOptions;
 use super::answers::{
-    errno, fill, owned, plus, reply_attr, reply_created, reply_dir, reply_empty, reply_entry,
-    reply_link, reply_lock, reply_offset, reply_stat_fs, reply_written, reply_xattr,
+    errno, fill, plus, reply_attr, reply_created, reply_dir, reply_empty, reply_entry, reply_link,
+    reply_lock, reply_offset, reply_stat_fs, reply_written, reply_xattr,
 };
 use super::features::Features;
 use super::kernel::Kernel;
@@ -382,7 +382,6 @@ impl fuser::Filesystem for Adapter {
     ) {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let Some(data) = owned(data) else { return reply.error(errno(Errno::NOMEM)) };
         let append = !cached && flags.0 & APPEND != 0;
         let Some(reply) = once_if(append, &self.fs, req, reply) else { return };
         let request = WriteRequest {
@@ -442,7 +441,7 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
-        let value = Some((value.to_vec(), flags as u32));
+        let value = Some((value, flags as u32));
         let done = move |answer| reply_empty(reply, answer);
         self.fs.set_xattr(self.who(req), ino(number), name, value, done);
     }

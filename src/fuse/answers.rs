@@ -22,14 +22,6 @@ pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
 }
 
-/// A copy of what the kernel sent; `None` where there is no memory for it.
-pub(super) fn owned(data: &[u8]) -> Option<Vec<u8>> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(data.len()).ok()?;
-    copy.extend_from_slice(data);
-    Some(copy)
-}
-
 /// Of every inode: a number that the kernel knows stands for one object only.
 const GENERATION: Generation = Generation(0);
 

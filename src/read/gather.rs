@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::ReadError;
 use super::fetch::Fetch;
-use crate::buffer::{Data, Pipe};
+use crate::buffer::{Buffer, Data, Pipe};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
 
@@ -28,10 +28,9 @@ impl ReadData {
         Self { parts: Vec::new() }
     }
 
-    /// These bytes.
-    pub fn own(bytes: Vec<u8>) -> Self {
-        let len = bytes.len();
-        Self { parts: vec![(Arc::new(Data::own(bytes)), 0..len)] }
+    /// The first `len` of these bytes.
+    pub fn memory(bytes: Buffer, len: usize) -> Self {
+        Self { parts: vec![(Arc::new(Data::memory(bytes)), 0..len)] }
     }
 
     /// Number of bytes.

@@ -13,7 +13,7 @@ use super::Reader;
 use super::fetch::Fetch;
 use super::file::OpenFile;
 use super::plan::{self, Piece};
-use crate::buffer::{Budget, BufferPool, Reservation, size_class};
+use crate::buffer::{Budget, Buffer, BufferPool, Reservation, size_class};
 use crate::scheduler::Scheduler;
 use crate::volume::ByteRange;
 
@@ -64,6 +64,15 @@ impl Reader {
             self.free(bytes);
             self.budget().claim_past_line(bytes)
         })
+    }
+
+    /// A buffer for `len` bytes, beyond the budget where that is short: only for what
+    /// something else bounds. `None` where the system has no memory. Call it with nothing
+    /// locked.
+    pub fn buffer(&self, len: u64) -> Option<Buffer> {
+        let class = size_class(len);
+        let claim = self.claim(class).unwrap_or_else(|| self.budget().overdraw(class));
+        self.buffers.buffer(len as usize, claim).ok()
     }
 
     /// Frees `bytes`, if there are so many that nobody waits for.

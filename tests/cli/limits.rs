@@ -40,7 +40,7 @@ fn daemon(room: &Room) -> Pid {
 }
 
 /// Kibibytes of memory that the daemon has.
-fn resident(room: &Room) -> u64 {
+pub(crate) fn resident(room: &Room) -> u64 {
     let path = format!("/proc/{}/status", daemon(room).as_raw_nonzero());
     let status = fs::read_to_string(path).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

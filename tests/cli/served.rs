@@ -18,15 +18,25 @@ fn content() -> Vec<u8> {
 }
 
 /// A daemon that shows the tree of `room` at a place of its own.
-struct Server {
-    room: Room,
+pub(crate) struct Server {
+    pub(crate) room: Room,
 }
 
 impl Server {
-    fn new(of: &Room) -> Self {
+    pub(crate) fn new(of: &Room) -> Self {
+        Self::with(of, "ro")
+    }
+
+    /// The same, and it can be written.
+    pub(crate) fn writable(of: &Room) -> Self {
+        Self::with(of, "rw")
+    }
+
+    fn with(of: &Room, access: &str) -> Self {
         let room = Room::new();
         let replica = format!(
-            "[volume]\nname = \"served\"\nmode = \"shared\"\n[fuse]\nattribute_ttl = \"0s\"\n\
+            "[volume]\nname = \"served\"\nmode = \"shared\"\naccess = \"{access}\"\n\
+             [fuse]\nattribute_ttl = \"0s\"\n\
              [[replica]]\npath = \"{}\"\nrequire_mount = false\n",
             of.path("tree").display()
         );
@@ -40,7 +50,7 @@ impl Server {
         self.room.expect(&["mount", "served.toml", "mnt"]);
     }
 
-    fn send(&self, signal: Signal) {
+    pub(crate) fn send(&self, signal: Signal) {
         kill_process(Pid::from_raw(self.room.daemons()[0]).unwrap(), signal).unwrap();
     }
 }

@@ -49,7 +49,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     let lock = Lock { kind: LockKind::Shared, start: 0, end: 1 };
     let write = || WriteRequest {
         offset: 0,
-        data: vec![0],
+        data: &[0],
         append: false,
         is_part: false,
         whole: true,

@@ -240,15 +240,8 @@ fn how(exclusive: Option<bool>) -> WriteOpen {
 }
 
 /// The same bytes that are there.
-fn written() -> WriteRequest {
-    WriteRequest {
-        offset: 0,
-        data: b"f's".to_vec(),
-        append: false,
-        is_part: false,
-        whole: true,
-        who: None,
-    }
+fn written() -> WriteRequest<'static> {
+    WriteRequest { offset: 0, data: b"f's", append: false, is_part: false, whole: true, who: None }
 }
 
 /// Where entries end, from `begin` on.

@@ -42,7 +42,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
             let writer: Opened = answer(|done| of.open_to_write(me, ino, how, done));
             let request = WriteRequest {
                 offset: 0,
-                data: b"new".to_vec(),
+                data: b"new",
                 append: false,
                 is_part: false,
                 whole: true,

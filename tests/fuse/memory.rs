@@ -1,7 +1,9 @@
 //! What an ordinary user may have of the daemon's memory.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
+use fanfs::backend::{Fault, FaultRule, Op};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -37,5 +39,30 @@ fn a_user_has_so_many_locks_and_no_more() {
     rig.eventually("places are free", |_| lock(&files[LOCKS]).is_ok());
     assert_eq!(lock(&open(4)), Err(Errno::AGAIN));
     drop(files);
+    rig.expect_quiet();
+}
+
+/// The kernel asks for no more at once: an eighth of the budget.
+const REQUEST: u64 = 128 << 10;
+
+#[test]
+fn a_read_of_a_file_that_is_written_is_claimed_from_the_budget() {
+    let room = tree();
+    fs::write(root(&room).join("f"), vec![7; 4 * REQUEST as usize]).unwrap();
+    let (read, rest) =
+        ("segment_size = \"64KiB\"", "cache = \"direct\"\n[memory]\nbudget = \"1MiB\"");
+    let rig = mount(room, &Setup { write: true, read, rest, replicas: 1, ..Setup::default() });
+    let file = File::options().read(true).write(true).open(rig.at("f")).unwrap();
+    rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Hang));
+    std::thread::scope(|scope| {
+        let read = scope.spawn(|| {
+            let mut bytes = vec![0; REQUEST as usize];
+            file.read_exact_at(&mut bytes, 0).map(|()| bytes)
+        });
+        rig.eventually("its memory is claimed", |status| status.gauges.buffer_used == REQUEST);
+        rig.scripts[0].heal();
+        assert!(read.join().unwrap().unwrap() == vec![7; REQUEST as usize]);
+    });
+    drop(file);
     rig.expect_quiet();
 }

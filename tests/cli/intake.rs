@@ -1,0 +1,177 @@
+//! What requests carry stays within the budget while the write replica, a process of its
+//! own, is stopped.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::limits::resident;
+use crate::room::Room;
+use crate::served::Server;
+
+/// One request.
+const MIB: usize = 1 << 20;
+
+/// Without a bound the daemon takes so many MiB.
+const WRITERS: usize = 200;
+
+/// The budget, and half of it for all else, KiB.
+const MOST: u64 = 24 << 10;
+
+/// What a daemon without a bound would need to take all that is sent.
+const A_WHILE: Duration = Duration::from_secs(2);
+
+/// A replica that is read, another one that is written, and a volume over both.
+struct Volume {
+    outer: Room,
+    _read: Server,
+    written: Server,
+    before: u64,
+}
+
+impl Volume {
+    fn new(files: usize, patience: &str) -> Self {
+        let outer = Room::new();
+        (0..files).for_each(|i| fs::write(outer.path(&format!("tree/{i}")), "").unwrap());
+        fs::write(outer.path("tree/other"), vec![1; MIB]).unwrap();
+        let (read, written) = (Server::new(&outer), Server::writable(&outer));
+        let replica = |name: &str, server: &Server| {
+            let place = server.room.path("mnt");
+            format!(
+                "[[replica]]\nname = \"{name}\"\npath = \"{}\"\nrequire_mount = false\n",
+                place.display()
+            )
+        };
+        let text = format!(
+            "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n\
+             [memory]\nbudget = \"16MiB\"\n[write]\nreplica = \"w\"\n\
+             [read]\ncache = \"direct\"\ndeadline = \"120s\"\nattempt_deadline = \"{patience}\"\n\
+             segment_size = \"256KiB\"\n{}{}",
+            replica("r", &read),
+            replica("w", &written)
+        );
+        fs::write(outer.path("outer.toml"), text).unwrap();
+        outer.expect(&["mount", "outer.toml", "mnt"]);
+        let before = resident(&outer);
+        Self { outer, _read: read, written, before }
+    }
+
+    fn at(&self, name: impl std::fmt::Display) -> PathBuf {
+        self.outer.path(&format!("mnt/{name}"))
+    }
+
+    /// Each writes 1 MiB to a file of its own.
+    fn writers(&self) -> Vec<JoinHandle<io::Result<()>>> {
+        let open = |i| File::options().write(true).open(self.at(i)).unwrap();
+        let files: Vec<File> = (0..WRITERS).map(open).collect();
+        let bytes = Arc::new(vec![7; MIB]);
+        self.written.send(Signal::STOP);
+        let writer = |file: File| {
+            let bytes = Arc::clone(&bytes);
+            thread::spawn(move || file.write_all_at(&bytes, 0))
+        };
+        files.into_iter().map(writer).collect()
+    }
+
+    fn expect_little_memory(&self) {
+        let (before, held) = (self.before, resident(&self.outer));
+        assert!(held < before + MOST, "{before} KiB, then {held} KiB");
+    }
+
+    fn is_written(&self, i: usize) -> bool {
+        fs::read(self.outer.path(&format!("tree/{i}"))).unwrap() == [7; MIB]
+    }
+
+    /// Nothing is left of it in memory, and the volume is written as before.
+    fn end(&self) {
+        fs::write(self.at("0"), "again").unwrap();
+        self.outer.eventually("all is given back", || {
+            let status = self.outer.expect(&["status", "mnt", "--json"]).stdout;
+            let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+            status["gauges"]["buffer_used"] == 0
+        });
+        self.outer.expect(&["umount", "mnt"]);
+        self.outer.expect_gone();
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        // Else what waits for it holds up the other daemons' end.
+        self.written.send(Signal::CONT);
+    }
+}
+
+#[test]
+fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
+    let volume = Volume::new(WRITERS, "100s");
+    let writers = volume.writers();
+    thread::sleep(A_WHILE);
+    volume.expect_little_memory();
+    volume.written.send(Signal::CONT);
+    writers.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
+    assert!((0..WRITERS).all(|i| volume.is_written(i)));
+    volume.expect_little_memory();
+    volume.end();
+}
+
+#[test]
+fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() {
+    let volume = Volume::new(WRITERS, "1s");
+    let other = File::open(volume.at("other")).unwrap();
+    let writers = volume.writers();
+    // What finds no room holds this up no longer than the replica may take.
+    let mut bytes = vec![0; MIB];
+    for _ in 0..10 {
+        other.read_exact_at(&mut bytes, 0).unwrap();
+        thread::sleep(A_WHILE / 10);
+    }
+    assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
+    volume.expect_little_memory();
+    volume.written.send(Signal::CONT);
+    let mut failed = 0;
+    for (i, writer) in writers.into_iter().enumerate() {
+        match writer.join().unwrap() {
+            Ok(()) => assert!(volume.is_written(i), "{i} is not written"),
+            Err(error) => {
+                assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+                failed += 1;
+            }
+        }
+    }
+    assert!((1..WRITERS).contains(&failed), "{failed} of {WRITERS} failed");
+    drop(other);
+    volume.end();
+}
+
+#[test]
+fn values_of_attributes_are_within_the_budget_too() {
+    let (setters, value) = (12 * WRITERS / 2, vec![7; 64 << 10]);
+    let volume = Volume::new(setters, "1s");
+    (0..setters).for_each(|i| assert!(volume.at(i).exists()));
+    volume.written.send(Signal::STOP);
+    let value = Arc::new(value);
+    let setter = |i| {
+        let (path, value) = (volume.at(i), Arc::clone(&value));
+        thread::spawn(move || {
+            rustix::fs::setxattr(&path, "user.large", &value, XattrFlags::empty())
+        })
+    };
+    let setters: Vec<_> = (0..setters).map(setter).collect();
+    thread::sleep(A_WHILE);
+    volume.expect_little_memory();
+    volume.written.send(Signal::CONT);
+    // Whether a file may have such values is for its file system to say.
+    let refused = |setter: JoinHandle<_>| setter.join().unwrap() == Err(Errno::IO);
+    let refused = setters.into_iter().map(refused).filter(|is_refused| *is_refused).count();
+    assert!(refused > 0, "there was room for all");
+    volume.end();
+}
