@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Each, FileChange, FileKind, Identity, Lock, LockRequest,
-    OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Each, FileChange, FileKind, Identity, Lock,
+    LockRequest, Name, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target,
+    WriteOpen,
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
@@ -47,13 +48,16 @@ impl Backend for Memory {
     fn stat(&self, _: &Path) -> Result<Attr> {
         Ok(Self::attr())
     }
-    fn stat_entries(&self, _: &Path, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entry(&self, _: &Name) -> Result<Attr> {
+        Ok(Self::attr())
+    }
+    fn stat_entries(&self, _: &Target, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
         Ok(Vec::new())
     }
     fn list(&self, _: &Target, _: &mut Each<'_>) -> Result<()> {
         Ok(())
     }
-    fn visit(&self, _: &Path) -> Result<()> {
+    fn visit(&self, _: &Target) -> Result<()> {
         Ok(())
     }
 
@@ -73,6 +77,9 @@ impl Backend for Memory {
         Ok(Vec::new())
     }
     fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn create(&self, _: &Name, _: &WriteOpen, _: Create) -> Result<OpenedToWrite> {
         Err(rustix::io::Errno::ROFS.into())
     }
     fn change(&self, _: &Change) -> Result<Option<Attr>> {

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Directory, Each, FileChange, Lock, LockRequest,
-    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Directory, Each, FileChange, Lock, LockRequest,
+    Name, OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::daemon::{Extra, Mount};
@@ -57,7 +57,11 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.stat(path)
     }
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        self.cost.pay();
+        self.inner.stat_entry(name)
+    }
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.cost.pay();
         self.inner.stat_entries(dir, names)
     }
@@ -65,7 +69,7 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.list(dir, each)
     }
-    fn visit(&self, _: &Path) -> Result<()> {
+    fn visit(&self, _: &Target) -> Result<()> {
         Ok(())
     }
 
@@ -87,6 +91,9 @@ impl Backend for Server {
         self.inner.list_xattr(path)
     }
     fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+        Err(rustix::io::Errno::ROFS.into())
+    }
+    fn create(&self, _: &Name, _: &WriteOpen, _: Create) -> Result<OpenedToWrite> {
         Err(rustix::io::Errno::ROFS.into())
     }
     fn change(&self, _: &Change) -> Result<Option<Attr>> {

@@ -26,6 +26,7 @@ mod guest;
 mod identity;
 mod known;
 mod later;
+mod name;
 mod pool;
 mod rate_limit;
 mod target;
@@ -55,6 +56,7 @@ pub use guest::{Guest, Guests};
 pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
+pub use name::Name;
 pub use pool::{Errand, Hung, Lane, Pool, PoolLimits};
 pub use rate_limit::RateLimited;
 pub use target::Target;
@@ -69,8 +71,9 @@ pub type Each<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No
 /// method follows a symbolic link or leaves the root. All methods block. An operation
-/// on a known object takes a [`Target`]. A method with a path looks up a name; its
-/// caller compares the attributes in the answer with those of the object it expects.
+/// on a known object takes a [`Target`], and one on a name in a known directory takes a
+/// [`Name`]. A method with a path may find any object; its caller compares the attributes
+/// in the answer with those of the object it expects.
 ///
 /// # Errors
 /// Every method returns [`BackendError::Os`] with the errno that the replica
@@ -79,9 +82,12 @@ pub trait Backend: Send + Sync {
     /// Attributes of the object itself, symbolic links included.
     fn stat(&self, path: &Path) -> Result<Attr>;
 
+    /// Attributes of what has this name, symbolic links included.
+    fn stat_entry(&self, name: &Name) -> Result<Attr>;
+
     /// Attributes of several entries of one directory. An entry that has gone, or cannot
     /// be looked at, fails alone.
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
     /// Gives `each` the name, inode number and kind of all entries of a directory but `.`
     /// and `..`, in the replica's order.
@@ -100,7 +106,7 @@ pub trait Backend: Send + Sync {
     /// listed, and has an NFS mount look whether the names that it knows there are
     /// still good (measured: nothing else short of a listing does; a name that was
     /// missing stays so for 30 s otherwise).
-    fn visit(&self, dir: &Path) -> Result<()>;
+    fn visit(&self, dir: &Target) -> Result<()>;
 
     /// A symbolic link's target, verbatim.
     fn read_link(&self, link: &Target) -> Result<OsString>;
@@ -149,8 +155,11 @@ pub trait Backend: Send + Sync {
     /// open when it is removed leaves a `.nfs...` file behind.
     fn settle(&self) {}
 
-    /// Opens a regular file that may be written, or makes one.
+    /// Opens a regular file that may be written.
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite>;
+
+    /// Makes a regular file, or opens the one that has the name.
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite>;
 
     /// Changes the tree. Returns the attributes of what was made or changed, where
     /// there is something that a caller would look at next.

@@ -30,6 +30,7 @@ mod journal;
 mod listing;
 mod lock;
 mod look;
+mod name;
 mod object;
 mod open;
 mod passthrough;
@@ -63,6 +64,7 @@ use handle::Handles;
 use inode::Inodes;
 use intake::Intake;
 use lock::Locks;
+use name::Named;
 use passthrough::Passthrough;
 use recent::Recent;
 use replaced::{Looked, Whose};
@@ -322,14 +324,14 @@ impl Fs {
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        match self.path(parent) {
-            Ok(dir) => {
-                let path = dir.join(name);
+        match self.name(parent, name) {
+            Ok(at) => {
+                let path = at.path();
                 let spot = self.spot(&path).since(Instant::now());
                 if self.caller.has_just_passed_its_deadline(spot) {
                     return done(Err(BackendError::Late.into()));
                 }
-                self.look_up(who, (parent, name.to_owned()), path, spot, done);
+                self.look_up(who, (parent, name.to_owned()), at, spot, done);
             }
             Err(errno) => done(Err(errno)),
         }
@@ -339,22 +341,26 @@ impl Fs {
         self: &Arc<Self>,
         who: Requester,
         (parent, name): (Ino, OsString),
-        path: PathBuf,
+        named: Named,
         spot: Spot,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
+        let (fs, path, asked) = (Arc::clone(self), named.path(), self.now());
         let (open, its) = (Arc::clone(self), name.clone());
         self.caller.call_by_replica(
             spot,
             Rights::Enough(who),
             move |replica, backend| {
-                let attr = backend.stat(&path)?;
+                let attr = backend.stat_entry(&named.on(replica))?;
                 Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
             },
             move |answer| {
                 let (replica, (attr, looked)) = match answer {
                     Ok(found) => found,
+                    // The directory was renamed here meanwhile.
+                    Err(BackendError::Another) if fs.has_moved(parent, &name, &path) => {
+                        return fs.look_up_by_new_path(who, (parent, name), spot, done);
+                    }
                     Err(error) => {
                         if error == BackendError::Late {
                             fs.caller.passed_its_deadline(spot);
@@ -364,19 +370,33 @@ impl Fs {
                 };
                 let number = fs.inodes.lock().number(parent, &name, replica, &attr);
                 let is_old = |ino| {
-                    fs.is_overtaken(replica, &at, ino)
+                    fs.is_overtaken(replica, &path, ino)
                         || fs.whose(ino, &attr, &looked) == Whose::Unclear
                         || !fs.inodes.lock().is_there(parent, &name, ino, asked)
                 };
                 if number.is_some_and(is_old) {
                     // It was changed by another name, or removed meanwhile.
-                    let again = number.map_or(spot, |ino| fs.spot_of(ino, &at));
+                    let again = number.map_or(spot, |ino| fs.spot_of(ino, &path));
                     let spot = again.instead_of(spot);
-                    return fs.look_up(who, (parent, name), at, spot, done);
+                    return fs.look_up_by_new_path(who, (parent, name), spot, done);
                 }
                 done(fs.enter((parent, &name), (replica, &attr), &looked, asked, who.request));
             },
         );
+    }
+
+    /// Looks a name up once more, by the path that its directory has now.
+    fn look_up_by_new_path(
+        self: &Arc<Self>,
+        who: Requester,
+        (parent, name): (Ino, OsString),
+        spot: Spot,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        match self.name(parent, &name) {
+            Ok(named) => self.look_up(who, (parent, name), named, spot, done),
+            Err(errno) => done(Err(errno)),
+        }
     }
 
     /// The kernel is about to be told of what has this name; it was asked for when

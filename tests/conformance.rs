@@ -63,7 +63,7 @@ fn suite(backend: &dyn Backend) {
     ];
     assert_eq!(names, expected.map(|(name, kind)| (OsString::from(name), kind)));
     let asked = ["f".into(), "gone".into(), "up".into()];
-    let found = backend.stat_entries(p("d"), &asked).unwrap();
+    let found = backend.stat_entries(&Target::named(p("d")), &asked).unwrap();
     assert_eq!(found[0].unwrap().size, MIB as u64 + 5);
     assert_eq!(refused(found[1]), Errno::NOENT);
     assert_eq!(found[2].unwrap().kind, FileKind::Symlink);

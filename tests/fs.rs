@@ -164,16 +164,12 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
-    let how = WriteOpen {
-        access: OpenAccess::Write,
-        truncate: false,
-        sync: SyncMode::No,
-        create: Some(Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } }),
-        known: None,
-    };
+    let how =
+        WriteOpen { access: OpenAccess::Write, truncate: false, sync: SyncMode::No, known: None };
+    let new = Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } };
     let create = |name: &str| {
         let (since, (send, receive)) = (Instant::now(), sync_channel(1));
-        fs.create(Requester::DAEMON, ROOT, name.as_ref(), how, move |made| {
+        fs.create(Requester::DAEMON, ROOT, name.as_ref(), (how, new), move |made| {
             send.send(made.unwrap().entry.ino).unwrap();
         });
         let ino = loop {

@@ -1,9 +1,9 @@
 //! What may be changed on a replica: requests, each carried out once.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use super::{BackendFile, FileKind, Known, Target, Timestamp};
+use super::{BackendFile, FileKind, Known, Name, Target, Timestamp};
 
 /// Permission bits that were asked for, and the umask of who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,23 +14,23 @@ pub struct NewPerm {
     pub umask: u32,
 }
 
-/// A change of the tree. Paths are relative to the replica's root.
+/// A change of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// mkdir(2)
-    MakeDir { path: PathBuf, perm: NewPerm },
+    MakeDir { at: Name, perm: NewPerm },
     /// mknod(2); `device` is major and minor.
-    MakeNode { path: PathBuf, kind: FileKind, perm: NewPerm, device: (u32, u32) },
+    MakeNode { at: Name, kind: FileKind, perm: NewPerm, device: (u32, u32) },
     /// symlink(2)
-    MakeLink { path: PathBuf, target: OsString },
+    MakeLink { at: Name, target: OsString },
     /// link(2)
-    Link { from: Target, to: PathBuf },
+    Link { from: Target, to: Name },
     /// unlink(2)
-    Unlink { path: PathBuf },
+    Unlink { at: Name },
     /// rmdir(2)
-    RemoveDir { path: PathBuf },
+    RemoveDir { at: Name },
     /// renameat2(2), with its flags.
-    Rename { from: PathBuf, to: PathBuf, flags: u32 },
+    Rename { from: Name, to: Name, flags: u32 },
     /// chmod(2), chown(2), utimensat(2), truncate(2)
     Set { object: Target, attributes: SetAttr },
     /// setxattr(2), with its flags.
@@ -43,19 +43,19 @@ pub enum Change {
 
 impl Change {
     /// The path that the change is about; of two paths, the first.
-    pub fn path(&self) -> &Path {
+    pub fn path(&self) -> PathBuf {
         match self {
             Self::Link { from: object, .. }
             | Self::Set { object, .. }
             | Self::SetXattr { object, .. }
             | Self::RemoveXattr { object, .. }
-            | Self::SyncDir { dir: object } => object.path(),
-            Self::Rename { from: path, .. }
-            | Self::MakeDir { path, .. }
-            | Self::MakeNode { path, .. }
-            | Self::MakeLink { path, .. }
-            | Self::Unlink { path }
-            | Self::RemoveDir { path } => path,
+            | Self::SyncDir { dir: object } => object.path().to_owned(),
+            Self::Rename { from: at, .. }
+            | Self::MakeDir { at, .. }
+            | Self::MakeNode { at, .. }
+            | Self::MakeLink { at, .. }
+            | Self::Unlink { at }
+            | Self::RemoveDir { at } => at.path(),
         }
     }
 }
@@ -112,8 +112,6 @@ pub struct WriteOpen {
     pub truncate: bool,
     /// When a write is done.
     pub sync: SyncMode,
-    /// O_CREAT
-    pub create: Option<Create>,
     /// The object that it has to be.
     pub known: Option<Known>,
 }

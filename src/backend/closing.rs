@@ -26,8 +26,8 @@ use parking_lot::{Condvar, Mutex};
 use super::pool::{STUCK, inside};
 
 use super::{
-    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Parts,
-    PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
+    OpenedToWrite, Parts, PartsOpen, Pool, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator.
@@ -229,8 +229,13 @@ impl Backend for Closing {
         self.inner.stat(path)
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        inside(dir);
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        inside(&name.path());
+        self.inner.stat_entry(name)
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        inside(dir.path());
         self.inner.stat_entries(dir, names)
     }
 
@@ -239,8 +244,8 @@ impl Backend for Closing {
         self.inner.list(dir, each)
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
-        inside(dir);
+    fn visit(&self, dir: &Target) -> Result<()> {
+        inside(dir.path());
         self.inner.visit(dir)
     }
 
@@ -297,8 +302,15 @@ impl Backend for Closing {
         Ok(OpenedToWrite { file: self.file(path.to_owned(), opened.file), ..opened })
     }
 
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        let path = name.path();
+        inside(&path);
+        let opened = self.inner.create(name, how, create)?;
+        Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
+    }
+
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
-        inside(change.path());
+        inside(&change.path());
         self.inner.change(change)
     }
 

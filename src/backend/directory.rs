@@ -9,6 +9,7 @@
 //! Mounts inside a replica are crossed, as an NFS export may contain several
 //! file systems. What changes the tree is in [`changes`].
 
+mod base;
 mod changes;
 mod root;
 
@@ -26,8 +27,8 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, Change, Each, FileChange, FileKind, Lock,
-    LockRequest, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
+    Attr, Backend, BackendError, BackendFile, Change, Create, Each, FileChange, FileKind, Lock,
+    LockRequest, Name, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
     WriteOpen,
 };
 use crate::privilege::{self, Capabilities};
@@ -95,12 +96,12 @@ impl Directory {
         let any_range = root.is_nfs();
         let is_direct = self.direct.unwrap_or(any_range);
         if is_direct && any_range {
-            match self.resolve_file(path, flags | OFlags::DIRECT, Mode::empty()) {
+            match self.resolve_file(path, flags | OFlags::DIRECT) {
                 Err(BackendError::Os(Errno::INVAL)) => {}
                 opened => return Ok(DirectoryFile { direct: Some(opened?), cached: None, device }),
             }
         }
-        let cached = self.resolve_file(path, flags, Mode::empty())?;
+        let cached = self.resolve_file(path, flags)?;
         // Not by its name: that may stand for another file by now.
         let again = flags | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::CLOEXEC;
         let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
@@ -114,24 +115,19 @@ impl Directory {
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
-        self.resolve_with(path, flags, Mode::empty())
-    }
-
-    /// The same; `mode` is that of a file that is made.
-    fn resolve_with(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let bytes = path.as_os_str().as_bytes();
         if bytes.len() <= LONGEST_PATH {
-            return open_beneath(self.place.root()?.fd.as_fd(), bytes, flags, mode);
+            return open_beneath(self.place.root()?.fd.as_fd(), bytes, flags, Mode::empty());
         }
-        self.resolve_in_steps(bytes, flags, mode)
+        self.resolve_in_steps(bytes, flags)
     }
 
     /// Opens the object at the target's path and checks that it is the target.
     fn resolve_target(&self, target: &Target, flags: OFlags) -> Result<OwnedFd> {
         let found = self.resolve(target.path(), flags)?;
         if target.is_told_apart() {
-            target.check(&self.device()?.attr(found.as_fd())?)?;
+            target.check(&self.device()?.identity(found.as_fd())?)?;
         }
         Ok(found)
     }
@@ -146,12 +142,16 @@ impl Directory {
 
     /// Opens a regular file. A named pipe that took its place must not block us; what
     /// somebody has leased is waited for.
-    fn resolve_file(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
-        match self.resolve_with(path, flags | OFlags::NONBLOCK, mode) {
+    fn open_regular(
+        &self,
+        flags: OFlags,
+        open: impl Fn(OFlags) -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        match open(flags | OFlags::NONBLOCK) {
             Err(BackendError::Os(Errno::AGAIN)) => {
-                let object = self.resolve(path, OFlags::PATH)?;
+                let object = open(OFlags::PATH)?;
                 match self.device()?.attr(object.as_fd())?.kind {
-                    FileKind::Regular => self.resolve_with(path, flags, mode),
+                    FileKind::Regular => open(flags),
                     _ => Err(Errno::AGAIN.into()),
                 }
             }
@@ -159,7 +159,11 @@ impl Directory {
         }
     }
 
-    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    fn resolve_file(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        self.open_regular(flags, |flags| self.resolve(path, flags))
+    }
+
+    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags) -> Result<OwnedFd> {
         let root = self.place.root()?;
         let mut dir: Option<OwnedFd> = None;
         while rest.len() > LONGEST_PATH {
@@ -172,7 +176,8 @@ impl Directory {
             dir = Some(open_beneath(at, &rest[..cut], step, Mode::empty())?);
             rest = &rest[cut + 1..];
         }
-        open_beneath(dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd), rest, flags, mode)
+        let last = dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd);
+        open_beneath(last, rest, flags, Mode::empty())
     }
 }
 
@@ -203,8 +208,13 @@ impl Backend for Directory {
         self.device()?.attr(self.resolve(path, OFlags::PATH)?.as_fd())
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        let (dir, device) = (self.resolve(dir, OFlags::PATH | OFlags::DIRECTORY)?, self.device()?);
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        let (dir, name) = self.place(name)?;
+        self.device()?.attr_at(dir.as_fd(), name)
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        let (dir, device) = (self.base(dir)?, self.device()?);
         Ok(names.iter().map(|name| device.attr_at(dir.as_fd(), name)).collect())
     }
 
@@ -306,17 +316,16 @@ impl Backend for Directory {
         self.place.root().is_ok()
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
-        self.resolve(dir, OFlags::RDONLY | OFlags::DIRECTORY).map(drop)
+    fn visit(&self, dir: &Target) -> Result<()> {
+        self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY).map(drop)
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
-        let (file, readable) = self.open_writable(path, how)?;
-        let attr = file.attr()?;
-        if attr.kind != FileKind::Regular {
-            return Err(BackendError::Os(Errno::STALE));
-        }
-        Ok(OpenedToWrite { file: Arc::new(file), attr, readable })
+        self.open_writable(path, how)
+    }
+
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        self.create_writable(name, how, create)
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {
@@ -435,6 +444,11 @@ impl BackendFile for DirectoryFile {
 impl Device {
     fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
         self.read(&statx(fd, "", AtFlags::EMPTY_PATH, ASKED)?)
+    }
+
+    /// Attributes of which only those count that never change. Asks no server.
+    fn identity(self, fd: BorrowedFd<'_>) -> Result<Attr> {
+        self.read(&statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, ASKED)?)
     }
 
     fn attr_at(self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Attr> {

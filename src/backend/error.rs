@@ -11,12 +11,14 @@
 //! | ESTALE of an open file | (4) | after (4) | no |
 //! | too few bytes, or an end before the size (5) | object | yes | no |
 //! | another version of the file, or none (5) | object | yes | no |
+//! | another object at the path of a known one (6) | object | yes | no |
 //!
 //! 1. If the kernel has seen the object before, a second replica must agree.
 //! 2. After a failed read, other replicas serve that file for a second.
 //! 3. Only if the replica's root fails as well, or does not answer.
 //! 4. fanfs reopens the file once; it must have the same inode and version.
 //! 5. Other replicas serve that file for 3 s.
+//! 6. Nothing was changed. The kernel looks the path up again.
 
 use rustix::io::Errno;
 
@@ -29,6 +31,10 @@ pub enum BackendError {
     /// The replica shows another version of the file than the handle's.
     #[error("it shows another version of the file")]
     Version,
+    /// The path leads to another object than the one that is meant, or, for the directory
+    /// of a name, nowhere.
+    #[error("another object has its path")]
+    Another,
     /// The file ended before the size that its version promised.
     #[error("the file ended early")]
     Short,
@@ -83,7 +89,8 @@ impl BackendError {
     pub fn is_refusal(&self) -> bool {
         use rustix::io::Errno as E;
         let refusals = [E::BUSY, E::AGAIN, E::DEADLK, E::NOLCK, E::BADF, E::STALE];
-        matches!(self, Self::Os(errno) if refusals.contains(errno)) || self.is_definite()
+        let is_listed = matches!(self, Self::Os(errno) if refusals.contains(errno));
+        is_listed || *self == Self::Another || self.is_definite()
     }
 
     /// The cause of the error. Only this table decides it.
@@ -91,7 +98,7 @@ impl BackendError {
         use rustix::io::Errno as E;
         match self {
             _ if self.is_definite() => Origin::Answer,
-            Self::Version | Self::Short => Origin::Object,
+            Self::Version | Self::Short | Self::Another => Origin::Object,
             Self::Busy => Origin::Machine,
             Self::Late | Self::Absent => Origin::Replica,
             Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) => Origin::Machine,
@@ -180,6 +187,7 @@ mod tests {
         }
         assert_eq!(BackendError::Late.origin(), Origin::Replica);
         assert_eq!(BackendError::Version.origin(), Origin::Object);
+        assert_eq!(BackendError::Another.origin(), Origin::Object);
     }
 
     #[test]

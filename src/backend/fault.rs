@@ -13,8 +13,8 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::{
-    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Result,
-    SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
+    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 use crate::volume::ByteRange;
 
@@ -181,11 +181,16 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.stat(path)
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        self.script.meet(Op::Metadata, dir)?;
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        self.script.meet(Op::Metadata, &name.path())?;
+        self.inner.stat_entry(name)
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.script.meet(Op::Metadata, dir.path())?;
         let mut found = self.inner.stat_entries(dir, names)?;
         for (name, attr) in names.iter().zip(&mut found) {
-            if let Err(error) = self.script.meet_entry(&dir.join(name)) {
+            if let Err(error) = self.script.meet_entry(&dir.path().join(name)) {
                 *attr = Err(error);
             }
         }
@@ -197,8 +202,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.list(dir, each)
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
-        self.script.meet(Op::Metadata, dir)?;
+    fn visit(&self, dir: &Target) -> Result<()> {
+        self.script.meet(Op::Metadata, dir.path())?;
         self.inner.visit(dir)
     }
 
@@ -249,6 +254,13 @@ impl<B: Backend> Backend for Faulty<B> {
         self.script.meet(Op::Open, path)?;
         let opened = self.inner.open_to_write(path, how)?;
         Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
+    }
+
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        let path = name.path();
+        self.script.meet(Op::Open, &path)?;
+        let opened = self.inner.create(name, how, create)?;
+        Ok(OpenedToWrite { file: self.file(&path, opened.file), ..opened })
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {

@@ -33,7 +33,7 @@ impl OpenedLater {
         sync: SyncMode,
     ) -> Self {
         let access = if readable { OpenAccess::Both } else { OpenAccess::Write };
-        let how = WriteOpen { access, truncate: false, sync, create: None, known: Some(known) };
+        let how = WriteOpen { access, truncate: false, sync, known: Some(known) };
         Self { backend, path, how, file: OnceLock::new(), opening: Mutex::new(()) }
     }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendFile, Change, Each, FileChange, Lock, LockRequest, OpenedToWrite, Parts,
-    PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
+    OpenedToWrite, Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
 };
 
 /// The decorator. The rate may be changed while it runs.
@@ -72,7 +72,11 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat(path)
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        self.inner.stat_entry(name)
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.inner.stat_entries(dir, names)
     }
 
@@ -80,7 +84,7 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.list(dir, each)
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
+    fn visit(&self, dir: &Target) -> Result<()> {
         self.inner.visit(dir)
     }
 
@@ -123,6 +127,11 @@ impl<B: Backend> Backend for RateLimited<B> {
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         let opened = self.inner.open_to_write(path, how)?;
+        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+    }
+
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        let opened = self.inner.create(name, how, create)?;
         Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
     }
 

@@ -9,9 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
-use super::{Attr, BackendFile, Result};
+use super::{Attr, BackendError, BackendFile, Result};
 
 /// Whether these attributes belong to the object.
 type IsIt = Arc<dyn Fn(&Attr) -> bool + Send + Sync>;
@@ -60,11 +58,11 @@ impl Target {
     /// Checks that `attr`, found at its path, belong to it.
     ///
     /// # Errors
-    /// ESTALE where they belong to another object.
+    /// [`BackendError::Another`] where they belong to another object.
     pub fn check(&self, attr: &Attr) -> Result<()> {
         match self.is_it.as_ref().is_none_or(|is_it| is_it(attr)) {
             true => Ok(()),
-            false => Err(Errno::STALE.into()),
+            false => Err(BackendError::Another),
         }
     }
 }

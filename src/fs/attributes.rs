@@ -65,13 +65,17 @@ impl Fs {
         // that somebody is about to write who is to lose set-id bits. He need not be
         // allowed to change anything; the write takes them away.
         let is_to_write = attributes == SetAttr::default() && self.is_written(ino);
-        let (look, mine) = (path.clone(), Arc::clone(&under_way));
+        let mine = Arc::clone(&under_way);
         let object = object::target(self, ino, path).on(write.replica);
+        let look = object.clone();
         let change = Change::Set { object, attributes };
         let set = move |backend: &dyn Backend| {
             let _alone = if attributes.size.is_some() { Some(mine.enter()?) } else { None };
             match made(backend, &change) {
-                Err(BackendError::Os(E::PERM)) if is_to_write => backend.stat(&look),
+                Err(BackendError::Os(E::PERM)) if is_to_write => {
+                    let attr = backend.stat(look.path())?;
+                    look.check(&attr).map(|()| attr)
+                }
                 made => made,
             }
         };
@@ -80,7 +84,10 @@ impl Fs {
             under_way.ends(&answer);
             match (answer, open) {
                 // Its name stands for another file by now, or for none. Nothing was done.
-                (Err(BackendError::Os(E::STALE | E::NOENT)), Some(inode)) => {
+                (
+                    Err(BackendError::Another | BackendError::Os(E::STALE | E::NOENT)),
+                    Some(inode),
+                ) => {
                     fs.set_nameless(&identity, ino, inode, attributes, done);
                 }
                 (answer, _) => done(fs.has_set(ino, attributes, answer)),
@@ -183,7 +190,6 @@ impl Fs {
             access: OpenAccess::Write,
             truncate: false,
             sync: SyncMode::No,
-            create: None,
             known: None,
         };
         let fs = Arc::clone(self);

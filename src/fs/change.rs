@@ -10,7 +10,7 @@
 //! file another name (`.nfs...`) instead of removing it, until it is closed.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use super::recent::Reach;
 use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
 use crate::backend::{
-    Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Requester, Target,
+    Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Name, Requester, Target,
 };
 use crate::buffer::Reservation;
 use crate::read::OpenFile;
@@ -74,21 +74,20 @@ impl Fs {
         self.recent.note_inode(ino, now);
     }
 
-    /// Makes something that has a name: what `change` says of its path.
+    /// Makes something that has a name: what `change` says of that.
     pub fn make(
         self: &Arc<Self>,
         who: Requester,
         parent: Ino,
         name: &OsStr,
-        change: impl FnOnce(PathBuf) -> Change,
+        change: impl FnOnce(Name) -> Change,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let (write, dir) = match (self.write_policy(), self.path(parent)) {
-            (Ok(write), Ok(dir)) => (write, dir),
+        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+            (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
-        let path = dir.join(name);
-        let change = change(path.clone());
+        let (path, change) = (named.path(), change(named.on(write.replica)));
         let is_dir = matches!(change, Change::MakeDir { .. });
         let is_new = !matches!(change, Change::Link { .. });
         let reach = if is_dir { Reach::Tree } else { Reach::Itself };
@@ -216,24 +215,22 @@ impl Fs {
         is_dir: bool,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let (write, dir) = match (self.write_policy(), self.path(parent)) {
-            (Ok(write), Ok(dir)) => (write, dir),
+        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+            (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
-        let path = dir.join(name);
-        let change = match is_dir {
-            true => Change::RemoveDir { path: path.clone() },
-            false => Change::Unlink { path: path.clone() },
-        };
+        let (path, at) = (named.path(), named.on(write.replica));
         let ino = self.inodes.lock().named(parent, name);
         let reach = if is_dir { Reach::Tree } else { Reach::Itself };
         self.note_name(&path, reach);
         let open = ino.and_then(|ino| self.handles.inode(ino));
-        let (identity, at) = (who.identity(), path.clone());
-        let once = self.once(write, Lane::Metadata, &identity);
+        let once = self.once(write, Lane::Metadata, &who.identity());
         let remove = move |backend: &dyn Backend| {
             let removed = before_removal(backend, write.replica, &at, open.as_deref())?;
-            backend.change(&change)?;
+            backend.change(&match is_dir {
+                true => Change::RemoveDir { at: at.clone() },
+                false => Change::Unlink { at: at.clone() },
+            })?;
             Ok(removed)
         };
         let (fs, name) = (Arc::clone(self), name.to_owned());
@@ -286,19 +283,18 @@ impl Fs {
         flags: u32,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let dirs = (self.write_policy(), self.path(parent), self.path(new_parent));
-        let (write, old_dir, new_dir) = match dirs {
-            (Ok(write), Ok(old), Ok(new)) => (write, old, new),
+        let names = (self.write_policy(), self.name(parent, name), self.name(new_parent, new_name));
+        let (write, from, to) = match names {
+            (Ok(write), Ok(from), Ok(to)) => (write, from, to),
             (Err(errno), ..) | (_, Err(errno), _) | (.., Err(errno)) => return done(Err(errno)),
         };
-        let (from, to) = (old_dir.join(name), new_dir.join(new_name));
         let (moved, replaced) = {
             let inodes = self.inodes.lock();
             (inodes.named(parent, name), inodes.named(new_parent, new_name))
         };
         let exchange = flags & EXCHANGE != 0;
         let noted = {
-            let (fs, from, to) = (Arc::clone(self), from.clone(), to.clone());
+            let (fs, from, to) = (Arc::clone(self), from.path(), to.path());
             move || {
                 fs.note_name(&from, Reach::Tree);
                 fs.note_name(&to, Reach::Tree);
@@ -307,8 +303,8 @@ impl Fs {
         };
         noted();
         let open = replaced.filter(|_| !exchange).and_then(|ino| self.handles.inode(ino));
-        let identity = who.identity();
-        let once = self.once(write, Lane::Metadata, &identity);
+        let once = self.once(write, Lane::Metadata, &who.identity());
+        let (from, to) = (from.on(write.replica), to.on(write.replica));
         let rename = move |backend: &dyn Backend| {
             let replaced = match exchange {
                 true => Removed::OneOfSeveral,
@@ -431,16 +427,18 @@ pub(super) fn made(
 }
 
 /// Sees to it that a file that is open here stays, and whether nothing will be left
-/// of what loses the name `path`.
+/// of what loses `name`.
 fn before_removal(
     backend: &dyn Backend,
     replica: ReplicaId,
-    path: &Path,
+    name: &Name,
     open: Option<&OpenInode>,
 ) -> crate::backend::Result<Removed> {
     backend.settle();
-    let is_last = match backend.stat(path) {
+    let is_last = match backend.stat_entry(name) {
         Ok(attr) => attr.kind == FileKind::Directory || attr.nlink <= 1,
+        // Another directory has the path: nothing may be removed there.
+        Err(BackendError::Another) => return Err(BackendError::Another),
         Err(_) => false,
     };
     if let Some(inode) = open {

@@ -100,8 +100,11 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let (fs, spot) = (Arc::clone(self), self.spot_of(ino, &path));
-        let visit = move |backend: &dyn crate::backend::Backend| backend.visit(&path);
-        self.caller.call(spot, Rights::Of(identity.clone()), visit, move |answer| {
+        let dir = self.dir_at(ino, path);
+        let visit =
+            move |replica, backend: &dyn crate::backend::Backend| backend.visit(&dir.on(replica));
+        let rights = Rights::Of(identity.clone());
+        self.caller.call_by_replica(spot, rights, visit, move |answer| {
             let open = |_| fs.handles.insert_directory(ino, (identity, who.request));
             done(answer.map_err(Errno::from).map(open));
         });
@@ -214,10 +217,11 @@ impl Fs {
         let fs = Arc::clone(self);
         let asked = Arc::clone(&names);
         let (spot, asked_at) = (self.listing_spot(&path).since(since), self.now());
-        self.caller.call(
+        let dir = self.dir_at(listing.ino, path);
+        self.caller.call_by_replica(
             spot,
             Rights::Enough(who),
-            move |backend| looked_at(backend.stat_entries(&path, &asked)?),
+            move |replica, backend| looked_at(backend.stat_entries(&dir.on(replica), &asked)?),
             move |answer| {
                 let unknown = |error| names.iter().map(|_| Err(error)).collect();
                 let (replica, attrs) = match answer {

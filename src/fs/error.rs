@@ -73,7 +73,7 @@ impl From<BackendError> for Errno {
                 raw @ 1..=LARGEST => Self(raw),
                 _ => Self::IO,
             },
-            BackendError::Version => Self::STALE,
+            BackendError::Version | BackendError::Another => Self::STALE,
             BackendError::Short | BackendError::Busy | BackendError::Absent => Self::IO,
             BackendError::Late => Self::TIMEDOUT,
         }

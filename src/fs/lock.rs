@@ -139,7 +139,6 @@ impl Owner {
             access: OpenAccess::Both,
             truncate: false,
             sync: SyncMode::No,
-            create: None,
             known: None,
         };
         use rustix::io::Errno as E;

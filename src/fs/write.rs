@@ -17,8 +17,8 @@ use super::replaced::Looked;
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
 use crate::backend::{
-    Backend, BackendError, BackendFile, FileChange, Identity, Lane, OpenedToWrite, Requester,
-    SeekTo, SyncMode, WriteOpen,
+    Backend, BackendError, BackendFile, Create, FileChange, Identity, Lane, OpenedToWrite,
+    Requester, SeekTo, SyncMode, WriteOpen,
 };
 use crate::buffer::Buffer;
 use crate::read::OpenFile;
@@ -144,22 +144,22 @@ impl Fs {
         who: Requester,
         parent: Ino,
         name: &OsStr,
-        how: WriteOpen,
+        (how, create): (WriteOpen, Create),
         done: impl FnOnce(Answer<Created>) + Send + 'static,
     ) {
-        let (write, dir) = match (self.write_policy(), self.path(parent)) {
-            (Ok(write), Ok(dir)) => (write, dir),
+        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+            (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
-        let (path, identity) = (dir.join(name), who.identity());
+        let (path, identity) = (named.path(), who.identity());
         self.note_name(&path, Reach::Itself);
         let once = self.once(write, Lane::Metadata, &identity);
-        let (fs, name, at, noted) = (Arc::clone(self), name.to_owned(), path.clone(), path.clone());
+        let (fs, name, at) = (Arc::clone(self), name.to_owned(), named.on(write.replica));
         self.caller.call_once(
             once,
-            move |backend| backend.open_to_write(&at, &how),
+            move |backend| backend.create(&at, &how, create),
             move |answer| {
-                fs.note_name(&noted, Reach::Itself);
+                fs.note_name(&path, Reach::Itself);
                 count(&fs.counters.changes);
                 let opened = match answer {
                     Ok(opened) => opened,

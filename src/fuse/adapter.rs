@@ -23,8 +23,8 @@ use super::opening::Opening;
 use super::repeat::{once, once_if};
 use super::reply::Replies;
 use super::wire::{
-    APPEND, DIRECT, LARGEST_COPY, MOVES_DATA, TO_RUN, at, ino, kind_of, lock, new_perm, numbers,
-    one_by_one, owner_of, seek_to, set, write_open,
+    APPEND, DIRECT, LARGEST_COPY, MOVES_DATA, TO_RUN, at, create, ino, kind_of, lock, new_perm,
+    numbers, one_by_one, owner_of, seek_to, set, write_open,
 };
 use crate::backend::{Change, LockKind};
 use crate::fs::{Errno, Fs, Waiting, WriteRequest};
@@ -85,7 +85,7 @@ impl fuser::Filesystem for Adapter {
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (kernel, flush) = (Arc::clone(&self.kernel), self.fs.forwards_locks());
         let reply = Opening { reply, number, kernel, flush, one_by_one: one_by_one(flags.0) };
-        match write_open(flags.0, None) {
+        match write_open(flags.0) {
             None => self.fs.open(self.who(req), ino(number), flags.0 & TO_RUN != 0, reply),
             Some(how) => self.fs.open_to_write(self.who(req), ino(number), how, reply),
         }
@@ -270,7 +270,7 @@ impl fuser::Filesystem for Adapter {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
         let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
-        let node = move |path| Change::MakeNode { path, kind, perm, device };
+        let node = move |at| Change::MakeNode { at, kind, perm, device };
         let done = move |answer| reply_entry(reply, ttl, answer);
         self.fs.make(self.who(req), ino(parent), name, node, done);
     }
@@ -286,7 +286,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let (ttl, perm) = (self.ttl, new_perm(mode, umask));
-        let dir = move |path| Change::MakeDir { path, perm };
+        let dir = move |at| Change::MakeDir { at, perm };
         let done = move |answer| reply_entry(reply, ttl, answer);
         self.fs.make(self.who(req), ino(parent), name, dir, done);
     }
@@ -313,7 +313,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
-        let link = move |path| Change::MakeLink { path, target };
+        let link = move |at| Change::MakeLink { at, target };
         let done = move |answer| reply_entry(reply, ttl, answer);
         self.fs.make(self.who(req), ino(parent), name, link, done);
     }
@@ -357,12 +357,8 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let perm = new_perm(mode, umask);
-        let Some(how) = write_open(flags, Some(perm)) else {
-            return reply.error(errno(Errno::INVAL));
-        };
-        let exclusive = how.create.is_some_and(|create| create.exclusive);
-        let Some(reply) = once_if(exclusive, &self.fs, req, reply) else { return };
+        let how = create(flags, new_perm(mode, umask));
+        let Some(reply) = once_if(how.1.exclusive, &self.fs, req, reply) else { return };
         let (ttl, one_by_one) = (self.ttl, one_by_one(flags));
         let done = move |answer| reply_created(reply, ttl, one_by_one, answer);
         self.fs.create(self.who(req), ino(parent), name, how, done);

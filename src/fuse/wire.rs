@@ -153,26 +153,31 @@ pub(super) fn nothing_but_a_directory(number: Ino) -> FileAttr {
     }
 }
 
-/// How to open a file with these flags of open(2), `perm` where it may be made;
-/// `None` for one that is only to be read.
-pub(super) fn write_open(flags: i32, perm: Option<NewPerm>) -> Option<WriteOpen> {
+/// How to open a file with these flags of open(2); `None` for one that is only to be read.
+pub(super) fn write_open(flags: i32) -> Option<WriteOpen> {
+    let how = opened_as(flags);
+    (how.access != OpenAccess::Read || how.truncate).then_some(how)
+}
+
+/// How to make a file with these flags of open(2).
+pub(super) fn create(flags: i32, perm: NewPerm) -> (WriteOpen, Create) {
+    (opened_as(flags), Create { exclusive: flags & nix::libc::O_EXCL != 0, perm })
+}
+
+fn opened_as(flags: i32) -> WriteOpen {
     let access = match flags & nix::libc::O_ACCMODE {
         nix::libc::O_WRONLY => OpenAccess::Write,
         nix::libc::O_RDWR => OpenAccess::Both,
         _ => OpenAccess::Read,
     };
     let truncate = flags & nix::libc::O_TRUNC != 0;
-    if access == OpenAccess::Read && !truncate && perm.is_none() {
-        return None;
-    }
     let has = |flag: i32| flags & flag == flag;
     let sync = match () {
         () if has(nix::libc::O_SYNC) => SyncMode::All,
         () if has(nix::libc::O_DSYNC) => SyncMode::Data,
         () => SyncMode::No,
     };
-    let create = perm.map(|perm| Create { exclusive: has(nix::libc::O_EXCL), perm });
-    Some(WriteOpen { access, truncate, sync, create, known: None })
+    WriteOpen { access, truncate, sync, known: None }
 }
 
 /// What lseek(2) looks for, and from where; `None` for what the kernel does itself.
@@ -259,10 +264,9 @@ mod tests {
 
     #[test]
     fn only_what_may_change_something_is_opened_to_write() {
-        assert_eq!(write_open(nix::libc::O_RDONLY, None), None);
-        let how =
-            write_open(nix::libc::O_WRONLY | nix::libc::O_TRUNC | nix::libc::O_SYNC, None).unwrap();
+        assert_eq!(write_open(nix::libc::O_RDONLY), None);
+        let how = write_open(nix::libc::O_WRONLY | nix::libc::O_TRUNC | nix::libc::O_SYNC).unwrap();
         assert_eq!((how.access, how.truncate, how.sync), (OpenAccess::Write, true, SyncMode::All));
-        assert!(write_open(nix::libc::O_RDONLY | nix::libc::O_TRUNC, None).is_some());
+        assert!(write_open(nix::libc::O_RDONLY | nix::libc::O_TRUNC).is_some());
     }
 }

@@ -295,7 +295,7 @@ impl Fetch {
         // An errno says more than a disagreement, and that more than silence.
         let weight = |e: &BackendError| match e {
             BackendError::Os(_) => 3,
-            BackendError::Version | BackendError::Short => 2,
+            BackendError::Version | BackendError::Short | BackendError::Another => 2,
             BackendError::Late => 1,
             BackendError::Busy | BackendError::Absent => 0,
         };

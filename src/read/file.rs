@@ -23,7 +23,9 @@ use super::compare::Marks;
 use super::expired::Expired;
 use super::fetch::Fetch;
 use super::origin::Origin;
-use crate::backend::{About, Attr, Backend, BackendError, BackendFile, Identity, Timestamp};
+use crate::backend::{
+    About, Attr, Backend, BackendError, BackendFile, Identity, Target, Timestamp,
+};
 use crate::placement::FileAt;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
@@ -373,7 +375,7 @@ impl OpenFile {
         if is_elsewhere(&opened) && self.mode == Mode::Shared {
             // What this mount takes for the names there may be older than the file.
             let dir = self.path.parent().unwrap_or(Path::new(""));
-            if backend.visit(dir).is_ok() {
+            if backend.visit(&Target::named(dir)).is_ok() {
                 opened = self.open_by_name(backend);
             }
         }

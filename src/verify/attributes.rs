@@ -103,7 +103,7 @@ pub(super) fn look_again(peers: &Peers, path: &Path, whom: ReplicaSet, rules: &R
             // Only opens have an NFS mount ask its server: of the directory, what
             // names there are; of the file, its attributes.
             let dir: PathBuf = path.parent().unwrap_or(Path::new("")).to_owned();
-            let _ = backend.visit(&dir);
+            let _ = backend.visit(&Target::named(dir));
             let mut attr = backend.stat(&path)?;
             if attr.kind == FileKind::Regular
                 && let Ok((_file, fresh)) = backend.open(&path)

@@ -16,7 +16,7 @@ use super::narrow::group;
 use super::peers::{Miss, Peers};
 use super::state::Found;
 use super::walk::{Batch, Entry};
-use crate::backend::{Backend, BackendError, FileKind, Lane, Result as BackendResult};
+use crate::backend::{Backend, BackendError, FileKind, Lane, Result as BackendResult, Target};
 use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
 /// Compares a batch's entries, one after the other.
@@ -46,7 +46,7 @@ fn first_looks(shared: &Shared, batch: &Batch) -> Result<Vec<Look>, Miss> {
             batch.entries.iter().filter(is_listed).map(|entry| entry.name.clone()).collect();
         let (dir, xattrs) = (batch.dir.clone(), shared.rules.xattrs);
         let look = move |backend: &dyn Backend| -> BackendResult<Vec<BackendResult<Object>>> {
-            let attrs = match backend.stat_entries(&dir, &names) {
+            let attrs = match backend.stat_entries(&Target::named(&*dir), &names) {
                 // One of them may be to blame, and not the directory.
                 Err(_) => names.iter().map(|name| backend.stat(&dir.join(name))).collect(),
                 Ok(attrs) => attrs,

@@ -27,13 +27,8 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     let me = Requester::DAEMON;
     let ino = |name: &str| answer(|done| fs.lookup(me, ROOT, name.as_ref(), done)).ino;
     let (a, b) = (ino("a"), ino("b"));
-    let how = WriteOpen {
-        access: OpenAccess::Both,
-        truncate: false,
-        sync: SyncMode::No,
-        create: None,
-        known: None,
-    };
+    let how =
+        WriteOpen { access: OpenAccess::Both, truncate: false, sync: SyncMode::No, known: None };
     let opened: Opened = answer(|done| fs.open_to_write(me, a, how, done));
     let dir = answer(|done| fs.open_dir(me, ROOT, done));
     assert_eq!((opened.handle.ino, dir.ino), (a, ROOT));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fanfs::backend::{Create, NewPerm, OpenAccess, Requester, SyncMode, WriteOpen};
+use fanfs::backend::{self, NewPerm, OpenAccess, Requester, SyncMode, WriteOpen};
 use fanfs::config::CachePolicy;
 use fanfs::fs::{Answer, Errno, Fs, HandleId, Ino, ROOT, WriteRequest, recover};
 use fanfs::volume::{ByteRange, Mode, ReplicaId};
@@ -171,11 +171,13 @@ impl Daemon {
             Lookup => ask(|done| fs.lookup(who, ROOT, "f".as_ref(), done))
                 .map(|entry| Got { ino: Some(entry.ino), ..Got::default() }),
             Open => ask(|done| fs.open(who, f(), false, done)).map(|opened| opened.handle.into()),
-            OpenToWrite => ask(|done| fs.open_to_write(who, f(), how(None), done))
+            OpenToWrite => ask(|done| fs.open_to_write(who, f(), how(), done))
                 .map(|opened| opened.handle.into()),
             OpenDir => ask(|done| fs.open_dir(who, ROOT, done)).map(Got::from),
             Create | CreateExclusive => {
-                let how = how(Some(sent.ask == CreateExclusive));
+                let exclusive = sent.ask == CreateExclusive;
+                let perm = NewPerm { perm: 0o644, umask: 0 };
+                let how = (how(), backend::Create { exclusive, perm });
                 ask(|done| fs.create(who, ROOT, "new".as_ref(), how, done)).map(|created| Got {
                     ino: Some(created.entry.ino),
                     ..created.opened.handle.into()
@@ -227,16 +229,9 @@ impl From<HandleId> for Got {
     }
 }
 
-/// Opened for writing and reading; made where `exclusive` says how.
-fn how(exclusive: Option<bool>) -> WriteOpen {
-    let perm = NewPerm { perm: 0o644, umask: 0 };
-    WriteOpen {
-        access: OpenAccess::Both,
-        truncate: false,
-        sync: SyncMode::No,
-        create: exclusive.map(|exclusive| Create { exclusive, perm }),
-        known: None,
-    }
+/// Opened for writing and reading.
+fn how() -> WriteOpen {
+    WriteOpen { access: OpenAccess::Both, truncate: false, sync: SyncMode::No, known: None }
 }
 
 /// The same bytes that are there.

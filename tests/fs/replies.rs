@@ -35,7 +35,6 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
             access: OpenAccess::Write,
             truncate: false,
             sync: SyncMode::No,
-            create: None,
             known: None,
         };
         std::thread::spawn(move || {

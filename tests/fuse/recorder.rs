@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, DirEntry, Each, FileChange, Lock, LockRequest,
-    OpenedToWrite, Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, DirEntry, Each, FileChange, Lock, LockRequest,
+    Name, OpenedToWrite, Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -96,7 +96,7 @@ impl Record {
         *self.view.lock() = view;
     }
 
-    /// The next answer to [`Backend::stat`] comes late: once it is let go.
+    /// The next answer to [`Backend::stat`] or [`Backend::stat_entry`] comes late: once it is let go.
     pub(crate) fn hold(&self, hold: Hold) {
         *self.hold.lock() = hold;
         self.released.notify_all();
@@ -164,11 +164,20 @@ impl<B: Backend> Backend for Recorded<B> {
         view.map_or(found, |view| view.attr(path))
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        self.record.note(Call::Stat);
+        let (path, view) = (name.path(), self.record.view());
+        let found = self.record.believed(&path, || self.inner.stat_entry(name));
+        self.record.wait();
+        view.map_or(found, |view| view.attr(&path))
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.record.note(Call::StatEntries(names.len()));
         let view = self.record.view();
         let found = self.inner.stat_entries(dir, names)?;
-        let old = |view: Arc<View>| names.iter().map(|name| view.attr(&dir.join(name))).collect();
+        let old =
+            |view: Arc<View>| names.iter().map(|name| view.attr(&dir.path().join(name))).collect();
         Ok(view.map_or(found, old))
     }
 
@@ -182,7 +191,7 @@ impl<B: Backend> Backend for Recorded<B> {
         Ok(())
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
+    fn visit(&self, dir: &Target) -> Result<()> {
         self.record.note(Call::Visit);
         self.inner.visit(dir)
     }
@@ -231,6 +240,12 @@ impl<B: Backend> Backend for Recorded<B> {
         self.record.note(Call::OpenToWrite);
         let opened = self.inner.open_to_write(path, how)?;
         Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
+    }
+
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        self.record.note(Call::OpenToWrite);
+        let opened = self.inner.create(name, how, create)?;
+        Ok(OpenedToWrite { file: self.file(&name.path(), opened.file), ..opened })
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {

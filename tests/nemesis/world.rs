@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Directory, Each, Fault, FaultRule, FaultScript, Faulty, Op,
-    OpenedToWrite, Result, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, Change, Create, Directory, Each, Fault, FaultRule, FaultScript,
+    Faulty, Name, Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
 };
 use fanfs::config;
 use fanfs::control::Status;
@@ -319,7 +319,11 @@ impl Backend for Turning {
         self.tree().stat(path)
     }
 
-    fn stat_entries(&self, dir: &Path, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+        self.tree().stat_entry(name)
+    }
+
+    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.tree().stat_entries(dir, names)
     }
 
@@ -327,7 +331,7 @@ impl Backend for Turning {
         self.tree().list(dir, each)
     }
 
-    fn visit(&self, dir: &Path) -> Result<()> {
+    fn visit(&self, dir: &Target) -> Result<()> {
         self.tree().visit(dir)
     }
 
@@ -365,6 +369,10 @@ impl Backend for Turning {
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         self.tree().open_to_write(path, how)
+    }
+
+    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+        self.tree().create(name, how, create)
     }
 
     fn change(&self, change: &Change) -> Result<Option<Attr>> {

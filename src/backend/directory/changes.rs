@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
@@ -13,41 +14,19 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
 
+use super::base::Base;
 use super::{Directory, DirectoryFile, Object, for_xattr, proc_path};
 use crate::backend::change::{
-    Change, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
+    Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
     SyncMode, WriteOpen,
 };
 use crate::backend::identity::set_umask;
-use crate::backend::{Attr, BackendError, FileKind, Result, Target};
+use crate::backend::{Attr, BackendError, FileKind, Name, OpenedToWrite, Result, Target};
 use crate::privilege;
 
 impl Directory {
-    /// The directory that `path` lies in, and its name there.
-    fn place<'p>(&self, path: &'p Path) -> Result<(OwnedFd, &'p OsStr)> {
-        let name = path.file_name().ok_or(Errno::BUSY)?;
-        let parent = path.parent().unwrap_or(Path::new(""));
-        Ok((self.resolve(parent, OFlags::PATH | OFlags::DIRECTORY)?, name))
-    }
-
-    /// Opens a file that may be written; says whether it may be read as well.
-    pub(super) fn open_writable(
-        &self,
-        path: &Path,
-        how: &WriteOpen,
-    ) -> Result<(DirectoryFile, bool)> {
-        let mut flags = match how.sync {
-            SyncMode::No => OFlags::empty(),
-            SyncMode::Data => OFlags::DSYNC,
-            SyncMode::All => OFlags::SYNC,
-        };
-        flags.set(OFlags::TRUNC, how.truncate);
-        let mut mode = Mode::empty();
-        if let Some(create) = how.create {
-            flags |= OFlags::CREATE;
-            flags.set(OFlags::EXCL, create.exclusive);
-            mode = masked(create.perm)?;
-        }
+    /// Opens a file that may be written.
+    pub(super) fn open_writable(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         if let Some(known) = how.known {
             // Before anything is cut off.
             let object = self.resolve(path, OFlags::PATH)?;
@@ -55,7 +34,33 @@ impl Directory {
                 return Err(Errno::STALE.into());
             }
         }
-        let open = |access| self.resolve_file(path, flags | access, mode);
+        self.opened(how, |access| self.resolve_file(path, how.flags() | access))
+    }
+
+    /// Makes a file that may be written, or opens it.
+    pub(super) fn create_writable(
+        &self,
+        name: &Name,
+        how: &WriteOpen,
+        create: Create,
+    ) -> Result<OpenedToWrite> {
+        let mode = masked(create.perm)?;
+        let (dir, name) = self.place(name)?;
+        let mut making = how.flags() | OFlags::CREATE;
+        making.set(OFlags::EXCL, create.exclusive);
+        let open = |flags: OFlags| {
+            let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
+            Self::open_in(&dir, name, flags, mode)
+        };
+        self.opened(how, |access| self.open_regular(making | access, open))
+    }
+
+    /// Opens a regular file by `open`, which is given O_RDONLY and its like.
+    fn opened(
+        &self,
+        how: &WriteOpen,
+        open: impl Fn(OFlags) -> Result<OwnedFd>,
+    ) -> Result<OpenedToWrite> {
         let (file, readable) = match how.access {
             OpenAccess::Read => (open(OFlags::RDONLY)?, true),
             OpenAccess::Both => (open(OFlags::RDWR)?, true),
@@ -65,25 +70,30 @@ impl Directory {
                 opened => (opened?, true),
             },
         };
-        Ok((DirectoryFile { direct: None, cached: Some(file), device: self.device()? }, readable))
+        let file = DirectoryFile { direct: None, cached: Some(file), device: self.device()? };
+        let attr = file.device.attr(file.any())?;
+        if attr.kind != FileKind::Regular {
+            return Err(Errno::STALE.into());
+        }
+        Ok(OpenedToWrite { file: Arc::new(file), attr, readable })
     }
 
     /// Carries out a change; says what the object is like now, if there is one.
     pub(super) fn apply(&self, change: &Change) -> Result<Option<Attr>> {
         match change {
-            Change::MakeDir { path, perm } => {
-                let (dir, name) = self.place(path)?;
+            Change::MakeDir { at, perm } => {
+                let (dir, name) = self.place(at)?;
                 mkdirat(&dir, name, masked(*perm)?)?;
                 self.look(&dir, name)
             }
-            Change::MakeNode { path, kind, perm, device } => {
-                let (dir, name) = self.place(path)?;
+            Change::MakeNode { at, kind, perm, device } => {
+                let (dir, name) = self.place(at)?;
                 let device = makedev(device.0, device.1);
                 mknodat(&dir, name, file_type(*kind), masked(*perm)?, device)?;
                 self.look(&dir, name)
             }
-            Change::MakeLink { path, target } => {
-                let (dir, name) = self.place(path)?;
+            Change::MakeLink { at, target } => {
+                let (dir, name) = self.place(at)?;
                 symlinkat(target, &dir, name)?;
                 self.look(&dir, name)
             }
@@ -91,22 +101,23 @@ impl Directory {
                 let (new, new_name) = self.place(to)?;
                 // If the object is no longer at this path, link its open descriptor.
                 let object = match (self.resolve_target(from, OFlags::PATH), from.open()) {
-                    (Err(BackendError::Os(Errno::STALE | Errno::NOENT)), Some(_)) => {
-                        self.object(from)?
-                    }
+                    (
+                        Err(BackendError::Another | BackendError::Os(Errno::STALE | Errno::NOENT)),
+                        Some(_),
+                    ) => self.object(from)?,
                     (found, _) => Object::Found(found?),
                 };
                 let (cwd, follow) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
                 linkat(cwd, proc_path(&object), &new, new_name, follow)?;
                 self.look(&new, new_name)
             }
-            Change::Unlink { path } => {
-                let (dir, name) = self.place(path)?;
+            Change::Unlink { at } => {
+                let (dir, name) = self.place(at)?;
                 unlinkat(&dir, name, AtFlags::empty())?;
                 Ok(None)
             }
-            Change::RemoveDir { path } => {
-                let (dir, name) = self.place(path)?;
+            Change::RemoveDir { at } => {
+                let (dir, name) = self.place(at)?;
                 unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
                 Ok(None)
             }
@@ -137,7 +148,7 @@ impl Directory {
         }
     }
 
-    fn look(&self, dir: &OwnedFd, name: &OsStr) -> Result<Option<Attr>> {
+    fn look(&self, dir: &Base, name: &OsStr) -> Result<Option<Attr>> {
         self.device()?.attr_at(dir.as_fd(), name).map(Some)
     }
 
@@ -170,6 +181,18 @@ fn set_by_descriptor(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
         utimensat(fd, "", &times, AtFlags::EMPTY_PATH)?;
     }
     Ok(())
+}
+
+impl WriteOpen {
+    /// The flags of open(2) but for the access.
+    fn flags(&self) -> OFlags {
+        let flags = match self.sync {
+            SyncMode::No => OFlags::empty(),
+            SyncMode::Data => OFlags::DSYNC,
+            SyncMode::All => OFlags::SYNC,
+        };
+        if self.truncate { flags | OFlags::TRUNC } else { flags }
+    }
 }
 
 fn timespec(time: Option<SetTime>) -> Timespec {

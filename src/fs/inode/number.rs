@@ -160,8 +160,12 @@ impl Inodes {
             return attr.kind == FileKind::Directory;
         }
         let found = self.number_in(node.domain, || self.path(ino), replica, attr);
+        // Two file systems may use the same numbers.
+        let is_home = (node.domain == 0) == (attr.id.dev == FileId::HOME);
         let is_it = match self.mode {
-            Mode::Shared => found == Some(node.natural) && !node.is_dead(self.mode, attr),
+            Mode::Shared => {
+                is_home && found == Some(node.natural) && !node.is_dead(self.mode, attr)
+            }
             Mode::Copies => true,
         };
         node.kind == attr.kind && is_it
@@ -264,6 +268,21 @@ mod tests {
         assert!(t.is_same(old, ReplicaId::new(0), &first));
         assert!(!t.is_same(old, ReplicaId::new(0), &second));
         assert!(t.is_same(new, ReplicaId::new(0), &second));
+    }
+
+    /// The root of a file system that was mounted over a directory may have its number.
+    #[test]
+    fn an_object_on_another_file_system_is_another() {
+        let mut t = Inodes::new(Mode::Shared);
+        let found = attr(10, FileKind::Directory, 1);
+        let dir = find(&mut t, "d", &found);
+        let mounted = Attr { id: FileId { dev: 7, ..found.id }, ..found };
+        assert!(t.is_same(dir, ReplicaId::new(0), &found));
+        assert!(!t.is_same(dir, ReplicaId::new(0), &mounted));
+        let nested = find(&mut t, "d", &mounted);
+        assert_ne!(nested, dir);
+        assert!(t.is_same(nested, ReplicaId::new(0), &mounted));
+        assert!(!t.is_same(nested, ReplicaId::new(0), &found));
     }
 
     /// A link is another name of the same object, also of one with a second number.
