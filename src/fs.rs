@@ -357,9 +357,9 @@ impl Fs {
             move |answer| {
                 let (replica, (attr, looked)) = match answer {
                     Ok(found) => found,
-                    // The directory was renamed here meanwhile.
-                    Err(BackendError::Another) if fs.has_moved(parent, &name, &path) => {
-                        return fs.look_up_by_new_path(who, (parent, name), spot, done);
+                    // The directory is being renamed here.
+                    Err(BackendError::Another) if fs.recent.covers(&path, Instant::now()) => {
+                        return fs.look_up_once_moved(who, (parent, name), (path, spot), done);
                     }
                     Err(error) => {
                         if error == BackendError::Late {
@@ -383,6 +383,24 @@ impl Fs {
                 done(fs.enter((parent, &name), (replica, &attr), &looked, asked, who.request));
             },
         );
+    }
+
+    /// Looks a name up once more after a rename of its directory, which is under way here.
+    fn look_up_once_moved(
+        self: &Arc<Self>,
+        who: Requester,
+        (parent, name): (Ino, OsString),
+        (path, spot): (PathBuf, Spot),
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        // Not generic over itself: it may be renamed any number of times.
+        let done: Box<dyn FnOnce(Answer<Entry>) + Send> = Box::new(done);
+        let (own, at) = (name.clone(), path.clone());
+        let is_there = move |fs: &Self| !fs.has_moved(parent, &own, &at);
+        self.when_through(is_there, move |fs| match fs.has_moved(parent, &name, &path) {
+            true => fs.look_up_by_new_path(who, (parent, name), spot, done),
+            false => done(Err(BackendError::Another.into())),
+        });
     }
 
     /// Looks a name up once more, by the path that its directory has now.

@@ -138,7 +138,7 @@ impl Fs {
 
     /// Does `then` once the kernel is through with something, or does not seem to be
     /// soon. A change that waits for it counts as one that is under way.
-    fn when_through(
+    pub(super) fn when_through(
         self: &Arc<Self>,
         is_not: impl Fn(&Self) -> bool + Send + 'static,
         then: impl FnOnce(&Arc<Self>) + Send + 'static,
