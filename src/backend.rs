@@ -57,7 +57,7 @@ pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
 pub use name::Name;
-pub use pool::{Errand, Hung, Lane, Pool, PoolLimits};
+pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, thread_name};
 pub use rate_limit::RateLimited;
 pub use target::Target;
 

@@ -15,6 +15,7 @@
 mod admission;
 mod estate;
 mod explaining;
+mod former;
 mod handover;
 mod keeper;
 mod kept;
@@ -54,6 +55,7 @@ use crate::volume::served;
 use crate::volume::survey::Roster;
 use crate::volume::{Mode, ReplicaMap, ReplicaSet};
 use admission::{Members, Needed};
+use former::Former;
 
 pub use admission::look_around;
 pub use privileges::drop_privileges;
@@ -173,6 +175,8 @@ struct Core {
     extra: Extra,
     /// The process that starts another daemon if this one dies.
     keeper: OnceLock<Keeper>,
+    /// The daemons before this one that may not have ended.
+    former: OnceLock<Arc<Former>>,
     /// Where what somebody wants of the mount goes to.
     orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
     replicas: ReplicaMap<Arc<Replica>>,
@@ -476,6 +480,7 @@ impl Core {
             config,
             mount_point,
             keeper: OnceLock::new(),
+            former: OnceLock::new(),
             extra,
             orders,
             replicas,

@@ -43,6 +43,7 @@ mod shelf;
 mod stat;
 mod sync;
 mod unanswered;
+mod unsettled;
 mod write;
 mod written;
 

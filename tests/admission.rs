@@ -6,6 +6,8 @@
 #[path = "cli/room.rs"]
 mod room;
 
+#[path = "admission/change.rs"]
+mod change;
 #[path = "admission/gone.rs"]
 mod gone;
 #[path = "admission/hung.rs"]

@@ -41,6 +41,8 @@ pub struct Requester {
     pub pid: u32,
     /// The number of the kernel's request; 0 where it is none.
     pub request: u64,
+    /// Whether the kernel sends the request again: another daemon may have made it.
+    pub again: bool,
 }
 
 /// Whose rights count.
@@ -73,12 +75,13 @@ thread_local! {
 
 impl Requester {
     /// This process.
-    pub const DAEMON: Self = Self { uid: u32::MAX, gid: u32::MAX, pid: 0, request: 0 };
+    pub const DAEMON: Self =
+        Self { uid: u32::MAX, gid: u32::MAX, pid: 0, request: 0, again: false };
 
     /// Whether what he may do is what the daemon may do.
     pub fn is_daemon(&self) -> bool {
         let own = |uid, gid| self.uid == uid && self.gid == gid;
-        Self { request: 0, ..*self } == Self::DAEMON
+        Self { request: 0, again: false, ..*self } == Self::DAEMON
             || !geteuid().is_root()
             || own(0, getegid().as_raw())
     }

@@ -461,6 +461,14 @@ impl Drop for Pool {
     }
 }
 
+/// What the threads of this replica are called.
+pub fn thread_name(replica: &str) -> String {
+    // The kernel keeps 15 bytes of a thread's name.
+    const MOST: usize = 15;
+    let name = format!("r:{replica}");
+    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MOST)]).into_owned()
+}
+
 /// The stack of a thread, bytes; what is usual.
 const STACK: usize = 2 << 20;
 
@@ -469,8 +477,7 @@ fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let shared = Arc::clone(shared);
-    // 15 bytes is all the kernel keeps of a thread's name.
-    let name = format!("r:{}", shared.name);
+    let name = thread_name(&shared.name);
     std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&shared)).map(drop)
 }
 

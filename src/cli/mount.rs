@@ -182,7 +182,7 @@ fn kept(args: &Args, options: &MountOptions) -> Outcome {
     let (keeper, task) = Keeper::hear().map_err(Failure::failed)?;
     let begun = config.map_err(Failure::usage).and_then(|config| match task {
         Task::Begin => start(args, config, options),
-        Task::GoOn(device) => recover(args, config, options, device),
+        Task::GoOn(device, former) => recover(args, config, options, device, former),
     });
     match begun {
         Ok(mut mount) => {
@@ -206,7 +206,8 @@ fn go_on(
     options: &MountOptions,
     device: OwnedFd,
 ) -> Result<Mount, Failure> {
-    recover(args, config.clone(), options, device).or_else(|failure| {
+    // systemd has waited for the end of the daemon before.
+    recover(args, config.clone(), options, device, Vec::new()).or_else(|failure| {
         tracing::error!(why = failure.text(), "it is mounted anew; what was open is lost");
         service::keep_no_more();
         // The service manager may still have it: so it is not dead yet.
@@ -220,10 +221,11 @@ fn recover(
     config: Config,
     options: &MountOptions,
     device: OwnedFd,
+    former: Vec<OwnedFd>,
 ) -> Result<Mount, Failure> {
     give_up_privileges(&config, options)?;
     let mount_point = absolute(&args.mount_point);
-    Mount::recover(device, config, &mount_point, &options.extra).map_err(Failure::failed)
+    Mount::recover((device, former), config, &mount_point, &options.extra).map_err(Failure::failed)
 }
 
 /// Keeps the mount of a daemon that is started from here.

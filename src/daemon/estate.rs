@@ -5,9 +5,9 @@
 //!   Estate       ------------------->  knows the replicas, would agree the same
 //!                <-------------------  Prepared
 //!   takes no more requests, lets what is under way end
-//!   All, Files*, Device ------------>  knows inodes and handles
+//!   All, Files*, Former, Device ---->  knows inodes and handles
 //!                <-------------------  Restored
-//!   lets go of the device
+//!   lets go of the device, for good
 //!   Go           ------------------->  serves
 //!                <-------------------  Serving
 //! ```
@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::former::Former;
 use super::link::{Link, MOST};
 use crate::backend::{BackendFile, Parts};
 use crate::config::Config;
@@ -53,6 +54,8 @@ pub(super) enum FromPredecessor {
     All,
     /// Some of the files.
     Files,
+    /// The daemons before the successor that have not ended, with this one.
+    Former,
     /// The device, and the keeper's link if there is one.
     Device,
     Go,
@@ -129,11 +132,12 @@ impl Estate {
     }
 }
 
-/// Sends inodes, handles and files.
+/// Sends inodes, handles, files and earlier daemons.
 pub(super) fn send(
     link: &Link,
     carried: Carried,
     files: &[Arc<dyn BackendFile>],
+    former: &Former,
 ) -> std::io::Result<()> {
     let open: Vec<_> = files.iter().map(|file| file.parts()).collect();
     let parts = open.iter().map(|p| (p.direct.is_some(), p.cached.is_some())).collect();
@@ -147,6 +151,9 @@ pub(super) fn send(
         open.iter().flat_map(|parts| [parts.direct, parts.cached]).flatten().collect();
     for some in descriptors.chunks(MOST) {
         link.say(&FromPredecessor::Files, some)?;
+    }
+    for some in former.left().chunks(MOST) {
+        link.say(&FromPredecessor::Former, some)?;
     }
     Ok(())
 }

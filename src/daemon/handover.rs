@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::Mount;
 use super::estate::{Estate, FromPredecessor, FromSuccessor, send};
+use super::former::Former;
 use super::kept::Keeper;
 use super::link::Link;
 use super::service;
@@ -71,16 +72,24 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// The same for changes, which must not be made twice, and where the kernel cannot.
-/// Applications wait as long.
+/// Applications wait as long. What a silent replica has not answered by then is left:
+/// the next daemon is asked, as after a kill.
 const SETTLE_CHANGES: Duration = Duration::from_secs(5);
 
 /// How long a successor may take to know inodes and handles, and then to serve.
 const TAKEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why a handover is refused that would leave a change to two daemons.
-const CHANGE_UNDER_WAY: &str = "a change is under way on the write replica and does not end, and \
-    a successor could make it twice; repair the replica, or wait for [write] deadline, or, if the \
-    mount has -o keeper, kill the daemon: callers of such changes get ETIMEDOUT";
+/// Of this time a replica that is to be left has neither begun nor answered a change.
+const SILENT: Duration = Duration::from_secs(4);
+
+/// Why a handover is refused whose kernel sends nothing again.
+const CHANGE_HANGS: &str = "a change is under way on the write replica and does not end, and \
+    before Linux 6.9 it cannot be left to a successor; repair the replica, or wait for [write] \
+    deadline";
+
+/// Why a handover is refused that would have changes made twice or not at all.
+const CHANGES_UNDER_WAY: &str = "changes are under way on the write replica and do not end within \
+    5 s, although it answers; try again when fewer of them are under way";
 
 impl Again {
     /// The command that starts `program`, told by `told` what it is to the mount.
@@ -184,6 +193,7 @@ impl Mount {
         let _ = link.say(&FromPredecessor::Estate(estate), &[]);
         hear(&link, READY_WITHIN).map_err(said)?;
         let stopped = Instant::now();
+        self.core.fs.note_entries();
         session.park().map_err(|error| error.to_string())?;
         let mut device = None;
         let given = self.give(&link, session, &mut device).and_then(|handles| {
@@ -196,6 +206,7 @@ impl Mount {
         let handles = match given {
             Ok(handles) => handles,
             Err(why) => {
+                self.core.fs.keep_changes();
                 let taken_up = device.map_or(Ok(()), |device| session.take_up(&device));
                 if let Err(error) = taken_up.and(session.unpark()) {
                     tracing::error!(%error, "no more requests are taken");
@@ -203,7 +214,8 @@ impl Mount {
                 return Err(why);
             }
         };
-        // There is no way back from here.
+        // There is no way back from here: nothing of this process can answer the kernel.
+        drop(device);
         if let Some(metrics) = &self.metrics {
             metrics.rest();
         }
@@ -238,7 +250,12 @@ impl Mount {
         let (carried, files) = self.core.fs.carry()?;
         let handles = carried.handles();
         let give = || {
-            send(link, carried, &files)?;
+            let former = match self.core.former_and_this() {
+                // Before Linux 6.9 nothing is left to the successor.
+                Err(_) if !session.agreed().resends() => Former::default(),
+                former => former?,
+            };
+            send(link, carried, &files, &former)?;
             let mut along = vec![device.as_ref().map_or(session.device(), AsFd::as_fd)];
             along.extend(self.core.keeper.get().map(Keeper::end));
             link.say(&FromPredecessor::Device, &along)
@@ -268,9 +285,15 @@ impl Mount {
                 return Ok(false);
             }
             if waited >= SETTLE_CHANGES {
-                return Err(match changing {
-                    true => CHANGE_UNDER_WAY.to_owned(),
-                    false => "a read is under way that does not end".to_owned(),
+                let is_taken = busy <= self.core.reader.guests_inside();
+                if resends && is_taken && self.core.fs.leave_changes(SILENT) {
+                    tracing::warn!("the write replica answers no change; the next daemon is asked");
+                    return Ok(false);
+                }
+                return Err(match (changing, resends) {
+                    (true, true) => CHANGES_UNDER_WAY.to_owned(),
+                    (true, false) => CHANGE_HANGS.to_owned(),
+                    (false, _) => "a read is under way that does not end".to_owned(),
                 });
             }
             std::thread::sleep(Duration::from_millis(1));

@@ -14,9 +14,12 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
+
+use super::former::Former;
 use super::handover::{Again, this_program};
 use super::kept::{FromKeeper, ToKeeper};
-use super::link::Link;
+use super::link::{Link, MOST as MOST_WITH_ONE};
 use crate::fuse::detach;
 
 /// How a kept mount came to its end.
@@ -41,6 +44,9 @@ pub enum KeeperError {
 /// So many times within so long a daemon is started again.
 const MOST: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
+
+/// Earlier daemons that the next one is told of, beside the device.
+const MOST_ALONG: usize = MOST_WITH_ONE - 1;
 
 /// How often the keeper checks that the daemon is alive.
 const LOOKED_AFTER: Duration = Duration::from_millis(250);
@@ -70,6 +76,8 @@ struct Keeping {
     restarts: Restarts,
     /// Process id of the daemon that serves now.
     daemon: u32,
+    /// All daemons that have served and have not ended.
+    former: Former,
 }
 
 /// What came of a daemon.
@@ -98,6 +106,7 @@ pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
         device: None,
         restarts: Restarts::default(),
         daemon: 0,
+        former: Former::default(),
     };
     let signals = Signals::listen(keeping.again.mount_point.clone())?;
     let mut ready = Some(ready);
@@ -134,11 +143,29 @@ impl Keeping {
         let mut command = self.again.command(&program, "--kept");
         // It is reaped with all others.
         self.daemon = command.stdin(Stdio::from(theirs)).spawn()?.id();
+        self.former.tidy();
         match &self.device {
-            Some(device) => link.say(&FromKeeper::GoOn, &[device.as_fd()])?,
+            Some(device) => {
+                let mut along = self.former.left();
+                along.truncate(MOST_ALONG);
+                along.push(device.as_fd());
+                link.say(&FromKeeper::GoOn, &along)?;
+            }
             None => link.say(&FromKeeper::Begin, &[])?,
         }
+        self.serves(self.daemon);
         Ok(link)
+    }
+
+    /// This process serves the mount from now on. It lives.
+    fn serves(&mut self, pid: u32) {
+        self.daemon = pid;
+        self.former.tidy();
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+            && let Err(error) = self.former.add(pid)
+        {
+            tracing::debug!(%error, "the end of the daemon's threads cannot be seen");
+        }
     }
 
     fn hear(&mut self, link: &Link, ready: &mut Option<impl FnOnce()>) -> Result<End, KeeperError> {
@@ -154,7 +181,10 @@ impl Keeping {
                     }
                     is_dying = has_died(self.daemon);
                 }
-                Ok((ToKeeper::Passes { pid }, _)) => (self.daemon, is_dying) = (pid, false),
+                Ok((ToKeeper::Passes { pid }, _)) => {
+                    self.serves(pid);
+                    is_dying = false;
+                }
                 Ok((ToKeeper::Mounted, mut along)) => {
                     self.device = along.pop();
                     if let Some(ready) = ready.take() {
@@ -200,7 +230,7 @@ fn has_died(pid: u32) -> bool {
 }
 
 /// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` where it is malformed.
-fn is_over(stat: &str) -> Option<bool> {
+pub(super) fn is_over(stat: &str) -> Option<bool> {
     let (_, after) = stat.rsplit_once(") ")?;
     let mut fields = after.split(' ');
     let state = fields.next()?;

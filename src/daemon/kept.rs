@@ -18,7 +18,8 @@ use crate::volume::name;
 pub(super) enum FromKeeper {
     /// Mount.
     Begin,
-    /// Go on with the mount of the device that comes along: who served it is dead.
+    /// Go on with the mount of the device that comes along, as the last descriptor: its
+    /// daemon is dead. Before it come the earlier daemons that have not ended.
     GoOn,
     /// Unmount and end.
     End,
@@ -54,8 +55,8 @@ pub struct Keeper(Link);
 pub enum Task {
     /// Mount.
     Begin,
-    /// Go on with this device's mount.
-    GoOn(OwnedFd),
+    /// Go on with this device's mount, after these daemons.
+    GoOn(OwnedFd, Vec<OwnedFd>),
 }
 
 impl Keeper {
@@ -71,7 +72,7 @@ impl Keeper {
         let link = Link::stdin()?;
         let task = match link.hear(None)? {
             (FromKeeper::GoOn, mut along) => match along.pop() {
-                Some(device) => Task::GoOn(device),
+                Some(device) => Task::GoOn(device, along),
                 None => return Err(io::Error::other("no device came along")),
             },
             (FromKeeper::Begin | FromKeeper::End, _) => Task::Begin,

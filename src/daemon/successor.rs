@@ -11,11 +11,12 @@ use tokio::runtime::Runtime;
 
 use super::admission::{Members, Needed, look_around};
 use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
+use super::former::Former;
 use super::kept::Keeper;
 use super::link::Link;
 use super::{Core, Extra, Mount, StartError};
-use crate::backend::Parts;
-use crate::config::Config;
+use crate::backend::{Parts, thread_name};
+use crate::config::{Access, Config};
 use crate::control::{self, journal_path};
 use crate::fs::{Carried, recover};
 use crate::fuse::{Agreed, Ready, Session};
@@ -53,12 +54,13 @@ impl Mount {
         taken
     }
 
-    /// Goes on with the mount of `device`, whose daemon was killed.
+    /// Goes on with the mount of `device`, whose daemon was killed. `former` are that
+    /// daemon and others before it, as far as they have not ended.
     ///
     /// # Errors
     /// [`StartError`], where what that daemon wrote down does not suffice.
     pub fn recover(
-        device: OwnedFd,
+        (device, former): (OwnedFd, Vec<OwnedFd>),
         config: Config,
         mount_point: &Path,
         extra: &Extra,
@@ -72,6 +74,7 @@ impl Mount {
         let handles = carried.handles();
         let kind = (what, Kind::Recovery);
         let heir = Heir::prepare(estate, config, mount_point, extra, kind)?;
+        heir.follow(former);
         heir.restore(carried, Vec::new())?;
         let mount = heir.serve(device)?;
         tracing::warn!(handles, "the daemon before was killed; this one goes on");
@@ -164,6 +167,18 @@ impl Heir {
         Ok(Self { estate, core, runtime, ready, what })
     }
 
+    /// These processes served the mount before and may not have ended.
+    fn follow(&self, former: Vec<OwnedFd>) {
+        let former = Arc::new(Former::of(former));
+        let (config, fs) = (&self.core.config, &self.core.fs);
+        if config.volume.access == Access::ReadWrite {
+            let thread = thread_name(&config.replicas[config.write.replica.index()].name);
+            let processes = Arc::clone(&former);
+            fs.follow(move || processes.have_left(&thread));
+        }
+        let _ = self.core.former.set(former);
+    }
+
     /// Knows what the other one knew, and has open what is given of what it had open.
     fn restore(&self, carried: Carried, files: Vec<Parts>) -> Result<(), StartError> {
         let map = |old| self.estate.replica(&self.core.config, old);
@@ -197,10 +212,11 @@ fn take(
 
     let (FromPredecessor::All, mut all) = hear()? else { return Err(out_of_turn()) };
     let (carried, which) = read(all.pop().ok_or_else(out_of_turn)?).map_err(&cannot)?;
-    let (mut files, mut last) = (Vec::new(), Vec::new());
+    let (mut files, mut former, mut last) = (Vec::new(), Vec::new(), Vec::new());
     while last.is_empty() {
         match hear()? {
             (FromPredecessor::Files, some) => files.extend(some),
+            (FromPredecessor::Former, some) => former.extend(some),
             (FromPredecessor::Device, device) if !device.is_empty() => last = device,
             _ => return Err(out_of_turn()),
         }
@@ -208,6 +224,7 @@ fn take(
     let mut last = last.into_iter();
     let device = last.next().ok_or_else(out_of_turn)?;
     let keeper = last.next().map(|end| Keeper::at(Link::received(end)));
+    heir.follow(former);
     heir.restore(carried, parts(&which, files))?;
     link.say(&FromSuccessor::Restored, &[]).map_err(&cannot)?;
 

@@ -47,20 +47,21 @@ impl Fs {
         if let (Some(writer), Some(inode), Some(_)) = (own, open.clone(), attributes.size) {
             let file = Arc::clone(&writer.file);
             let file = move |_: &dyn Backend| Ok(Arc::clone(&file));
-            return self.set_open(&identity, ino, inode, attributes, file, done);
+            return self.set_open((&identity, who.again), ino, inode, attributes, file, done);
         }
         let path = match (self.path(ino), open.clone()) {
             (Ok(path), _) => path,
             (Err(_), Some(inode)) => {
-                return self.set_nameless(&identity, ino, inode, attributes, done);
+                return self.set_nameless((&identity, who.again), ino, inode, attributes, done);
             }
             (Err(errno), None) => return done(Err(errno)),
         };
         if attributes.size.is_some() && open.is_some() {
-            return self.truncate_open((identity, who.request), ino, path, attributes, done);
+            let by = (identity, who.request, who.again);
+            return self.truncate_open(by, ino, path, attributes, done);
         }
         let gate = self.handles.gate(ino);
-        let Some(under_way) = gate.begin() else { return done(Err(Errno::IO)) };
+        let Some(under_way) = gate.begin_change(who.again) else { return done(Err(Errno::IO)) };
         // Nothing to be set is what chown(2) looks like that changes nothing, and also
         // that somebody is about to write who is to lose set-id bits. He need not be
         // allowed to change anything; the write takes them away.
@@ -88,7 +89,7 @@ impl Fs {
                     Err(BackendError::Another | BackendError::Os(E::STALE | E::NOENT)),
                     Some(inode),
                 ) => {
-                    fs.set_nameless(&identity, ino, inode, attributes, done);
+                    fs.set_nameless((&identity, who.again), ino, inode, attributes, done);
                 }
                 (answer, _) => done(fs.has_set(ino, attributes, answer)),
             }
@@ -98,7 +99,7 @@ impl Fs {
     /// Sets attributes of an open file that has no name any more.
     fn set_nameless(
         self: &Arc<Self>,
-        who: &Identity,
+        who: (&Identity, bool),
         ino: Ino,
         inode: Arc<OpenInode>,
         attributes: SetAttr,
@@ -142,7 +143,7 @@ impl Fs {
     /// Sets attributes of an open file.
     fn set_open(
         self: &Arc<Self>,
-        who: &Identity,
+        (who, again): (&Identity, bool),
         ino: Ino,
         inode: Arc<OpenInode>,
         attributes: SetAttr,
@@ -156,7 +157,7 @@ impl Fs {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
-        let Some(under_way) = inode.gate.begin() else { return done(Err(Errno::IO)) };
+        let Some(under_way) = inode.gate.begin_change(again) else { return done(Err(Errno::IO)) };
         let mine = Arc::clone(&under_way);
         let is_to_write = attributes == SetAttr::default() && inode.is_written();
         let set = move |backend: &dyn Backend| {
@@ -180,7 +181,7 @@ impl Fs {
     /// closed, so that those who read it meanwhile get no mixture.
     fn truncate_open(
         self: &Arc<Self>,
-        (who, request): (Identity, u64),
+        (who, request, again): (Identity, u64, bool),
         ino: Ino,
         path: PathBuf,
         attributes: SetAttr,
@@ -193,13 +194,13 @@ impl Fs {
             known: None,
         };
         let fs = Arc::clone(self);
-        self.open_writer((who.clone(), request), ino, path, how, move |answer| {
+        self.open_writer((who.clone(), request, again), ino, path, how, move |answer| {
             let (handle, inode, writer) = match answer {
                 Ok(opened) => opened,
                 Err(errno) => return done(Err(errno)),
             };
             let (file, after) = (Arc::clone(&writer.file), Arc::clone(&fs));
-            fs.set_open(&who, ino, inode, attributes, move |_| Ok(Arc::clone(&file)), {
+            fs.set_open((&who, again), ino, inode, attributes, move |_| Ok(Arc::clone(&file)), {
                 move |answer| {
                     after.release(handle);
                     done(answer);

@@ -15,8 +15,8 @@
 //! One task looks after all calls, every [`clock::TICK`] while there are any: a task or
 //! a timer for each would cost more than most calls take.
 
+mod changes;
 mod clock;
-mod delayed;
 mod overdue;
 mod rights;
 mod spot;
@@ -38,6 +38,7 @@ use crate::scheduler::metadata::{self, Choice};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
 use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
+use changes::{Changes, Counted};
 use clock::{Watched, run_clock};
 use overdue::Overdue;
 use times::Times;
@@ -60,7 +61,7 @@ pub(super) struct Caller {
     /// Calls that have not been answered.
     pending: AtomicUsize,
     /// Those of them that may change something.
-    changing: AtomicUsize,
+    pub(super) changes: Arc<Changes>,
     /// What is left for second calls, [`ONE_IN`] each.
     tokens: AtomicI64,
     /// Lookups that have just passed their deadline.
@@ -87,6 +88,8 @@ struct Call<T> {
     /// Until it is over: what it holds on to may be waited for.
     op: Mutex<Option<Op<T>>>,
     kind: Kind,
+    /// Where it may change something.
+    change: Option<Counted>,
     rights: Rights,
     until: Instant,
     state: Mutex<State<T>>,
@@ -127,7 +130,7 @@ impl Caller {
             reader,
             counters,
             pending: AtomicUsize::new(0),
-            changing: AtomicUsize::new(0),
+            changes: Arc::default(),
             tokens: AtomicI64::new(BURST * ONE_IN),
             overdue: Overdue::default(),
             clock,
@@ -137,11 +140,6 @@ impl Caller {
     /// Calls that have not been answered.
     pub(super) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
-    }
-
-    /// Those of them that may change something.
-    pub(super) fn changing(&self) -> usize {
-        self.changing.load(Ordering::Acquire)
     }
 
     /// A replica's name.
@@ -253,7 +251,6 @@ impl Caller {
 
     fn begin<T: Send + 'static>(self: &Arc<Self>, call: Arc<Call<T>>) {
         self.pending.fetch_add(1, Ordering::Relaxed);
-        self.changing.fetch_add(usize::from(call.kind.once), Ordering::AcqRel);
         call.ask_next();
         // Without a clock the volume is going away.
         let _ = self.clock.send(call);
@@ -340,8 +337,9 @@ impl<T: Send + 'static> Call<T> {
             fallback: None,
         };
         let caller = Arc::clone(caller);
+        let change = kind.once.then(|| caller.changes.queue());
         let op = Mutex::new(Some(op));
-        Arc::new(Self { caller, op, kind, rights, until, state: Mutex::new(state) })
+        Arc::new(Self { caller, op, kind, change, rights, until, state: Mutex::new(state) })
     }
 
     /// Asks the next replica, if one is left.
@@ -365,8 +363,15 @@ impl<T: Send + 'static> Call<T> {
                     // Whoever asked has been answered.
                     return;
                 };
+                if call.change.as_ref().is_some_and(|change| !change.enters()) {
+                    // The kernel sends it to the next daemon.
+                    return;
+                }
                 let answer = call.rights.exert(|| op(replica, backend));
                 drop(op);
+                if let Some(change) = &call.change {
+                    change.comes_out();
+                }
                 if let Some(pin) = call.kind.pin {
                     // Without the wait for a thread: those who take all the
                     // calls would seem slower than those who take none.
@@ -482,7 +487,9 @@ impl<T: Send + 'static> Call<T> {
     /// Whoever asked has the answer, and the tables have followed it.
     fn is_told(&self) {
         self.caller.pending.fetch_sub(1, Ordering::Relaxed);
-        self.caller.changing.fetch_sub(usize::from(self.kind.once), Ordering::AcqRel);
+        if let Some(change) = &self.change {
+            change.is_answered();
+        }
     }
 
     /// Ends the call, once. Those who were asked and stayed silent while

@@ -12,7 +12,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,14 +23,14 @@ use super::journal::Journal;
 use super::lock::carried::OwnerRecord;
 use super::recent::{Changes, Held};
 use super::unanswered::Unanswered;
-use super::{Caller, Fs, WritePolicy};
+use super::{Caller, Fs, Ino, WritePolicy};
 use crate::backend::{BackendFile, Parts, own};
 use crate::volume::ReplicaId;
 
 pub(super) use super::handle::carried::Opened;
 
 /// The form that it has. A daemon that knows another one is not followed.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Everything that a daemon leaves, but what it has open.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -48,9 +48,10 @@ pub struct Carried {
     locker: Option<u16>,
     /// Whether the daemon was killed: nothing was sent along.
     lost: bool,
-    /// The requests that a killed daemon may not have answered.
-    #[serde(skip)]
+    /// The requests that the daemon may not have answered; a journal has them apart.
     pub(super) unanswered: Unanswered,
+    /// Files that the daemon may still be changing.
+    pub(super) unsettled: Vec<u64>,
 }
 
 /// What is being written down, and what is to be sent along.
@@ -120,7 +121,45 @@ impl Inheritance<'_> {
 impl Fs {
     /// Whether something is being changed, or may be: the next daemon could overtake it.
     pub fn is_changing(&self) -> bool {
-        self.caller.changing() > 0 || self.handles.is_changing()
+        self.caller.changes.are_under_way() || self.handles.is_changing()
+    }
+
+    /// Lets no change begin any more, if the replica has not answered any for `time`:
+    /// the next daemon may follow.
+    pub fn leave_changes(&self, time: Duration) -> bool {
+        let is_left = self.caller.changes.leave(time);
+        self.handles.unsettled.leave(is_left);
+        is_left
+    }
+
+    /// There is no next daemon: changes begin again.
+    pub fn keep_changes(&self) {
+        self.caller.changes.come_back();
+        self.handles.unsettled.leave(false);
+    }
+
+    /// Notes from now on what requests enter into the tables. The next daemon takes it
+    /// back where the kernel has no answer.
+    pub fn note_entries(&self) {
+        let mut inodes = self.inodes.lock();
+        if self.handles.journal().is_none() {
+            let (unanswered, unsettled) =
+                (Arc::clone(&self.unanswered), self.handles.unsettled.files());
+            let journal = Arc::new(Journal::nowhere(unanswered, unsettled));
+            inodes.write_down(Arc::clone(&journal));
+            self.handles.write_down(journal);
+        }
+    }
+
+    /// There are earlier daemons that may still be changing files, until `are_through`
+    /// says that there are none. Call it before [`Fs::restore`].
+    pub fn follow(&self, are_through: impl Fn() -> bool + Send + Sync + 'static) {
+        self.handles.unsettled.follow(Box::new(are_through));
+    }
+
+    /// The kernel sends a change of the file again.
+    pub fn is_changed_again(&self, ino: Ino) {
+        self.handles.unsettled.comes_again(ino);
     }
 
     /// Whether anybody waits for a lock.
@@ -139,6 +178,7 @@ impl Fs {
         let inodes = self.inodes.lock();
         let mut sheet = self.sheet(&inodes, &self.recent.hold(), true);
         self.locks.carry(&mut sheet)?;
+        sheet.carried.unanswered = self.unanswered.lock().clone();
         Ok((sheet.carried, sheet.files))
     }
 
@@ -192,6 +232,7 @@ impl Fs {
             self.locks.restore(locker, carried.owners, &mut heir);
         }
         self.recent.restore(carried.changes, Instant::now());
+        self.handles.unsettled.inherit(carried.unsettled);
         *self.unanswered.lock() = carried.unanswered;
         Ok(())
     }
@@ -206,7 +247,8 @@ impl Fs {
         let recent = self.recent.hold();
         let all = self.sheet(&inodes, &recent, false).carried;
         let unanswered = Arc::clone(&self.unanswered);
-        let begun = own(|own| Journal::begin(own, path, head, all, unanswered));
+        let unsettled = self.handles.unsettled.files();
+        let begun = own(|own| Journal::begin(own, path, head, all, (unanswered, unsettled)));
         let journal = Arc::new(begun.map_err(std::io::Error::other)??);
         inodes.write_down(Arc::clone(&journal));
         recent.write_down(Arc::clone(&journal));

@@ -146,7 +146,7 @@ impl Fs {
         if !is_not(self) {
             return then(self);
         }
-        let (fs, delayed) = (Arc::clone(self), self.caller.delayed_change());
+        let (fs, delayed) = (Arc::clone(self), self.caller.changes.delay());
         self.locks.runtime().spawn(async move {
             let _delayed = delayed;
             for _ in 0..MOMENTS {

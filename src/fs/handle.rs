@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLockReadGuard};
 use super::caching::{Blocks, Read};
 use super::inode::Cached;
 use super::journal::Journal;
+use super::unsettled::Unsettled;
 use super::written::{Gate, Writer};
 use super::{Backing, Caching, Errno, Ino, Listing};
 use crate::backend::{BackendFile, Identity};
@@ -34,6 +35,8 @@ pub(super) struct Handles {
     inodes: Mutex<HashMap<Ino, Counted>>,
     /// Of files that are open, or being changed.
     gates: Mutex<HashMap<Ino, Weak<Gate>>>,
+    /// Files that an older change may still reach.
+    pub(super) unsettled: Arc<Unsettled>,
     /// Where what is opened and closed is written down, if it is.
     journal: OnceLock<Arc<Journal>>,
     /// Locked by who opens or closes, and before the tables.
@@ -485,7 +488,7 @@ impl Handles {
             let live = gates.len();
             gates.reserve(live);
         }
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(Gate::new(ino, Arc::clone(&self.unsettled)));
         gates.insert(ino, Arc::downgrade(&gate));
         gate
     }

@@ -16,7 +16,7 @@
 //! - After a daemon has sealed its journal it writes to that path no more: the next
 //!   daemon's journal is there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -34,6 +34,7 @@ use super::inode::Inodes;
 use super::inode::carried::Step;
 use super::recent::Mark;
 use super::unanswered::{Entered, Unanswered};
+use super::unsettled::Files;
 use crate::backend::{Own, own};
 use crate::volume::Mode;
 
@@ -58,7 +59,13 @@ pub(super) enum Entry {
     TakenBack(u64),
     /// The head has changed.
     Head(Vec<u8>),
+    /// An older change may still reach the file, or it cannot any more.
+    Unsettled(u64, bool),
 }
+
+/// What belongs to no table: entries that the kernel may not know of, and files that an
+/// older change may still reach.
+type Loose = (Arc<Mutex<Unanswered>>, Arc<Mutex<Files>>);
 
 /// The file.
 pub(super) struct Journal {
@@ -68,6 +75,8 @@ pub(super) struct Journal {
     head: Mutex<Vec<u8>>,
     state: Mutex<State>,
     unanswered: Arc<Mutex<Unanswered>>,
+    /// Locked before `state`.
+    unsettled: Arc<Mutex<Files>>,
     is_long: AtomicBool,
 }
 
@@ -99,9 +108,10 @@ impl Journal {
         own: &Own,
         path: &Path,
         head: Vec<u8>,
-        all: Carried,
-        unanswered: Arc<Mutex<Unanswered>>,
+        mut all: Carried,
+        (unanswered, unsettled): Loose,
     ) -> io::Result<Self> {
+        all.unsettled = unsettled.lock().all();
         let written = rewrite(own, path, &head, all, unanswered.lock().clone());
         if written.is_err() {
             // One of the two will do.
@@ -111,12 +121,22 @@ impl Journal {
                 tracing::error!(journal = %path.display(), "an older journal stays; remove it");
             }
         }
-        Ok(Self::of(path, head, State::of(written?), unanswered))
+        Ok(Self::of(path, head, State::of(written?), (unanswered, unsettled)))
     }
 
-    fn of(path: &Path, head: Vec<u8>, state: State, unanswered: Arc<Mutex<Unanswered>>) -> Self {
+    /// A journal without a file, for what [`Journal::enter`] notes in memory.
+    pub(super) fn nowhere(
+        unanswered: Arc<Mutex<Unanswered>>,
+        unsettled: Arc<Mutex<Files>>,
+    ) -> Self {
+        let state = State { file: None, len: 0, longest: u64::MAX };
+        Self::of(Path::new(""), Vec::new(), state, (unanswered, unsettled))
+    }
+
+    fn of(path: &Path, head: Vec<u8>, state: State, (unanswered, unsettled): Loose) -> Self {
         let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
-        Self { path, head: Mutex::new(head), state: Mutex::new(state), unanswered, is_long }
+        let (head, state) = (Mutex::new(head), Mutex::new(state));
+        Self { path, head, state, unanswered, unsettled, is_long }
     }
 
     /// Replaces the head by `now`, if that differs. Of two callers, the later one has the
@@ -166,12 +186,14 @@ impl Journal {
 
     /// Rewrites it, with `all` that there is. The locks of the tables keep others from
     /// writing entries meanwhile.
-    pub(super) fn shorten(&self, own: &Own, all: Carried) {
+    pub(super) fn shorten(&self, own: &Own, mut all: Carried) {
         let head = self.head.lock();
+        let unsettled = self.unsettled.lock();
         let mut state = self.state.lock();
         if state.file.is_none() {
             return;
         }
+        all.unsettled = unsettled.all();
         let unanswered = self.unanswered.lock().clone();
         match rewrite(own, &self.path, &head, all, unanswered) {
             Ok(written) => *state = State::of(written),
@@ -212,7 +234,7 @@ fn framed(entry: &Entry) -> io::Result<Vec<u8>> {
 }
 
 /// What every journal of this form begins with.
-const FORM: &[u8] = b"fanfs journal 3\n";
+const FORM: &[u8] = b"fanfs journal 4\n";
 
 /// Writes a whole journal in place of the one at `path`, which stays where that fails.
 fn rewrite(
@@ -262,6 +284,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     let Ok(Entry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
     let mut carried = *all;
     let mut inodes = Inodes::restore(mode, std::mem::take(&mut carried.inodes));
+    let mut unsettled: HashSet<u64> = carried.unsettled.drain(..).collect();
     let mut open: HashMap<u64, Opened> =
         carried.opened.drain(..).map(|opened| (opened.handle, opened)).collect();
     let before = frame(&mut rest).ok_or_else(nonsense)?;
@@ -298,6 +321,8 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
             // How long ago is not known.
             Entry::Changed(mark) => carried.changes.marks.push((mark, 0)),
             Entry::Head(now) => head = now,
+            Entry::Unsettled(ino, true) => drop(unsettled.insert(ino)),
+            Entry::Unsettled(ino, false) => drop(unsettled.remove(&ino)),
         }
     }
     inodes.has_lost_sight();
@@ -305,6 +330,7 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     carried.inodes = inodes.carry();
     carried.opened = open.into_values().collect();
     carried.unanswered = unanswered;
+    carried.unsettled = unsettled.into_iter().collect();
     carried.was_lost();
     Ok((head, carried))
 }
@@ -331,9 +357,11 @@ mod tests {
     }
 
     fn begin(path: &Path) -> Journal {
-        own(|own| Journal::begin(own, path, b"head".to_vec(), Carried::default(), Arc::default()))
-            .unwrap()
-            .unwrap()
+        own(|own| {
+            Journal::begin(own, path, b"head".to_vec(), Carried::default(), Default::default())
+        })
+        .unwrap()
+        .unwrap()
     }
 
     #[test]
@@ -385,7 +413,8 @@ mod tests {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = OpenOptions::new().append(true).open(again).unwrap();
         let len = file.metadata().unwrap().len();
-        let journal = Journal::of(&path, b"head".to_vec(), State::of((again, len)), Arc::default());
+        let journal =
+            Journal::of(&path, b"head".to_vec(), State::of((again, len)), Default::default());
         let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
         journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
         assert_eq!(handles(Path::new(&seen)).unwrap(), 1);
@@ -427,7 +456,7 @@ mod tests {
         // It stands in the new one's way.
         std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
         let failed = own(|own| {
-            Journal::begin(own, &path, Vec::new(), Carried::default(), Arc::default()).is_err()
+            Journal::begin(own, &path, Vec::new(), Carried::default(), Default::default()).is_err()
         });
         assert!(failed.unwrap() && handles(&path).is_err());
     }

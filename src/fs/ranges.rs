@@ -4,31 +4,34 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::handle::FileHandle;
+use super::write::Turn;
 use super::{Answer, Errno, Fs, HandleId};
 use crate::backend::{Backend, BackendFile, FileChange};
 use crate::volume::ByteRange;
 
 impl Fs {
-    /// fallocate(2)
+    /// fallocate(2); `again` where the kernel sends it again.
     pub fn allocate(
         self: &Arc<Self>,
         handle: HandleId,
         range: ByteRange,
-        mode: u32,
+        (mode, again): (u32, bool),
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
         let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
             let (offset, len) = (range.start, range.len());
             file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
         };
-        self.change_file(handle, true, (None, Instant::now()), allocate, done);
+        self.change_file(handle, Turn::Alone { again }, (None, Instant::now()), allocate, done);
     }
 
-    /// copy_file_range(2) between open files; returns the number of bytes.
+    /// copy_file_range(2) between open files; returns the number of bytes. `again` where the
+    /// kernel sends it again.
     pub fn copy(
         self: &Arc<Self>,
         (from, range): (HandleId, ByteRange),
         (to, at): (HandleId, u64),
+        again: bool,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
         let (write, source) = match (self.write_policy(), self.handles.file(from)) {
@@ -41,7 +44,7 @@ impl Fs {
             let (offset, len) = (range.start, range.len());
             source.change(&FileChange::Copy { offset, to: file, at, len })
         };
-        self.change_file(to, true, (None, Instant::now()), copy, done);
+        self.change_file(to, Turn::Alone { again }, (None, Instant::now()), copy, done);
     }
 }
 

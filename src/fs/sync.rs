@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use super::call::Rights;
 use super::handle::FileHandle;
+use super::write::Turn;
 use super::{Answer, Errno, Fs, HandleId, LockOwner, WritePolicy};
 use crate::backend::{Backend, BackendFile, Change, FileChange, Lane, Requester, Target};
 
@@ -113,6 +114,6 @@ impl Fs {
             return done(Err(errno));
         }
         let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
-        self.change_file(handle, false, (None, Instant::now()), settle, done);
+        self.change_file(handle, Turn::Beside, (None, Instant::now()), settle, done);
     }
 }

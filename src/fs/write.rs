@@ -45,6 +45,8 @@ pub struct WriteRequest<'a> {
     pub is_part: bool,
     /// All of them, or an error: nobody looks how many it were.
     pub whole: bool,
+    /// Whether the kernel sends it again.
+    pub again: bool,
     /// Who writes, where that is known and he is not to keep set-id bits alive.
     pub who: Option<Requester>,
 }
@@ -55,18 +57,31 @@ pub(super) struct Writing {
     data: Payload,
     append: bool,
     whole: bool,
+    again: bool,
     who: Option<Requester>,
 }
 
 impl WriteRequest<'_> {
     pub(super) fn with(self, data: Payload) -> Writing {
-        let Self { offset, append, whole, who, .. } = self;
-        Writing { offset, data, append, whole, who }
+        let Self { offset, append, whole, again, who, .. } = self;
+        Writing { offset, data, append, whole, again, who }
     }
 }
 
 /// What a call ends with for which this process has no memory.
 const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
+
+/// How a change of an open file is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Beside reads and other changes of the file.
+    Beside,
+    /// Apart from them.
+    Alone {
+        /// Whether the kernel sends it again.
+        again: bool,
+    },
+}
 
 /// A handle's changes are noted so often within the time that they count as recent.
 const NOTES: u32 = 4;
@@ -88,7 +103,8 @@ impl Fs {
             Err(errno) => return reply.answer(Err(errno)),
         };
         let fs = Arc::clone(self);
-        self.open_writer((who.identity(), who.request), ino, path, how, move |answer| {
+        let by = (who.identity(), who.request, who.again);
+        self.open_writer(by, ino, path, how, move |answer| {
             if answer.is_ok() {
                 fs.inodes.lock().settle(ino, || reply.forget_attributes());
             }
@@ -106,7 +122,7 @@ impl Fs {
     /// Opens a file on the write replica; whoever reads it does so there from now on.
     pub(super) fn open_writer(
         self: &Arc<Self>,
-        (who, request): (Identity, u64),
+        (who, request, again): (Identity, u64, bool),
         ino: Ino,
         path: PathBuf,
         how: WriteOpen,
@@ -116,9 +132,9 @@ impl Fs {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
-        let Some(change) = self.handles.gate(ino).begin() else {
-            return done(Err(Errno::IO));
-        };
+        let gate = self.handles.gate(ino);
+        let change = if how.truncate { gate.begin_change(again) } else { gate.begin() };
+        let Some(change) = change else { return done(Err(Errno::IO)) };
         self.note_inode(ino);
         let fs = Arc::clone(self);
         let once = self.once(write, Lane::Metadata, &who);
@@ -280,12 +296,11 @@ impl Fs {
         );
     }
 
-    /// A change of an open file that `handle` may write: carried out once, kept
-    /// apart from reads and writes of the same file where it is `exclusive`.
+    /// A change of an open file that `handle` may write: carried out once.
     pub(super) fn change_file<T: Send + 'static>(
         self: &Arc<Self>,
         handle: HandleId,
-        exclusive: bool,
+        turn: Turn,
         (who, since): (Option<Requester>, Instant),
         change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
         + Send
@@ -299,10 +314,15 @@ impl Fs {
             (_, None) => return done(Err(Errno::BADF)),
         };
         let Some(writer) = file.writer else { return done(Err(Errno::BADF)) };
+        let exclusive = turn != Turn::Beside;
         if exclusive {
             file.closing.store(false, Ordering::Relaxed);
         }
-        let Some(under_way) = file.inode.gate.begin() else { return done(Err(Errno::IO)) };
+        let under_way = match turn {
+            Turn::Beside => file.inode.gate.begin(),
+            Turn::Alone { again } => file.inode.gate.begin_change(again),
+        };
+        let Some(under_way) = under_way else { return done(Err(Errno::IO)) };
         let now = Instant::now();
         if exclusive && writer.is_to_note(now, write.lag / NOTES) {
             self.note_inode(file.ino);
@@ -354,7 +374,7 @@ impl Fs {
         since: Instant,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        let Writing { offset, data, append, whole, who } = request;
+        let Writing { offset, data, append, whole, again, who } = request;
         // Taken out, so that it is not kept longer than somebody waits for it.
         let data = Arc::new(Mutex::new(Some(data)));
         let left = Arc::clone(&data);
@@ -365,7 +385,7 @@ impl Fs {
             answer
         };
         let fs = Arc::clone(self);
-        self.change_file(handle, true, (who, since), write, move |answer| {
+        self.change_file(handle, Turn::Alone { again }, (who, since), write, move |answer| {
             drop(left.lock().take());
             if let Ok(bytes) = answer {
                 count(&fs.counters.writes);

@@ -8,16 +8,18 @@
 //! - A read and a write of one file exclude each other, as on an NFS mount, so no
 //!   answer is half of one write.
 //! - A change that nobody got an answer to may still be under way. While it is,
-//!   no other change of that file is begun: it could be overtaken.
+//!   no other change of that file is begun: it could be overtaken. That holds for a
+//!   change that an earlier daemon may be making, too ([`super::unsettled`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::Errno;
 use super::append::Appends;
+use super::unsettled::Unsettled;
+use super::{Errno, Ino};
 use crate::backend::{BackendError, BackendFile, Identity, SyncMode};
 
 /// A handle that may write.
@@ -72,10 +74,14 @@ impl Writer {
     }
 }
 
+/// How often a change looks whether earlier daemons are through with its file.
+const LOOK: Duration = Duration::from_millis(10);
+
 /// Keeps reads and changes of one file apart. It lives as long as the file is open, or
 /// a change of it is under way.
-#[derive(Default)]
 pub(super) struct Gate {
+    ino: Ino,
+    unsettled: Arc<Unsettled>,
     lock: RwLock<()>,
     /// Changes that have not come to an end.
     running: AtomicUsize,
@@ -93,7 +99,30 @@ pub(super) struct UnderWay {
 }
 
 impl Gate {
-    /// A change begins; `None` where it could be overtaken by an older one.
+    pub(super) fn new(ino: Ino, unsettled: Arc<Unsettled>) -> Self {
+        Self {
+            ino,
+            unsettled,
+            lock: RwLock::default(),
+            running: AtomicUsize::default(),
+            given_up: AtomicBool::default(),
+            appends: Mutex::default(),
+        }
+    }
+
+    /// A change begins; `None` where it could be overtaken by an older one. Of an earlier
+    /// daemon's changes, only a change that came `again` may begin; [`UnderWay::enter`]
+    /// then waits.
+    pub(super) fn begin_change(self: &Arc<Self>, again: bool) -> Option<Arc<UnderWay>> {
+        if again {
+            self.unsettled.comes_again(self.ino);
+        } else if self.unsettled.holds(self.ino) {
+            return None;
+        }
+        self.begin()
+    }
+
+    /// The same for what sets no data or attributes; earlier daemons do not matter to it.
     pub(super) fn begin(self: &Arc<Self>) -> Option<Arc<UnderWay>> {
         let others = self.running.fetch_add(1, Ordering::AcqRel);
         let under_way = UnderWay { gate: Arc::clone(self), given_up: AtomicBool::new(false) };
@@ -126,24 +155,36 @@ impl UnderWay {
     /// [`BackendError::Late`] where nobody waits for it any more: it is not to be
     /// done after what was asked for later.
     pub(super) fn enter(&self) -> crate::backend::Result<RwLockWriteGuard<'_, ()>> {
+        while self.gate.unsettled.holds(self.gate.ino) && !self.is_over() {
+            std::thread::sleep(LOOK);
+        }
         let alone = self.gate.lock.write();
-        match self.given_up.load(Ordering::Acquire) {
+        match self.is_over() {
             true => Err(BackendError::Late),
             false => Ok(alone),
         }
     }
 
+    /// Whether it is not to be begun any more.
+    fn is_over(&self) -> bool {
+        self.given_up.load(Ordering::Acquire) || self.gate.unsettled.is_left()
+    }
+
     /// Who asked for it is about to be told this.
     pub(super) fn ends<T>(&self, answer: &crate::backend::Result<T>) {
-        if matches!(answer, Err(BackendError::Late)) {
-            self.given_up.store(true, Ordering::Release);
+        if matches!(answer, Err(BackendError::Late)) && !self.given_up.swap(true, Ordering::AcqRel)
+        {
             self.gate.given_up.store(true, Ordering::Release);
+            self.gate.unsettled.gives_up(self.gate.ino);
         }
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
+        if *self.given_up.get_mut() {
+            self.gate.unsettled.ended(self.gate.ino);
+        }
         self.gate.running.fetch_sub(1, Ordering::AcqRel);
     }
 }
@@ -154,7 +195,7 @@ mod tests {
 
     #[test]
     fn nothing_begins_while_something_given_up_is_under_way() {
-        let gate = Arc::new(Gate::default());
+        let gate = Arc::new(Gate::new(Ino(1), Arc::default()));
         let lost = gate.begin().unwrap();
         let other = gate.begin().unwrap();
         lost.ends::<()>(&Err(BackendError::Late));

@@ -378,7 +378,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let append = !cached && flags.0 & APPEND != 0;
+        let (append, again) = (!cached && flags.0 & APPEND != 0, self.is_again(req, number));
         let Some(reply) = once_if(append, &self.fs, req, reply) else { return };
         let request = WriteRequest {
             offset,
@@ -387,6 +387,7 @@ impl fuser::Filesystem for Adapter {
             append,
             is_part: flags.0 & DIRECT != 0,
             whole: cached,
+            again,
             who: (kills && !cached).then(|| self.who(req)),
         };
         self.fs.write(at(number, handle), request, move |answer| reply_written(reply, answer));
@@ -402,15 +403,15 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let moves = mode as u32 & MOVES_DATA != 0;
+        let (moves, again) = (mode as u32 & MOVES_DATA != 0, self.is_again(req, number));
         let Some(reply) = once_if(moves, &self.fs, req, reply) else { return };
-        let (range, mode) = (ByteRange::at(offset, length), mode as u32);
-        self.fs.allocate(at(number, handle), range, mode, move |a| reply_empty(reply, a));
+        let (range, how) = (ByteRange::at(offset, length), (mode as u32, again));
+        self.fs.allocate(at(number, handle), range, how, move |a| reply_empty(reply, a));
     }
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        req: &Request,
         source: INodeNo,
         from: FileHandle,
         offset: u64,
@@ -421,9 +422,10 @@ impl fuser::Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let range = ByteRange::at(offset, len.min(LARGEST_COPY));
+        let (len, again) = (len.min(LARGEST_COPY), self.is_again(req, target));
+        let range = ByteRange::at(offset, len);
         let done = move |answer| reply_written(reply, answer);
-        self.fs.copy((at(source, from), range), (at(target, to), start), done);
+        self.fs.copy((at(source, from), range), (at(target, to), start), again, done);
     }
 
     fn setxattr(
@@ -438,14 +440,12 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
         let value = Some((value, flags as u32));
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.set_xattr(self.who(req), ino(number), name, value, done);
+        self.fs.set_xattr(self.who(req), ino(number), name, value, move |a| reply_empty(reply, a));
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.set_xattr(self.who(req), ino(number), name, None, done);
+        self.fs.set_xattr(self.who(req), ino(number), name, None, move |a| reply_empty(reply, a));
     }
 
     fn getlk(

@@ -1,6 +1,7 @@
 //! Requests that come a second time.
 //!
-//! After a daemon was killed the kernel sends again what it has not answered. What
+//! After a daemon was killed, or has handed over, the kernel sends again what it has not
+//! answered. What
 //! only looks can be done again, and so can a change that comes to the same done
 //! twice, such as a write to a place in a file: the kernel has kept others from that
 //! place meanwhile. A change of names would fail the second time, or hit something
@@ -8,11 +9,11 @@
 
 use std::sync::Arc;
 
-use fuser::{ReplyEmpty, ReplyEntry, Request, RequestId};
+use fuser::{INodeNo, ReplyEmpty, ReplyEntry, Request, RequestId};
 
 use super::adapter::Adapter;
 use super::answers::errno;
-use super::wire::{is_again, number, who};
+use super::wire::{ino, is_again, number, who};
 use crate::backend::Requester;
 use crate::fs::{Errno, Fs};
 
@@ -39,6 +40,15 @@ impl Adapter {
     pub(super) fn who(&self, req: &Request) -> Requester {
         take_back(&self.fs, req.unique());
         who(req)
+    }
+
+    /// Whether a change of a file comes again. An earlier daemon may be making it.
+    pub(super) fn is_again(&self, req: &Request, file: INodeNo) -> bool {
+        let again = is_again(req.unique());
+        if again {
+            self.fs.is_changed_again(ino(file));
+        }
+        again
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) fn number(id: RequestId) -> u64 {
 }
 
 pub(super) fn who(req: &Request) -> Requester {
-    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid(), request: number(req.unique()) }
+    let (request, again) = (number(req.unique()), is_again(req.unique()));
+    Requester { uid: req.uid(), gid: req.gid(), pid: req.pid(), request, again }
 }
 
 pub(super) fn ino(number: INodeNo) -> Ino {

@@ -48,6 +48,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
         append: false,
         is_part: false,
         whole: true,
+        again: false,
         who: None,
     };
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
@@ -57,10 +58,10 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
             errno(|done| fs.write(wrong, write(), done)),
             errno(|done| fs.flush(wrong, owner, done)),
             errno(|done| fs.sync(wrong, false, done)),
-            errno(|done| fs.allocate(wrong, range, 0, done)),
+            errno(|done| fs.allocate(wrong, range, (0, false), done)),
             errno(|done| fs.seek(wrong, 0, SeekTo::Data, done)),
-            errno(|done| fs.copy((wrong, range), (own, 0), done)),
-            errno(|done| fs.copy((own, range), (wrong, 0), done)),
+            errno(|done| fs.copy((wrong, range), (own, 0), false, done)),
+            errno(|done| fs.copy((own, range), (wrong, 0), false, done)),
             errno(|done| fs.attributes(me, wrong.ino, Some(wrong), done)),
             errno(|done| fs.set_attributes(me, wrong.ino, Some(wrong), set, done)),
             errno(|done| fs.lock(wrong, owner, lock, Waiting::Not, done)),

@@ -236,7 +236,8 @@ fn how() -> WriteOpen {
 
 /// The same bytes that are there.
 fn written() -> WriteRequest<'static> {
-    WriteRequest { offset: 0, data: b"f's", append: false, is_part: false, whole: true, who: None }
+    let (offset, data, who) = (0, &b"f's"[..], None);
+    WriteRequest { offset, data, append: false, is_part: false, whole: true, again: false, who }
 }
 
 /// Where entries end, from `begin` on.

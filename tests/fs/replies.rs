@@ -45,6 +45,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
                 append: false,
                 is_part: false,
                 whole: true,
+                again: false,
                 who: None,
             };
             of.write(writer.handle, request, move |answer| answered.send(answer).unwrap());

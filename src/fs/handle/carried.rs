@@ -191,6 +191,7 @@ impl Handle {
 impl Handles {
     /// Writes down what is opened and closed from now on.
     pub(in crate::fs) fn write_down(&self, journal: Arc<Journal>) {
+        self.unsettled.write_down(Arc::clone(&journal));
         let _ = self.journal.set(journal);
     }
 
@@ -228,8 +229,22 @@ impl Handles {
 
     /// Whether a file is being changed, or may be.
     pub(in crate::fs) fn is_changing(&self) -> bool {
+        !self.being_changed().is_empty()
+    }
+
+    /// The files that are being changed, or may be.
+    fn being_changed(&self) -> Vec<u64> {
         let gates = self.gates.lock();
-        gates.values().filter_map(std::sync::Weak::upgrade).any(|gate| gate.is_busy())
+        let live = gates.iter().filter_map(|(ino, gate)| Some((ino, gate.upgrade()?)));
+        live.filter(|(_, gate)| gate.is_busy()).map(|(ino, _)| ino.0).collect()
+    }
+
+    /// The files that this daemon or an earlier one may change after the next one has
+    /// taken over.
+    fn unsettled(&self) -> Vec<u64> {
+        let mut files = self.unsettled.files().lock().all();
+        files.extend(self.being_changed());
+        files
     }
 
     /// Writes down what is open.
@@ -255,6 +270,9 @@ impl Handles {
             sheet.carried.files.push(FileRecord { ino: ino.0, at: At::of(&current), held });
         }
         sheet.carried.last = self.numbers.last();
+        if sheet.is_sent {
+            sheet.carried.unsettled = self.unsettled();
+        }
     }
 
     /// Whether the kernel reads any file by itself.
