@@ -396,6 +396,26 @@ mod tests {
     }
 
     #[test]
+    fn files_that_a_change_may_still_reach_are_known_after_a_kill() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        let unsettled = super::super::unsettled::Unsettled::default();
+        let loose = (Arc::default(), unsettled.files());
+        let begun = own(|own| Journal::begin(own, &path, Vec::new(), Carried::default(), loose));
+        let journal = Arc::new(begun.unwrap().unwrap());
+        unsettled.write_down(Arc::clone(&journal));
+        let left = || recover(&path, Mode::Shared).unwrap().1.unsettled;
+        unsettled.gives_up(Ino(5));
+        unsettled.gives_up(Ino(6));
+        unsettled.ended(Ino(6));
+        assert_eq!(left(), [5]);
+        own(|own| journal.shorten(own, Carried::default())).unwrap();
+        assert_eq!(left(), [5]);
+        unsettled.ended(Ino(5));
+        assert_eq!(left(), [0; 0]);
+    }
+
+    #[test]
     fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
