@@ -41,7 +41,7 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
     let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
     let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
-    let pool = PoolLimits { threads: 2, queue: 16, guests: 0 };
+    let pool = PoolLimits { threads: 4, queue: 16, guests: 0 };
     let counters = Arc::new(ReplicaCounters::default());
     let replica = Replica::new(ReplicaId::new(0), "fs".to_owned(), backend, pool, counters);
     let replicas = ReplicaMap::from_iter([Arc::new(replica)]);

@@ -152,7 +152,7 @@ fn of_two_nobody_is_right() {
 #[test]
 fn names_types_attributes_and_targets_are_compared() {
     let copies = Copies::new(3);
-    for name in ["gone", "longer", "later", "moded", "typed", "same"] {
+    for name in ["gone", "longer", "later", "moded", "owned", "typed", "same"] {
         copies.write(name, b"content");
     }
     copies.write("tree/in/it", b"content");
@@ -166,6 +166,10 @@ fn names_types_attributes_and_targets_are_compared() {
     fs::set_permissions(copies.at(2, "moded"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::set_permissions(copies.at(1, "moded"), fs::Permissions::from_mode(0o644)).unwrap();
     fs::set_permissions(copies.at(3, "moded"), fs::Permissions::from_mode(0o644)).unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(copies.at(3, "owned"), Some(4321), Some(1234)).unwrap();
+    }
     fs::remove_file(copies.at(2, "typed")).unwrap();
     fs::create_dir(copies.at(2, "typed")).unwrap();
     fs::remove_dir_all(copies.at(3, "tree/in")).unwrap();
@@ -175,9 +179,13 @@ fn names_types_attributes_and_targets_are_compared() {
         "link: target differs: a on r1 = r3, b on r2",
         "longer: size differs: 7 on r1 = r2, 16 on r3",
         "moded: mode differs: 0644 on r1 = r3, 0600 on r2",
+        "owned: owner differs: 0:0 on r1 = r2, 4321:1234 on r3",
         "typed: type differs: file on r1 = r3, directory on r2",
         "tree/in: missing on r3, present on r1, r2",
     ]);
+    // Only root can give a file away.
+    let expected: Vec<_> =
+        expected.into_iter().filter(|line| is_root || !line.contains("owner differs")).collect();
     assert_eq!(copies.lines(&[]), (Some(3), expected.clone()));
     assert_eq!(copies.lines(&["--full"]), (Some(3), expected.clone()));
     let left: Vec<_> = expected.into_iter().filter(|line| !line.contains("mode differs")).collect();

@@ -52,7 +52,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// How long after its last attempt a waiter got the lock that `held` gives up; a little
 /// more than that, never less.
-fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File)) -> Duration {
+fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File) -> Option<File>) -> Duration {
     let (held, wanted) = (open(rig), open(rig));
     take(&held);
     rig.record();
@@ -80,13 +80,13 @@ fn handed_over(rig: &Rig, take: fn(&File), give_up: fn(File)) -> Duration {
             before = now;
             std::thread::sleep(Duration::from_millis(1));
         }
-        give_up(held);
+        let _left_open = give_up(held);
         waiter.join().unwrap() - before
     })
 }
 
-/// How a lock is taken, and given up again.
-type Way = (&'static str, fn(&File), fn(File));
+/// How a lock is taken, and given up again; the file stays open where it is only unlocked.
+type Way = (&'static str, fn(&File), fn(File) -> Option<File>);
 
 /// A waiter that nothing wakes asks again after a pause and never sooner. So a lock that it
 /// gets sooner shows that it was woken; a busy machine only takes more tries.
@@ -95,23 +95,25 @@ fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
     fn set(file: &File, kind: i32) {
         fcntl(file, FcntlArg::F_SETLK(&range(kind))).unwrap();
     }
+    fn lock(file: &File) {
+        flock(file, FlockOperation::LockExclusive).unwrap();
+    }
+    fn unlock(file: File) -> Option<File> {
+        flock(&file, FlockOperation::Unlock).unwrap();
+        Some(file)
+    }
+    fn close(_: File) -> Option<File> {
+        None
+    }
+    let take = |file: &File| set(file, libc::F_WRLCK);
     let ways: [Way; 4] = [
-        (
-            "flock, unlocked",
-            |file| flock(file, FlockOperation::LockExclusive).unwrap(),
-            |file| {
-                flock(&file, FlockOperation::Unlock).unwrap();
-            },
-        ),
-        ("flock, closed", |file| flock(file, FlockOperation::LockExclusive).unwrap(), drop),
-        (
-            "fcntl, unlocked",
-            |file| set(file, libc::F_WRLCK),
-            |file| {
-                set(&file, libc::F_UNLCK);
-            },
-        ),
-        ("fcntl, closed", |file| set(file, libc::F_WRLCK), drop),
+        ("flock, unlocked", lock, unlock),
+        ("flock, closed", lock, close),
+        ("fcntl, unlocked", take, |file| {
+            set(&file, libc::F_UNLCK);
+            Some(file)
+        }),
+        ("fcntl, closed", take, close),
     ];
     let rig = rig(true);
     for (how, take, give_up) in ways {
