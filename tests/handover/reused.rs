@@ -148,8 +148,11 @@ fn a_file_removed_by_another_client_during_a_kill_is_not_the_next_one_with_its_n
     kill_process(served, Signal::KILL).unwrap();
     // The number is free once the daemon's descriptors are closed.
     it.room.eventually("the daemon has ended", || {
-        let status = format!("/proc/{}/stat", served.as_raw_nonzero());
-        fs::read_to_string(status).map_or(true, |stat| stat.contains(") Z "))
+        let process = format!("/proc/{}", served.as_raw_nonzero());
+        let stat = fs::read_to_string(format!("{process}/stat"));
+        // Its last thread closes them.
+        let threads = fs::read_dir(format!("{process}/task")).map_or(0, Iterator::count);
+        stat.map_or(true, |stat| stat.contains(") Z ")) && threads <= 1
     });
     fs::remove_file(&below).unwrap();
     make(&below);
