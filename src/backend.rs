@@ -28,6 +28,7 @@ mod known;
 mod later;
 mod name;
 mod pool;
+mod progress;
 mod rate_limit;
 mod target;
 
@@ -35,7 +36,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +58,8 @@ pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
 pub use name::Name;
-pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, thread_name};
+pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, has_a_part, thread_name};
+pub use progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use target::Target;
 
@@ -376,11 +378,12 @@ impl Replica {
         lane: Lane,
         job: impl FnOnce(&dyn Backend) + Send + 'static,
     ) -> Result<()> {
-        self.submit_about(lane, Errand::default(), job)
+        self.submit_about(lane, Errand::default(), job).map(drop)
     }
 
     /// The same, for a job about one object. While calls about that object hang, the
-    /// job waits without a thread until its caller gives up.
+    /// job waits without a thread until its caller gives up. Returns what
+    /// [`Replica::moved`] knows the job by.
     ///
     /// # Errors
     /// As [`Replica::submit`]'s.
@@ -389,9 +392,15 @@ impl Replica {
         lane: Lane,
         errand: Errand,
         job: impl FnOnce(&dyn Backend) + Send + 'static,
-    ) -> Result<()> {
+    ) -> Result<Ticket> {
         let backend = Arc::clone(&self.backend);
         self.pool.submit_about(lane, errand, Box::new(move || job(&*backend)))
+    }
+
+    /// When the replica last answered a part of a job ([`has_a_part`]) or a job that was
+    /// queued before it; `None` where that has not happened since the job was queued.
+    pub fn moved(&self, ticket: Ticket) -> Option<Instant> {
+        self.pool.moved(ticket)
     }
 
     /// Permission for the calling thread to make one call on the replica itself; `None`

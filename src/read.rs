@@ -32,6 +32,7 @@ mod file;
 mod gather;
 mod memory;
 mod origin;
+mod overdue;
 pub mod plan;
 mod policy;
 pub mod readahead;
@@ -258,6 +259,7 @@ impl Reader {
             if gather.is_over() {
                 return;
             }
+            gather.moved(Some(Instant::now()));
             let granted = claim.bytes();
             match reader.serve(&file, &gather, range, Some(claim)) {
                 Some(sent) => reader.dispatch(sent),
@@ -348,7 +350,7 @@ impl Reader {
                 let ahead = state.waiters.is_empty();
                 let candidates = fetch.file.candidates();
                 let want = attempt::want(&fetch, candidates, ahead, state.holders);
-                state.want = Some(scheduler.want(want));
+                state.waits(scheduler.want(want));
             }
             scheduler.next(now, &mut dispatches);
         }

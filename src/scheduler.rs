@@ -512,6 +512,11 @@ impl<T: Clone> Scheduler<T> {
         self.health.usable(now)
     }
 
+    /// When the last of these replicas delivered something.
+    pub fn last_delivery(&self, of: ReplicaSet) -> Option<Instant> {
+        of.iter().filter_map(|id| self.estimates[id].last_delivery()).max()
+    }
+
     /// Whether all replicas are asked as always.
     pub fn all_are_in(&self) -> bool {
         self.health.all_are_in()

@@ -35,6 +35,8 @@ mod objects;
 mod passthrough;
 #[path = "fuse/placement.rs"]
 mod placement;
+#[path = "fuse/progress.rs"]
+mod progress;
 #[path = "fuse/recorder.rs"]
 mod recorder;
 #[path = "fuse/rig.rs"]

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::pool::{STUCK, inside};
+use super::pool::{STUCK, has_a_part, inside};
 
 use super::{
     Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
@@ -53,6 +53,9 @@ enum Threads {
 
 /// Closes descriptors that have no pool.
 static ASIDE: LazyLock<Arc<Closer>> = LazyLock::new(|| Arc::new(Closer::new(Threads::Own)));
+
+/// Entries of a listing that count as a part of it.
+const PART: u64 = 64;
 
 /// A value whose drop may block.
 type Left = Box<dyn Send>;
@@ -241,7 +244,14 @@ impl Backend for Closing {
 
     fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
         inside(dir.path());
-        self.inner.list(dir, each)
+        let mut entries = 0u64;
+        self.inner.list(dir, &mut |name, ino, kind| {
+            entries += 1;
+            if entries.is_multiple_of(PART) {
+                has_a_part();
+            }
+            each(name, ino, kind);
+        })
     }
 
     fn visit(&self, dir: &Target) -> Result<()> {

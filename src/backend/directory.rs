@@ -29,7 +29,7 @@ use rustix::pipe::{SpliceFlags, splice};
 use super::{
     Attr, Backend, BackendError, BackendFile, Change, Create, Each, FileChange, FileKind, Lock,
     LockRequest, Name, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
-    WriteOpen,
+    WriteOpen, has_a_part,
 };
 use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
@@ -215,7 +215,12 @@ impl Backend for Directory {
 
     fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         let (dir, device) = (self.base(dir)?, self.device()?);
-        Ok(names.iter().map(|name| device.attr_at(dir.as_fd(), name)).collect())
+        let look = |name: &OsString| {
+            let attr = device.attr_at(dir.as_fd(), name);
+            has_a_part();
+            attr
+        };
+        Ok(names.iter().map(look).collect())
     }
 
     fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {

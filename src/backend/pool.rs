@@ -16,6 +16,8 @@
 //! inside calls about it and what lies beneath it, and half as many again as the pool has
 //! in all inside calls that lie beneath one directory. Other jobs about these wait without a thread,
 //! until their callers give up.
+//!
+//! A job's deadline counts from when its turn last came nearer ([`super::progress`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::progress::{Progress, Ticket};
 use super::{About, BackendError, Result};
 use crate::headroom;
 
@@ -54,6 +57,7 @@ pub struct Errand {
 }
 
 struct Job {
+    ticket: Ticket,
     errand: Errand,
     run: Box<dyn FnOnce() + Send>,
 }
@@ -77,6 +81,25 @@ struct Inside {
     path: PathBuf,
     /// Where it is a guest: a pool keeps the calls of its own threads.
     visit: Option<Visit>,
+    /// Whether the job has called the replica.
+    has_called: bool,
+    /// When the job last had a part of its answer.
+    moved: Option<Instant>,
+}
+
+impl Inside {
+    /// A job begins.
+    fn begin(&mut self) {
+        (self.has_called, self.moved) = (false, None);
+    }
+
+    /// The job is about to call the replica about `path`.
+    fn call(&mut self, path: &Path) {
+        let known = self.path.as_mut_os_string();
+        known.clear();
+        known.push(path);
+        self.has_called = true;
+    }
 }
 
 /// A guest's call under way.
@@ -98,11 +121,12 @@ static POOLS: AtomicU64 = AtomicU64::new(0);
 
 /// The calling thread is about to call the replica about `path`.
 pub(super) fn inside(path: &Path) {
-    INSIDE.with(|slot| {
-        let known = &mut slot.lock().path;
-        known.as_mut_os_string().clear();
-        known.push(path);
-    });
+    INSIDE.with(|slot| slot.lock().call(path));
+}
+
+/// The replica has answered a part of what the calling thread's job is to bring.
+pub fn has_a_part() {
+    INSIDE.with(|slot| slot.lock().moved = Some(Instant::now()));
 }
 
 /// A call of one of the pool's threads under way.
@@ -170,7 +194,9 @@ struct State {
     idle: usize,
     reading: usize,
     running: Vec<Running>,
-    number: u64,
+    progress: Progress,
+    /// Jobs queued so far.
+    queued: u64,
     stopped: bool,
     pool: u64,
     /// The slots of threads that have been guests. A guest's call takes no lock but
@@ -240,21 +266,56 @@ impl State {
         queue.remove(at)
     }
 
-    fn begin(&mut self, errand: &Errand, lane: Lane, slot: &Slot) -> u64 {
-        self.number += 1;
-        self.running.push(Running {
-            number: self.number,
-            since: Instant::now(),
-            about: errand.about,
-            lane,
-            once: errand.once,
-            slot: Arc::clone(slot),
-        });
-        self.number
+    fn enqueue(&mut self, lane: Lane, errand: Errand, run: Box<dyn FnOnce() + Send>) -> Ticket {
+        self.note_own_answer();
+        self.queued += 1;
+        let ticket = Ticket { number: self.queued, at: Instant::now() };
+        let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+        queue.push_back(Job { ticket, errand, run });
+        ticket
     }
 
-    fn end(&mut self, number: u64) {
+    fn begin(&mut self, job: &Job, lane: Lane, slot: &Slot) {
+        slot.lock().begin();
+        self.running.push(Running {
+            number: job.ticket.number,
+            since: Instant::now(),
+            about: job.errand.about,
+            lane,
+            once: job.errand.once,
+            slot: Arc::clone(slot),
+        });
+    }
+
+    fn end(&mut self, number: u64, slot: &Slot) {
         self.running.retain(|call| call.number != number);
+        self.answered(number, slot);
+    }
+
+    /// A job that queues another one has its answer: the new job does not wait for it.
+    fn note_own_answer(&mut self) {
+        INSIDE.with(|slot| {
+            let own = self.running.iter().find(|call| Arc::ptr_eq(&call.slot, slot));
+            if let Some(number) = own.map(|call| call.number) {
+                self.answered(number, slot);
+            }
+        });
+    }
+
+    fn answered(&mut self, number: u64, slot: &Slot) {
+        // A job that did not call, as its caller gave up, says nothing of the replica.
+        if !std::mem::take(&mut slot.lock().has_called) {
+            return;
+        }
+        let waiting = self.metadata.iter().chain(&self.reads).map(|job| job.ticket.number);
+        let running = self.running.iter().map(|call| call.number);
+        self.progress.answered(number, Instant::now(), || waiting.chain(running).collect());
+    }
+
+    fn moved(&self, ticket: Ticket) -> Option<Instant> {
+        let call = self.running.iter().find(|call| call.number == ticket.number);
+        let own = call.and_then(|call| call.slot.lock().moved);
+        self.progress.of(ticket.number).max(own).filter(|moved| *moved > ticket.at)
     }
 
     /// All that waits, to be dropped when the pool is not locked any more: what a
@@ -288,7 +349,7 @@ impl Pool {
 
     /// Queues a job that is about no object.
     pub fn submit(&self, lane: Lane, run: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.submit_about(lane, Errand::default(), run)
+        self.submit_about(lane, Errand::default(), run).map(drop)
     }
 
     /// Queues a job; starts a thread where none is idle and there may be one more.
@@ -297,22 +358,27 @@ impl Pool {
         lane: Lane,
         errand: Errand,
         run: Box<dyn FnOnce() + Send>,
-    ) -> Result<()> {
-        let job = Job { errand, run };
+    ) -> Result<Ticket> {
         let mut state = self.shared.state.lock();
         if state.stopped {
             return Err(BackendError::Busy);
         }
         let queue = match lane {
-            Lane::Metadata => &mut state.metadata,
-            Lane::Read => &mut state.reads,
+            Lane::Metadata => &state.metadata,
+            Lane::Read => &state.reads,
         };
         if queue.len() >= self.shared.limits.queue {
             return Err(BackendError::Busy);
         }
-        queue.push_back(job);
+        let ticket = state.enqueue(lane, errand, run);
         let dropped = self.start_more(state);
-        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(()) }
+        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(ticket) }
+    }
+
+    /// When a job's turn last came nearer, or when the job last had a part of its answer;
+    /// `None` where neither has happened.
+    pub fn moved(&self, ticket: Ticket) -> Option<Instant> {
+        self.shared.state.lock().moved(ticket)
     }
 
     /// Starts a thread where none is idle and there may be one more. Returns all jobs
@@ -342,7 +408,7 @@ impl Pool {
         if state.stopped {
             return Err(BackendError::Busy);
         }
-        state.metadata.push_back(Job { errand: Errand::default(), run });
+        state.enqueue(Lane::Metadata, Errand::default(), run);
         let dropped = self.start_more(state);
         if dropped.is_some() { Err(BackendError::Busy) } else { Ok(()) }
     }
@@ -512,12 +578,13 @@ fn run(shared: &Shared) {
 }
 
 fn run_one(state: &mut MutexGuard<'_, State>, lane: Lane, job: Job, slot: &Slot) {
-    let number = state.begin(&job.errand, lane, slot);
+    state.begin(&job, lane, slot);
+    let Job { ticket, errand, run } = job;
     MutexGuard::unlocked(state, || {
-        drop(job.errand);
-        carry_out(job.run);
+        drop(errand);
+        carry_out(run);
     });
-    state.end(number);
+    state.end(ticket.number, slot);
 }
 
 /// A job that panics has answered nobody, which those who wait notice; the

@@ -194,8 +194,9 @@ pub(super) struct Read {
         "x-range" = "at least `segment_size`",
     ))]
     pub(super) max_in_flight: Option<Size>,
-    /// By when every request ends, in data or an error. Half of the 60 s that an NFS client waits
-    /// over TCP before it retries.
+    /// How long a request may go without progress: then it ends in an error. Progress is an
+    /// answer to what was queued on its replica before it, or to a part of it. Half of the 60 s
+    /// that an NFS client waits over TCP before it retries.
     #[schemars(extend(
         "default" = time_text(defaults::DEADLINE),
         "x-range" = times(&defaults::DEADLINE_RANGE),
@@ -238,9 +239,9 @@ pub(super) struct Write {
     /// two changes could overtake each other on their ways to the server.
     #[schemars(extend("x-default" = "the first one", "x-range" = "a replica's name"))]
     pub(super) replica: Option<String>,
-    /// By when a change ends, in success or an error. To write back what a client has in memory
-    /// takes minutes over a slow gateway; to give up earlier would call a success a failure. An
-    /// application cannot be killed while it waits.
+    /// How long a change may go without progress, as in `read.deadline`: then it ends in an error.
+    /// To write back what a client has in memory takes minutes over a slow gateway; to give up
+    /// earlier would call a success a failure. An application cannot be killed while it waits.
     #[schemars(extend(
         "default" = time_text(defaults::WRITE_DEADLINE),
         "x-range" = times(&defaults::DEADLINE_RANGE),

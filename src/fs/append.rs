@@ -154,7 +154,7 @@ impl Fs {
         let go = Box::new(move |turn: Result<(), Errno>| match turn {
             Ok(()) => {
                 let after = Arc::clone(&fs);
-                fs.write_since(handle, request, since, move |answer| {
+                fs.write_now(handle, request, move |answer| {
                     let turns = gate.appends.lock().ended(&answer, Instant::now());
                     done(answer);
                     after.take_turns(&gate, turns);

@@ -20,6 +20,7 @@ mod clock;
 mod overdue;
 mod rights;
 mod spot;
+mod term;
 mod times;
 
 use std::sync::Arc;
@@ -41,11 +42,13 @@ use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use changes::{Changes, Counted};
 use clock::{Watched, run_clock};
 use overdue::Overdue;
+use term::Silent;
 use times::Times;
 
 pub(super) use rights::{Once, Rights};
 use spot::Kind;
 pub(super) use spot::Spot;
+pub(super) use term::Term;
 pub use times::PinnedTimes;
 
 /// Asks replicas for metadata.
@@ -91,15 +94,14 @@ struct Call<T> {
     /// Where it may change something.
     change: Option<Counted>,
     rights: Rights,
-    until: Instant,
     state: Mutex<State<T>>,
 }
 
 struct State<T> {
     /// Not asked yet, the next one last.
     left: Vec<ReplicaId>,
-    /// Asked, when, and silent.
-    silent: Vec<(ReplicaId, Instant)>,
+    silent: Vec<Silent>,
+    term: Term,
     error: Option<BackendError>,
     /// Whether somebody has said that it is not there.
     denied: bool,
@@ -208,8 +210,8 @@ impl Caller {
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) {
-        let until = spot.since.unwrap_or_else(Instant::now) + self.policy.deadline;
-        let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
+        let term = self.term(spot);
+        let call = Call::new(self, order, spot.into(), rights, term, Arc::new(op), done);
         self.begin(call);
     }
 
@@ -225,8 +227,8 @@ impl Caller {
     ) {
         let (order, now) = (self.order(spot), Instant::now());
         let usual = order.first().map_or(Duration::ZERO, |first| self.times.patience(*first));
-        let until = spot.since.unwrap_or(now) + self.policy.deadline;
-        let call = Call::new(self, order, spot.into(), rights, until, Arc::new(op), done);
+        let term = self.term(spot);
+        let call = Call::new(self, order, spot.into(), rights, term, Arc::new(op), done);
         call.state.lock().fallback =
             fallback.map(|(replica, value)| (now + usual.max(FALLBACK_AFTER), replica, value));
         self.begin(call);
@@ -239,14 +241,18 @@ impl Caller {
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Result<T>) + Send + 'static,
     ) {
-        let Once { replica, lane, deadline, rights } = once;
-        let until = Instant::now() + deadline;
+        let Once { replica, lane, term, rights } = once;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
         let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
         let about = About::default();
         let kind = Kind { once: true, pin: None, about, known: false, lane };
-        let call = Call::new(self, vec![replica], kind, rights, until, op, done);
+        let call = Call::new(self, vec![replica], kind, rights, term, op, done);
         self.begin(call);
+    }
+
+    fn term(&self, spot: Spot) -> Term {
+        let since = spot.since.unwrap_or_else(Instant::now);
+        Term { since, deadline: self.policy.deadline }
     }
 
     fn begin<T: Send + 'static>(self: &Arc<Self>, call: Arc<Call<T>>) {
@@ -323,13 +329,14 @@ impl<T: Send + 'static> Call<T> {
         order: Vec<ReplicaId>,
         kind: Kind,
         rights: Rights,
-        until: Instant,
+        term: Term,
         op: Op<T>,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) -> Arc<Self> {
         let state = State {
             left: order.into_iter().rev().collect(),
             silent: Vec::new(),
+            term,
             error: None,
             denied: false,
             done: Some(Box::new(done)),
@@ -339,7 +346,7 @@ impl<T: Send + 'static> Call<T> {
         let caller = Arc::clone(caller);
         let change = kind.once.then(|| caller.changes.queue());
         let op = Mutex::new(Some(op));
-        Arc::new(Self { caller, op, kind, change, rights, until, state: Mutex::new(state) })
+        Arc::new(Self { caller, op, kind, change, rights, state: Mutex::new(state) })
     }
 
     /// Asks the next replica, if one is left.
@@ -352,7 +359,7 @@ impl<T: Send + 'static> Call<T> {
                     return;
                 }
                 let Some(replica) = state.left.pop() else { return };
-                state.silent.push((replica, asked));
+                state.silent.push(Silent { replica, asked, ticket: None });
                 state.patient_until = asked + self.caller.patience(replica);
                 replica
             };
@@ -386,7 +393,14 @@ impl<T: Send + 'static> Call<T> {
                 is_over: Some(Box::new(move || of.op.lock().is_none())),
             };
             match self.caller.replicas[replica].submit_about(call_lane, errand, job) {
-                Ok(()) => return,
+                Ok(ticket) => {
+                    let mut state = self.state.lock();
+                    let mut silent = state.silent.iter_mut();
+                    if let Some(silent) = silent.find(|silent| silent.replica == replica) {
+                        silent.ticket = Some(ticket);
+                    }
+                    return;
+                }
                 Err(error) => {
                     if !self.failed(replica, error) {
                         return;
@@ -447,7 +461,7 @@ impl<T: Send + 'static> Call<T> {
         if state.done.is_none() || state.denied || !has_other {
             return false;
         }
-        state.silent.retain(|(id, _)| *id != replica);
+        state.silent.retain(|silent| silent.replica != replica);
         state.error = Some(error);
         state.denied = true;
         true
@@ -458,7 +472,7 @@ impl<T: Send + 'static> Call<T> {
     fn failed(&self, replica: ReplicaId, error: BackendError) -> bool {
         {
             let mut state = self.state.lock();
-            state.silent.retain(|(id, _)| *id != replica);
+            state.silent.retain(|silent| silent.replica != replica);
             if state.denied {
                 // Nobody has said otherwise.
                 state.left.clear();
@@ -484,6 +498,19 @@ impl<T: Send + 'static> Call<T> {
         }
     }
 
+    /// Whether nothing moves the call any more.
+    fn is_overdue(&self, now: Instant) -> bool {
+        let silent = match &*self.state.lock() {
+            state if state.term.is_over(now) => state.silent.clone(),
+            _ => return false,
+        };
+        // Without the lock: a pool asks calls whether they are over.
+        let moved = silent.iter().filter_map(|silent| silent.moved(&self.caller.replicas)).max();
+        let term = &mut self.state.lock().term;
+        term.moved(moved);
+        term.is_over(now)
+    }
+
     /// Whoever asked has the answer, and the tables have followed it.
     fn is_told(&self) {
         self.caller.pending.fetch_sub(1, Ordering::Relaxed);
@@ -504,7 +531,10 @@ impl<T: Send + 'static> Call<T> {
         };
         self.op.lock().take();
         if by.is_some() {
-            for (replica, asked) in silent.into_iter().filter(|(id, _)| Some(*id) != by) {
+            for Silent { replica, asked, .. } in silent {
+                if Some(replica) == by {
+                    continue;
+                }
                 let heard = match self.caller.times.is_silent_since(replica, asked) {
                     true => Heard::Failed,
                     false => Heard::Late,
@@ -539,12 +569,12 @@ impl<T: Send + 'static> Watched for Call<T> {
             return false;
         }
         // Or who was to confirm that it is not there does not answer.
-        if now >= self.until || matches!(late, Some((true, _))) {
+        if self.is_overdue(now) || matches!(late, Some((true, _))) {
             self.give_up();
             return false;
         }
         if let Some((_, last)) = late
-            && last.is_none_or(|(id, asked)| self.caller.may_ask_twice(id, asked, now))
+            && last.is_none_or(|last| self.caller.may_ask_twice(last.replica, last.asked, now))
         {
             self.ask_next();
         }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::call::{Once, Rights};
+use super::call::{Once, Rights, Term};
 use super::handle::OpenInode;
 use super::inode::Removed;
 use super::intake::{Charge, Need};
@@ -47,8 +47,8 @@ impl Fs {
     }
 
     pub(super) fn once(&self, write: WritePolicy, lane: Lane, who: &Identity) -> Once {
-        let (replica, deadline) = (write.replica, write.deadline);
-        Once { replica, lane, deadline, rights: Rights::Of(who.clone()) }
+        let term = Term { since: Instant::now(), deadline: write.deadline };
+        Once { replica: write.replica, lane, term, rights: Rights::Of(who.clone()) }
     }
 
     fn note(&self, path: &Path, reach: Reach) {

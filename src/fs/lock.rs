@@ -20,12 +20,12 @@ pub(super) mod room;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::call::{Once, Rights};
+use super::call::{Once, Rights, Term};
 use super::{Answer, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Backend, BackendError, BackendFile, Identity, Lane, Lock, LockKind, LockRequest, OpenAccess,
@@ -226,7 +226,8 @@ impl Fs {
         };
         let who = file.who.clone();
         let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
-        let once = Once { replica, lane: Lane::Metadata, deadline, rights: Rights::Of(who) };
+        let term = Term { since: Instant::now(), deadline };
+        let once = Once { replica, lane: Lane::Metadata, term, rights: Rights::Of(who) };
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
         let op = move |backend: &dyn Backend| {
@@ -294,9 +295,9 @@ impl Fs {
     ) {
         let taken = self.locks.owners.lock().remove((ino, owner));
         let (Some(owner), Some(replica)) = (taken, self.policy.locks) else { return then() };
-        let deadline = self.policy.deadline;
+        let term = Term { since: Instant::now(), deadline: self.policy.deadline };
         let rights = Rights::Of(Identity::DAEMON);
-        let once = Once { replica, lane: Lane::Metadata, deadline, rights };
+        let once = Once { replica, lane: Lane::Metadata, term, rights };
         let unlock = move |_: &dyn Backend| {
             let all = Lock { kind: LockKind::None, start: 0, end: Lock::TO_THE_END };
             match &*owner.file.lock() {

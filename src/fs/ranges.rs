@@ -1,7 +1,6 @@
 //! Operations on ranges of open files: fallocate(2) and copy_file_range(2).
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::handle::FileHandle;
 use super::write::Turn;
@@ -22,7 +21,7 @@ impl Fs {
             let (offset, len) = (range.start, range.len());
             file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
         };
-        self.change_file(handle, Turn::Alone { again }, (None, Instant::now()), allocate, done);
+        self.change_file(handle, Turn::Alone { again }, None, allocate, done);
     }
 
     /// copy_file_range(2) between open files; returns the number of bytes. `again` where the
@@ -44,7 +43,7 @@ impl Fs {
             let (offset, len) = (range.start, range.len());
             source.change(&FileChange::Copy { offset, to: file, at, len })
         };
-        self.change_file(to, Turn::Alone { again }, (None, Instant::now()), copy, done);
+        self.change_file(to, Turn::Alone { again }, None, copy, done);
     }
 }
 

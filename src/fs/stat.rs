@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustix::io::Errno as E;
 
-use super::call::{Once, Rights};
+use super::call::{Once, Rights, Term};
 use super::replaced::{Looked, Whose};
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
@@ -191,7 +191,7 @@ impl Fs {
         let once = Once {
             replica: write.replica,
             lane: Lane::Metadata,
-            deadline: self.policy.deadline.saturating_sub(since.elapsed()),
+            term: Term { since, deadline: self.policy.deadline },
             rights: Rights::Of(writer.who.clone()),
         };
         let (fs, asked) = (Arc::clone(self), self.now());

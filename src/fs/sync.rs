@@ -7,7 +7,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use super::call::Rights;
 use super::handle::FileHandle;
@@ -114,6 +113,6 @@ impl Fs {
             return done(Err(errno));
         }
         let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.change(&how).map(drop);
-        self.change_file(handle, Turn::Beside, (None, Instant::now()), settle, done);
+        self.change_file(handle, Turn::Beside, None, settle, done);
     }
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::call::Term;
 use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::intake::{Need, Payload};
@@ -18,7 +19,7 @@ use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
 use crate::backend::{
     Backend, BackendError, BackendFile, Create, FileChange, Identity, Lane, OpenedToWrite,
-    Requester, SeekTo, SyncMode, WriteOpen,
+    Requester, SeekTo, SyncMode, WriteOpen, has_a_part,
 };
 use crate::buffer::Buffer;
 use crate::read::OpenFile;
@@ -301,7 +302,7 @@ impl Fs {
         self: &Arc<Self>,
         handle: HandleId,
         turn: Turn,
-        (who, since): (Option<Requester>, Instant),
+        who: Option<Requester>,
         change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
         + Send
         + Sync
@@ -329,8 +330,7 @@ impl Fs {
         }
         let other = who.filter(|who| !writer.who.is_of(who));
         let identity = other.map_or_else(|| writer.who.clone(), |who| who.identity());
-        let mut once = self.once(write, Lane::Read, &identity);
-        once.deadline = write.deadline.saturating_sub(since.elapsed());
+        let once = self.once(write, Lane::Read, &identity);
         let (mine, target) = (Arc::clone(&under_way), Arc::clone(&writer.file));
         let op = move |backend: &dyn Backend| {
             let _alone = if exclusive { Some(mine.enter()?) } else { None };
@@ -355,10 +355,9 @@ impl Fs {
         if request.append && request.is_part {
             return self.append_part(handle, request, done);
         }
-        let since = Instant::now();
         let need = if request.whole { Need::Success } else { Need::Room };
         match self.intake.take(request.data, need) {
-            Ok(data) => self.write_since(handle, request.with(data), since, done),
+            Ok(data) => self.write_now(handle, request.with(data), done),
             Err(errno) => {
                 count(&self.counters.write_errors);
                 done(Err(errno));
@@ -366,12 +365,11 @@ impl Fs {
         }
     }
 
-    /// The same; the deadline counts from `since`.
-    pub(super) fn write_since(
+    /// The same, without waiting for parts before it.
+    pub(super) fn write_now(
         self: &Arc<Self>,
         handle: HandleId,
         request: Writing,
-        since: Instant,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
         let Writing { offset, data, append, whole, again, who } = request;
@@ -385,7 +383,7 @@ impl Fs {
             answer
         };
         let fs = Arc::clone(self);
-        self.change_file(handle, Turn::Alone { again }, (who, since), write, move |answer| {
+        self.change_file(handle, Turn::Alone { again }, who, write, move |answer| {
             drop(left.lock().take());
             if let Ok(bytes) = answer {
                 count(&fs.counters.writes);
@@ -422,6 +420,7 @@ impl Fs {
                     0 => return Err(BackendError::Short),
                     n => (filled, ended) = (filled + n, false),
                 }
+                has_a_part();
             }
             Ok((bytes, filled))
         };
@@ -474,7 +473,7 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let mut once = self.once(write, lane, &file.who);
-        once.deadline = self.policy.deadline.saturating_sub(since.elapsed());
+        once.term = Term { since, deadline: self.policy.deadline };
         let look = move |backend: &dyn Backend| match &through {
             Some(writer) => op(&*writer.file),
             None => {

@@ -12,12 +12,15 @@ use super::file::OpenFile;
 use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
-use crate::backend::{Backend, BackendError, BackendFile, Errand, Lane, Origin};
+use crate::backend::{Backend, BackendError, BackendFile, Errand, Lane, Origin, has_a_part};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
 use crate::telemetry::counters::count;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
+
+/// How long a thread may go on with small reads while others wait in the pool's queue.
+const TURN: Duration = Duration::from_millis(100);
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
@@ -30,9 +33,13 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
     let of = Arc::clone(&fetch);
     let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_over());
     let errand = Errand { about: fetch.file.about(), once: false, is_over: Some(is_over) };
-    if let Err(error) = reader.replicas[replica].submit_about(Lane::Read, errand, job) {
-        let next = ended(reader, &fetch, attempt, replica, Err((error, fetch.take_claim(replica))));
-        reader.dispatch(next.into_iter().collect());
+    match reader.replicas[replica].submit_about(Lane::Read, errand, job) {
+        Ok(ticket) => fetch.state.lock().queued.push((replica, ticket)),
+        Err(error) => {
+            let failed = Err((error, fetch.take_claim(replica)));
+            let next = ended(reader, &fetch, attempt, replica, failed);
+            reader.dispatch(next.into_iter().collect());
+        }
     }
 }
 
@@ -61,9 +68,14 @@ fn run(
     replica: ReplicaId,
     backend: &dyn Backend,
 ) {
+    let begun = Instant::now();
     let result = read(reader, fetch, replica, backend);
     let mut next = ended(reader, fetch, attempt, replica, result);
-    while let Some(Dispatch { attempt, item: fetch, .. }) = next {
+    while let Some(dispatch) = next {
+        if begun.elapsed() >= TURN {
+            return reader.dispatch(vec![dispatch]);
+        }
+        let Dispatch { attempt, item: fetch, .. } = dispatch;
         fetch.begin(replica);
         let result = read(reader, &fetch, replica, backend);
         next = ended(reader, &fetch, attempt, replica, result);
@@ -149,6 +161,7 @@ fn read_open(
             Ok(n) => filled += n,
             Err(error) => return Err((error, Some(buffer.into_claim()))),
         }
+        has_a_part();
     }
     Ok(Data::memory(buffer))
 }
@@ -162,7 +175,10 @@ fn splice(range: ByteRange, file: &dyn BackendFile, pipe: &mut Pipe) -> Result<b
             None => return Ok(false),
             // The version says that there is more.
             Some(Ok(0)) => return Err(BackendError::Short),
-            Some(Ok(n)) => pipe.filled(n),
+            Some(Ok(n)) => {
+                pipe.filled(n);
+                has_a_part();
+            }
             // No room: some pages are not as full as they could be.
             Some(Err(BackendError::Os(Errno::AGAIN))) => return Ok(false),
             Some(Err(error)) => return Err(error),
@@ -323,7 +339,7 @@ fn failed(
                 // The last who wanted it may have given up since.
                 if matches!(state.stage, Stage::Pending) && state.want.is_none() {
                     let want = want(fetch, candidates, false, state.holders);
-                    state.want = Some(scheduler.want(want));
+                    state.waits(scheduler.want(want));
                 }
                 drop(state);
                 scheduler.next(Instant::now(), &mut dispatches);
@@ -388,7 +404,7 @@ pub(super) fn hedge(
         return scheduler.not_hedged(&late);
     }
     let want = Want { hedge: true, ..want(fetch, left, false, state.holders) };
-    state.want = Some(scheduler.want(want));
+    state.waits(scheduler.want(want));
     drop(state);
     reader.replicas[late.replica].counters.late();
     count(&reader.counters.hedges);

@@ -66,14 +66,15 @@ impl Reader {
         }
         let (overdue, waiting): (Vec<_>, Vec<_>) = {
             let mut requests = self.requests.lock();
-            let mut overdue = Vec::new();
-            while let Some(first) = requests.front() {
-                let late = now.saturating_duration_since(first.since) >= self.policy.deadline;
-                if !late && !first.is_over() {
-                    break;
-                }
-                overdue.extend(requests.pop_front());
+            while requests.front().is_some_and(|first| first.is_over()) {
+                requests.pop_front();
             }
+            let deadline = self.policy.deadline;
+            let late =
+                |gather: &&Arc<Gather>| now.saturating_duration_since(gather.since) >= deadline;
+            let overdue =
+                requests.iter().take_while(late).filter(|gather| gather.is_still(now, deadline));
+            let overdue = overdue.map(Arc::clone).collect();
             if requests.len() > ANSWERED_KEPT {
                 requests.retain(|gather| !gather.is_over());
             }
@@ -84,8 +85,8 @@ impl Reader {
             let waiting = waiting.map(Arc::clone).collect();
             (overdue, waiting)
         };
-        for gather in overdue {
-            self.fail(&gather, ReadError::Deadline);
+        for gather in overdue.iter().filter(|gather| self.is_overdue(gather, now)) {
+            self.fail(gather, ReadError::Deadline);
         }
         for gather in waiting.iter().filter(|gather| gather.is_refuted()) {
             self.fail(gather, ReadError::Failed(BackendError::Version));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::cache::Listed;
 use super::file::OpenFile;
 use super::gather::Gather;
-use crate::backend::BackendError;
+use crate::backend::{BackendError, Ticket};
 use crate::buffer::{Data, Reservation};
 use crate::scheduler::WantId;
 use crate::sync::Mutex;
@@ -25,6 +25,10 @@ pub(super) struct State {
     pub(super) waiters: Vec<Arc<Gather>>,
     /// Its place in the scheduler's queue.
     pub(super) want: Option<WantId>,
+    /// When it last came into that queue.
+    wanted: Option<Instant>,
+    /// When its turn last came there.
+    sent_on: Option<Instant>,
     /// Who holds its chunk; `None` where that is not known.
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
@@ -36,6 +40,8 @@ pub(super) struct State {
     /// Pays for the buffers of attempts that have been sent and not carried out yet:
     /// each has its own, whichever is carried out first.
     sent: Vec<(ReplicaId, Reservation)>,
+    /// Attempts in the replicas' pools.
+    pub(super) queued: Vec<(ReplicaId, Ticket)>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
     /// What of it has been promised to requests, each byte once.
@@ -62,6 +68,12 @@ pub(super) struct Brought {
 }
 
 impl State {
+    /// It is in the scheduler's queue.
+    pub(super) fn waits(&mut self, want: WantId) {
+        self.want = Some(want);
+        self.wanted = Some(Instant::now());
+    }
+
     /// Whether some request waits for it.
     fn is_awaited(&self) -> bool {
         self.waiters.iter().any(|waiter| !waiter.is_over())
@@ -104,6 +116,19 @@ impl Promised {
     }
 }
 
+/// Where a segment waits.
+pub(super) struct Place {
+    /// When its turn in the scheduler's queue last came.
+    pub(super) sent_on: Option<Instant>,
+    /// Its attempts in the replicas' pools.
+    pub(super) queued: Vec<(ReplicaId, Ticket)>,
+    /// The replicas that it may be sent to, and since when it waits for that.
+    pub(super) awaited: Option<(ReplicaSet, Instant)>,
+}
+
+/// Less in the scheduler's queue is no wait: the turn that ends it is no progress.
+const A_WAIT: Duration = Duration::from_millis(100);
+
 /// How a request stands to a segment that it needs.
 pub(super) enum Joined {
     /// Its bytes are here.
@@ -143,11 +168,14 @@ impl Fetch {
             stage: Stage::Pending,
             waiters: Vec::new(),
             want: None,
+            wanted: None,
+            sent_on: None,
             holders: None,
             tried: ReplicaSet::EMPTY,
             outstanding: 0,
             claim: Some(claim),
             sent: Vec::new(),
+            queued: Vec::new(),
             consumed: 0,
             promised: Promised::default(),
             shared: false,
@@ -236,6 +264,11 @@ impl Fetch {
     pub(super) fn begin(&self, replica: ReplicaId) -> bool {
         let mut state = self.state.lock();
         state.want = None;
+        let now = Instant::now();
+        let waited = state.wanted.take().map(|wanted| now.saturating_duration_since(wanted));
+        if waited.is_some_and(|waited| waited >= A_WAIT) {
+            state.sent_on = Some(now);
+        }
         state.tried = state.tried.with(replica);
         state.outstanding += 1;
         if let Some(claim) = state.claim.take() {
@@ -274,6 +307,17 @@ impl Fetch {
         state.claim = None;
         state.sent.clear();
         Ok(Completed { waiters: std::mem::take(&mut state.waiters), want: state.want.take() })
+    }
+
+    /// Where it waits, while it is not here.
+    pub(super) fn place(&self) -> Place {
+        let state = self.state.lock();
+        let left = || self.file.candidates().minus(state.tried);
+        Place {
+            sent_on: state.sent_on,
+            queued: state.queued.clone(),
+            awaited: state.want.and(state.wanted).map(|since| (left(), since)),
+        }
     }
 
     /// Whether it is not here, and somebody has said that the file is another one.

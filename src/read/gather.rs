@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::ReadError;
 use super::fetch::Fetch;
@@ -114,13 +114,15 @@ pub(super) struct Gather {
 
 struct State {
     parts: Vec<Arc<Fetch>>,
+    /// When the request came, or what it lacks last came nearer.
+    moved: Instant,
     /// Until it has been answered.
     sink: Option<Sink>,
 }
 
 impl Gather {
     pub(super) fn new(Asked { range, since, looks, by }: Asked, sink: Sink) -> Self {
-        let state = Mutex::new(State { parts: Vec::new(), sink: Some(sink) });
+        let state = Mutex::new(State { parts: Vec::new(), moved: since, sink: Some(sink) });
         // One more than there are parts, so that nothing is answered while the
         // parts are still being collected; `collected` takes it away.
         Self { range, by, since, looks, missing: AtomicUsize::new(1), state }
@@ -170,8 +172,23 @@ impl Gather {
     /// Whether somebody has said of a part that is missing that the file is another
     /// one by now.
     pub(super) fn is_refuted(&self) -> bool {
-        let parts = self.state.lock().parts.clone();
-        parts.iter().any(|fetch| fetch.is_refuted())
+        self.parts().iter().any(|fetch| fetch.is_refuted())
+    }
+
+    /// What it lacks came nearer at `at`.
+    pub(super) fn moved(&self, at: Option<Instant>) {
+        let moved = &mut self.state.lock().moved;
+        *moved = at.map_or(*moved, |at| at.max(*moved));
+    }
+
+    /// Whether nothing that it lacks came nearer for `time`.
+    pub(super) fn is_still(&self, now: Instant, time: Duration) -> bool {
+        now.saturating_duration_since(self.state.lock().moved) >= time
+    }
+
+    /// Its segments, where they are known.
+    pub(super) fn parts(&self) -> Vec<Arc<Fetch>> {
+        self.state.lock().parts.clone()
     }
 
     /// One of the parts of a request that has not been answered.
@@ -181,7 +198,7 @@ impl Gather {
 
     /// The segments of a request that has not been answered that are not here.
     pub(super) fn missing_parts(&self) -> Vec<ByteRange> {
-        let parts = self.state.lock().parts.clone();
+        let parts = self.parts();
         let missing = parts.iter().filter(|fetch| fetch.data().is_none());
         missing.map(|fetch| fetch.range).collect()
     }

@@ -21,7 +21,9 @@ use crate::backend::change::{
     SyncMode, WriteOpen,
 };
 use crate::backend::identity::set_umask;
-use crate::backend::{Attr, BackendError, FileKind, Name, OpenedToWrite, Result, Target};
+use crate::backend::{
+    Attr, BackendError, FileKind, Name, OpenedToWrite, Result, Target, has_a_part,
+};
 use crate::privilege;
 
 impl Directory {
@@ -234,6 +236,7 @@ impl DirectoryFile {
                 let mut written = write(file, offset, data, append)?;
                 while whole && written < data.len() as u64 {
                     let rest = &data[written as usize..];
+                    has_a_part();
                     written += write(file, offset + written, rest, append)?;
                 }
                 Ok(written)

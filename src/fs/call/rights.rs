@@ -1,7 +1,6 @@
 //! In whose name, and how, a call is made.
 
-use std::time::Duration;
-
+use super::Term;
 use crate::backend::{BackendError, Identity, Lane, Requester, Result};
 use crate::volume::ReplicaId;
 
@@ -49,8 +48,8 @@ pub(in crate::fs) struct Once {
     pub(in crate::fs) replica: ReplicaId,
     /// By which of its threads.
     pub(in crate::fs) lane: Lane,
-    /// For how long it is waited for.
-    pub(in crate::fs) deadline: Duration,
+    /// By when it ends.
+    pub(in crate::fs) term: Term,
     /// In whose name.
     pub(in crate::fs) rights: Rights,
 }

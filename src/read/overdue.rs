@@ -1,0 +1,49 @@
+//! Requests that nothing moves any more.
+//!
+//! A deadline counts from when the request came, and again from each time that each
+//! segment that it lacks came nearer. A segment comes nearer:
+//!
+//! - in the scheduler's queue, when a replica that may be sent it delivers another one:
+//!   files take turns there, so its own turn comes;
+//! - in a replica's pool or at its server, when the replica answers what was queued
+//!   before it, or a part of it ([`crate::backend::Replica::moved`]).
+//!
+//! So a slow replica fails no request of a long queue, and an attempt that hangs ends its
+//! request, whatever its replica delivers to others. A request that waits for memory
+//! moves with each delivery, which frees some.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Reader;
+use super::fetch::{Fetch, Place};
+use super::gather::Gather;
+
+impl Reader {
+    /// Whether a request's deadline has passed.
+    pub(super) fn is_overdue(&self, gather: &Gather, now: Instant) -> bool {
+        let parts = gather.parts();
+        let moved = match parts.is_empty() {
+            true => self.scheduler.lock().last_delivery(self.replicas.all()),
+            false => {
+                let missing = parts.iter().filter(|part| part.data().is_none());
+                // `None`, where one has not moved at all, is the least.
+                missing.map(|part| self.moved(part)).min().flatten()
+            }
+        };
+        gather.moved(moved);
+        gather.is_still(now, self.policy.deadline)
+    }
+
+    /// When a segment that is not here last came nearer.
+    fn moved(&self, fetch: &Arc<Fetch>) -> Option<Instant> {
+        let Place { sent_on, queued, awaited } = fetch.place();
+        let at = |(replica, ticket)| self.replicas[replica].moved(ticket);
+        let in_pools = queued.into_iter().filter_map(at).max();
+        let in_queue = awaited.and_then(|(replicas, since)| {
+            let delivered = self.scheduler.lock().last_delivery(replicas);
+            delivered.filter(|at| *at > since)
+        });
+        sent_on.max(in_pools).max(in_queue)
+    }
+}

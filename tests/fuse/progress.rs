@@ -1,0 +1,159 @@
+//! A slow replica that makes progress fails nothing at the deadline, and what hangs ends.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{Fault, FaultRule, Op};
+use rustix::io::Errno;
+
+use crate::rig::{Rig, Setup, bytes, mount, root, tree};
+
+const MIB: usize = 1 << 20;
+
+/// A part takes a quarter of a second at the slow replica's rate, 1 MiB/s.
+const PART: usize = MIB / 4;
+
+/// All parts take four times the deadline.
+const PARTS: usize = 32;
+
+/// The slow replica delivers a part eight times within the deadline.
+const IMPATIENT: &str = "cache = \"direct\"\nreadahead_max = \"0B\"\ndeadline = \"2s\"\n\
+                         attempt_deadline = \"1s\"\nthreads_per_replica = 4";
+
+fn slow(write: bool, rest: &'static str) -> (Rig, Vec<u8>) {
+    let room = tree();
+    let content = bytes(PARTS * PART, 71);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    for i in 0..PARTS {
+        fs::write(root(&room).join(format!("f{i}")), "x").unwrap();
+    }
+    let setup =
+        Setup { replicas: 1, rates: [1; 3], write, read: IMPATIENT, rest, ..Setup::default() };
+    (mount(room, &setup), content)
+}
+
+/// Makes one call for each part at once; nothing of this is over within the deadline.
+fn at_once(call: impl Fn(usize) + Sync) {
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for i in 0..PARTS {
+            let call = &call;
+            scope.spawn(move || call(i));
+        }
+    });
+    assert!(started.elapsed() > Duration::from_secs(3), "it was not slow: {:?}", started.elapsed());
+}
+
+#[test]
+fn readers_in_a_long_queue_get_their_bytes() {
+    let (rig, content) = slow(false, "");
+    let file = File::open(rig.at("f")).unwrap();
+    at_once(|i| {
+        let mut part = vec![0; PART];
+        file.read_exact_at(&mut part, (i * PART) as u64).unwrap();
+        assert!(part == content[i * PART..][..PART], "wrong bytes");
+    });
+    drop(file);
+    rig.expect_quiet();
+}
+
+#[test]
+fn one_long_read_gets_its_bytes() {
+    let (rig, content) = slow(false, "");
+    let started = Instant::now();
+    let file = File::options().read(true).custom_flags(libc_direct()).open(rig.at("f")).unwrap();
+    let mut whole = vec![0; content.len()];
+    file.read_exact_at(&mut whole, 0).unwrap();
+    assert!(whole == content, "wrong bytes");
+    assert!(started.elapsed() > Duration::from_secs(3), "it was not slow");
+    drop(file);
+    rig.expect_quiet();
+}
+
+fn libc_direct() -> i32 {
+    rustix::fs::OFlags::DIRECT.bits() as i32
+}
+
+#[test]
+fn lookups_in_a_long_queue_get_their_answers() {
+    let (rig, _) = slow(false, "");
+    let slow = Fault::Delay(Duration::from_millis(500));
+    rig.scripts[0].add(FaultRule::always(Op::Metadata, slow));
+    at_once(|i| assert_eq!(fs::metadata(rig.at(format!("f{i}"))).unwrap().len(), 1));
+    rig.expect_quiet();
+}
+
+#[test]
+fn changes_in_a_long_queue_are_made() {
+    let (rig, content) = slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"");
+    let file = File::options().write(true).open(rig.at("f0")).unwrap();
+    at_once(|i| {
+        let at = i * PART;
+        file.write_all_at(&content[at..][..PART], at as u64).unwrap();
+    });
+    drop(file);
+    assert!(fs::read(rig.source(0, "f0")).unwrap() == content, "wrong bytes");
+    rig.expect_quiet();
+}
+
+/// The kernel sends the parts of one write(2) together, and each waits for the one before
+/// it.
+#[test]
+fn a_long_append_is_made() {
+    let (rig, content) = slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"");
+    let file = File::options().append(true).open(rig.at("f0")).unwrap();
+    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND | rustix::fs::OFlags::DIRECT)
+        .unwrap();
+    assert_eq!(rustix::io::write(&file, &content), Ok(content.len()));
+    drop(file);
+    assert!(fs::read(rig.source(0, "f0")).unwrap()[1..] == content, "wrong bytes");
+    rig.expect_quiet();
+}
+
+/// Progress of others is not its own.
+#[test]
+fn what_hangs_ends_at_its_deadline_while_its_replica_serves_others() {
+    let (rig, content) =
+        slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"\n[fuse]\nattribute_ttl = \"0s\"");
+    let (hung, well) = (File::open(rig.at("f0")).unwrap(), File::open(rig.at("f")).unwrap());
+    let (mut written, late) = (Vec::new(), Some(Errno::TIMEDOUT));
+    for i in 1..3 {
+        written.push(File::options().write(true).open(rig.at(format!("f{i}"))).unwrap());
+    }
+    for name in ["f0", "f1", "f2", "f3"] {
+        rig.scripts[0].add(FaultRule::always(Op::Any, Fault::Hang).beneath(name));
+    }
+    let over = AtomicBool::new(false);
+    let calls: [&(dyn Fn() -> std::io::Result<usize> + Sync); 3] =
+        [&|| hung.read_at(&mut [0; 100], 0), &|| written[0].write_at(b"y", 0), &|| {
+            fs::metadata(rig.at("f3")).map(|_| 0)
+        }];
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (well, content, over) = (&well, &content, &over);
+            scope.spawn(move || {
+                let mut part = vec![0; PART / 4];
+                for i in (reader..).map(|i| i % PARTS).take_while(|_| !over.load(Ordering::Relaxed))
+                {
+                    well.read_exact_at(&mut part, (i * PART) as u64).unwrap();
+                    assert!(part == content[i * PART..][..PART / 4], "wrong bytes");
+                }
+            });
+        }
+        let ended = calls.map(|call| {
+            scope.spawn(move || {
+                let started = Instant::now();
+                (call().err().and_then(|error| Errno::from_io_error(&error)), started.elapsed())
+            })
+        });
+        let ended = ended.map(|call| call.join().unwrap());
+        over.store(true, Ordering::Relaxed);
+        for (error, took) in ended {
+            assert_eq!(error, late, "{took:?}");
+            assert!(took < Duration::from_secs(10), "{took:?}");
+        }
+    });
+    rig.scripts[0].heal();
+}
