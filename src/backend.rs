@@ -58,7 +58,7 @@ pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
 pub use name::Name;
-pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, has_a_part, thread_name};
+pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, has_a_part, inside, thread_name};
 pub use progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use target::Target;
@@ -406,7 +406,7 @@ impl Replica {
     /// Permission for the calling thread to make one call on the replica itself; `None`
     /// where too many guests are inside, or calls about the object hang.
     pub fn invite(&self, about: &About) -> Option<Guest<'_>> {
-        if self.pool.has_room_for(about) { self.guests.enter() } else { None }
+        if self.has_room_for(about) { self.guests.enter() } else { None }
     }
 
     /// Starts a replacement for a hung thread if jobs wait. Call it regularly while
@@ -417,7 +417,12 @@ impl Replica {
         closing::tend();
     }
 
-    /// The objects on which calls hang, the longest first; a few of them.
+    /// Whether calls about the object do not hang so that another one would have to wait.
+    pub fn has_room_for(&self, about: &About) -> bool {
+        self.pool.has_room_for(about)
+    }
+
+    /// The objects on which calls hang, the longest first.
     pub fn hung(&self) -> Vec<Hung> {
         self.pool.hung()
     }

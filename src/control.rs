@@ -221,7 +221,10 @@ pub struct ReplicaStatus {
     /// Of these, those that have been inside one call for longer than an attempt
     /// may take: what hangs there is left to itself, and comes back when it heals.
     pub stuck_threads: usize,
-    /// Objects that calls hang on, the longest first, at most 16.
+    /// Objects that calls on it hang on.
+    #[serde(default)]
+    pub hung_objects: usize,
+    /// Of these, those that calls have hung on for longest, at most 16.
     #[serde(default)]
     pub hung: Vec<HungObject>,
     /// What it did.

@@ -526,8 +526,8 @@ impl Reader {
             let mut scheduler = self.scheduler.lock();
             scheduler.heard(replica, heard, now);
             match heard {
-                Heard::Doubtful => scheduler.to_prove(now),
-                Heard::Well | Heard::Late | Heard::Failed => ReplicaSet::EMPTY,
+                Heard::Doubtful | Heard::Failed => scheduler.to_prove(now),
+                Heard::Well | Heard::Late => ReplicaSet::EMPTY,
             }
         };
         for replica in to_prove.iter() {

@@ -99,11 +99,14 @@ pub struct Want<T> {
 
 impl<T> Want<T> {
     /// Whom to choose from while `usable` may be asked.
-    fn choice(&self, usable: ReplicaSet) -> ReplicaSet {
+    /// None of those where reads of its file hang: one more would take a place and wait.
+    fn choice(&self, usable: ReplicaSet, hung: &HungFiles) -> ReplicaSet {
+        let hung = hung.get(&self.stream).copied().unwrap_or(ReplicaSet::EMPTY);
+        let candidates = self.candidates.minus(hung);
         // A segment whose candidates are all ejected is better tried than
         // failed: the last replica is never ejected.
-        let healthy = self.candidates.and(usable);
-        let left = if healthy.is_empty() { self.candidates } else { healthy };
+        let healthy = candidates.and(usable);
+        let left = if healthy.is_empty() { candidates } else { healthy };
         let pinned = left.and(self.pinned);
         if pinned.is_empty() { left } else { pinned }
     }
@@ -257,7 +260,11 @@ pub struct Scheduler<T> {
     probed: Option<Instant>,
     /// Replicas that have not delivered anything for longer than an attempt may take.
     stuck: ReplicaSet,
+    hung: HungFiles,
 }
+
+/// Files with the replicas on which reads of them hang.
+type HungFiles = BTreeMap<u64, ReplicaSet>;
 
 impl<T: Clone> Scheduler<T> {
     /// A scheduler with an empty queue.
@@ -284,6 +291,7 @@ impl<T: Clone> Scheduler<T> {
             sequence: 0,
             probed: None,
             stuck: ReplicaSet::EMPTY,
+            hung: HungFiles::new(),
         }
     }
 
@@ -347,7 +355,7 @@ impl<T: Clone> Scheduler<T> {
         let demands = self.queue.iter().map(|(id, want)| {
             let demand = Demand {
                 bytes: want.bytes,
-                candidates: want.choice(usable),
+                candidates: want.choice(usable, &self.hung),
                 holders: want.holders,
                 ahead: want.ahead,
                 stream: want.stream,
@@ -502,7 +510,11 @@ impl<T: Clone> Scheduler<T> {
         match heard {
             Heard::Well => self.health.delivered(replica, now),
             Heard::Late => self.health.late(replica, now),
-            Heard::Failed => self.health.failed(replica, now),
+            Heard::Failed => {
+                // It may be the object that hangs: the replica's root decides.
+                self.health.late(replica, now);
+                self.health.doubted(replica, now);
+            }
             Heard::Doubtful => self.health.doubted(replica, now),
         }
     }

@@ -42,9 +42,6 @@ const HELD: usize = 2;
 /// How often a job that waits without a thread is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Hung objects that are named, of each replica.
-const NAMED: usize = 16;
-
 /// What is known of a job beforehand.
 #[derive(Default)]
 pub struct Errand {
@@ -119,8 +116,9 @@ thread_local! {
 /// Names pools, each by its own number.
 static POOLS: AtomicU64 = AtomicU64::new(0);
 
-/// The calling thread is about to call the replica about `path`.
-pub(super) fn inside(path: &Path) {
+/// The calling thread is about to call the replica about `path`, or to wait for a call
+/// about it.
+pub fn inside(path: &Path) {
     INSIDE.with(|slot| slot.lock().call(path));
 }
 
@@ -448,7 +446,7 @@ impl Pool {
         }
     }
 
-    /// The objects that calls hang on, the first of them, the longest first.
+    /// The objects that calls hang on, the longest first.
     pub fn hung(&self) -> Vec<Hung> {
         let now = Instant::now();
         let mut hung: Vec<Hung> = Vec::new();
@@ -470,11 +468,10 @@ impl Pool {
             }
         }
         hung.sort_by_key(|hung| std::cmp::Reverse(hung.lasts));
-        hung.truncate(NAMED);
         hung
     }
 
-    /// Whether a guest may make a call about it.
+    /// Whether a call about it may be begun.
     pub fn has_room_for(&self, about: &About) -> bool {
         if !self.shared.is_any_stuck.load(Ordering::Relaxed) {
             return true;
@@ -659,6 +656,40 @@ mod tests {
         wait(1);
         drop(release);
         wait(0);
+    }
+
+    #[test]
+    fn a_part_of_its_answer_and_an_older_job_move_a_job() {
+        let pool = pool(3, 16);
+        let queue = |job: Box<dyn FnOnce() + Send>| {
+            pool.submit_about(Lane::Metadata, Errand::default(), job).unwrap()
+        };
+        let eventually_moves = |ticket| {
+            let until = Instant::now() + SOON;
+            while pool.moved(ticket).is_none() {
+                assert!(Instant::now() < until, "nothing moves it");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        let waits_after = |call: fn()| {
+            let (release, hang) = mpsc::channel::<()>();
+            let job = move || {
+                call();
+                hang.recv().unwrap_or(());
+            };
+            (release, queue(Box::new(job)))
+        };
+        let (older, _) = waits_after(|| inside(Path::new("older")));
+        let (release, hangs) = waits_after(|| inside(Path::new("hangs")));
+        let (_parts, in_parts) = waits_after(|| {
+            inside(Path::new("parts"));
+            has_a_part();
+        });
+        eventually_moves(in_parts);
+        assert_eq!(pool.moved(hangs), None, "newer jobs move it");
+        drop(older);
+        eventually_moves(hangs);
+        drop(release);
     }
 
     fn about(path: &str) -> Errand {

@@ -266,6 +266,11 @@ fn hung(text: &mut String, replica: &ReplicaStatus) {
             number(hung.threads as u64, "thread")
         );
     }
+    let more = replica.hung_objects.saturating_sub(replica.hung.len());
+    if more > 0 {
+        let more = number(more as u64, "more object");
+        line!(text, "  warning: {}: calls about {more} hang", replica.name);
+    }
 }
 
 /// What is wrong with a replica, if anything is.

@@ -14,6 +14,9 @@ use crate::scheduler::metadata;
 use crate::telemetry;
 use crate::volume::ReplicaId;
 
+/// Hung objects that are named, of each replica.
+const NAMED: usize = 16;
+
 fn hung(hung: Hung) -> HungObject {
     let path = hung.path.to_string_lossy().into_owned();
     HungObject { path, threads: hung.threads, lasts_s: hung.lasts.as_secs() }
@@ -26,6 +29,7 @@ impl Core {
         let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
             let configured = &self.config.replicas[id.index()];
             let standing = &standings[id];
+            let hung_objects = replica.hung();
             ReplicaStatus {
                 name: configured.name.clone(),
                 path: configured.path.clone(),
@@ -41,7 +45,8 @@ impl Core {
                 in_flight_cap: standing.cap,
                 busy_threads: replica.busy_threads(),
                 stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
-                hung: replica.hung().into_iter().map(hung).collect(),
+                hung_objects: hung_objects.len(),
+                hung: hung_objects.into_iter().take(NAMED).map(hung).collect(),
                 counters: replica.counters.reading(now),
             }
         };

@@ -17,6 +17,7 @@
 
 mod changes;
 mod clock;
+mod order;
 mod overdue;
 mod rights;
 mod spot;
@@ -32,13 +33,12 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
 use crate::backend::{About, Backend, BackendError, Errand, Replica, Result};
-use crate::read::{Reader, Usable};
+use crate::read::Reader;
 use crate::scheduler::health::Heard;
 use crate::scheduler::hedge;
-use crate::scheduler::metadata::{self, Choice};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
-use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{ReplicaId, ReplicaMap};
 use changes::{Changes, Counted};
 use clock::{Watched, run_clock};
 use overdue::Overdue;
@@ -260,44 +260,6 @@ impl Caller {
         call.ask_next();
         // Without a clock the volume is going away.
         let _ = self.clock.send(call);
-    }
-
-    /// Whom to ask, the first first.
-    fn order(&self, spot: Spot) -> Vec<ReplicaId> {
-        if let Some(only) = spot.only {
-            return vec![only];
-        }
-        let mut order = self.usual_order(spot);
-        if let Some(first) = spot.first {
-            order.retain(|id| *id != first);
-            order.insert(0, first);
-        }
-        order
-    }
-
-    fn usual_order(&self, spot: Spot) -> Vec<ReplicaId> {
-        let Usable { replicas: usable, suspect, refusing } = self.reader.usable();
-        let times = spot.pin.map_or(&self.times, |pin| &self.pinned_times[pin.rule]);
-        let turn = times.calls.fetch_add(1, Ordering::Relaxed);
-        if self.policy.mode == Mode::Copies && spot.pin.is_none() {
-            let ejected = self.replicas.all().minus(usable);
-            return usable.iter().chain(ejected.iter()).collect();
-        }
-        let order = metadata::order(&Choice {
-            times: &times.all(),
-            idle: &times.idle(),
-            usable,
-            suspect,
-            refusing,
-            pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
-            affinity: spot.affinity,
-            turn,
-        });
-        if let Some(first) = order.first() {
-            // Before it answers, so that those who come meanwhile ask others.
-            times.asks(*first);
-        }
-        order
     }
 
     fn patience(&self, replica: ReplicaId) -> Duration {

@@ -205,6 +205,7 @@ pub static METRICS: &[Metric] = &[
     gauge("fanfs_replica_in_flight_limit_bytes", "replicas[].in_flight_cap", Replica(|r| r.in_flight_cap), "Most bytes in flight now"),
     gauge("fanfs_replica_busy_threads", "replicas[].busy_threads", Replica(|r| r.busy_threads as u64), "Threads that are inside a call on a replica"),
     gauge("fanfs_replica_stuck_threads", "replicas[].stuck_threads", Replica(|r| r.stuck_threads as u64), "Of these, those that have been there for longer than an attempt may take"),
+    gauge("fanfs_replica_hung_objects", "replicas[].hung_objects", Replica(|r| r.hung_objects as u64), "Objects on which calls to a replica hang"),
     counter("fanfs_replica_read_bytes_total", "replicas[].bytes", Replica(|r| r.counters.bytes), "Bytes of file data that a replica delivered"),
     counter("fanfs_replica_read_local_bytes_total", "replicas[].bytes_local", Replica(|r| r.counters.bytes_local), "Of these, those from chunks that its node holds"),
     counter("fanfs_replica_read_remote_bytes_total", "replicas[].bytes_remote", Replica(|r| r.counters.bytes_remote), "Of these, those from chunks that its node does not hold; of the rest it was not known"),

@@ -15,10 +15,7 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ("pid", "process_start_time_seconds changes with it"),
     ("replicas[].path", "fanfs_replica_info says which replica it is"),
     ("replicas[].absence", "a reason in words; fanfs_replica_health says that it is absent"),
-    (
-        "replicas[].hung[].path",
-        "a path of the volume; fanfs_replica_stuck_threads counts what hangs",
-    ),
+    ("replicas[].hung[].path", "a path of the volume; fanfs_replica_hung_objects counts them"),
     ("replicas[].hung[].threads", "fanfs_replica_stuck_threads counts them"),
     ("replicas[].hung[].lasts_s", "it is of one object"),
     ("log.error", "a reason in words"),
@@ -46,6 +43,7 @@ fn replica(name: &str) -> ReplicaStatus {
         in_flight_cap: 8,
         busy_threads: 3,
         stuck_threads: 1,
+        hung_objects: 1,
         hung: vec![given("{\"path\":\"d/f\",\"threads\":1,\"lasts_s\":9}")],
         counters: ReplicaReading { bytes: 1 << 60, reads: 5, ..ReplicaReading::default() },
     }

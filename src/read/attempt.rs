@@ -12,7 +12,9 @@ use super::file::OpenFile;
 use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
-use crate::backend::{Backend, BackendError, BackendFile, Errand, Lane, Origin, has_a_part};
+use crate::backend::{
+    Backend, BackendError, BackendFile, Errand, Lane, Origin, has_a_part, inside,
+};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
@@ -103,6 +105,8 @@ fn read_segment(
     if fetch.is_over() {
         return Err((BackendError::Busy, Some(claim)));
     }
+    // Before it waits for another attempt to open the file.
+    inside(fetch.file.path());
     let shared = fetch.state.lock().shared;
     let file = match fetch.file.on(replica, backend) {
         Ok(file) => file,
@@ -232,6 +236,7 @@ fn ended(
         Ok(data) => {
             let bytes = data.len() as u64;
             counters.read(bytes, took, now);
+            *fetch.file.delivered.lock() = Some(now);
             match fetch.state.lock().holders {
                 Some(holders) if holders.local.contains(replica) => counters.local(bytes),
                 Some(_) => counters.remote(bytes),

@@ -56,6 +56,7 @@ impl Reader {
             for late in late {
                 attempt::hedge(self, &mut scheduler, late);
             }
+            scheduler.hung().for_each(|(fetch, replica)| fetch.file.hangs_on(replica, now));
             scheduler.next(now, &mut dispatches);
             to_prove = scheduler.to_prove(now);
         }

@@ -75,6 +75,8 @@ pub struct OpenFile {
     retired: AtomicBool,
     /// Whether segments that have been read are kept for its other readers.
     keep: AtomicBool,
+    /// When a segment of it was last delivered.
+    pub(super) delivered: Mutex<Option<Instant>>,
     /// Segments for which a read has just passed its deadline.
     expired: Expired,
 }
@@ -143,6 +145,7 @@ impl OpenFile {
             readers: AtomicUsize::new(1),
             retired: AtomicBool::new(false),
             keep: AtomicBool::new(false),
+            delivered: Mutex::new(None),
             expired: Expired::default(),
         }
     }
@@ -496,6 +499,13 @@ impl OpenFile {
         *slot.failed.lock() = Some(now);
         self.failing.put(id, true);
         true
+    }
+
+    /// Reading it hangs on a replica: it is read from others meanwhile, and for a while
+    /// after. Does not block.
+    pub(super) fn hangs_on(&self, id: ReplicaId, now: Instant) {
+        *self.replicas[id].failed.lock() = Some(now);
+        self.failing.put(id, true);
     }
 
     /// What is open on a replica is looked at anew before it is read from: the mount

@@ -4,7 +4,8 @@
 //! segment that it lacks came nearer. A segment comes nearer:
 //!
 //! - in the scheduler's queue, when a replica that may be sent it delivers another one:
-//!   files take turns there, so its own turn comes;
+//!   files take turns there, so its own turn comes. Where segments of its file are on
+//!   their way, it is behind these: when one is delivered, or comes nearer;
 //! - in a replica's pool or at its server, when the replica answers what was queued
 //!   before it, or a part of it ([`crate::backend::Replica::moved`]).
 //!
@@ -17,7 +18,10 @@ use std::time::Instant;
 
 use super::Reader;
 use super::fetch::{Fetch, Place};
+use super::file::OpenFile;
 use super::gather::Gather;
+use crate::backend::Ticket;
+use crate::volume::ReplicaId;
 
 impl Reader {
     /// Whether a request's deadline has passed.
@@ -41,9 +45,19 @@ impl Reader {
         let at = |(replica, ticket)| self.replicas[replica].moved(ticket);
         let in_pools = queued.into_iter().filter_map(at).max();
         let in_queue = awaited.and_then(|(replicas, since)| {
-            let delivered = self.scheduler.lock().last_delivery(replicas);
-            delivered.filter(|at| *at > since)
+            let moved = match on_their_way(&fetch.file) {
+                before if before.is_empty() => self.scheduler.lock().last_delivery(replicas),
+                before => before.into_iter().filter_map(at).max().max(*fetch.file.delivered.lock()),
+            };
+            moved.filter(|at| *at > since)
         });
         sent_on.max(in_pools).max(in_queue)
     }
+}
+
+/// The attempts in the replicas' pools at segments of a file that are not here.
+fn on_their_way(file: &OpenFile) -> Vec<(ReplicaId, Ticket)> {
+    let segments: Vec<_> = file.segments.lock().values().map(Arc::clone).collect();
+    let missing = segments.iter().filter(|fetch| fetch.data().is_none());
+    missing.flat_map(|fetch| fetch.place().queued).collect()
 }

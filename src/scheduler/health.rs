@@ -113,7 +113,7 @@ pub enum Heard {
     Well,
     /// Another one answered first, which had been asked later.
     Late,
-    /// It has answered nothing since.
+    /// It has answered nothing since, perhaps for the object's sake.
     Failed,
     /// It failed, perhaps for the object's sake.
     Doubtful,

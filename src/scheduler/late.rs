@@ -1,6 +1,7 @@
 //! What takes too long: segments that go to a second replica, and replicas that
 //! are not asked any more.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::health::Reason;
@@ -16,13 +17,18 @@ const HANGS: Duration = Duration::from_secs(2);
 /// Times the expected completion. A slow replica that still delivers is not that late.
 const FAR_BEYOND: f64 = 8.0;
 
+/// A silent replica that hangs on so many files is ejected at once. Where fewer hang they
+/// may be the cause, and the replica's root decides.
+const FILES: usize = 3;
+
 impl<T: Clone> Scheduler<T> {
     /// What is late and may be asked of another replica as well; each attempt
     /// once. Call it every few dozen milliseconds while anything is in flight.
     /// What somebody waits for, as `is_awaited` says, may be so sooner.
     pub fn late(&mut self, now: Instant, is_awaited: impl Fn(&T) -> bool, out: &mut Vec<Late<T>>) {
-        let mut beaten = ReplicaSet::EMPTY;
+        let mut beaten = BTreeSet::new();
         let mut stalled = ReplicaSet::EMPTY;
+        let mut silent_ones = ReplicaSet::EMPTY;
         let mut passed = ReplicaSet::EMPTY;
         let mut slow = ReplicaSet::EMPTY;
         let mut only_holders = ReplicaSet::EMPTY;
@@ -61,12 +67,16 @@ impl<T: Clone> Scheduler<T> {
             // Where the replica's node does not hold the segment, the one that
             // does may be to blame. A deadline counts once; silence for as long
             // as it lasts.
+            if silent {
+                silent_ones = silent_ones.with(attempt.replica);
+            }
             if late && attempt.sent.locality == Locality::Local {
                 slow = slow.with(attempt.replica);
                 if expired && !attempt.hedged && !attempt.is_hedge {
                     passed = passed.with(attempt.replica);
                 } else if silent && attempt.beaten {
-                    beaten = beaten.with(attempt.replica);
+                    beaten.insert((attempt.replica.index(), attempt.segment.0));
+                    stalled = stalled.with(attempt.replica);
                 } else if silent {
                     stalled = stalled.with(attempt.replica);
                 }
@@ -109,19 +119,21 @@ impl<T: Clone> Scheduler<T> {
         for replica in slow.iter() {
             self.health.late(replica, now);
         }
-        for replica in beaten.iter() {
-            self.health.eject(replica, Reason::Stalled, now);
-        }
-        // No other replica has delivered the segment: the object itself may be the cause.
         for replica in stalled.iter() {
-            self.health.accused(replica, Reason::Stalled, now);
+            let files = beaten.iter().filter(|(late, _)| *late == replica.index()).count();
+            match files >= FILES {
+                true => self.health.eject(replica, Reason::Stalled, now),
+                false => self.health.accused(replica, Reason::Stalled, now),
+            }
         }
         for replica in passed.iter() {
             self.health.accused(replica, Reason::Deadline, now);
         }
-        // Of a disk that nobody else has a copy of the others would get no more.
+        // Of a disk that nobody else has a copy of the others would get no more. What hangs
+        // on a replica is no measure of its speed.
         let rates = self.estimates.map(|id, estimate| {
-            if only_holders.contains(id) { None } else { estimate.local_rate(now) }
+            let is_compared = !only_holders.contains(id) && !silent_ones.contains(id);
+            is_compared.then(|| estimate.local_rate(now)).flatten()
         });
         self.health.compare(&rates, now);
     }
@@ -130,10 +142,18 @@ impl<T: Clone> Scheduler<T> {
     /// limit allows: the pool replaces as many threads.
     fn write_off(&mut self, now: Instant) {
         let mut left = self.estimates.map(|_, estimate| estimate.most_reads());
+        let mut hanging = BTreeSet::new();
+        self.hung.clear();
         for attempt in self.attempts.values_mut() {
             let places = &mut left[attempt.replica];
             let age = now.saturating_duration_since(attempt.sent.at);
             let hangs = age >= HANGS.max(attempt.expected.mul_f64(FAR_BEYOND));
+            let (file, replica) = (attempt.segment.0, attempt.replica);
+            // From the second on.
+            if hangs && !hanging.insert((file, replica.index())) {
+                let hung = self.hung.entry(file).or_insert(ReplicaSet::EMPTY);
+                *hung = hung.with(replica);
+            }
             if attempt.written_off || hangs && *places > 0 {
                 *places = places.saturating_sub(1);
                 if !attempt.written_off {
@@ -142,6 +162,12 @@ impl<T: Clone> Scheduler<T> {
                 }
             }
         }
+    }
+
+    /// Attempts that hang, with their replicas.
+    pub fn hung(&self) -> impl Iterator<Item = (&T, ReplicaId)> {
+        let hung = self.attempts.values().filter(|attempt| attempt.written_off);
+        hung.map(|attempt| (&attempt.item, attempt.replica))
     }
 
     /// What was late could not be asked for a second time now: it is late again the

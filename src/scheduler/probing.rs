@@ -35,7 +35,9 @@ impl<T: Clone> Scheduler<T> {
             let Some(since) = self.estimates[replica].idle_since() else { continue };
             let idle = now.saturating_duration_since(since);
             let last = self.queue.last_entry();
-            let Some(last) = last.filter(|last| last.get().choice(usable).contains(replica)) else {
+            let Some(last) =
+                last.filter(|last| last.get().choice(usable, &self.hung).contains(replica))
+            else {
                 continue;
             };
             let estimate = &self.estimates[replica];
@@ -86,7 +88,7 @@ impl<T: Clone> Scheduler<T> {
             load.completion(want.locality(replica), load.work, want.bytes)
         };
         // The best may be remote: that is how the only holder is left alone.
-        let choice = want.choice(usable);
+        let choice = want.choice(usable, &self.hung);
         let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
         let Some(best) = choice.iter().min_by(sooner) else { return false };
         let is_stale = |replica: &ReplicaId| {

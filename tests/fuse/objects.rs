@@ -241,3 +241,50 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
         std::thread::sleep(Duration::from_millis(50));
     }
 }
+
+/// A file that hangs on one replica, and is all that is read and looked up. The others
+/// answer, so its replica is asked for other files, and no longer for that one.
+#[test]
+fn an_object_that_hangs_on_one_replica_ejects_nobody() {
+    let room = tree();
+    let (content, other) = (bytes(12 << 20, 61), bytes(24 << 20, 62));
+    fs::create_dir(root(&room).join("d")).unwrap();
+    fs::write(root(&room).join("d/hung"), &content).unwrap();
+    fs::write(root(&room).join("d/well"), &other).unwrap();
+    let read = "cache = \"direct\"\nthreads_per_replica = 4\nattempt_deadline = \"1s\"";
+    let rest = NOTHING_IS_KEPT;
+    let rig = mount(room, &Setup { read, rest, rates: [100; 3], ..Setup::default() });
+    assert!(fs::read(rig.at("d/well")).unwrap() == other, "wrong bytes");
+    assert!(fs::read(rig.at("d/hung")).unwrap() == content, "wrong bytes");
+    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Hang).beneath("d/hung"));
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(6) {
+        assert!(fs::read(rig.at("d/hung")).unwrap() == content, "wrong bytes");
+        assert_eq!(fs::metadata(rig.at("d/hung")).unwrap().len(), content.len() as u64);
+        expect_all_well(&rig);
+    }
+    let names = |status: &fanfs::control::Status| {
+        let count =
+            |r: &fanfs::control::ReplicaStatus| r.hung.iter().map(|h| h.path.clone()).collect();
+        status.replicas.iter().map(count).collect::<Vec<Vec<String>>>()
+    };
+    rig.eventually("the object is named", |status| {
+        names(status) == [vec![], vec!["d/hung".to_owned()], vec![]]
+    });
+    let bytes_of = |rig: &Rig| rig.status().replicas[1].counters.bytes;
+    let (before, late) = (bytes_of(&rig), rig.status().counters.hedges);
+    for _ in 0..4 {
+        assert!(fs::read(rig.at("d/hung")).unwrap() == content, "wrong bytes");
+    }
+    let hedges = rig.status().counters.hedges - late;
+    assert!(hedges < 8, "it is asked for what hangs there: {hedges}");
+    assert_eq!(bytes_of(&rig), before);
+    assert!(fs::read(rig.at("d/well")).unwrap() == other, "wrong bytes");
+    assert!(bytes_of(&rig) > before, "it is asked for nothing");
+    expect_all_well(&rig);
+    rig.scripts[1].heal();
+    rig.expect_quiet();
+    rig.eventually("all threads are back", |status| {
+        status.replicas.iter().all(|replica| replica.busy_threads == 0 && replica.hung.is_empty())
+    });
+}

@@ -1,7 +1,7 @@
 //! A slow replica that makes progress fails nothing at the deadline, and what hangs ends.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -59,21 +59,20 @@ fn readers_in_a_long_queue_get_their_bytes() {
     rig.expect_quiet();
 }
 
+/// One request of the kernel has sixteen segments, each of them half a second away.
 #[test]
 fn one_long_read_gets_its_bytes() {
-    let (rig, content) = slow(false, "");
-    let started = Instant::now();
-    let file = File::options().read(true).custom_flags(libc_direct()).open(rig.at("f")).unwrap();
-    let mut whole = vec![0; content.len()];
-    file.read_exact_at(&mut whole, 0).unwrap();
-    assert!(whole == content, "wrong bytes");
-    assert!(started.elapsed() > Duration::from_secs(3), "it was not slow");
+    let (rig, content) = slow(false, "segment_size = \"64KiB\"");
+    let file = File::open(rig.at("f")).unwrap();
+    let slow = Fault::Delay(Duration::from_millis(500));
+    rig.scripts[0].add(FaultRule::always(Op::Read, slow));
+    let (started, mut bytes) = (Instant::now(), vec![0; MIB]);
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == content[..MIB], "wrong bytes");
+    assert!(started.elapsed() > Duration::from_secs(3), "it was not slow: {:?}", started.elapsed());
+    rig.scripts[0].heal();
     drop(file);
     rig.expect_quiet();
-}
-
-fn libc_direct() -> i32 {
-    rustix::fs::OFlags::DIRECT.bits() as i32
 }
 
 #[test]
@@ -85,30 +84,18 @@ fn lookups_in_a_long_queue_get_their_answers() {
     rig.expect_quiet();
 }
 
+/// Each in a file of its own: the kernel sends writes of one file one after the other.
 #[test]
 fn changes_in_a_long_queue_are_made() {
     let (rig, content) = slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"");
-    let file = File::options().write(true).open(rig.at("f0")).unwrap();
     at_once(|i| {
-        let at = i * PART;
-        file.write_all_at(&content[at..][..PART], at as u64).unwrap();
+        let file = File::options().write(true).open(rig.at(format!("f{i}"))).unwrap();
+        file.write_all_at(&content[i * PART..][..PART], 0).unwrap();
     });
-    drop(file);
-    assert!(fs::read(rig.source(0, "f0")).unwrap() == content, "wrong bytes");
-    rig.expect_quiet();
-}
-
-/// The kernel sends the parts of one write(2) together, and each waits for the one before
-/// it.
-#[test]
-fn a_long_append_is_made() {
-    let (rig, content) = slow(true, "[write]\ndeadline = \"2s\"\nlag = \"0s\"");
-    let file = File::options().append(true).open(rig.at("f0")).unwrap();
-    rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::APPEND | rustix::fs::OFlags::DIRECT)
-        .unwrap();
-    assert_eq!(rustix::io::write(&file, &content), Ok(content.len()));
-    drop(file);
-    assert!(fs::read(rig.source(0, "f0")).unwrap()[1..] == content, "wrong bytes");
+    for i in 0..PARTS {
+        let written = fs::read(rig.source(0, format!("f{i}"))).unwrap();
+        assert!(written == content[i * PART..][..PART], "wrong bytes");
+    }
     rig.expect_quiet();
 }
 

@@ -345,6 +345,7 @@ pub(super) mod tests {
             in_flight_cap: 8 << 20,
             busy_threads: 1,
             stuck_threads: 0,
+            hung_objects: 0,
             hung: Vec::new(),
             counters: ReplicaReading::default(),
         };
