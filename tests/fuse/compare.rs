@@ -165,7 +165,8 @@ fn a_reader_does_not_wait_for_it() {
     }
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     // What hangs is four blocks of memory at most.
-    rig.within_budget(|| read(&rig, &content));
+    // Often enough for a busy machine to see some of it.
+    rig.within_budget(|| (0..20).for_each(|_| assert_eq!(read(&rig, &content), (24, 0))));
     rig.scripts[0].heal();
     rig.expect_quiet();
 }
