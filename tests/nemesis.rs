@@ -377,7 +377,7 @@ fn brief(world: &World) -> impl std::fmt::Debug {
     (status.gauges, status.replicas.iter().map(replica).collect::<Vec<_>>())
 }
 
-/// What reads of the file that is written may take beyond the budget: a request for each
+/// Reads of the file that is written may exceed the budget by so much: a request for each
 /// of the replica's threads, and for each that stands in for a stuck one.
 const BEYOND: u64 = 16 << 20;
 

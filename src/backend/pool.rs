@@ -524,7 +524,7 @@ impl Drop for Pool {
     }
 }
 
-/// What the threads of this replica are called.
+/// The name of this replica's threads.
 pub fn thread_name(replica: &str) -> String {
     // The kernel keeps 15 bytes of a thread's name.
     const MOST: usize = 15;

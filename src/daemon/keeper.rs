@@ -45,7 +45,7 @@ pub enum KeeperError {
 const MOST: usize = 5;
 const WITHIN: Duration = Duration::from_secs(60);
 
-/// Earlier daemons that the next one is told of, beside the device.
+/// The earlier daemons, for the next one: sent with the device.
 const MOST_ALONG: usize = MOST_WITH_ONE - 1;
 
 /// How often the keeper checks that the daemon is alive.

@@ -39,14 +39,14 @@ pub(super) struct Intake {
 pub(super) enum Need {
     /// It waits, and fails where the write replica is silent.
     Room,
-    /// It waits, and exceeds the share where the write replica is silent: nobody would
-    /// see that it failed.
+    /// It waits, and exceeds the share where the write replica is silent: no caller
+    /// would see that it failed.
     Success,
     /// It exceeds the share: others that have room wait for it.
     Now,
 }
 
-/// What a request is charged; given back when dropped.
+/// A request's part of the share; given back when dropped.
 pub(super) struct Charge {
     room: Arc<Room>,
     bytes: u64,
@@ -255,7 +255,7 @@ impl Deref for Payload {
     }
 }
 
-/// A claim that comes later, from the line of those who wait for the budget.
+/// A claim that comes later, from the line of requests that wait for the budget.
 #[derive(Default)]
 struct Promised {
     /// The claim, and whether it is waited for no more.

@@ -63,7 +63,7 @@ pub(super) enum Entry {
     Unsettled(u64, bool),
 }
 
-/// What belongs to no table: entries that the kernel may not know of, and files that an
+/// The parts that belong to no table: entries that the kernel may not know of, and files that an
 /// older change may still reach.
 type Loose = (Arc<Mutex<Unanswered>>, Arc<Mutex<Files>>);
 

@@ -8,7 +8,7 @@
 //! An earlier daemon leaves the list of these files with its tables. The kernel adds the
 //! changes that it had not answered: it sends them again.
 //!
-//! *Invariant:* the journal lists a file before the kernel is told that a change of it was
+//! *Invariant:* the journal lists a file before the kernel learns that a change of it was
 //! given up, and a file is taken off the list when no thread can change it any more.
 
 use std::collections::{HashMap, HashSet};

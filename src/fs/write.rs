@@ -69,7 +69,7 @@ impl WriteRequest<'_> {
     }
 }
 
-/// What a call ends with for which this process has no memory.
+/// The error of a call for which this process has no memory.
 const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 
 /// How a change of an open file is made.

@@ -175,7 +175,7 @@ impl Gather {
         self.parts().iter().any(|fetch| fetch.is_refuted())
     }
 
-    /// What it lacks came nearer at `at`.
+    /// The segments that it lacks came nearer at `at`.
     pub(super) fn moved(&self, at: Option<Instant>) {
         let moved = &mut self.state.lock().moved;
         *moved = at.map_or(*moved, |at| at.max(*moved));

@@ -129,8 +129,8 @@ impl<T: Clone> Scheduler<T> {
         for replica in passed.iter() {
             self.health.accused(replica, Reason::Deadline, now);
         }
-        // Of a disk that nobody else has a copy of the others would get no more. What hangs
-        // on a replica is no measure of its speed.
+        // Where no other replica has a copy, nothing is gained by ejecting the slow one. A file
+        // that hangs on a replica is no measure of its speed.
         let rates = self.estimates.map(|id, estimate| {
             let is_compared = !only_holders.contains(id) && !silent_ones.contains(id);
             is_compared.then(|| estimate.local_rate(now)).flatten()

@@ -1,4 +1,4 @@
-//! What requests carry stays within the budget while the write replica, a process of its
+//! The bytes that requests carry stay within the budget while the write replica, a process of its
 //! own, is stopped.
 
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ const WRITERS: usize = 200;
 /// The budget, and half of it for all else, KiB.
 const MOST: u64 = 24 << 10;
 
-/// What a daemon without a bound would need to take all that is sent.
+/// The time in which a daemon without a bound would take all that is sent.
 const A_WHILE: Duration = Duration::from_secs(2);
 
 /// A replica that is read, another one that is written, and a volume over both.
@@ -128,7 +128,7 @@ fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() 
     let volume = Volume::new(WRITERS, "1s");
     let other = File::open(volume.at("other")).unwrap();
     let writers = volume.writers();
-    // What finds no room holds this up no longer than the replica may take.
+    // A write that finds no room holds this up no longer than the replica may take.
     let mut bytes = vec![0; MIB];
     for _ in 0..10 {
         other.read_exact_at(&mut bytes, 0).unwrap();

@@ -1,4 +1,4 @@
-//! What may happen while a reply is sent.
+//! Changes that arrive while a reply is sent.
 
 use std::fs;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ impl Caller {
             turn,
         });
         if let Some(first) = order.first() {
-            // Before it answers, so that those who come meanwhile ask others.
+            // Before it answers, so that calls that come meanwhile ask others.
             times.asks(*first);
         }
         order
