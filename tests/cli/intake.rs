@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -28,6 +29,27 @@ const MOST: u64 = 24 << 10;
 
 /// The time in which a daemon without a bound would take all that is sent.
 const A_WHILE: Duration = Duration::from_secs(2);
+
+const INSIDE: &str = "FANFS_TEST_INTAKE_INSIDE";
+const RAN: &str = "the test ran";
+
+/// Runs `body` in a process of its own. A program that another test of this process starts
+/// has this test's files open until its exec(2), and waits there for the stopped replica;
+/// each reader of its `/proc` entry waits with it.
+fn alone(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        body();
+        // A child without a test of that name succeeds as well; this line shows that it ran.
+        println!("{RAN}");
+        return;
+    }
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    let output = child.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test} failed:\n{said}\n{errors}");
+    assert!(said.contains(RAN), "{test} is not the test's name");
+}
 
 /// A replica that is read, another one that is written, and a volume over both.
 struct Volume {
@@ -112,66 +134,75 @@ impl Drop for Volume {
 
 #[test]
 fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
-    let volume = Volume::new(WRITERS, "100s");
-    let writers = volume.writers();
-    thread::sleep(A_WHILE);
-    volume.expect_little_memory();
-    volume.written.send(Signal::CONT);
-    writers.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
-    assert!((0..WRITERS).all(|i| volume.is_written(i)));
-    volume.expect_little_memory();
-    volume.end();
+    alone("intake::writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon", || {
+        let volume = Volume::new(WRITERS, "100s");
+        let writers = volume.writers();
+        thread::sleep(A_WHILE);
+        volume.expect_little_memory();
+        volume.written.send(Signal::CONT);
+        writers.into_iter().for_each(|writer| writer.join().unwrap().unwrap());
+        assert!((0..WRITERS).all(|i| volume.is_written(i)));
+        volume.expect_little_memory();
+        volume.end();
+    });
 }
 
 #[test]
 fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() {
-    let volume = Volume::new(WRITERS, "1s");
-    let other = File::open(volume.at("other")).unwrap();
-    let writers = volume.writers();
-    // A write that finds no room holds this up no longer than the replica may take.
-    let mut bytes = vec![0; MIB];
-    for _ in 0..10 {
-        other.read_exact_at(&mut bytes, 0).unwrap();
-        thread::sleep(A_WHILE / 10);
-    }
-    assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
-    volume.expect_little_memory();
-    volume.written.send(Signal::CONT);
-    let mut failed = 0;
-    for (i, writer) in writers.into_iter().enumerate() {
-        match writer.join().unwrap() {
-            Ok(()) => assert!(volume.is_written(i), "{i} is not written"),
-            Err(error) => {
-                assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
-                failed += 1;
+    alone(
+        "intake::where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on",
+        || {
+            let volume = Volume::new(WRITERS, "1s");
+            let other = File::open(volume.at("other")).unwrap();
+            let writers = volume.writers();
+            // A write that finds no room holds this up no longer than the replica may take.
+            let mut bytes = vec![0; MIB];
+            for _ in 0..10 {
+                other.read_exact_at(&mut bytes, 0).unwrap();
+                thread::sleep(A_WHILE / 10);
             }
-        }
-    }
-    assert!((1..WRITERS).contains(&failed), "{failed} of {WRITERS} failed");
-    drop(other);
-    volume.end();
+            assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
+            volume.expect_little_memory();
+            volume.written.send(Signal::CONT);
+            let mut failed = 0;
+            for (i, writer) in writers.into_iter().enumerate() {
+                match writer.join().unwrap() {
+                    Ok(()) => assert!(volume.is_written(i), "{i} is not written"),
+                    Err(error) => {
+                        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+                        failed += 1;
+                    }
+                }
+            }
+            assert!((1..WRITERS).contains(&failed), "{failed} of {WRITERS} failed");
+            drop(other);
+            volume.end();
+        },
+    );
 }
 
 #[test]
 fn values_of_attributes_are_within_the_budget_too() {
-    let (setters, value) = (12 * WRITERS / 2, vec![7; 64 << 10]);
-    let volume = Volume::new(setters, "1s");
-    (0..setters).for_each(|i| assert!(volume.at(i).exists()));
-    volume.written.send(Signal::STOP);
-    let value = Arc::new(value);
-    let setter = |i| {
-        let (path, value) = (volume.at(i), Arc::clone(&value));
-        thread::spawn(move || {
-            rustix::fs::setxattr(&path, "user.large", &value, XattrFlags::empty())
-        })
-    };
-    let setters: Vec<_> = (0..setters).map(setter).collect();
-    thread::sleep(A_WHILE);
-    volume.expect_little_memory();
-    volume.written.send(Signal::CONT);
-    // Whether a file may have such values is for its file system to say.
-    let refused = |setter: JoinHandle<_>| setter.join().unwrap() == Err(Errno::IO);
-    let refused = setters.into_iter().map(refused).filter(|is_refused| *is_refused).count();
-    assert!(refused > 0, "there was room for all");
-    volume.end();
+    alone("intake::values_of_attributes_are_within_the_budget_too", || {
+        let (setters, value) = (12 * WRITERS / 2, vec![7; 64 << 10]);
+        let volume = Volume::new(setters, "1s");
+        (0..setters).for_each(|i| assert!(volume.at(i).exists()));
+        volume.written.send(Signal::STOP);
+        let value = Arc::new(value);
+        let setter = |i| {
+            let (path, value) = (volume.at(i), Arc::clone(&value));
+            thread::spawn(move || {
+                rustix::fs::setxattr(&path, "user.large", &value, XattrFlags::empty())
+            })
+        };
+        let setters: Vec<_> = (0..setters).map(setter).collect();
+        thread::sleep(A_WHILE);
+        volume.expect_little_memory();
+        volume.written.send(Signal::CONT);
+        // Whether a file may have such values is for its file system to say.
+        let refused = |setter: JoinHandle<_>| setter.join().unwrap() == Err(Errno::IO);
+        let refused = setters.into_iter().map(refused).filter(|is_refused| *is_refused).count();
+        assert!(refused > 0, "there was room for all");
+        volume.end();
+    });
 }
