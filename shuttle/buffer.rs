@@ -23,13 +23,16 @@ pub struct Data {
 /// There are none here.
 pub struct Pipe;
 
+/// Bytes without a claim.
+pub type Buffer = Vec<u8>;
+
 #[allow(dead_code)]
 impl Data {
     pub fn paid(bytes: Vec<u8>, claim: Reservation) -> Self {
         Self { bytes, _claim: Some(claim) }
     }
 
-    pub fn own(bytes: Vec<u8>) -> Self {
+    pub fn memory(bytes: Buffer) -> Self {
         Self { bytes, _claim: None }
     }
 
