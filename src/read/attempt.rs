@@ -12,9 +12,7 @@ use super::file::OpenFile;
 use super::trace::Attempted as Trace;
 use super::visit::SMALL;
 use super::{ReadError, Reader, compare};
-use crate::backend::{
-    Backend, BackendError, BackendFile, Errand, Lane, Origin, has_a_part, inside,
-};
+use crate::backend::{Backend, BackendError, BackendFile, Errand, Lane, Origin, has_a_part};
 use crate::buffer::{Data, Pipe, Reservation, size_class};
 use crate::placement::Came;
 use crate::scheduler::{AttemptId, Dispatch, Late, Outcome, Scheduler, Want};
@@ -105,8 +103,6 @@ fn read_segment(
     if fetch.is_over() {
         return Err((BackendError::Busy, Some(claim)));
     }
-    // Before it waits for another attempt to open the file.
-    inside(fetch.file.path());
     let shared = fetch.state.lock().shared;
     let file = match fetch.file.on(replica, backend) {
         Ok(file) => file,
@@ -159,13 +155,15 @@ fn read_open(
     };
     let mut filled = 0;
     while filled < buffer.len() {
+        if filled > 0 {
+            has_a_part();
+        }
         match file.read_at(fetch.range.start + filled as u64, &mut buffer[filled..]) {
             // The version says that there is more.
             Ok(0) => return Err((BackendError::Short, Some(buffer.into_claim()))),
             Ok(n) => filled += n,
             Err(error) => return Err((error, Some(buffer.into_claim()))),
         }
-        has_a_part();
     }
     Ok(Data::memory(buffer))
 }
@@ -174,15 +172,15 @@ fn read_open(
 fn splice(range: ByteRange, file: &dyn BackendFile, pipe: &mut Pipe) -> Result<bool, BackendError> {
     let len = range.len() as usize;
     while pipe.holds() < len {
+        if pipe.holds() > 0 {
+            has_a_part();
+        }
         let at = range.start + pipe.holds() as u64;
         match file.splice_at(at, pipe.write_end(), len - pipe.holds()) {
             None => return Ok(false),
             // The version says that there is more.
             Some(Ok(0)) => return Err(BackendError::Short),
-            Some(Ok(n)) => {
-                pipe.filled(n);
-                has_a_part();
-            }
+            Some(Ok(n)) => pipe.filled(n),
             // No room: some pages are not as full as they could be.
             Some(Err(BackendError::Os(Errno::AGAIN))) => return Ok(false),
             Some(Err(error)) => return Err(error),

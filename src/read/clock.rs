@@ -73,9 +73,10 @@ impl Reader {
             let deadline = self.policy.deadline;
             let late =
                 |gather: &&Arc<Gather>| now.saturating_duration_since(gather.since) >= deadline;
-            let overdue =
-                requests.iter().take_while(late).filter(|gather| gather.is_still(now, deadline));
-            let overdue = overdue.map(Arc::clone).collect();
+            // Behind one that has progress there may be others that have been answered.
+            let is_due =
+                |gather: &&Arc<Gather>| !gather.is_over() && gather.is_still(now, deadline);
+            let overdue = requests.iter().take_while(late).filter(is_due).map(Arc::clone).collect();
             if requests.len() > ANSWERED_KEPT {
                 requests.retain(|gather| !gather.is_over());
             }

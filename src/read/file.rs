@@ -24,7 +24,7 @@ use super::expired::Expired;
 use super::fetch::Fetch;
 use super::origin::Origin;
 use crate::backend::{
-    About, Attr, Backend, BackendError, BackendFile, Identity, Target, Timestamp,
+    About, Attr, Backend, BackendError, BackendFile, Identity, Target, Timestamp, inside,
 };
 use crate::placement::FileAt;
 use crate::volume::{
@@ -354,6 +354,8 @@ impl OpenFile {
         if let Held::Open(file) = &*slot.held.lock() {
             return Ok(Arc::clone(file));
         }
+        // The pool knows the file also where this waits for another open of it.
+        inside(&self.path);
         let mut refused = slot.opening.lock();
         let older = match &*slot.held.lock() {
             Held::Open(file) => return Ok(Arc::clone(file)),
