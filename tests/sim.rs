@@ -305,11 +305,8 @@ fn a_replica_that_hangs_costs_one_short_wait() {
     assert!(sim.longest_wait < Duration::from_millis(350), "{:?}", sim.longest_wait);
 }
 
-/// For three seconds one replica delivers from its page cache.
-#[test]
-fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
-    let mut cached = link(|t| if t < 3.0 { 20_000.0 } else { 100.0 });
-    cached.latency = Duration::ZERO;
+/// Reads for six seconds from this replica and two of 100 MiB/s, of which none is ejected.
+fn read_beside(cached: Link) -> Sim {
     let mut sim = Sim::new(vec![cached, link(|_| 100.0), link(|_| 100.0)], 200_000);
     let mut wanted = 0;
     while sim.seconds() < 6.0 {
@@ -322,6 +319,15 @@ fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
     for (id, standing) in sim.scheduler.standings(sim.now).iter() {
         assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
     }
+    sim
+}
+
+/// For three seconds one replica delivers from its page cache.
+#[test]
+fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
+    let mut cached = link(|t| if t < 3.0 { 20_000.0 } else { 100.0 });
+    cached.latency = Duration::ZERO;
+    let sim = read_beside(cached);
     let rest = sim.progress[59] - sim.progress[31];
     assert!(rest as f64 > 0.95 * 2.8 * 300.0, "{rest} MiB of 840 once nothing is cached");
 }
@@ -332,18 +338,7 @@ fn a_replica_that_answers_from_memory_gets_nobody_ejected() {
 fn a_cache_on_a_busy_machine_gets_no_replica_ejected() {
     let mut cached = link(|t| if t % 0.5 < 0.02 { 50.0 } else { 20_000.0 });
     cached.latency = Duration::ZERO;
-    let mut sim = Sim::new(vec![cached, link(|_| 100.0), link(|_| 100.0)], 200_000);
-    let mut wanted = 0;
-    while sim.seconds() < 6.0 {
-        while wanted < sim.reader + WINDOW {
-            sim.want(wanted, wanted > sim.reader);
-            wanted += 1;
-        }
-        sim.step();
-    }
-    for (id, standing) in sim.scheduler.standings(sim.now).iter() {
-        assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
-    }
+    read_beside(cached);
 }
 
 /// Every fourth segment is in the page cache of one replica.

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::limits::resident;
-use crate::room::Room;
+use crate::room::{Room, in_a_process};
 use crate::served::Server;
 
 /// One request.
@@ -30,25 +30,11 @@ const MOST: u64 = 24 << 10;
 /// The time in which a daemon without a bound would take all that is sent.
 const A_WHILE: Duration = Duration::from_secs(2);
 
-const INSIDE: &str = "FANFS_TEST_INTAKE_INSIDE";
-const RAN: &str = "the test ran";
-
 /// Runs `body` in a process of its own. A program that another test of this process starts
 /// has this test's files open until its exec(2), and waits there for the stopped replica;
 /// each reader of its `/proc` entry waits with it.
 fn alone(test: &str, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        body();
-        // A child without a test of that name succeeds as well; this line shows that it ran.
-        println!("{RAN}");
-        return;
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap());
-    let output = child.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{test} failed:\n{said}\n{errors}");
-    assert!(said.contains(RAN), "{test} is not the test's name");
+    in_a_process(test, |program| Some(Command::new(program)), body);
 }
 
 /// A replica that is read, another one that is written, and a volume over both.

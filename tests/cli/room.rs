@@ -7,6 +7,31 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+const INSIDE: &str = "FANFS_TEST_INSIDE";
+const RAN: &str = "the test ran";
+
+/// Runs `body` in a process of its own: `starts` is the beginning of a command line that
+/// starts it, or `None` where that is not possible, and the test passes.
+#[allow(dead_code)]
+pub(crate) fn in_a_process(
+    test: &str,
+    starts: impl FnOnce(PathBuf) -> Option<Command>,
+    body: impl FnOnce(),
+) {
+    if std::env::var_os(INSIDE).is_some() {
+        body();
+        // A child without a test of that name succeeds as well; this line shows that it ran.
+        println!("{RAN}");
+        return;
+    }
+    let Some(mut child) = starts(std::env::current_exe().unwrap()) else { return };
+    let output = child.args(["--exact", test, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{test} failed:\n{said}\n{errors}");
+    assert!(said.contains(RAN), "{test} is not the test's name");
+}
+
 /// Two trees that are one (`tree`), two that are not (`other`), a mount point.
 pub(crate) struct Room {
     dir: TempDir,

@@ -121,7 +121,7 @@ impl World {
         Self { room, runtime, daemons: std::cell::Cell::new(0) }
     }
 
-    /// A daemon that goes on with the rest of a journal, or begins.
+    /// A daemon: it continues from a journal where there is one.
     fn daemon(&self, left: Option<&[u8]>) -> Daemon {
         let number = self.daemons.get();
         self.daemons.set(number + 1);
