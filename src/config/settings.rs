@@ -271,8 +271,8 @@ pub(super) struct Write {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Memory {
     /// Most bytes of file data, directory listings and locks that the daemon holds at once.
-    /// Writes that wait for the write replica take up to five sixteenths of it. Four readers' full readahead, or the in-flight limit of eight replicas. Readahead
-    /// shrinks to fit it.
+    /// Writes that wait for the write replica take up to five sixteenths of it. Four readers' full
+    /// readahead, or the in-flight limit of eight replicas. Readahead shrinks to fit it.
     #[schemars(extend(
         "default" = defaults::BUDGET.to_string(),
         "x-range" = format!("at least {} times `read.segment_size`", defaults::BUDGET_MIN_SEGMENTS),

@@ -1,11 +1,10 @@
 //! Requests that come a second time.
 //!
-//! After a daemon was killed, or has handed over, the kernel sends again what it has not
-//! answered. What
-//! only looks can be done again, and so can a change that comes to the same done
-//! twice, such as a write to a place in a file: the kernel has kept others from that
-//! place meanwhile. A change of names would fail the second time, or hit something
-//! else; nobody knows whether the first was made.
+//! After a daemon was killed, or has handed over, the kernel sends the requests again that
+//! it had not answered. A look can be done again, and so can a change that comes to the
+//! same done twice, such as a write to a place in a file: the kernel has kept others from
+//! that place meanwhile. A change of names would fail the second time, or hit something
+//! else; nothing tells whether the first was made.
 
 use std::sync::Arc;
 
