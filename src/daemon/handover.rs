@@ -267,6 +267,7 @@ impl Mount {
     /// Waits until nothing is under way that must not be left; false where something is.
     fn settle(&self, session: &Session) -> Result<bool, String> {
         let (begun, resends) = (Instant::now(), session.agreed().resends());
+        self.core.fs.hurry_changes();
         loop {
             // First the threads: what they took is counted by what comes then.
             let busy = session.busy().map_err(|error| error.to_string())?;

@@ -124,6 +124,12 @@ impl Fs {
         self.caller.changes.are_under_way() || self.handles.is_changing()
     }
 
+    /// Lets changes that wait for memory go on beyond their share of the budget: they keep
+    /// threads of the session.
+    pub fn hurry_changes(&self) {
+        self.intake.open(true);
+    }
+
     /// Lets no change begin any more, if the replica has not answered any for `time`:
     /// the next daemon may follow.
     pub fn leave_changes(&self, time: Duration) -> bool {
@@ -134,6 +140,7 @@ impl Fs {
 
     /// There is no next daemon: changes begin again.
     pub fn keep_changes(&self) {
+        self.intake.open(false);
         self.caller.changes.come_back();
         self.handles.unsettled.leave(false);
     }

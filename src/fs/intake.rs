@@ -7,11 +7,13 @@
 //! back. It also holds back what is behind it in the kernel's queue, which has one order
 //! for all requests. So where the write replica has ended none for as long as one replica
 //! may take, it is *silent*: what finds no room fails at once, and reads go on.
+//! A handover waits for the session's threads, so it opens the share for those that wait.
 //!
 //! *Invariants:*
 //! - Requests get room in the order in which they ask for it.
-//! - What exceeds the share is bounded by the kernel: only requests that it sends in the
-//!   background, `[fuse] max_background` at once, are ever taken beyond it.
+//! - What exceeds the share is bounded: only requests that the kernel sends in the
+//!   background, `[fuse] max_background` at once, and one request of each session thread
+//!   at a handover are ever taken beyond it.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -73,6 +75,8 @@ struct State {
     /// When the write replica last ended one, or one was last let in.
     since: Instant,
     is_silent: bool,
+    /// A request needs no room.
+    is_open: bool,
 }
 
 /// The share of the budget, in sixteenths. With those of listings and locks it leaves
@@ -127,6 +131,11 @@ impl Intake {
         promised.wait(FOR_READS).unwrap_or_else(|| self.reader.budget().overdraw(bytes))
     }
 
+    /// Whether requests that find no room exceed the share.
+    pub(super) fn open(&self, is_open: bool) {
+        self.room.open(is_open);
+    }
+
     /// Gives what was given back to reads that wait for it. Call it with nothing locked.
     pub(super) fn settle(&self) {
         if self.reader.budget().is_waited_for() {
@@ -153,6 +162,7 @@ impl Room {
             came: 0,
             since: Instant::now(),
             is_silent: false,
+            is_open: false,
         };
         Self { limit, state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -183,6 +193,11 @@ impl Room {
         Some(Charge { room: Arc::clone(self), bytes })
     }
 
+    fn open(&self, is_open: bool) {
+        self.state.lock().is_open = is_open;
+        self.changed.notify_all();
+    }
+
     /// One that is larger than the share gets all of it.
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.used + bytes <= self.limit || state.used == 0
@@ -203,6 +218,9 @@ impl Room {
         let has_room = loop {
             if state.line.front() == Some(&own) && self.fits(state, bytes) {
                 state.lets_in();
+                break true;
+            }
+            if state.is_open {
                 break true;
             }
             if state.is_silent {
@@ -342,6 +360,21 @@ mod tests {
         let waits = stands_in_line(&room, 1);
         drop((held, beyond));
         assert!(waits.recv().unwrap().is_some());
+    }
+
+    #[test]
+    fn all_that_wait_are_let_in_where_the_share_is_open() {
+        let room = Arc::new(Room::new(10));
+        let held = now(&room, 10, Need::Room).unwrap();
+        let waiting = [stands_in_line(&room, 2), stands_in_line(&room, 1)];
+        room.open(true);
+        let let_in = waiting.map(|waits| waits.recv().unwrap().unwrap());
+        assert_eq!(room.state.lock().used, 13);
+        room.open(false);
+        let waits = stands_in_line(&room, 1);
+        drop((held, let_in));
+        assert!(waits.recv().unwrap().is_some());
+        assert_eq!(room.state.lock().used, 0);
     }
 
     #[test]

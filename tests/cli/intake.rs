@@ -2,10 +2,10 @@
 //! own, is stopped.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -26,6 +26,9 @@ const WRITERS: usize = 200;
 
 /// The budget, and half of it for all else, KiB.
 const MOST: u64 = 24 << 10;
+
+/// What writes may take of the budget of 16 MiB.
+const SHARE: u64 = 5 << 20;
 
 /// The time in which a daemon without a bound would take all that is sent.
 const A_WHILE: Duration = Duration::from_secs(2);
@@ -98,14 +101,17 @@ impl Volume {
         fs::read(self.outer.path(&format!("tree/{i}"))).unwrap() == [7; MIB]
     }
 
+    /// Bytes that are claimed of the budget.
+    fn buffer_used(&self) -> u64 {
+        let status = self.outer.expect(&["status", "mnt", "--json"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["gauges"]["buffer_used"].as_u64().unwrap()
+    }
+
     /// Nothing is left of it in memory, and the volume is written as before.
     fn end(&self) {
         fs::write(self.at("0"), "again").unwrap();
-        self.outer.eventually("all is given back", || {
-            let status = self.outer.expect(&["status", "mnt", "--json"]).stdout;
-            let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
-            status["gauges"]["buffer_used"] == 0
-        });
+        self.outer.eventually("all is given back", || self.buffer_used() == 0);
         self.outer.expect(&["umount", "mnt"]);
         self.outer.expect_gone();
     }
@@ -189,6 +195,47 @@ fn values_of_attributes_are_within_the_budget_too() {
         let refused = |setter: JoinHandle<_>| setter.join().unwrap() == Err(Errno::IO);
         let refused = setters.into_iter().map(refused).filter(|is_refused| *is_refused).count();
         assert!(refused > 0, "there was room for all");
+        volume.end();
+    });
+}
+
+/// Opens the files that it is told, and writes 1 MiB to each when it is told to. It is a
+/// program of its own: what this test starts closes the test's files in its exec(2), and would
+/// wait there for the stopped replica.
+const WRITER: &str = "
+import os, sys, threading
+files = [os.open(name, os.O_WRONLY) for name in sys.argv[1:]]
+print(flush=True)
+sys.stdin.readline()
+failed = []
+def write(file):
+    try:
+        os.write(file, bytes([7]) * (1 << 20))
+    except OSError as error:
+        failed.append(error)
+threads = [threading.Thread(target=write, args=[file]) for file in files]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+sys.exit(str(failed) if failed else 0)
+";
+
+#[test]
+fn an_upgrade_goes_on_while_writes_wait_for_room() {
+    alone("intake::an_upgrade_goes_on_while_writes_wait_for_room", || {
+        let volume = Volume::new(WRITERS, "100s");
+        let mut command = Command::new("python3");
+        command.args(["-c", WRITER]).args((0..WRITERS).map(|i| volume.at(i)));
+        let mut writer =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+        let (mut begin, are_open) = (writer.stdin.take().unwrap(), writer.stdout.take().unwrap());
+        assert_eq!(are_open.bytes().next().unwrap().unwrap(), b'\n');
+        volume.written.send(Signal::STOP);
+        writeln!(begin).unwrap();
+        volume.outer.eventually("there is no room", || volume.buffer_used() > SHARE - MIB as u64);
+        volume.outer.expect(&["upgrade", "mnt"]);
+        volume.written.send(Signal::CONT);
+        assert!(writer.wait().unwrap().success());
+        assert!((0..WRITERS).all(|i| volume.is_written(i)));
         volume.end();
     });
 }
