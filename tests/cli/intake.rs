@@ -227,8 +227,9 @@ fn an_upgrade_goes_on_while_writes_wait_for_room() {
         command.args(["-c", WRITER]).args((0..WRITERS).map(|i| volume.at(i)));
         let mut writer =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
-        let (mut begin, are_open) = (writer.stdin.take().unwrap(), writer.stdout.take().unwrap());
-        assert_eq!(are_open.bytes().next().unwrap().unwrap(), b'\n');
+        let (mut begin, mut are_open) =
+            (writer.stdin.take().unwrap(), writer.stdout.take().unwrap());
+        are_open.read_exact(&mut [0]).expect("the files are open");
         volume.written.send(Signal::STOP);
         writeln!(begin).unwrap();
         volume.outer.eventually("there is no room", || volume.buffer_used() > SHARE - MIB as u64);
