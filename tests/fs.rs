@@ -1,5 +1,7 @@
 //! The file system without a kernel: answers in an order of the test's choosing.
 
+#[path = "fs/carried.rs"]
+mod carried;
 #[path = "fs/handles.rs"]
 mod handles;
 #[path = "fs/orders.rs"]
@@ -31,20 +33,28 @@ const LONG: Duration = Duration::from_secs(60);
 
 /// A volume with one replica.
 fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
-    let text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n[[replica]]\npath = \"/fs\"\n";
-    let config = config::parse(text, Path::new("fs")).unwrap();
+    volume_over(&[tree], cache, runtime)
+}
+
+/// A volume over `trees`, of which the first is the write replica.
+fn volume_over(trees: &[&Path], cache: CachePolicy, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
+    let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
+    (0..trees.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
+    let config = config::parse(&text, Path::new("fs")).unwrap();
     let ground = Ground {
         names: configured_names(&config.replicas),
-        directories: vec![tree.to_owned()],
+        directories: trees.iter().map(|tree| tree.to_path_buf()).collect(),
         affinities: Affinities::new(&[]),
     };
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
     let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
-    let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
-    let pool = PoolLimits { threads: 4, queue: 16, guests: 0 };
-    let counters = Arc::new(ReplicaCounters::default());
-    let replica = Replica::new(ReplicaId::new(0), "fs".to_owned(), backend, pool, counters);
-    let replicas = ReplicaMap::from_iter([Arc::new(replica)]);
+    let replica = |(i, tree): (usize, &&Path)| {
+        let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
+        let pool = PoolLimits { threads: 4, queue: 16, guests: 0 };
+        let counters = Arc::new(ReplicaCounters::default());
+        Arc::new(Replica::new(ReplicaId::new(i), format!("fs{i}"), backend, pool, counters))
+    };
+    let replicas: ReplicaMap<_> = trees.iter().enumerate().map(replica).collect();
     let limits = replicas.map(|_, _| ReplicaPolicy {
         weight: config.replicas[0].weight,
         max_in_flight: 1 << 20,

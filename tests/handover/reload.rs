@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Signal, kill_process};
 
 use crate::load::Load;
@@ -81,6 +82,25 @@ fn the_replica_that_files_are_written_on_stays() {
         room.fanfs(&["reload", "mnt"]).output().unwrap().status.success()
     });
     assert_eq!(fs::read(room.path("mnt/open")).unwrap(), b"written");
+    unmount(&room);
+}
+
+#[test]
+fn the_replica_that_keeps_locks_stays() {
+    let room = room(2, "rw");
+    fs::write(room.path("tree/locked"), "").unwrap();
+    room.expect(&["mount", "v.toml", "mnt"]);
+    let file = fs::File::open(room.path("mnt/locked")).unwrap();
+    flock(&file, FlockOperation::LockShared).unwrap();
+    let text = fs::read_to_string(room.path("v.toml")).unwrap();
+    fs::write(room.path("v.toml"), format!("{text}[write]\nreplica = \"r2\"\n")).unwrap();
+    let refused = room.fanfs(&["reload", "mnt"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("locks are held, on another replica"), "{said}");
+    drop(file);
+    room.eventually("the lock is given up", || {
+        room.fanfs(&["reload", "mnt"]).output().unwrap().status.success()
+    });
     unmount(&room);
 }
 

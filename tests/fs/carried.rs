@@ -1,0 +1,74 @@
+//! What one daemon knows and hands to the next.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use fanfs::backend::Requester;
+use fanfs::config::CachePolicy;
+use fanfs::fs::{Answer, Entry, Fs, Ino, ROOT};
+use fanfs::volume::ReplicaId;
+use tokio::runtime::Runtime;
+
+use crate::{answer, open, volume_over};
+
+/// Each name has one of the replicas that is asked first, so half of them have the other.
+const FILES: usize = 32;
+
+/// Another daemon that continues where `fs` ends.
+fn next(fs: &Arc<Fs>, trees: &[&Path], runtime: &Runtime) -> Arc<Fs> {
+    let (carried, _) = fs.carry().unwrap();
+    let next = volume_over(trees, CachePolicy::Direct, runtime);
+    next.restore(carried, Vec::new(), &|old| Some(ReplicaId::new(old.into()))).unwrap();
+    next
+}
+
+fn look(fs: &Arc<Fs>, who: Requester, name: &str) -> Answer<Ino> {
+    let (send, receive) = sync_channel(1);
+    let done = move |answer: Answer<Entry>| send.send(answer.map(|entry| entry.ino)).unwrap();
+    fs.lookup(who, ROOT, name.as_ref(), done);
+    receive.recv().unwrap()
+}
+
+/// The second replica shows the names of before, as the cache of an NFS mount does.
+#[test]
+fn the_next_daemon_knows_what_was_changed_lately() {
+    let (written, late) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (trees, runtime) = ([written.path(), late.path()], Runtime::new().unwrap());
+    let names: Vec<String> = (0..FILES).map(|i| i.to_string()).collect();
+    for name in &names {
+        fs::write(written.path().join(name), "").unwrap();
+        fs::hard_link(written.path().join(name), late.path().join(name)).unwrap();
+    }
+    let before = volume_over(&trees, CachePolicy::Direct, &runtime);
+    for name in &names {
+        let who = Requester::DAEMON;
+        answer(|done| before.remove(who, ROOT, name.as_ref(), false, done));
+    }
+    let after = next(&before, &trees, &runtime);
+    let is_there = |name: &&String| look(&after, Requester::DAEMON, name).is_ok();
+    assert_eq!(names.iter().filter(is_there).count(), 0);
+}
+
+/// The kernel sends again what has no answer, with the same number.
+#[test]
+fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
+    let tree = tempfile::tempdir().unwrap();
+    let (trees, runtime) = ([tree.path()], Runtime::new().unwrap());
+    fs::write(tree.path().join("f"), "").unwrap();
+    let before = volume_over(&trees, CachePolicy::Direct, &runtime);
+    before.note_entries();
+    let (answered, unanswered) = (Requester::DAEMON, Requester { request: 7, ..Requester::DAEMON });
+    let ino = look(&before, answered, "f").unwrap();
+    look(&before, unanswered, "f").unwrap();
+    let kept = open(&before, ino);
+    answer(|done| before.open(unanswered, ino, false, done));
+    let after = next(&before, &trees, &runtime);
+    after.take_back(7);
+    assert_eq!(after.gauges().handles, 1);
+    after.release(kept.handle);
+    after.forget(ino, 1);
+    let left = after.gauges();
+    assert_eq!((left.handles, left.inodes), (0, 1), "left behind");
+}
