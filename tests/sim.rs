@@ -285,6 +285,40 @@ fn a_replica_that_drops_to_a_tenth_is_followed() {
     assert!(rest > 0.95 * 210.0, "{rest} MiB/s of 210");
 }
 
+/// Two replicas with chunks of eight segments in turn, and one copy of each; the first one's
+/// rate becomes `rest`.
+fn chunks_in_turn(rest: f64) -> Sim {
+    let links = vec![link(move |t| if t < 1.0 { 100.0 } else { rest }), link(|_| 100.0)];
+    let mut sim = Sim::new(links, SEGMENTS / 4);
+    for (segment, holders) in sim.holders.iter_mut().enumerate() {
+        let local = ReplicaSet::EMPTY.with(ReplicaId::new(segment / 8 % 2));
+        *holders = Holders { local, spare: false };
+    }
+    sim.read(WINDOW);
+    sim
+}
+
+fn read_by(sim: &Sim, replica: usize, of: impl Fn(usize) -> bool) -> usize {
+    let id = ReplicaId::new(replica);
+    (0..sim.tried.len()).filter(|segment| of(*segment) && sim.tried[*segment].contains(id)).count()
+}
+
+#[test]
+fn a_segment_is_read_from_the_replica_that_holds_it() {
+    let sim = chunks_in_turn(100.0);
+    let strangers: usize =
+        [0, 1].iter().map(|id| read_by(&sim, *id, |segment| segment / 8 % 2 != *id)).sum();
+    assert!(strangers < sim.tried.len() / 20, "{strangers} of {}", sim.tried.len());
+}
+
+/// The other replica would have it from the slow one's disk.
+#[test]
+fn a_slow_replica_that_delivers_is_not_read_twice_where_it_has_the_only_copy() {
+    let sim = chunks_in_turn(10.0);
+    let twice = sim.tried.iter().filter(|tried| tried.len() > 1).count();
+    assert_eq!(twice, 0, "of {}", sim.tried.len());
+}
+
 #[test]
 fn a_replica_that_recovers_is_used_again() {
     let links = vec![link(|_| 100.0), link(|t| if t < 4.0 { 0.5 } else { 100.0 })];
