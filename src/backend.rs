@@ -58,7 +58,7 @@ pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
 pub use name::Name;
-pub use pool::{Errand, Hung, Lane, Pool, PoolLimits, has_a_part, inside, thread_name};
+pub use pool::{CHANGES, Errand, Hung, Lane, Pool, PoolLimits, has_a_part, inside};
 pub use progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use target::Target;
@@ -366,6 +366,13 @@ impl Replica {
         let backend = Arc::new(Closing::new(backend, Arc::clone(&pool)));
         let closer = backend.closer();
         Self { id, name, counters, backend, closer, pool, guests: Guests::new(limits.guests) }
+    }
+
+    /// The replica that carries out the changes: its threads have names that say so.
+    #[must_use]
+    pub fn for_changes(self) -> Self {
+        self.pool.makes_changes();
+        self
     }
 
     /// Runs `job` on one of the replica's own threads, soon.

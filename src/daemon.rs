@@ -426,7 +426,10 @@ impl Core {
         let replicas = backends.map(|id, backend| {
             let name = config.replicas[id.index()].name.clone();
             let counters = Arc::new(ReplicaCounters::default());
-            Arc::new(Replica::new(id, name, Arc::clone(backend), pool, counters))
+            let replica = Replica::new(id, name, Arc::clone(backend), pool, counters);
+            let is_written =
+                config.volume.access == Access::ReadWrite && id == config.write.replica;
+            Arc::new(if is_written { replica.for_changes() } else { replica })
         });
         let limits = replicas.map(|id, _| {
             let replica = &config.replicas[id.index()];

@@ -174,6 +174,8 @@ pub struct Pool {
 
 struct Shared {
     name: String,
+    /// Whether threads are named as those that may be inside a change.
+    makes_changes: AtomicBool,
     limits: PoolLimits,
     /// The pool's number.
     pool: u64,
@@ -336,6 +338,7 @@ impl Pool {
         let pool = POOLS.fetch_add(1, Ordering::Relaxed);
         let shared = Shared {
             name: name.to_owned(),
+            makes_changes: AtomicBool::new(false),
             limits: PoolLimits { threads: limits.threads.max(2), ..limits },
             state: Mutex::new(State { pool, ..State::default() }),
             pool,
@@ -343,6 +346,11 @@ impl Pool {
             is_any_stuck: AtomicBool::new(false),
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// Names the threads as those that may be inside a change. Call it before the first job.
+    pub(super) fn makes_changes(&self) {
+        self.shared.makes_changes.store(true, Ordering::Relaxed);
     }
 
     /// Queues a job that is about no object.
@@ -524,11 +532,14 @@ impl Drop for Pool {
     }
 }
 
-/// The name of this replica's threads.
-pub fn thread_name(replica: &str) -> String {
+/// What the names of threads begin with that may be inside a change.
+pub const CHANGES: &str = "w:";
+
+/// The name of a thread of the replica.
+fn thread_name(replica: &str, makes_changes: bool) -> String {
     // The kernel keeps 15 bytes of a thread's name.
     const MOST: usize = 15;
-    let name = format!("r:{replica}");
+    let name = format!("{}{replica}", if makes_changes { CHANGES } else { "r:" });
     String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MOST)]).into_owned()
 }
 
@@ -540,7 +551,7 @@ fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let shared = Arc::clone(shared);
-    let name = thread_name(&shared.name);
+    let name = thread_name(&shared.name, shared.makes_changes.load(Ordering::Relaxed));
     std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&shared)).map(drop)
 }
 

@@ -4,18 +4,23 @@
 //! handed the mount over. When the replica answers, the thread's call is made after all.
 //! So the daemon that serves holds descriptors of these processes (pidfd_open(2)): it
 //! makes no newer change of a file that such a thread may still change ([`crate::fs`]).
+//! Such threads are known by their names, which do not depend on the configuration: the
+//! write replica may be another one now, or have another name.
 //!
 //! *Invariant:* a process counts as one that may change files unless it is seen to have
-//! ended, or to have no thread inside the write replica.
+//! ended, or to have no thread inside its write replica.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
 use super::Core;
 use super::keeper::is_over;
+use crate::backend::CHANGES;
+use crate::config::Access;
 
 /// The processes.
 #[derive(Debug, Default)]
@@ -52,9 +57,9 @@ impl Former {
         self.0.retain(|process| !has_ended(process.as_fd()));
     }
 
-    /// Whether no process has a thread of this name that is inside a call.
-    pub(super) fn have_left(&self, thread: &str) -> bool {
-        self.0.iter().all(|process| has_left(process.as_fd(), thread))
+    /// Whether no process has a thread that may be inside a change.
+    pub(super) fn are_through(&self) -> bool {
+        self.0.iter().all(|process| is_through(process.as_fd(), CHANGES))
     }
 }
 
@@ -65,23 +70,24 @@ fn has_ended(process: BorrowedFd<'_>) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-fn has_left(process: BorrowedFd<'_>, thread: &str) -> bool {
+fn is_through(process: BorrowedFd<'_>, threads: &str) -> bool {
     // The number is the process's own if the process has not ended after it was used.
-    has_ended(process) || is_nobody_inside(process, thread).unwrap_or(false) || has_ended(process)
+    has_ended(process) || is_none_inside(process, threads).unwrap_or(false) || has_ended(process)
 }
 
-/// Whether none of its threads of this name is inside a call. One that is ending has come
-/// out of it.
-fn is_nobody_inside(process: BorrowedFd<'_>, thread: &str) -> Option<bool> {
+/// Whether none of the threads whose names begin so is inside a call. One that is ending has
+/// come out of it.
+fn is_none_inside(process: BorrowedFd<'_>, threads: &str) -> Option<bool> {
     let info = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
     let pid: u32 = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
-    let named = format!("({thread}) ");
+    let is_one =
+        |stat: &str| stat.split_once('(').is_some_and(|(_, name)| name.starts_with(threads));
     for entry in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
         // A thread that ends meanwhile has no such file any more.
         let Ok(stat) = std::fs::read(entry.ok()?.path().join("stat")) else { continue };
         let stat = String::from_utf8_lossy(&stat);
-        if stat.contains(&named) && !is_over(&stat)? {
+        if is_one(&stat) && !is_over(&stat)? {
             return Some(false);
         }
     }
@@ -89,6 +95,16 @@ fn is_nobody_inside(process: BorrowedFd<'_>, thread: &str) -> Option<bool> {
 }
 
 impl Core {
+    /// These processes served the mount before and may not have ended.
+    pub(super) fn follow(&self, former: Vec<OwnedFd>) {
+        let former = Arc::new(Former::of(former));
+        if self.config.volume.access == Access::ReadWrite {
+            let processes = Arc::clone(&former);
+            self.fs.follow(move || processes.are_through());
+        }
+        let _ = self.former.set(former);
+    }
+
     /// The daemons that a successor follows and that have not ended: this one is the last.
     pub(super) fn former_and_this(&self) -> io::Result<Former> {
         self.former.get().map_or_else(|| Former::default().with_this(), |all| all.with_this())
@@ -107,13 +123,13 @@ mod tests {
         let mut former = Former::default();
         former.add(Pid::from_child(&child)).unwrap();
         // The child has its name from execve(2) on.
-        while is_nobody_inside(former.left()[0], "sleep") != Some(false) {
+        while is_none_inside(former.left()[0], "sl") != Some(false) {
             std::thread::yield_now();
         }
-        assert!(!former.have_left("sleep") && former.have_left("r:n1"));
+        assert!(former.are_through(), "no thread of it has a name that says so");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(former.have_left("sleep") && former.left().is_empty());
+        assert!(is_through(former.0[0].as_fd(), "sl") && former.left().is_empty());
         former.tidy();
         assert!(former.0.is_empty());
         assert_eq!(Former::default().with_this().unwrap().left().len(), 1);

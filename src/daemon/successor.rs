@@ -11,12 +11,11 @@ use tokio::runtime::Runtime;
 
 use super::admission::{Members, Needed, look_around};
 use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
-use super::former::Former;
 use super::kept::Keeper;
 use super::link::Link;
 use super::{Core, Extra, Mount, StartError};
-use crate::backend::{Parts, thread_name};
-use crate::config::{Access, Config};
+use crate::backend::Parts;
+use crate::config::Config;
 use crate::control::{self, journal_path};
 use crate::fs::{Carried, recover};
 use crate::fuse::{Agreed, Ready, Session};
@@ -74,7 +73,7 @@ impl Mount {
         let handles = carried.handles();
         let kind = (what, Kind::Recovery);
         let heir = Heir::prepare(estate, config, mount_point, extra, kind)?;
-        heir.follow(former);
+        heir.core.follow(former);
         heir.restore(carried, Vec::new())?;
         let mount = heir.serve(device)?;
         tracing::warn!(handles, "the daemon before was killed; this one goes on");
@@ -167,18 +166,6 @@ impl Heir {
         Ok(Self { estate, core, runtime, ready, what })
     }
 
-    /// These processes served the mount before and may not have ended.
-    fn follow(&self, former: Vec<OwnedFd>) {
-        let former = Arc::new(Former::of(former));
-        let (config, fs) = (&self.core.config, &self.core.fs);
-        if config.volume.access == Access::ReadWrite {
-            let thread = thread_name(&config.replicas[config.write.replica.index()].name);
-            let processes = Arc::clone(&former);
-            fs.follow(move || processes.have_left(&thread));
-        }
-        let _ = self.core.former.set(former);
-    }
-
     /// Knows what the other one knew, and has open what is given of what it had open.
     fn restore(&self, carried: Carried, files: Vec<Parts>) -> Result<(), StartError> {
         let map = |old| self.estate.replica(&self.core.config, old);
@@ -224,7 +211,7 @@ fn take(
     let mut last = last.into_iter();
     let device = last.next().ok_or_else(out_of_turn)?;
     let keeper = last.next().map(|end| Keeper::at(Link::received(end)));
-    heir.follow(former);
+    heir.core.follow(former);
     heir.restore(carried, parts(&which, files))?;
     link.say(&FromSuccessor::Restored, &[]).map_err(&cannot)?;
 

@@ -27,7 +27,7 @@ impl Fs {
         attributes: SetAttr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let write = match self.write_policy() {
+        let write = match self.change_policy() {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };

@@ -30,7 +30,7 @@ use crate::volume::ReplicaId;
 pub(super) use super::handle::carried::Opened;
 
 /// The form that it has. A daemon that knows another one is not followed.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// Everything that a daemon leaves, but what it has open.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -164,6 +164,12 @@ impl Fs {
         self.handles.unsettled.follow(Box::new(are_through));
     }
 
+    /// Earlier daemons may be making any change: on another write replica, or it is not
+    /// known which.
+    pub fn doubt_all(&self) {
+        self.handles.unsettled.doubt_all();
+    }
+
     /// The kernel sends a change of the file again.
     pub fn is_changed_again(&self, ino: Ino) {
         self.handles.unsettled.comes_again(ino);
@@ -225,6 +231,9 @@ impl Fs {
         let locker = carried.locker.and_then(map);
         if !carried.owners.is_empty() && (locker.is_none() || locker != self.policy.locks) {
             return Err("locks are held, on another replica".to_owned());
+        }
+        if carried.writer.is_some() && writer != self.policy.write.map(|write| write.replica) {
+            self.doubt_all();
         }
         let mut inodes = self.inodes.lock();
         *inodes = Inodes::restore(self.policy.mode, std::mem::take(&mut carried.inodes));

@@ -46,6 +46,18 @@ impl Fs {
         self.policy.write.ok_or(Errno::ROFS)
     }
 
+    /// The same, for a change that begins.
+    ///
+    /// # Errors
+    /// EIO while an earlier daemon may be making changes that this one could overtake;
+    /// EROFS on a volume that is only read.
+    pub(super) fn change_policy(&self) -> Answer<WritePolicy> {
+        match self.handles.unsettled.holds_all() {
+            true => Err(Errno::IO),
+            false => self.write_policy(),
+        }
+    }
+
     pub(super) fn once(&self, write: WritePolicy, lane: Lane, who: &Identity) -> Once {
         let term = Term { since: Instant::now(), deadline: write.deadline };
         Once { replica: write.replica, lane, term, rights: Rights::Of(who.clone()) }
@@ -83,7 +95,7 @@ impl Fs {
         change: impl FnOnce(Name) -> Change,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+        let (write, named) = match (self.change_policy(), self.name(parent, name)) {
             (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
@@ -168,7 +180,7 @@ impl Fs {
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        let from = match (self.write_policy(), self.object(ino)) {
+        let from = match (self.change_policy(), self.object(ino)) {
             (Ok(write), Ok(object)) => object.on(write.replica),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
@@ -215,7 +227,7 @@ impl Fs {
         is_dir: bool,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+        let (write, named) = match (self.change_policy(), self.name(parent, name)) {
             (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
@@ -283,7 +295,8 @@ impl Fs {
         flags: u32,
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let names = (self.write_policy(), self.name(parent, name), self.name(new_parent, new_name));
+        let names =
+            (self.change_policy(), self.name(parent, name), self.name(new_parent, new_name));
         let (write, from, to) = match names {
             (Ok(write), Ok(from), Ok(to)) => (write, from, to),
             (Err(errno), ..) | (_, Err(errno), _) | (.., Err(errno)) => return done(Err(errno)),
@@ -392,7 +405,7 @@ impl Fs {
         done: impl FnOnce(Answer<()>) + Send + 'static,
         change: impl FnOnce(Target) -> Change,
     ) {
-        let (write, object) = match (self.write_policy(), self.object(ino)) {
+        let (write, object) = match (self.change_policy(), self.object(ino)) {
             (Ok(write), Ok(object)) => (write, object),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };

@@ -8,6 +8,10 @@
 //! An earlier daemon leaves the list of these files with its tables. The kernel adds the
 //! changes that it had not answered: it sends them again.
 //!
+//! Where the next daemon has another write replica, or has no list, any change is in doubt:
+//! no change at all is made until the earlier daemons are through. Two replicas do not keep
+//! changes in order.
+//!
 //! *Invariant:* the journal lists a file before the kernel learns that a change of it was
 //! given up, and a file is taken off the list when no thread can change it any more.
 
@@ -30,6 +34,8 @@ pub(super) struct Unsettled {
     earlier: Mutex<Option<AreThrough>>,
     /// Whether there is an `earlier`, for a look without the lock.
     has_earlier: AtomicBool,
+    /// Whether an earlier daemon may be making any change.
+    is_all_in_doubt: AtomicBool,
     /// Whether the next daemon makes the changes that have not begun.
     is_left: AtomicBool,
 }
@@ -111,6 +117,18 @@ impl Unsettled {
         }
     }
 
+    /// An earlier daemon may be making any change.
+    pub(super) fn doubt_all(&self) {
+        self.is_all_in_doubt.store(true, Ordering::Release);
+    }
+
+    /// Whether an earlier daemon may be making any change.
+    pub(super) fn holds_all(&self) -> bool {
+        self.has_earlier.load(Ordering::Acquire)
+            && self.is_all_in_doubt.load(Ordering::Acquire)
+            && self.has_earlier()
+    }
+
     /// Whether an earlier daemon may be changing the file.
     pub(super) fn holds(&self, ino: Ino) -> bool {
         self.has_earlier.load(Ordering::Acquire)
@@ -162,6 +180,18 @@ mod tests {
         through.store(true, Ordering::Release);
         assert_eq!([1, 2, 3].map(held), [false; 3]);
         assert_eq!(unsettled.files.lock().all(), [0; 0]);
+    }
+
+    #[test]
+    fn in_doubt_nothing_is_changed_until_the_earlier_daemons_are_through() {
+        let (unsettled, through) = (Unsettled::default(), Arc::new(AtomicBool::new(false)));
+        unsettled.doubt_all();
+        assert!(!unsettled.holds_all(), "there is no earlier one");
+        let are_through = Arc::clone(&through);
+        unsettled.follow(Box::new(move || are_through.load(Ordering::Acquire)));
+        assert!(unsettled.holds_all());
+        through.store(true, Ordering::Release);
+        assert!(!unsettled.holds_all());
     }
 
     #[test]

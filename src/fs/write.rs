@@ -129,7 +129,7 @@ impl Fs {
         how: WriteOpen,
         done: impl FnOnce(Answer<WriteHandle>) + Send + 'static,
     ) {
-        let write = match self.write_policy() {
+        let write = match self.change_policy() {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),
         };
@@ -164,7 +164,7 @@ impl Fs {
         (how, create): (WriteOpen, Create),
         done: impl FnOnce(Answer<Created>) + Send + 'static,
     ) {
-        let (write, named) = match (self.write_policy(), self.name(parent, name)) {
+        let (write, named) = match (self.change_policy(), self.name(parent, name)) {
             (Ok(write), Ok(named)) => (write, named),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
         };
@@ -309,7 +309,7 @@ impl Fs {
         + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
-        let (write, file) = match (self.write_policy(), self.handles.file(handle)) {
+        let (write, file) = match (self.change_policy(), self.handles.file(handle)) {
             (Ok(write), Some(file)) => (write, file),
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -52,6 +53,8 @@ for line in sys.stdin:
             os.rename(name, new)
         elif place == 'name':
             os.open(name, int(flags), 0o644)
+        elif place == 'mode':
+            os.fchmod(fd, int(line, 8))
         elif place == 'append':
             os.write(fd, line[:-1].encode())
         else:
@@ -329,4 +332,51 @@ fn after_a_reload_nothing_overtakes_a_change_of_the_old_process() {
 fn after_a_kill_nothing_overtakes_a_change_of_the_old_process() {
     let name = "change::after_a_kill_nothing_overtakes_a_change_of_the_old_process";
     with_mounts(name, || overtake_nothing(Way::Kill));
+}
+
+/// A change hangs, and the next daemon has another write replica: the two keep no order of
+/// changes. So that daemon makes none until the old process is through.
+fn change_nothing_through_another_replica(way: Way) {
+    let world = World::new("");
+    pin_to_n1(&world);
+    let nested = Nested::new(&world);
+    world.expect(&["mount", "v.toml", "mnt", "-o", "keeper,log=log"]);
+    let mut mode = Changer::new(&world, "mode", "nested/seen", "", OFlags::RDONLY);
+    assert_eq!(mode.change("604"), 0);
+    nested.signal(Signal::STOP);
+    mode.begin("600");
+    expect_hung((&world, 0), 1);
+    let text = fs::read_to_string(world.path("v.toml")).unwrap();
+    let text = text.replace("[write]\n", "[write]\nreplica = \"n2\"\n");
+    fs::write(world.path("v.toml"), text).unwrap();
+    let before = way.go(&world);
+    assert_eq!(mode.answer(), IO, "{}", world.log());
+    let create = || fs::write(world.path("mnt/other"), "other");
+    let errno = create().map_err(|error| error.raw_os_error());
+    assert_eq!(errno, Err(Some(IO)), "{}", world.log());
+    nested.signal(Signal::CONT);
+    expect_ended(&world, before);
+    world.eventually("changes are made again", || create().is_ok());
+    let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert!([0o600, 0o604].contains(&mode_of(&world.path("beside/seen"))));
+    drop(mode);
+    expect_nothing_open(&world);
+}
+
+#[test]
+fn after_an_upgrade_another_write_replica_overtakes_nothing() {
+    let name = "change::after_an_upgrade_another_write_replica_overtakes_nothing";
+    with_mounts(name, || change_nothing_through_another_replica(Way::Upgrade));
+}
+
+#[test]
+fn after_a_reload_another_write_replica_overtakes_nothing() {
+    let name = "change::after_a_reload_another_write_replica_overtakes_nothing";
+    with_mounts(name, || change_nothing_through_another_replica(Way::Reload));
+}
+
+#[test]
+fn after_a_kill_another_write_replica_overtakes_nothing() {
+    let name = "change::after_a_kill_another_write_replica_overtakes_nothing";
+    with_mounts(name, || change_nothing_through_another_replica(Way::Kill));
 }
