@@ -348,7 +348,7 @@ impl Fetch {
         }
         state.refuted |= matches!(error, BackendError::Version | BackendError::Short);
         let is_unwanted = state.is_unwanted();
-        let left = self.file.candidates().minus(state.tried);
+        let left = self.file.candidates_after(state.tried);
         if is_unwanted {
             state.claim = None;
             if state.outstanding > 0 {

@@ -318,6 +318,14 @@ impl OpenFile {
         or(well, or(left, all))
     }
 
+    /// Replicas that may read it, of which none of `tried` could: those that failed before
+    /// as well, which may be well again, where there are no others.
+    pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
+        let left = self.candidates().minus(tried);
+        let refused = self.refused.get().or(self.marks.kept_off());
+        if left.is_empty() { self.replicas.all().minus(refused).minus(tried) } else { left }
+    }
+
     /// Replicas that need not open it before they read it.
     pub(super) fn open_on(&self) -> ReplicaSet {
         self.open.get()

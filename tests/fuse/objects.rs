@@ -288,3 +288,33 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
         status.replicas.iter().all(|replica| replica.busy_threads == 0 && replica.hung.is_empty())
     });
 }
+
+/// Reading a file failed on one replica, which has recovered. Reads go there as soon as no
+/// other replica can deliver it, however short the time is since the failure.
+#[test]
+fn a_file_that_failed_on_one_replica_is_read_there_when_the_others_fail() {
+    let room = tree();
+    let content = bytes(8 << 20, 54);
+    fs::write(root(&room).join("f"), &content).unwrap();
+    let read = "cache = \"direct\"\nsegment_size = \"128KiB\"";
+    let rig = mount(room, &Setup { replicas: 2, read, ..Setup::default() });
+    let file = fs::File::open(rig.at("f")).unwrap();
+    // Each read is of a segment that is not in memory.
+    let mut places = (0..content.len()).step_by(128 << 10).rev();
+    let mut is_right = || {
+        let (at, mut part) = (places.next().unwrap(), [0; 4096]);
+        file.read_exact_at(&mut part, at as u64).unwrap();
+        part == content[at..at + 4096]
+    };
+    let errors = |rig: &Rig| rig.status().replicas[0].counters.errors;
+    rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Errno(Errno::IO)));
+    while errors(&rig) == 0 {
+        assert!(is_right(), "wrong bytes");
+    }
+    rig.scripts[0].heal();
+    // An error that is not held against the replica, as that of a mount that is gone.
+    rig.scripts[1].add(FaultRule::always(Op::Read, Fault::Errno(Errno::BUSY)));
+    for _ in 0..8 {
+        assert!(is_right(), "wrong bytes");
+    }
+}
