@@ -241,11 +241,7 @@ impl Fs {
             Mode::Copies => self.spot(path),
         };
         match self.policy.write {
-            Some(write)
-                if self.recent.covers_inode(ino, Instant::now()) || self.is_written(ino) =>
-            {
-                spot.only(write.replica)
-            }
+            Some(write) if self.is_changed(ino) => spot.only(write.replica),
             _ => spot,
         }
     }

@@ -36,6 +36,7 @@ mod overdue;
 pub mod plan;
 mod policy;
 pub mod readahead;
+mod slot;
 mod trace;
 mod visit;
 

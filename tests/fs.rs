@@ -6,6 +6,8 @@ mod carried;
 mod handles;
 #[path = "fs/orders.rs"]
 mod orders;
+#[path = "fs/replaced.rs"]
+mod replaced;
 #[path = "fs/replies.rs"]
 mod replies;
 

@@ -74,7 +74,7 @@ impl Fs {
             Ok(object) => object,
             Err(errno) => return done(Err(errno)),
         };
-        let spot = self.spot_of(ino, object.path());
+        let spot = object.spot();
         let first =
             if spot.is_only() { None } else { object.opener(self.reader.usable().replicas) };
         let op = move |replica, backend: &dyn Backend| op(backend, object.on(replica));

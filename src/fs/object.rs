@@ -3,10 +3,13 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::call::Spot;
 use super::handle::OpenInode;
 use super::{Answer, Errno, Fs, Ino};
 use crate::backend::Target;
+use crate::read::OpenFile;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// An inode, with its last known path.
@@ -48,12 +51,33 @@ impl Object {
         among.iter().find(|replica| self.open_on(*replica).is_some())
     }
 
+    /// Who else is asked about it, or nobody: others may not know of a change of it.
+    pub(super) fn spot(&self) -> Spot {
+        let spot = self.fs.spot_of(self.ino, &self.path);
+        match &self.open {
+            Some(open) if !self.fs.is_changed(self.ino) => spot.otherwise(open.current().held_on()),
+            _ => spot,
+        }
+    }
+
     pub(super) fn path(&self) -> &PathBuf {
         &self.path
     }
 }
 
 impl Fs {
+    /// A call about an open file. What was changed lately at its path may be another file
+    /// by now, which the write replica has and the open one not: then those answer that
+    /// have the open one. The caller has to see to it that they know of changes of it.
+    pub(super) fn spot_of_open(&self, ino: Ino, open: &OpenFile) -> Spot {
+        self.spot_of(ino, open.path()).otherwise(open.held_on())
+    }
+
+    /// Whether the inode itself was changed through this mount lately, or may be right now.
+    pub(super) fn is_changed(&self, ino: Ino) -> bool {
+        self.recent.covers_inode(ino, Instant::now()) || self.is_written(ino)
+    }
+
     /// An inode that the kernel knows. If it has no name any more, its last path counts.
     pub(super) fn object(self: &Arc<Self>, ino: Ino) -> Answer<Object> {
         let open = || self.handles.inode(ino).map(|open| open.current().path().to_owned());

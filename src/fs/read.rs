@@ -121,7 +121,7 @@ impl Fs {
             }
         };
         self.caller.call_by_replica(
-            self.spot_of(file.ino, current.path()),
+            self.spot_of_open(file.ino, &current),
             Rights::Of(current.who()),
             move |replica, backend| current.on(replica, backend)?.seek(offset, to),
             move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),

@@ -145,7 +145,10 @@ impl Fs {
                     done(Ok(fs.seen(ino, attr, &looked, asked)));
                 }
                 // Its name is gone or stands for another file: ask the open one.
-                (Ok(_) | Err(BackendError::Os(E::NOENT)), Some(open)) => {
+                (
+                    Ok(_) | Err(BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)),
+                    Some(open),
+                ) => {
                     fs.open_attributes(ino, open, since, done);
                 }
                 (Ok(_), None) => done(Err(Errno::STALE)),
@@ -168,10 +171,18 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let (fs, asked, looked) = (Arc::clone(self), self.now(), Looked::at(&open));
+        let write = self.policy.write.filter(|_| self.is_changed(ino)).map(|write| write.replica);
+        let may_lag = move |replica| write.is_some_and(|write| write != replica);
         self.caller.call_by_replica(
-            self.spot_of(ino, open.path()).since(since),
+            self.spot_of_open(ino, &open).since(since),
             Rights::Of(open.who()),
-            move |replica, backend| open.held_or_on(replica, backend)?.attr(),
+            move |replica, backend| {
+                let attr = open.held_or_on(replica, backend)?.attr()?;
+                match may_lag(replica) && open.is_after(&attr) {
+                    true => Err(BackendError::Version),
+                    false => Ok(attr),
+                }
+            },
             move |answer| {
                 let seen = |(_, attr)| fs.seen(ino, attr, &looked, asked);
                 done(answer.map_err(Errno::from).map(seen))

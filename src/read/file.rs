@@ -23,6 +23,7 @@ use super::compare::Marks;
 use super::expired::Expired;
 use super::fetch::Fetch;
 use super::origin::Origin;
+use super::slot::{Held, Slot};
 use crate::backend::{
     About, Attr, Backend, BackendError, BackendFile, Identity, Target, Timestamp, inside,
 };
@@ -91,28 +92,6 @@ pub(super) struct Place {
 }
 
 static STREAMS: AtomicU64 = AtomicU64::new(0);
-
-/// The file on one replica.
-#[derive(Default)]
-struct Slot {
-    held: Mutex<Held>,
-    /// Until when it is left alone. Locked during an open, which may hang; taken
-    /// before `held`.
-    opening: Mutex<Option<Instant>>,
-    /// When reading it failed.
-    failed: Mutex<Option<Instant>>,
-}
-
-/// What is open on one replica. Never locked for long.
-#[derive(Default)]
-enum Held {
-    #[default]
-    Nothing,
-    /// Opened at an older version; whether it shows this one is not known.
-    Older(Arc<dyn BackendFile>),
-    /// Its own open showed this version.
-    Open(Arc<dyn BackendFile>),
-}
 
 impl OpenFile {
     /// A file that no replica has opened yet, at `version`.
@@ -219,10 +198,19 @@ impl OpenFile {
         if self.mode == Mode::Copies && !self.shown.get().contains(id) {
             return None;
         }
-        match &*self.replicas[id].held.lock() {
-            Held::Nothing => None,
-            Held::Older(file) | Held::Open(file) => Some(Arc::clone(file)),
-        }
+        self.replicas[id].held.lock().file().cloned()
+    }
+
+    /// Replicas that have it open, at whatever version it is now.
+    pub fn held_on(&self) -> ReplicaSet {
+        let held = self.replicas.iter().filter(|(id, _)| self.held_by(*id).is_some());
+        held.fold(ReplicaSet::EMPTY, |all, (id, _)| all.with(id))
+    }
+
+    /// Whether `attr` of the file are from before it came to be at this version, in `shared`
+    /// mode.
+    pub fn is_after(&self, attr: &Attr) -> bool {
+        attr.version().ctime < self.version.ctime
     }
 
     /// Whether `attr`, which replica `id` shows by the file's name, are those of the file
@@ -240,7 +228,7 @@ impl OpenFile {
         self.set_keep(older.keeps());
         self.set_readers(older.readers());
         for (id, slot) in self.replicas.iter() {
-            if let Held::Older(file) | Held::Open(file) = &*older.replicas[id].held.lock() {
+            if let Some(file) = older.replicas[id].held.lock().file() {
                 *slot.held.lock() = Held::Older(Arc::clone(file));
             }
         }
@@ -458,11 +446,11 @@ impl OpenFile {
         backend: &dyn Backend,
     ) -> Result<Arc<dyn BackendFile>, BackendError> {
         let slot = &self.replicas[id];
-        if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
+        if let Some(file) = slot.held.lock().file() {
             return Ok(Arc::clone(file));
         }
         let _alone = slot.opening.lock();
-        if let Held::Older(file) | Held::Open(file) = &*slot.held.lock() {
+        if let Some(file) = slot.held.lock().file() {
             return Ok(Arc::clone(file));
         }
         let _assumed = self.who().assume()?;
@@ -536,9 +524,7 @@ impl OpenFile {
     /// does not know it. Whoever wants it opens it anew.
     pub(super) fn lost(&self, id: ReplicaId, file: &Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].held.lock();
-        if let Held::Older(known) | Held::Open(known) = &*held
-            && Arc::ptr_eq(known, file)
-        {
+        if held.file().is_some_and(|known| Arc::ptr_eq(known, file)) {
             *held = Held::Nothing;
             self.open.put(id, false);
         }

@@ -11,7 +11,8 @@ impl Caller {
     /// Whom to ask, the first first.
     pub(super) fn order(&self, spot: Spot) -> Vec<ReplicaId> {
         if let Some(only) = spot.only {
-            return vec![only];
+            let others = spot.otherwise.iter().filter(|id| *id != only);
+            return std::iter::once(only).chain(others).collect();
         }
         let mut order = self.usual_order(spot);
         if let Some(first) = spot.first {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::backend::{About, Lane};
 use crate::placement::affinity::Pin;
-use crate::volume::ReplicaId;
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// What a call is about, as far as it matters who is asked.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +19,8 @@ pub(in crate::fs) struct Spot {
     pub(super) pin: Option<Pin>,
     /// The one replica that knows.
     pub(super) only: Option<ReplicaId>,
+    /// Those that are asked where that one cannot answer.
+    pub(super) otherwise: ReplicaSet,
     /// The one that knows best.
     pub(super) first: Option<ReplicaId>,
     /// Whether the object is known to be there: that it is not is to be said by two.
@@ -37,6 +39,7 @@ impl Spot {
             affinity: hasher.finish(),
             pin,
             only: None,
+            otherwise: ReplicaSet::EMPTY,
             first: None,
             known: false,
             since: None,
@@ -56,6 +59,12 @@ impl Spot {
     /// The same call, which `replica` alone knows about.
     pub(in crate::fs) fn only(self, replica: ReplicaId) -> Self {
         Self { only: Some(replica), ..self }
+    }
+
+    /// The same call, which `others` answer as well where one replica alone knows and
+    /// cannot answer.
+    pub(in crate::fs) fn otherwise(self, others: ReplicaSet) -> Self {
+        Self { otherwise: others, ..self }
     }
 
     /// The same call, about what is known to be there.

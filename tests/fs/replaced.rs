@@ -1,0 +1,129 @@
+//! A file that has lost its name is asked about where it is open.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use fanfs::backend::{Create, NewPerm, OpenAccess, Requester, SeekTo, SyncMode, WriteOpen};
+use fanfs::config::CachePolicy;
+use fanfs::fs::{Answer, Fs, HandleId, Ino, ROOT};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::{answer, open, read, volume_over};
+
+const ME: Requester = Requester::DAEMON;
+
+/// A file of two replicas that only the second one has open, and not the write replica.
+struct World {
+    trees: [TempDir; 2],
+    fs: Arc<Fs>,
+    ino: Ino,
+    opened: fanfs::fs::Opened,
+    _runtime: Runtime,
+}
+
+fn is_ok<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>)) {
+    let (send, receive) = sync_channel(1);
+    call(Box::new(move |answer| send.send(answer.map(drop)).unwrap()));
+    receive.recv().unwrap().unwrap();
+}
+
+impl World {
+    fn new() -> Self {
+        let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let runtime = Runtime::new().unwrap();
+        let [first, second] = [0, 1].map(|i| trees[i].path());
+        fs::write(second.join("f"), "older").unwrap();
+        fs::hard_link(second.join("f"), first.join("f")).unwrap();
+        let fs = volume_over(&[first, second], CachePolicy::Kernel, &runtime);
+        let ino = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
+        // The write replica cannot open it, and the other one is to confirm that.
+        fs::remove_file(first.join("f")).unwrap();
+        let opened = open(&fs, ino);
+        Self { trees, fs, ino, opened, _runtime: runtime }
+    }
+
+    fn path(&self, i: usize) -> &Path {
+        self.trees[i].path()
+    }
+
+    /// Another client puts another file in its place, in both replicas.
+    fn replace(&self) {
+        let [first, second] = [0, 1].map(|i| self.path(i).join("f"));
+        fs::remove_file(&second).unwrap();
+        fs::write(&second, "a newer one").unwrap();
+        fs::hard_link(&second, &first).unwrap();
+    }
+
+    /// This mount makes a file in its place, or opens the one that is there.
+    fn create(&self) -> Ino {
+        let how = WriteOpen {
+            access: OpenAccess::Both,
+            truncate: false,
+            sync: SyncMode::No,
+            known: None,
+        };
+        let new = Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } };
+        let name = "f".as_ref();
+        let made = answer(|done| self.fs.create(ME, ROOT, name, (how, new), done));
+        self.fs.release(made.opened.handle);
+        made.entry.ino
+    }
+
+    fn size(&self, handle: Option<HandleId>) -> u64 {
+        answer(|done| self.fs.attributes(ME, self.ino, handle, done)).attr.size
+    }
+
+    fn stays_readable(&self) {
+        assert_eq!(self.size(None), 5);
+        assert_eq!(self.size(Some(self.opened.handle)), 5);
+        assert_eq!(read(&self.fs, &self.opened), b"older");
+        is_ok(|done| self.fs.seek(self.opened.handle, 0, SeekTo::Hole, done));
+    }
+}
+
+#[test]
+fn what_is_made_in_its_place_leaves_an_open_file_readable() {
+    let world = World::new();
+    let second = world.path(1).join("f");
+    fs::remove_file(second).unwrap();
+    assert_ne!(world.create(), world.ino);
+    world.stays_readable();
+    is_ok(|done| world.fs.list_xattr(ME, world.ino, done));
+}
+
+#[test]
+fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
+    let world = World::new();
+    world.replace();
+    assert_ne!(world.create(), world.ino);
+    world.stays_readable();
+    is_ok(|done| world.fs.list_xattr(ME, world.ino, done));
+}
+
+/// The kernel takes the name for that of the open file.
+#[test]
+fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
+    let world = World::new();
+    world.replace();
+    is_ok(|done| world.fs.remove(ME, ROOT, "f".as_ref(), false, done));
+    world.stays_readable();
+}
+
+#[test]
+fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
+    let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+    let dir = tree.path().join("d");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("f"), "older").unwrap();
+    let fs = volume_over(&[tree.path(), tree.path()], CachePolicy::Kernel, &runtime);
+    let parent = answer(|done| fs.lookup(ME, ROOT, "d".as_ref(), done)).ino;
+    let ino = answer(|done| fs.lookup(ME, parent, "f".as_ref(), done)).ino;
+    let opened = open(&fs, ino);
+    fs::remove_dir_all(&dir).unwrap();
+    fs::write(&dir, "no directory").unwrap();
+    assert_eq!(answer(|done| fs.attributes(ME, ino, None, done)).attr.size, 5);
+    assert_eq!(read(&fs, &opened), b"older");
+}
