@@ -25,6 +25,7 @@ mod mount_point;
 mod observing;
 mod placing;
 mod privileges;
+mod replacing;
 pub mod service;
 mod successor;
 mod telling;
@@ -45,7 +46,7 @@ use crate::config::{Access, Config, Locks, Passthrough};
 use crate::control::{self, Ask, Control, Reply, Status};
 use crate::explain::Facts;
 use crate::fs::{CachingPolicy, Fs, FsPolicy, WritePolicy};
-use crate::fuse::{Agreed, AttachError, MountOptions, Session, detach};
+use crate::fuse::{Agreed, AttachError, MountOptions, Place, Session, detach};
 use crate::metrics::{Exporter, Look, MetricsError, Opened};
 use crate::placement::{Locator, PlacementError, Source};
 use crate::read::{ReadPolicy, Reader};
@@ -65,6 +66,7 @@ pub use keeper::{KeeperError, keep};
 pub use kept::{Keeper, Task};
 pub use link::Link;
 pub use mount_point::is_automounted;
+pub use replacing::Dead;
 pub use successor::refuse;
 
 /// Why a volume could not be mounted.
@@ -238,15 +240,13 @@ impl Mount {
         mount_point: &Path,
         extra: &Extra,
     ) -> Result<Self, StartError> {
-        let mount_point = mount_point::check(mount_point)?;
+        let place = mount_point::check(mount_point)?;
         let opened = Opened::all(&config.metrics)
             .map_err(|error| StartError::Metrics { source_file: config.source.clone(), error })?;
-        let (core, runtime) = Core::start(config, members, &mount_point, extra)?;
+        let (core, runtime) = Core::start(config, members, &place.path, extra)?;
         core.bring_in(silent, Needed::by(&core.config))?;
         core.ask_for_root()?;
-        let options = core.mount_options(extra);
-        let first = |agreed: &Agreed| core.write_down(agreed);
-        let session = Session::start(Arc::clone(&core.fs), &mount_point, &options, first)?;
+        let session = core.mount_at(&place)?;
         Ok(Self::served(core, runtime, session, opened))
     }
 
@@ -506,6 +506,17 @@ impl Core {
             Ok(Err(errno)) => Err(StartError::Root(io::Error::from_raw_os_error(errno.raw()))),
             Err(_) => Err(StartError::Root(io::Error::from(io::ErrorKind::TimedOut))),
         }
+    }
+
+    fn mount_at(self: &Arc<Self>, place: &Place) -> Result<Session, AttachError> {
+        let options = self.mount_options(&self.extra);
+        let first = |agreed: &Agreed| self.write_down(agreed);
+        let session = Session::start(Arc::clone(&self.fs), place, &options, first)?;
+        if place.is_dead {
+            let at = place.path.display();
+            tracing::warn!(%at, "a dead mount was in the way and is unmounted");
+        }
+        Ok(session)
     }
 
     fn mount_options(&self, extra: &Extra) -> MountOptions {

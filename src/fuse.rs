@@ -37,8 +37,18 @@ use crate::fs::Fs;
 use handshake::Prepared;
 use parking::Parking;
 
-pub use attach::{AttachError, detach};
+pub use attach::{AttachError, abort, detach};
 pub use handshake::{Agreed, Ready};
+
+/// Where to mount.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The mount point's canonical path.
+    pub path: PathBuf,
+    /// Whether a dead mount of fanfs is there. It stays until the new mount replaces it, so
+    /// no program writes to the directory beneath.
+    pub is_dead: bool,
+}
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -115,28 +125,31 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `fs` at `mount_point` and serves it on threads of its own. `first` is
+    /// Mounts `fs` at `place` and serves it on threads of its own. `first` is
     /// called before the first request is taken.
     ///
     /// # Errors
     /// Where the mount fails, by mount(2) or fusermount3, or the kernel does not
-    /// speak FUSE as expected. Nothing is left mounted then.
+    /// speak FUSE as expected. Nothing is left mounted then, except a dead mount where
+    /// there was one.
     pub fn start(
         fs: Arc<Fs>,
-        mount_point: &Path,
+        place: &Place,
         options: &MountOptions,
         first: impl FnOnce(&Agreed),
     ) -> Result<Self, AttachError> {
-        let device = attach::attach(mount_point, options)?;
+        let device = attach::attach(place, options)?;
         let begin = |device: OwnedFd| {
             let asked = handshake::receive(device.as_fd())?;
             let (prepared, agreed) = Prepared::new(fs, options, asked)?;
             rustix::io::write(&device, agreed.answer())?;
             first(&agreed);
-            Self::run(prepared, agreed, device, mount_point)
+            Self::run(prepared, agreed, device, &place.path)
         };
         begin(device).map_err(|error| {
-            let _ = detach(mount_point, true);
+            if !place.is_dead {
+                let _ = detach(&place.path, true);
+            }
             AttachError::Handshake(error)
         })
     }

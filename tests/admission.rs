@@ -6,6 +6,8 @@
 #[path = "cli/room.rs"]
 mod room;
 
+#[path = "admission/bare.rs"]
+mod bare;
 #[path = "admission/change.rs"]
 mod change;
 #[path = "admission/gone.rs"]

@@ -29,7 +29,7 @@ use crate::backend::own;
 use crate::config::{self, Access, Config, ConfigError, Log};
 use crate::control;
 use crate::daemon::{
-    Again, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
+    Again, Dead, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
     is_automounted, itself, keep, look_around, refuse, service,
 };
 use crate::launcher;
@@ -97,7 +97,7 @@ pub(super) fn run(args: Args) -> Outcome {
         }
         let mut mount = match service::kept() {
             Some(device) => go_on(&args, config, &options, device)?,
-            None => start(&args, config, &options)?,
+            None => start(&args, config, &options, None)?,
         };
         let told = Told::begin(&mount)?;
         mount.is_ready(None, again(&args));
@@ -181,8 +181,9 @@ fn kept(args: &Args, options: &MountOptions) -> Outcome {
     let config = config_and_log(args, options)?;
     let (keeper, task) = Keeper::hear().map_err(Failure::failed)?;
     let begun = config.map_err(Failure::usage).and_then(|config| match task {
-        Task::Begin => start(args, config, options),
+        Task::Begin => start(args, config, options, None),
         Task::GoOn(device, former) => recover(args, config, options, device, former),
+        Task::Replace(dead) => start(args, config, options, Some(dead)),
     });
     match begun {
         Ok(mut mount) => {
@@ -199,7 +200,7 @@ fn kept(args: &Args, options: &MountOptions) -> Outcome {
     }
 }
 
-/// Goes on with a mount whose daemon was killed; mounts anew where that cannot be done.
+/// Goes on with a mount whose daemon was killed; replaces it where that cannot be done.
 fn go_on(
     args: &Args,
     config: Config,
@@ -208,11 +209,9 @@ fn go_on(
 ) -> Result<Mount, Failure> {
     // systemd has waited for the end of the daemon before.
     recover(args, config.clone(), options, device, Vec::new()).or_else(|failure| {
-        tracing::error!(why = failure.text(), "it is mounted anew; what was open is lost");
+        tracing::error!(why = failure.text(), "the mount is replaced; what was open is lost");
         service::keep_no_more();
-        // The service manager may still have it: so it is not dead yet.
-        crate::fuse::detach(&absolute(&args.mount_point), true).map_err(Failure::failed)?;
-        start(args, config, options)
+        start(args, config, options, Dead::at(&absolute(&args.mount_point)))
     })
 }
 
@@ -298,7 +297,7 @@ fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
     let done = if options.keeper {
         keep_it(args, is_done)
     } else {
-        start(args, config, options).and_then(|mut mount| {
+        start(args, config, options, None).and_then(|mut mount| {
             let told = Told::begin(&mount)?;
             mount.is_ready(None, again(args));
             is_done();
@@ -337,7 +336,13 @@ fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Fai
         .map_err(|e| Failure::failed(format!("cannot fork what starts programs: {e}")))
 }
 
-fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, Failure> {
+/// Mounts, in the place of a `dead` mount if there is one.
+fn start(
+    args: &Args,
+    config: Config,
+    options: &MountOptions,
+    dead: Option<Dead>,
+) -> Result<Mount, Failure> {
     give_up_privileges(&config, options)?;
     check_placement(&config).map_err(Failure::usage)?;
     let survey = look_around(&config, &absolute(&args.mount_point)).map_err(Failure::failed)?;
@@ -345,8 +350,12 @@ fn start(args: &Args, config: Config, options: &MountOptions) -> Result<Mount, F
         tracing::warn!("{}", finding.text);
     }
     let name = config.volume.name.clone();
-    let mount = Mount::begin(config, survey.silent(), &args.mount_point, &options.extra)
-        .map_err(Failure::failed)?;
+    let (silent, at) = (survey.silent(), &args.mount_point);
+    let mount = match dead {
+        Some(dead) => Mount::replace(dead, config, silent, at, &options.extra),
+        None => Mount::begin(config, silent, at, &options.extra),
+    };
+    let mount = mount.map_err(Failure::failed)?;
     tracing::info!(volume = %name, at = %mount.mount_point().display(), "mounted");
     Ok(mount)
 }

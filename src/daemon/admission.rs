@@ -94,6 +94,10 @@ impl Needed {
     /// For a mount whose daemon was killed. Without replicas it still keeps its open files
     /// until replicas join.
     pub(super) const RECOVERY: Self = Self { least: 0, writer: None, strict: false };
+
+    /// For a mount that replaces one whose daemon was killed: as above, but no record of that
+    /// daemon shows which of two different replicas is the right one.
+    pub(super) const REPLACEMENT: Self = Self { least: 0, writer: None, strict: true };
 }
 
 /// Surveys the replicas before a mount or a reload, and logs warnings.

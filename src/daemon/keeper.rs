@@ -6,12 +6,17 @@
 //! with the device and with the journal of the first ([`crate::fs`]). The keeper also
 //! notices a dead daemon whose threads hang in a replica and hold its descriptors open.
 //!
-//! If daemons die too often, the keeper gives the mount up: [`Restarts`].
+//! If no daemon can go on, the keeper starts one that replaces the mount. The dead mount stays
+//! until then, and calls on it fail: otherwise programs would write to the directory beneath.
+//!
+//! If daemons die too often, the keeper gives the mount up and leaves it dead: [`Restarts`].
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
@@ -20,6 +25,8 @@ use super::former::Former;
 use super::handover::{Again, this_program};
 use super::kept::{FromKeeper, ToKeeper};
 use super::link::{Link, MOST as MOST_WITH_ONE};
+use super::mount_point::fanfs_at;
+use super::replacing::abort_at;
 use crate::fuse::detach;
 
 /// How a kept mount came to its end.
@@ -34,8 +41,15 @@ pub enum KeeperError {
         usage: bool,
     },
     /// It died too often.
-    #[error("the daemon died {MOST} times within {} s; the mount is given up", WITHIN.as_secs())]
-    TooOften,
+    #[error(
+        "the daemon of {at} died {MOST} times within {} s and is not started again; its log may \
+         say why; fanfs umount {at}, then mount it again",
+        WITHIN.as_secs()
+    )]
+    TooOften {
+        /// The mount point.
+        at: String,
+    },
     /// Processes or descriptors.
     #[error("the keeper: {0}")]
     System(#[from] io::Error),
@@ -50,6 +64,9 @@ const MOST_ALONG: usize = MOST_WITH_ONE - 1;
 
 /// How often the keeper checks that the daemon is alive.
 const LOOKED_AFTER: Duration = Duration::from_millis(250);
+
+/// Time between two attempts to replace a dead mount.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// How long a daemon may take to end when it is told to; it gives what is under way
 /// three seconds, and a replica that hangs may keep one from starting.
@@ -72,7 +89,12 @@ impl Restarts {
 struct Keeping {
     program: PathBuf,
     again: Again,
+    /// The device of the mount, as long as a daemon may go on with it.
     device: Option<OwnedFd>,
+    /// The device number of the mount.
+    number: Option<(u32, u32)>,
+    /// Why the last daemon could not replace the mount.
+    why: String,
     restarts: Restarts,
     /// Process id of the daemon that serves now.
     daemon: u32,
@@ -88,6 +110,8 @@ enum End {
     Died,
     /// It could not go on with the mount of the one before.
     CannotGoOn,
+    /// It could not replace the dead mount.
+    CannotReplace,
 }
 
 /// Keeps the mount of the daemon that `again` starts; returns when it is unmounted.
@@ -95,7 +119,7 @@ enum End {
 /// unmount.
 ///
 /// # Errors
-/// [`KeeperError`]; nothing is mounted any more then.
+/// [`KeeperError`]; what was mounted is a dead mount then.
 pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
     // Successors of its daemon are this process's children when that one has ended.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
@@ -104,6 +128,8 @@ pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
         program: this_program(),
         again,
         device: None,
+        number: None,
+        why: String::new(),
         restarts: Restarts::default(),
         daemon: 0,
         former: Former::default(),
@@ -115,24 +141,31 @@ pub fn keep(again: Again, ready: impl FnOnce()) -> Result<(), KeeperError> {
         signals.pass_on_to(link.again()?);
         match keeping.hear(&link, &mut ready)? {
             End::Done => return Ok(()),
-            End::Died => reap(),
-            // What was open is lost, but whatever is asked from now on need not be.
-            End::CannotGoOn if keeping.restarts.allow(Instant::now()) => {
-                keeping.give_up();
-                continue;
+            End::Died if keeping.device.is_none() && keeping.number.is_none() => {
+                let why = "the daemon ended without a word; its log may say why".to_owned();
+                return Err(KeeperError::Failed { why, usage: false });
             }
-            End::CannotGoOn => {}
+            End::Died => tracing::warn!("the daemon has died"),
+            End::CannotGoOn => {
+                keeping.end_connection();
+                if !keeping.is_mounted() {
+                    tracing::info!("the mount was unmounted and is not replaced");
+                    return Ok(());
+                }
+            }
+            // It is alive and well; the reason may go away.
+            End::CannotReplace if keeping.pause(&signals) => continue,
+            End::CannotReplace => return Ok(()),
         }
-        if keeping.device.is_none() {
-            let why = "the daemon ended without a word; its log may say why".to_owned();
-            return Err(KeeperError::Failed { why, usage: false });
-        }
+        reap();
         if !keeping.restarts.allow(Instant::now()) {
-            tracing::error!("the daemon dies again and again; the mount is given up");
-            keeping.give_up();
-            return Err(KeeperError::TooOften);
+            keeping.end_connection();
+            let at = keeping.again.mount_point.display().to_string();
+            let error = KeeperError::TooOften { at };
+            tracing::error!("{error}");
+            return Err(error);
         }
-        tracing::warn!("the daemon has died and is started again");
+        tracing::warn!("the daemon is started again");
     }
 }
 
@@ -144,14 +177,15 @@ impl Keeping {
         // It is reaped with all others.
         self.daemon = command.stdin(Stdio::from(theirs)).spawn()?.id();
         self.former.tidy();
-        match &self.device {
-            Some(device) => {
-                let mut along = self.former.left();
-                along.truncate(MOST_ALONG);
+        let mut along = self.former.left();
+        along.truncate(MOST_ALONG);
+        match (&self.device, self.number) {
+            (Some(device), _) => {
                 along.push(device.as_fd());
                 link.say(&FromKeeper::GoOn, &along)?;
             }
-            None => link.say(&FromKeeper::Begin, &[])?,
+            (None, Some(dead)) => link.say(&FromKeeper::Replace { dead }, &along)?,
+            (None, None) => link.say(&FromKeeper::Begin, &[])?,
         }
         self.serves(self.daemon);
         Ok(link)
@@ -187,13 +221,26 @@ impl Keeping {
                 }
                 Ok((ToKeeper::Mounted, mut along)) => {
                     self.device = along.pop();
+                    self.number = fanfs_at(&self.again.mount_point).map(|(_, number)| number);
+                    self.why.clear();
                     if let Some(ready) = ready.take() {
                         ready();
                     }
                 }
                 Ok((ToKeeper::Failed { why, .. }, _)) if self.device.is_some() => {
-                    tracing::error!(why, "the mount is made anew; what was open is lost");
+                    tracing::error!(why, "the mount is replaced; what was open is lost");
                     return Ok(End::CannotGoOn);
+                }
+                Ok((ToKeeper::Failed { why, .. }, _)) if self.number.is_some() => {
+                    if why != self.why {
+                        let at = self.again.mount_point.display();
+                        tracing::error!(
+                            why, %at,
+                            "the dead mount cannot be replaced and stays; the next attempt is in 5 s"
+                        );
+                        self.why = why;
+                    }
+                    return Ok(End::CannotReplace);
                 }
                 Ok((ToKeeper::Failed { why, usage }, _)) => {
                     return Err(KeeperError::Failed { why, usage });
@@ -209,12 +256,37 @@ impl Keeping {
         }
     }
 
-    /// Nobody serves the mount any more.
-    fn give_up(&mut self) {
-        if let Err(error) = detach(&self.again.mount_point, true) {
-            tracing::error!(%error, "the mount is left behind");
-        }
+    /// No daemon can go on with the mount. It stays and calls on it fail, those that wait as
+    /// well.
+    fn end_connection(&mut self) {
         self.device = None;
+        if let Some(number) = self.number {
+            abort_at(&self.again.mount_point, number);
+        }
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.number.is_some()
+            && self.number == fanfs_at(&self.again.mount_point).map(|(_, number)| number)
+    }
+
+    /// Waits before the next attempt. False if the dead mount is unmounted or is to be.
+    fn pause(&self, signals: &Signals) -> bool {
+        let until = Instant::now() + PAUSE;
+        while self.is_mounted() {
+            if signals.has_come.load(Ordering::Acquire) {
+                if let Err(error) = detach(&self.again.mount_point, true) {
+                    tracing::error!(%error, "the dead mount is left behind");
+                }
+                return false;
+            }
+            if Instant::now() >= until {
+                return true;
+            }
+            std::thread::sleep(LOOKED_AFTER);
+        }
+        tracing::info!("the dead mount was unmounted");
+        false
     }
 }
 
@@ -253,12 +325,18 @@ fn reap() {
 }
 
 /// SIGTERM and SIGINT, for whoever is the daemon now.
-struct Signals(tokio::sync::watch::Sender<Option<std::sync::Arc<Link>>>);
+struct Signals {
+    daemon: tokio::sync::watch::Sender<Option<Arc<Link>>>,
+    /// Whether one of them has come.
+    has_come: Arc<AtomicBool>,
+}
 
 impl Signals {
     fn listen(mount_point: PathBuf) -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
-        let (link, mut now) = tokio::sync::watch::channel(None::<std::sync::Arc<Link>>);
+        let (daemon, mut now) = tokio::sync::watch::channel(None::<Arc<Link>>);
+        let has_come = Arc::new(AtomicBool::new(false));
+        let comes = Arc::clone(&has_come);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listen = move || {
             runtime.block_on(async move {
@@ -280,6 +358,7 @@ impl Signals {
                             continue;
                         }
                     }
+                    comes.store(true, Ordering::Release);
                     let link = now.borrow_and_update().clone();
                     if let Some(link) = link {
                         let _ = link.say(&FromKeeper::End, &[]);
@@ -295,11 +374,11 @@ impl Signals {
             });
         };
         std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
-        Ok(Self(link))
+        Ok(Self { daemon, has_come })
     }
 
     fn pass_on_to(&self, link: Link) {
-        let _ = self.0.send(Some(std::sync::Arc::new(link)));
+        let _ = self.daemon.send(Some(Arc::new(link)));
     }
 }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::handover::{Again, this_program};
 use super::link::Link;
-use super::{Mount, service};
+use super::{Dead, Mount, service};
 use crate::control::KeeperState;
 use crate::volume::name;
 
@@ -21,6 +21,9 @@ pub(super) enum FromKeeper {
     /// Go on with the mount of the device that comes along, as the last descriptor: its
     /// daemon is dead. Before it come the earlier daemons that have not ended.
     GoOn,
+    /// Replace the mount with this device number: its daemon is dead, and no other can go on
+    /// with it. The earlier daemons that have not ended come along.
+    Replace { dead: (u32, u32) },
     /// Unmount and end.
     End,
 }
@@ -57,6 +60,8 @@ pub enum Task {
     Begin,
     /// Go on with this device's mount, after these daemons.
     GoOn(OwnedFd, Vec<OwnedFd>),
+    /// Replace this mount.
+    Replace(Dead),
 }
 
 impl Keeper {
@@ -75,6 +80,7 @@ impl Keeper {
                 Some(device) => Task::GoOn(device, along),
                 None => return Err(io::Error::other("no device came along")),
             },
+            (FromKeeper::Replace { dead }, former) => Task::Replace(Dead::new(dead, former)),
             (FromKeeper::Begin | FromKeeper::End, _) => Task::Begin,
         };
         Ok((Self(link), task))

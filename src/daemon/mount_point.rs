@@ -7,23 +7,23 @@ use rustix::io::Errno;
 
 use super::StartError;
 use crate::control;
-use crate::fuse::detach;
-use crate::volume::mounts::MountTable;
+use crate::fuse::{Place, detach};
+use crate::volume::mounts::{Mount, MountTable};
+use crate::volume::served::FS_TYPE;
 
 /// The mount point's own path, if a volume can be mounted there. A dead mount of fanfs
-/// is cleaned up first.
-pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
+/// stays there until then.
+pub(super) fn check(path: &Path) -> Result<Place, StartError> {
     let wrong = |reason: String| StartError::MountPoint { path: path.to_owned(), reason };
     let path = match path.canonicalize() {
         Err(error) if Errno::from_io_error(&error).is_some_and(says_dead) => {
-            clean_up(path).map_err(wrong)?;
-            path.canonicalize()
+            std::path::absolute(path)
         }
         found => found,
     };
     let path = path.map_err(|error| wrong(error.to_string()))?;
-    if has_dead_mount(&path) {
-        clean_up(&path).map_err(wrong)?;
+    if has_dead_mount(&path) && keep_one(&path).map_err(wrong)? {
+        return Ok(Place { path, is_dead: true });
     }
     let s = statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
         .map_err(|errno| wrong(errno.to_string()))?;
@@ -33,7 +33,31 @@ pub(super) fn check(path: &Path) -> Result<PathBuf, StartError> {
     if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !is_automounted(&path) {
         return Err(wrong(what_is_mounted(&path)));
     }
-    Ok(path)
+    Ok(Place { path, is_dead: false })
+}
+
+/// The same for the mount with this device number, whose daemon is dead. Makes no call on
+/// it, which could hang: threads of the dead daemon may keep its connection.
+pub(super) fn of_dead(path: &Path, number: (u32, u32)) -> Result<Place, StartError> {
+    match fanfs_at(path) {
+        Some((path, found)) if found == number => Ok(Place { path, is_dead: true }),
+        _ => Err(StartError::MountPoint {
+            path: path.to_owned(),
+            reason: "the dead mount that was there is unmounted".to_owned(),
+        }),
+    }
+}
+
+/// The fanfs mount there: its canonical mount point and its device number.
+pub(super) fn fanfs_at(path: &Path) -> Option<(PathBuf, (u32, u32))> {
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
+    let table = MountTable::read().ok()?;
+    let number = table.at(&path).filter(|mount| is_fanfs(mount)).map(|mount| mount.dev)?;
+    Some((path, number))
+}
+
+fn is_fanfs(mount: &Mount) -> bool {
+    mount.fs_type == FS_TYPE
 }
 
 /// Whether autofs waits there for a mount: systemd's automount units, automount(8). Then
@@ -60,19 +84,22 @@ fn has_dead_mount(path: &Path) -> bool {
 /// Dead mounts, one over the other, that are cleaned up.
 const DEAD: usize = 16;
 
-/// Takes dead mounts of fanfs away from `path`.
-fn clean_up(path: &Path) -> Result<(), String> {
-    let named = std::path::absolute(path).map_err(|error| error.to_string())?;
+/// Unmounts all dead mounts of fanfs at `path` but the last one. False if the mount below
+/// them is not dead.
+fn keep_one(path: &Path) -> Result<bool, String> {
     for _ in 0..DEAD {
         let table = MountTable::read().map_err(|error| format!("the mount table: {error}"))?;
-        let ours = table.at(&named).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
-        if !ours {
+        if !table.at(path).is_some_and(is_fanfs) {
             return Err("a dead FUSE mount is in the way; unmount it".to_owned());
         }
-        detach(&named, true).map_err(|error| error.to_string())?;
-        tracing::warn!(at = %named.display(), "a dead mount was in the way and is unmounted");
-        if !has_dead_mount(&named) {
-            return Ok(());
+        let here = |mount: &&Mount| mount.mount_point == path && is_fanfs(mount);
+        if table.iter().filter(here).count() == 1 {
+            return Ok(true);
+        }
+        detach(path, true).map_err(|error| error.to_string())?;
+        tracing::warn!(at = %path.display(), "a dead mount was in the way and is unmounted");
+        if !has_dead_mount(path) {
+            return Ok(false);
         }
     }
     Err("dead FUSE mounts are in the way; unmount them".to_owned())
@@ -81,7 +108,7 @@ fn clean_up(path: &Path) -> Result<(), String> {
 /// Says what is in the way at a mount point, which somebody serves.
 fn what_is_mounted(path: &Path) -> String {
     let table = MountTable::read().unwrap_or_default();
-    let ours = table.containing(path).is_some_and(|mount| mount.fs_type == "fuse.fanfs");
+    let ours = table.containing(path).is_some_and(is_fanfs);
     if !ours {
         return "already a mount point; unmount what is there or choose another".to_owned();
     }

@@ -3,19 +3,22 @@
 //! Done here rather than by fuser, which at its session's end unmounts by path
 //! and so may hit a mount that has been made there since.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
-use super::MountOptions;
+use super::{MountOptions, Place};
 use crate::privilege;
 
 const DEVICE: &str = "/dev/fuse";
@@ -62,12 +65,40 @@ pub enum AttachError {
 }
 
 /// Mounts and returns the session's descriptor.
-pub(super) fn attach(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+pub(super) fn attach(place: &Place, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+    match place.is_dead {
+        true => replace(&place.path, options),
+        false => attach_to(&place.path, options),
+    }
+}
+
+/// Replaces a dead mount. Where the kernel can mount beneath it (Linux 6.5), there is no
+/// moment without a mount.
+fn replace(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+    let device = open_device()?;
+    match beneath(&device, mount_point, options) {
+        Ok(()) => {
+            detach(mount_point, true)?;
+            Ok(device)
+        }
+        Err(errno) => {
+            tracing::debug!(%errno, "cannot mount beneath the dead mount");
+            detach(mount_point, true)?;
+            attach_to(mount_point, options)
+        }
+    }
+}
+
+fn open_device() -> Result<OwnedFd, AttachError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let device = rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
+    rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::ACCESS => AttachError::DeviceClosed,
         errno => AttachError::Device(errno),
-    })?;
+    })
+}
+
+fn attach_to(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
+    let device = open_device()?;
     match by_syscall(&device, mount_point, options) {
         Ok(()) => Ok(device),
         Err(Errno::PERM) => by_helper(mount_point, options),
@@ -97,6 +128,40 @@ fn by_syscall(device: &OwnedFd, mount_point: &Path, options: &MountOptions) -> R
     let data = std::ffi::CString::new(data).map_err(|_| Errno::INVAL)?;
     let _raised = privilege::raise(privilege::ADMIN);
     rustix::mount::mount(&*options.name, mount_point, "fuse.fanfs", flags, Some(data.as_c_str()))
+}
+
+/// Mounts beneath what is mounted at `mount_point`.
+fn beneath(device: &OwnedFd, mount_point: &Path, options: &MountOptions) -> Result<(), Errno> {
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOATIME;
+    for (set, attribute) in [
+        (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
+        (!options.suid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (!options.dev, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (!options.exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+    ] {
+        if set {
+            attributes |= attribute;
+        }
+    }
+    let _raised = privilege::raise(privilege::ADMIN);
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", &*options.name)?;
+    fsconfig_set_string(&context, "subtype", "fanfs")?;
+    fsconfig_set_string(&context, "fd", device.as_raw_fd().to_string())?;
+    fsconfig_set_string(&context, "rootmode", "40000")?;
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    fsconfig_set_string(&context, "user_id", uid.as_raw().to_string())?;
+    fsconfig_set_string(&context, "group_id", gid.as_raw().to_string())?;
+    fsconfig_set_flag(&context, "default_permissions")?;
+    for (set, flag) in [(options.allow_other, "allow_other"), (options.read_only, "ro")] {
+        if set {
+            fsconfig_set_flag(&context, flag)?;
+        }
+    }
+    fsconfig_create(&context)?;
+    let tree = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    move_mount(&tree, "", CWD, mount_point, flags)
 }
 
 fn by_helper(mount_point: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
@@ -165,6 +230,32 @@ pub fn detach(mount_point: &Path, lazy: bool) -> Result<(), AttachError> {
         Err(Errno::BUSY) => Err(AttachError::Busy(mount_point.to_owned())),
         Err(Errno::PERM) => detach_by_helper(mount_point, lazy),
         Err(errno) => Err(AttachError::Unmount { path: mount_point.to_owned(), errno }),
+    }
+}
+
+/// Ends the connection of the mount at `mount_point`, whose device number is `number`. The
+/// mount stays, and calls on it fail with ENOTCONN. For a daemon that is dead: threads of it
+/// that hang in a replica would keep the connection, and callers would wait.
+///
+/// # Errors
+/// This user may not; the connection ends with the dead daemon's last thread then.
+pub fn abort(mount_point: &Path, number: (u32, u32)) -> io::Result<()> {
+    // fuse.ko names connections by the device number, of which the major is 0.
+    let control = format!("/sys/fs/fuse/connections/{}/abort", number.1);
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    if let Ok(control) = rustix::fs::open(control, flags, Mode::empty()) {
+        rustix::io::write(&control, b"1")?;
+        return Ok(());
+    }
+    // Without fusectl: a forced unmount ends the connection even if the mount is in use, and
+    // this descriptor uses it.
+    let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let _in_use = rustix::fs::open(mount_point, flags, Mode::empty())?;
+    let _raised = privilege::raise(privilege::ADMIN);
+    let flags = UnmountFlags::FORCE | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(mount_point, flags) {
+        Err(Errno::BUSY) => Ok(()),
+        unmounted => Ok(unmounted?),
     }
 }
 

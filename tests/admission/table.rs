@@ -36,20 +36,20 @@ fn kill(pid: i64) {
 }
 
 /// Keeps the device between two daemons, as systemd does.
-struct Manager {
+pub(crate) struct Manager {
     socket: UnixDatagram,
-    device: Option<OwnedFd>,
-    service: Option<Child>,
+    pub(crate) device: Option<OwnedFd>,
+    pub(crate) service: Option<Child>,
 }
 
 impl Manager {
-    fn new(world: &World) -> Self {
+    pub(crate) fn new(world: &World) -> Self {
         let socket = UnixDatagram::bind(world.path("notify")).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { socket, device: None, service: None }
     }
 
-    fn start(&mut self, world: &World) {
+    pub(crate) fn start(&mut self, world: &World) {
         // As in sd_listen_fds(3).
         let script = match self.device {
             Some(_) => {
