@@ -40,6 +40,10 @@ mod file {
         pub fn candidates(&self) -> ReplicaSet {
             ReplicaSet::first(2)
         }
+
+        pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
+            self.candidates().minus(tried)
+        }
     }
 }
 
@@ -257,7 +261,13 @@ fn gather(range: ByteRange) -> (Arc<Gather>, Arc<Answer>) {
         told.calls.fetch_add(1, Ordering::SeqCst);
         *told.result.lock() = Some(result.map(|data| data.to_vec().expect("it is memory")));
     });
-    (Arc::new(Gather::new(gather::Asked { range, since: Instant::now(), looks: false, by: gather::By::default() }, sink)), answer)
+    (
+        Arc::new(Gather::new(
+            gather::Asked { range, since: Instant::now(), looks: false, by: gather::By::default() },
+            sink,
+        )),
+        answer,
+    )
 }
 
 /// Every request is answered once; who has no deadline gets his bytes.

@@ -299,19 +299,16 @@ impl OpenFile {
     /// have not failed. Others where there are none of these, so that the error is
     /// theirs and not ours; but never those whose bytes are others.
     pub fn candidates(&self) -> ReplicaSet {
-        let all = self.replicas.all().minus(self.marks.kept_off());
-        let left = all.minus(self.refused.get());
-        let well = left.minus(self.failing.get());
-        let or = |first: ReplicaSet, second| if first.is_empty() { second } else { first };
-        or(well, or(left, all))
+        self.candidates_after(ReplicaSet::EMPTY)
     }
 
-    /// Replicas that may read it, of which none of `tried` could: those that failed before
-    /// as well, which may be well again, where there are no others.
+    /// The same, where none of `tried` could read it. A replica that failed before may be
+    /// well again.
     pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
-        let left = self.candidates().minus(tried);
-        let refused = self.refused.get().or(self.marks.kept_off());
-        if left.is_empty() { self.replicas.all().minus(refused).minus(tried) } else { left }
+        let all = self.replicas.all().minus(self.marks.kept_off());
+        let left = all.minus(self.refused.get());
+        let well = left.minus(self.failing.get()).minus(tried);
+        well.non_empty_or(left.non_empty_or(all).minus(tried))
     }
 
     /// Replicas that need not open it before they read it.

@@ -169,6 +169,12 @@ impl ReplicaSet {
         Self(self.0 | other.0)
     }
 
+    /// This set, or `other` where it is empty.
+    #[must_use]
+    pub fn non_empty_or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+
     /// Number of members.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
