@@ -78,8 +78,12 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
     }
 }
 
-/// Opens a regular file. A FIFO would block the open or the read until a writer comes.
-fn open(path: &Path) -> io::Result<File> {
+/// Opens a regular file, or a directory, which fails when it is read. A FIFO would block the
+/// open or the read until a writer comes.
+///
+/// # Errors
+/// Where it cannot be opened, or is neither.
+pub fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let kind = file.metadata()?.file_type();

@@ -53,6 +53,9 @@ pub(super) enum Ending {
 /// can block the command.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long a command of [`Ending::Screen`] may go on without its terminal.
+const SCREEN_GRACE: Duration = Duration::from_millis(100);
+
 /// How long a command of [`Ending::AtOnce`] may go on without a reader.
 const MOST: Duration = Duration::from_secs(5);
 
@@ -91,6 +94,9 @@ impl Audience {
         let left = audience.clone();
         spawn("audience", move || {
             if wait_until_gone(ending) {
+                if ending == Ending::Screen {
+                    left.leave_screen();
+                }
                 left.leave(ending);
             }
         })?;
@@ -105,6 +111,14 @@ impl Audience {
     /// The same as a flag.
     pub(super) fn flag(&self) -> &Arc<AtomicBool> {
         &self.gone
+    }
+
+    /// Ends a command whose terminal is gone: it has no modes to restore, and may be reading
+    /// the terminal's end over and over.
+    fn leave_screen(&self) {
+        self.gone.store(true, Ordering::Relaxed);
+        thread::sleep(SCREEN_GRACE);
+        std::process::exit(STATUS.into());
     }
 
     /// Makes the command end.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde::Serialize;
 
-use super::{Failure, absolute, printable};
+use super::{Failure, absolute, printable, volume_name};
 use crate::control::{self, KeeperState, Status};
 use crate::volume::mounts::MountTable;
 use crate::volume::name::{self, shell_word};
@@ -76,7 +76,14 @@ impl Unanswered {
                     user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
                     _ => String::new(),
                 };
-                let mount = format!("{mounter}fanfs mount {volume} {point}");
+                // Only the kernel's table is left, and it has the name alone.
+                let (file, which) = match volume_name::has_file(&served.volume) {
+                    true => (volume, String::new()),
+                    false => {
+                        ("FILE".to_owned(), format!("; FILE is the configuration of {volume}"))
+                    }
+                };
+                let mount = format!("{mounter}fanfs mount {file} {point}{which}");
                 let how = format!("fanfs umount {point}, {again}: {mount}");
                 (Daemon::Dead, how)
             }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::{Failure, Outcome, say, to_json};
+use crate::config;
 use crate::simulate::scenario::{Scenario, parse, parse_trace};
 use crate::simulate::{self, PolicyKind, Reads, metadata};
 use crate::telemetry::trace;
@@ -79,7 +80,8 @@ fn wrong(path: &Path, what: impl std::fmt::Display) -> Failure {
 }
 
 fn read(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| wrong(path, error))
+    let text = config::open(path).and_then(std::io::read_to_string);
+    text.map_err(|error| wrong(path, error))
 }
 
 fn replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {

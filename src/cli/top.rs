@@ -109,9 +109,10 @@ fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     let alive: Vec<_> =
         all.into_iter().filter(|socket| control::ask_status(socket).is_ok()).collect();
     if alive.is_empty() {
-        return Err(Failure::failed(
-            "no volume of this user is mounted; mount one by `fanfs mount`",
-        ));
+        let (_, unanswered) = mounted::all().map_err(Failure::failed)?;
+        let all: Vec<String> = unanswered.iter().map(mounted::Unanswered::text).collect();
+        let none = "no volume of this user is mounted; mount one by `fanfs mount`".to_owned();
+        return Err(Failure::failed(if all.is_empty() { none } else { all.join("\n") }));
     }
     Ok(alive)
 }

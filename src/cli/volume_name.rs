@@ -46,6 +46,11 @@ fn in_dir(volume: &Path, dir: &Path) -> PathBuf {
     }
 }
 
+/// Whether /etc/fanfs has the configuration of a volume of this name.
+pub(super) fn has_file(volume: &str) -> bool {
+    is_word(volume) && Path::new(DIR).join(format!("{volume}.toml")).exists()
+}
+
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.contains('/') && !text.starts_with('.') && !text.ends_with(".toml")
 }

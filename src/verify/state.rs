@@ -3,7 +3,8 @@
 //! The file is replaced as a whole, by a rename, so it is there in one piece
 //! whenever the run is killed.
 
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Options;
 use super::contents::Progress;
 use super::difference::{Difference, NotCompared};
+use crate::config;
 use crate::volume::name;
 
 /// Changes when the file's content does.
@@ -198,7 +200,11 @@ impl State {
     /// # Errors
     /// Where it cannot be read, or is not a state.
     pub fn load(path: &Path) -> Result<Option<Self>, StateError> {
-        let text = match std::fs::read(path) {
+        let read = |mut file: File| {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map(|_| bytes)
+        };
+        let text = match config::open(path).and_then(read) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(StateError::Io { path: path.to_owned(), error }),
             Ok(text) => text,

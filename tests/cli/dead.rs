@@ -62,6 +62,7 @@ fn a_dead_daemon_is_reported_with_the_command_that_helps() {
         &["reload", "mnt"][..],
         &["upgrade", "mnt"],
         &["top", "mnt", "--once"],
+        &["top", "--once"],
         &["trace", "mnt"],
         &["status", "mnt", "--check"],
     ] {
@@ -372,4 +373,26 @@ fn a_configuration_that_is_a_fifo_is_refused() {
     }
     room.expect(&["umount", "mnt"]);
     room.expect_gone();
+}
+
+/// Without a limit they would read from these for ever.
+#[test]
+fn commands_that_read_a_file_refuse_what_is_no_regular_file() {
+    let room = Room::new();
+    let fifo = room.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let scenario = concat!(env!("CARGO_MANIFEST_DIR"), "/config/scenarios/mapr-r3.toml");
+    for file in ["/dev/zero", fifo.to_str().unwrap()] {
+        let all: [&[&str]; 3] = [
+            &["simulate", file],
+            &["simulate", scenario, "--trace", file],
+            &["verify", "v.toml", "--state", file],
+        ];
+        for args in all {
+            let said = room.fanfs(args).output().unwrap();
+            let text = String::from_utf8_lossy(&said.stderr);
+            assert!(!said.status.success() && text.contains("regular file"), "{args:?}: {text}");
+            assert!(text.contains(file) && text.lines().count() == 1, "{args:?}: {text}");
+        }
+    }
 }
