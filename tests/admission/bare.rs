@@ -15,6 +15,21 @@ use crate::table::Manager;
 use crate::with_mounts;
 use crate::world::{State, World};
 
+/// Kills the daemon, with its journal gone.
+pub(crate) fn kill_without_journal(world: &World) -> i64 {
+    let pid = Pid::from_raw(world.daemon() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let journals = fs::read_dir(world.path("run")).unwrap();
+    let journals = journals.map(|entry| entry.unwrap().path());
+    let journals: Vec<_> = journals
+        .filter(|path| path.extension().is_some_and(|extension| extension == "journal"))
+        .collect();
+    assert_eq!(journals.len(), 1);
+    fs::remove_file(&journals[0]).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    i64::from(pid.as_raw_nonzero().get())
+}
+
 /// A mounted volume. `beneath` shows the directory under the mount, where a thread
 /// tries to create files.
 struct Covered {
@@ -59,20 +74,6 @@ impl Covered {
         let daemon = self.world.daemon();
         kill_process(Pid::from_raw(daemon as i32).unwrap(), Signal::KILL).unwrap();
         daemon
-    }
-
-    fn kill_without_journal(&self) -> i64 {
-        let pid = Pid::from_raw(self.world.daemon() as i32).unwrap();
-        kill_process(pid, Signal::STOP).unwrap();
-        let journals = fs::read_dir(self.world.path("run")).unwrap();
-        let journals = journals.map(|entry| entry.unwrap().path());
-        let journals: Vec<_> = journals
-            .filter(|path| path.extension().is_some_and(|extension| extension == "journal"))
-            .collect();
-        assert_eq!(journals.len(), 1);
-        fs::remove_file(&journals[0]).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
-        i64::from(pid.as_raw_nonzero().get())
     }
 
     fn expect_another(&self, before: i64) {
@@ -125,7 +126,7 @@ fn a_hung_replica_leaves_no_bare_mount_point() {
     with_mounts("bare::a_hung_replica_leaves_no_bare_mount_point", || {
         let mut covered = Covered::new();
         covered.world.becomes(State::Hung);
-        let before = covered.kill_without_journal();
+        let before = kill_without_journal(&covered.world);
         covered.expect_another(before);
         covered.expect_writes();
         covered.stop_writing();
@@ -150,7 +151,7 @@ fn a_hung_replica_leaves_no_bare_mount_point_under_systemd() {
         });
         let mut manager = manager.unwrap();
         covered.world.becomes(State::Hung);
-        let before = covered.kill_without_journal();
+        let before = kill_without_journal(&covered.world);
         manager.service.take().unwrap().wait().unwrap();
         manager.start(&covered.world);
         covered.expect_another(before);
@@ -172,7 +173,7 @@ fn without_its_write_replica_it_can_be_read_and_later_written() {
     with_mounts("bare::without_its_write_replica_it_can_be_read_and_later_written", || {
         let mut covered = Covered::new();
         covered.world.becomes(State::NoWriter);
-        let before = covered.kill_without_journal();
+        let before = kill_without_journal(&covered.world);
         covered.expect_another(before);
         let made = fs::write(covered.world.path("mnt/after"), "made").unwrap_err();
         assert_eq!(Errno::from_io_error(&made), Some(Errno::IO), "{}", covered.world.log());
@@ -214,7 +215,7 @@ fn a_wrong_replica_is_refused_until_it_is_repaired() {
     with_mounts("bare::a_wrong_replica_is_refused_until_it_is_repaired", || {
         let mut covered = Covered::new();
         covered.world.becomes(State::Wrong);
-        let before = covered.kill_without_journal();
+        let before = kill_without_journal(&covered.world);
         covered.expect_refused();
         covered.world.heals();
         covered.expect_another(before);

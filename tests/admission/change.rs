@@ -15,6 +15,7 @@ use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::bare::kill_without_journal;
 use crate::with_mounts;
 use crate::world::{State, World};
 
@@ -379,4 +380,33 @@ fn after_a_reload_another_write_replica_overtakes_nothing() {
 fn after_a_kill_another_write_replica_overtakes_nothing() {
     let name = "change::after_a_kill_another_write_replica_overtakes_nothing";
     with_mounts(name, || change_nothing_through_another_replica(Way::Kill));
+}
+
+/// The daemon that replaces a dead mount has no list of the files that an earlier one may
+/// still change, so it changes nothing until that one is through.
+#[test]
+fn where_the_mount_is_replaced_nothing_is_overtaken() {
+    with_mounts("change::where_the_mount_is_replaced_nothing_is_overtaken", || {
+        let world = World::new("");
+        pin_to_n1(&world);
+        let nested = Nested::new(&world);
+        world.expect(&["mount", "v.toml", "mnt", "-o", "keeper,log=log"]);
+        let mut mode = Changer::new(&world, "mode", "nested/seen", "", OFlags::RDONLY);
+        assert_eq!(mode.change("604"), 0);
+        nested.signal(Signal::STOP);
+        mode.begin("600");
+        expect_hung((&world, 0), 1);
+        let before = kill_without_journal(&world);
+        expect_another(&world, before);
+        expect_readable(&world);
+        assert_ne!(mode.answer(), 0, "{}", world.log());
+        let create = || fs::write(world.path("mnt/other"), "other");
+        let errno = create().map_err(|error| error.raw_os_error());
+        assert_eq!(errno, Err(Some(IO)), "{}", world.log());
+        nested.signal(Signal::CONT);
+        expect_ended(&world, before);
+        world.eventually("changes are made again", || create().is_ok());
+        drop(mode);
+        expect_nothing_open(&world);
+    });
 }
