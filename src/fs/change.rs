@@ -49,13 +49,13 @@ impl Fs {
     /// The same, for a change that begins.
     ///
     /// # Errors
-    /// EIO while an earlier daemon may be making changes that this one could overtake;
+    /// EIO while an earlier daemon may be making changes that this one could overtake, and
+    /// while the write replica is absent: what is not tried is not noted as changed either.
     /// EROFS on a volume that is only read.
     pub(super) fn change_policy(&self) -> Answer<WritePolicy> {
-        match self.handles.unsettled.holds_all() {
-            true => Err(Errno::IO),
-            false => self.write_policy(),
-        }
+        let write = self.write_policy()?;
+        let is_there = self.caller.replica(write.replica).is_in_service();
+        if is_there && !self.handles.unsettled.holds_all() { Ok(write) } else { Err(Errno::IO) }
     }
 
     pub(super) fn once(&self, write: WritePolicy, lane: Lane, who: &Identity) -> Once {

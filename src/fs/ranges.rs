@@ -33,7 +33,7 @@ impl Fs {
         again: bool,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
-        let (write, source) = match (self.change_policy(), self.handles.file(from)) {
+        let (write, source) = match (self.write_policy(), self.handles.file(from)) {
             (Ok(write), Some(source)) => (write, source),
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),

@@ -309,7 +309,7 @@ impl Fs {
         + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
-        let (write, file) = match (self.change_policy(), self.handles.file(handle)) {
+        let (write, file) = match (self.write_policy(), self.handles.file(handle)) {
             (Ok(write), Some(file)) => (write, file),
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),

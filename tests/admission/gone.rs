@@ -24,6 +24,10 @@ impl Drop for Nested {
 
 impl Nested {
     fn new() -> Self {
+        Self::with_lag("0s")
+    }
+
+    fn with_lag(lag: &str) -> Self {
         let world = World::new("");
         fs::create_dir(world.path("tree/inner")).unwrap();
         fs::create_dir(world.path("nested")).unwrap();
@@ -32,6 +36,7 @@ impl Nested {
         }
         let text = fs::read_to_string(world.path("v.toml")).unwrap();
         let text = text.replace("[write]\n", "[write]\nreplica = \"n1\"\n");
+        let text = text.replace("lag = \"0s\"", &format!("lag = \"{lag}\""));
         fs::write(world.path("v.toml"), text).unwrap();
         let nested = Self(world);
         fs::create_dir(nested.0.path("kept")).unwrap();
@@ -101,6 +106,36 @@ fn nothing_is_changed_in_a_write_replica_that_is_gone() {
         world.expect_all_in_service();
         nested.expect_writes("after");
         world.expect_whole();
+    });
+}
+
+/// What was changed lately is asked of the write replica alone. A change that was not tried
+/// is none.
+#[test]
+fn a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas() {
+    let name = "gone::a_change_that_is_not_tried_leaves_its_directory_to_the_other_replicas";
+    with_mounts(name, || {
+        let nested = Nested::with_lag("10min");
+        let world = &nested.0;
+        nested.detach("n1");
+        nested.expect_absent(&["n1"]);
+        let [made, there] = ["mnt/inner/made", "mnt/inner/g0"].map(|name| world.path(name));
+        let tries = [
+            fs::write(&made, "made"),
+            fs::create_dir(&made),
+            fs::remove_file(&there),
+            fs::rename(&there, &made),
+            fs::hard_link(&there, &made),
+            fs::set_permissions(&there, std::os::unix::fs::PermissionsExt::from_mode(0o600)),
+            fs::write(&there, "written"),
+        ];
+        assert!(tries.into_iter().all(|tried| errno(tried) == Some(Errno::IO)));
+        assert_eq!(fs::read(&there).unwrap(), b"nested");
+        assert!(fs::read_dir(world.path("mnt/inner")).unwrap().count() > 0);
+        nested.expect_nothing_below();
+        nested.mount_again("n1");
+        world.expect_all_in_service();
+        nested.expect_writes("after");
     });
 }
 
