@@ -16,6 +16,7 @@
 //! choose.
 
 mod about;
+mod bound;
 mod carried;
 mod change;
 mod closing;
@@ -23,6 +24,7 @@ mod directory;
 mod error;
 mod fault;
 mod guest;
+mod hung;
 mod identity;
 mod known;
 mod later;
@@ -54,11 +56,12 @@ pub use directory::Directory;
 pub use error::{BackendError, Origin};
 pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
+pub use hung::Hung;
 pub use identity::{Assumed, Identity, Own, Requester, Written, own};
 pub use known::{Known, is_other};
 pub use later::OpenedLater;
 pub use name::Name;
-pub use pool::{CHANGES, Errand, Hung, Lane, Pool, PoolLimits, has_a_part, inside};
+pub use pool::{CHANGES, Errand, Lane, Pool, PoolLimits, has_a_part, inside};
 pub use progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use target::Target;
@@ -413,7 +416,7 @@ impl Replica {
     /// Permission for the calling thread to make one call on the replica itself; `None`
     /// where too many guests are inside, or calls about the object hang.
     pub fn invite(&self, about: &About) -> Option<Guest<'_>> {
-        if self.has_room_for(about) { self.guests.enter() } else { None }
+        if self.has_room_for(Lane::Read, about) { self.guests.enter() } else { None }
     }
 
     /// Starts a replacement for a hung thread if jobs wait. Call it regularly while
@@ -425,8 +428,8 @@ impl Replica {
     }
 
     /// Whether calls about the object do not hang so that another one would have to wait.
-    pub fn has_room_for(&self, about: &About) -> bool {
-        self.pool.has_room_for(about)
+    pub fn has_room_for(&self, lane: Lane, about: &About) -> bool {
+        self.pool.has_room_for(lane, about)
     }
 
     /// The objects on which calls hang, the longest first.

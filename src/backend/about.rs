@@ -41,9 +41,28 @@ impl About {
         other.own != 0 && (self.own == other.own || self.above.contains(&other.own))
     }
 
-    /// The directories above it.
-    pub(super) fn above(&self) -> impl Iterator<Item = Self> {
-        self.above.iter().filter(|own| **own != 0).map(|own| Self { own: *own, ..Self::default() })
+    /// The directory that it is in; `None` of the root, and of objects directly in it.
+    pub(super) fn parent(&self) -> Option<Self> {
+        let above = self.above.iter().rfind(|own| **own != 0)?;
+        Some(Self { own: *above, ..Self::default() })
+    }
+
+    /// Whether both are in the same top-level directory, or both directly in the root.
+    pub(super) fn is_near(&self, other: &Self) -> bool {
+        let top = |of: &Self| if of.above[0] == 0 { of.own } else { of.above[0] };
+        let root = Self::path(Path::new("")).own;
+        let is_in_root = |of: &Self| of.above[0] == 0 && of.own != root && of.own != 0;
+        (self.own != 0 && top(self) == top(other)) || (is_in_root(self) && is_in_root(other))
+    }
+
+    /// The same object, without the directories above it.
+    pub(super) fn alone(&self) -> Self {
+        Self { own: self.own, ..Self::default() }
+    }
+
+    /// Where to find it in a table of `places`.
+    pub(super) fn place(&self, places: usize) -> usize {
+        (self.own % places as u64) as usize
     }
 }
 
@@ -59,6 +78,17 @@ mod tests {
         assert!(!about("a").is_within(&about("a/b")) && !about("ab").is_within(&about("a")));
         assert!(!About::default().is_within(&About::default()), "about nothing");
         assert!(!about("a").is_within(&about("")), "the root's trouble is the replica's");
-        assert_eq!(about("a/b/c").above().count(), 2);
+        assert_eq!(about("a/b/c").parent(), Some(about("a/b").alone()));
+        assert_eq!((about("a").parent(), about("").parent()), (None, None));
+    }
+
+    #[test]
+    fn what_has_a_top_level_directory_in_common_is_near() {
+        let about = |path: &str| About::path(Path::new(path));
+        assert!(about("a/b/c").is_near(&about("a/d")) && about("a/b").is_near(&about("a")));
+        assert!(about("a").is_near(&about("b")), "both are directly in the root");
+        assert!(!about("a/b").is_near(&about("b")) && !about("a/b").is_near(&about("c/b")));
+        assert!(!about("").is_near(&about("a")) && !about("a").is_near(&about("")));
+        assert!(!About::default().is_near(&About::default()), "about nothing");
     }
 }

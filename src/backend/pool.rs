@@ -10,12 +10,11 @@
 //! a window of segments.
 //!
 //! One object that hangs must not take all threads, on any replica. A thread that is
-//! inside one call for [`STUCK`] is *stuck*: another one is started in its place, as
-//! many more as the pool has in all; not for changes, which are to be begun by no more
-//! threads than that. Once a call about an object is stuck, [`HELD`] threads at most are
-//! inside calls about it and what lies beneath it, and half as many again as the pool has
-//! in all inside calls that lie beneath one directory. Other jobs about these wait without a thread,
-//! until their callers give up.
+//! inside one call for [`STUCK`] is *stuck*: another one is started in its place, up to
+//! [`most_replaced`] of them; not for changes, which are to be begun by no more
+//! threads than the pool has. Once a call is stuck, calls about its object and about
+//! objects near it begin only as [`super::bound`] admits them. The jobs that it refuses
+//! wait without a thread, until their callers give up.
 //!
 //! A job's deadline counts from when its turn last came nearer ([`super::progress`]).
 
@@ -28,6 +27,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::bound::{Answered, Bound, Call, most_replaced, own_threads};
+use super::hung::{Hung, by_object};
 use super::progress::{Progress, Ticket};
 use super::{About, BackendError, Result};
 use crate::headroom;
@@ -35,9 +36,6 @@ use crate::headroom;
 /// A thread that is inside one call for so long is stuck. What a replica at work takes
 /// for a call is far below.
 pub(super) const STUCK: Duration = Duration::from_secs(2);
-
-/// Threads inside calls about one object, once one of them is stuck.
-const HELD: usize = 2;
 
 /// How often a job that waits without a thread is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -57,17 +55,6 @@ struct Job {
     ticket: Ticket,
     errand: Errand,
     run: Box<dyn FnOnce() + Send>,
-}
-
-/// An object that calls hang on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hung {
-    /// Relative to the replica's root.
-    pub path: PathBuf,
-    /// For how long.
-    pub lasts: Duration,
-    /// Threads inside calls about it.
-    pub threads: usize,
 }
 
 /// Where a thread says what it is inside of.
@@ -204,38 +191,42 @@ struct State {
     guests: Vec<Weak<Mutex<Inside>>>,
     /// Whether any guest was stuck when it was last looked ([`Pool::tend`]).
     is_guest_stuck: bool,
+    /// Whether any call was stuck then.
+    is_any_stuck: bool,
+    answered: Answered,
 }
-
-/// Threads that reads leave to metadata, of a pool that can spare them.
-const KEPT_FOR_METADATA: usize = 2;
 
 impl State {
     /// Threads that there may be.
     fn most(&self, limits: &PoolLimits, now: Instant) -> usize {
-        let is_replaced = |call: &&Running| !call.once && call.is_stuck(now);
-        limits.threads + self.running.iter().filter(is_replaced).count().min(limits.threads)
+        self.most_of(Lane::Metadata, |_| true, limits, now)
     }
 
     /// Of them, those that may be inside a read.
     fn most_reading(&self, limits: &PoolLimits, now: Instant) -> usize {
-        let is_replaced =
-            |call: &&Running| call.lane == Lane::Read && !call.once && call.is_stuck(now);
-        limits.readers() + self.running.iter().filter(is_replaced).count().min(limits.threads)
+        self.most_of(Lane::Read, |call| call.lane == Lane::Read, limits, now)
     }
 
-    /// Whether one more call about it may be begun.
-    fn may_enter(&self, about: &About, threads: usize, now: Instant) -> bool {
-        let guests = self.visits().into_iter().map(|(visit, _)| (visit.since, visit.about));
-        let calls = self.running.iter().map(|call| (call.since, call.about)).chain(guests);
-        let calls: Vec<(Instant, About)> = calls.collect();
-        let stuck = || calls.iter().filter(|(since, _)| is_stuck(*since, now)).map(|(_, of)| of);
-        let within = |of: &About| calls.iter().filter(|(_, call)| call.is_within(of)).count();
-        if stuck().any(|of| about.is_within(of) && within(of) >= HELD) {
-            return false;
-        }
-        let beneath = |dir: &About| stuck().filter(|of| of.is_within(dir)).count();
-        let most = threads + threads / 2;
-        stuck().count() < most || about.above().all(|dir| beneath(&dir) < most)
+    fn most_of(
+        &self,
+        lane: Lane,
+        counts: impl Fn(&Running) -> bool,
+        limits: &PoolLimits,
+        now: Instant,
+    ) -> usize {
+        let is_replaced = |call: &&Running| !call.once && counts(call) && call.is_stuck(now);
+        let replaced = self.running.iter().filter(is_replaced).count();
+        own_threads(lane, limits.threads) + replaced.min(most_replaced(lane, limits.threads))
+    }
+
+    /// What decides which calls may begin.
+    fn bound(&self, threads: usize, now: Instant) -> Bound<'_> {
+        let call = |about, lane, since| Call { about, lane, is_stuck: is_stuck(since, now) };
+        let own =
+            self.running.iter().map(|running| call(running.about, running.lane, running.since));
+        let visits = self.visits().into_iter();
+        let guests = visits.map(|(visit, _)| call(visit.about, Lane::Read, visit.since));
+        Bound { threads, calls: own.chain(guests).collect(), answered: &self.answered }
     }
 
     /// The calls of guests, each with where it is.
@@ -257,9 +248,10 @@ impl State {
             let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
             return queue.pop_front();
         }
+        let bound = self.bound(limits.threads, now);
         let may = |job: &Job| {
             job.errand.is_over.as_ref().is_some_and(|is_over| is_over())
-                || self.may_enter(&job.errand.about, limits.threads, now)
+                || bound.admits(&job.errand.about, lane)
         };
         let at = queue.iter().position(may)?;
         let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
@@ -288,8 +280,20 @@ impl State {
     }
 
     fn end(&mut self, number: u64, slot: &Slot) {
-        self.running.retain(|call| call.number != number);
+        if let Some(at) = self.running.iter().position(|call| call.number == number) {
+            let call = self.running.swap_remove(at);
+            if self.is_any_stuck && slot.lock().has_called {
+                self.note_answer(&call.about, call.since);
+            }
+        }
         self.answered(number, slot);
+    }
+
+    /// An object has answered while calls are stuck.
+    fn note_answer(&mut self, about: &About, since: Instant) {
+        if !is_stuck(since, Instant::now()) {
+            self.answered.note(about);
+        }
     }
 
     /// A job that queues another one has its answer: the new job does not wait for it.
@@ -328,7 +332,7 @@ impl State {
 impl PoolLimits {
     /// Most threads that may be inside a read at once.
     pub fn readers(&self) -> usize {
-        self.threads.saturating_sub(KEPT_FOR_METADATA).max(1)
+        own_threads(Lane::Read, self.threads)
     }
 }
 
@@ -442,6 +446,10 @@ impl Pool {
         let is_any_stuck =
             state.is_guest_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
+        state.is_any_stuck = is_any_stuck;
+        if !is_any_stuck {
+            state.answered.forget();
+        }
         let waits = !state.metadata.is_empty() || !state.reads.is_empty();
         if !waits || state.stopped || state.idle > 0 {
             return;
@@ -457,35 +465,27 @@ impl Pool {
     /// The objects that calls hang on, the longest first.
     pub fn hung(&self) -> Vec<Hung> {
         let now = Instant::now();
-        let mut hung: Vec<Hung> = Vec::new();
         let calls: Vec<(Instant, Slot)> = {
             let state = self.shared.state.lock();
             let guests = state.visits().into_iter().map(|(visit, slot)| (visit.since, slot));
             let own = state.running.iter().map(|call| (call.since, Arc::clone(&call.slot)));
             own.chain(guests).collect()
         };
-        for (since, slot) in calls.into_iter().filter(|(since, _)| is_stuck(*since, now)) {
-            let path = slot.lock().path.clone();
-            let lasts = now.saturating_duration_since(since);
-            match hung.iter_mut().find(|known| known.path == path) {
-                Some(known) => {
-                    known.threads += 1;
-                    known.lasts = known.lasts.max(lasts);
-                }
-                None => hung.push(Hung { path, lasts, threads: 1 }),
-            }
-        }
-        hung.sort_by_key(|hung| std::cmp::Reverse(hung.lasts));
-        hung
+        let stuck = calls.into_iter().filter(|(since, _)| is_stuck(*since, now));
+        by_object(
+            stuck.map(|(since, slot)| {
+                (slot.lock().path.clone(), now.saturating_duration_since(since))
+            }),
+        )
     }
 
     /// Whether a call about it may be begun.
-    pub fn has_room_for(&self, about: &About) -> bool {
+    pub fn has_room_for(&self, lane: Lane, about: &About) -> bool {
         if !self.shared.is_any_stuck.load(Ordering::Relaxed) {
             return true;
         }
         let state = self.shared.state.lock();
-        state.may_enter(about, self.shared.limits.threads, Instant::now())
+        state.bound(self.shared.limits.threads, Instant::now()).admits(about, lane)
     }
 
     /// Carries `job` out on the calling thread, which is a guest.
@@ -496,6 +496,7 @@ impl Pool {
         carry_out(job);
         INSIDE.with(|slot| slot.lock().visit = around);
         if self.shared.is_any_stuck.load(Ordering::Relaxed) {
+            self.shared.state.lock().note_answer(&about, visit.since);
             // A job may have waited for this call.
             self.shared.wake.notify_one();
         }
@@ -742,9 +743,15 @@ mod tests {
         }
         let hung = pool.hung();
         assert_eq!((hung.len(), hung[0].path.as_path()), (1, Path::new("d/hung")));
-        assert!(hung[0].threads <= 4 && !pool.has_room_for(&about("d/hung").about));
-        assert!(!pool.has_room_for(&about("d/hung/x").about), "what lies beneath it");
-        assert!(pool.has_room_for(&about("d").about) && pool.has_room_for(&about("d/f").about));
+        assert!(hung[0].threads <= 4 && !pool.has_room_for(Lane::Metadata, &about("d/hung").about));
+        assert!(
+            !pool.has_room_for(Lane::Metadata, &about("d/hung/x").about),
+            "what lies beneath it"
+        );
+        assert!(
+            pool.has_room_for(Lane::Metadata, &about("d").about)
+                && pool.has_room_for(Lane::Metadata, &about("d/f").about)
+        );
         // The others are given up, and end without calling.
         given_up.store(true, std::sync::atomic::Ordering::Relaxed);
         for _ in 0..8 {
@@ -759,7 +766,83 @@ mod tests {
             assert!(Instant::now() < until, "threads are left over");
             std::thread::sleep(Duration::from_millis(20));
         }
-        assert!(pool.hung().is_empty() && pool.has_room_for(&about("d/hung").about));
+        assert!(
+            pool.hung().is_empty() && pool.has_room_for(Lane::Metadata, &about("d/hung").about)
+        );
+    }
+
+    /// Waits until calls about `count` objects are stuck.
+    fn until_stuck(pool: &Pool, count: usize) {
+        let until = Instant::now() + SOON;
+        while pool.hung().len() < count {
+            assert!(Instant::now() < until, "{} are stuck", pool.hung().len());
+            pool.tend();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn expect_answer(pool: &Pool, lane: Lane, path: &str) {
+        let (done, answer) = mpsc::channel();
+        pool.submit_about(lane, about(path), Box::new(move || done.send(()).unwrap())).unwrap();
+        let until = Instant::now() + SOON;
+        while answer.try_recv().is_err() {
+            assert!(Instant::now() < until, "{path} waits for what hangs");
+            pool.tend();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Objects in `dir` begin to hang, until the returned sender is dropped.
+    fn hang_in(pool: &Pool, lane: Lane, dir: &str, count: usize) -> mpsc::Sender<()> {
+        let (release, hang) = mpsc::channel::<()>();
+        let hang = Arc::new(Mutex::new(hang));
+        for i in 0..count {
+            let (hang, path) = (Arc::clone(&hang), format!("{dir}h{i}"));
+            let errand = about(&path);
+            let job = move || {
+                inside(Path::new(&path));
+                let _ = hang.lock().recv();
+            };
+            pool.submit_about(lane, errand, Box::new(job)).unwrap();
+        }
+        release
+    }
+
+    /// At once, and when as many objects hang as are replaced.
+    fn others_are_served_while_many_hang_in(dir: &str, lane: Lane) {
+        let pool = pool(2, 64);
+        let release = hang_in(&pool, lane, dir, 12);
+        expect_answer(&pool, lane, "elsewhere/f");
+        until_stuck(&pool, most_replaced(lane, 2));
+        expect_answer(&pool, lane, "elsewhere/f");
+        expect_answer(&pool, lane, "elsewhere/g");
+        drop(release);
+    }
+
+    #[test]
+    fn many_objects_of_one_directory_that_hang_leave_threads_to_others() {
+        others_are_served_while_many_hang_in("d/", Lane::Metadata);
+    }
+
+    #[test]
+    fn many_objects_in_the_root_that_hang_leave_threads_to_others() {
+        others_are_served_while_many_hang_in("", Lane::Metadata);
+    }
+
+    #[test]
+    fn many_reads_that_hang_leave_threads_to_other_reads() {
+        others_are_served_while_many_hang_in("d/", Lane::Read);
+    }
+
+    #[test]
+    fn healthy_objects_among_hung_ones_are_served() {
+        let pool = pool(2, 64);
+        let hung = hang_in(&pool, Lane::Metadata, "d/", 4);
+        until_stuck(&pool, 4);
+        for path in ["d/f", "d/g", "d/well/f", "d/f"] {
+            expect_answer(&pool, Lane::Metadata, path);
+        }
+        drop(hung);
     }
 
     #[test]

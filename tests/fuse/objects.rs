@@ -242,6 +242,61 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     }
 }
 
+/// Ten files hang on all replicas, more than a replica has threads; files elsewhere and
+/// their healthy siblings are looked up and read.
+fn many_files_hang_in(dir: &str) {
+    const HUNG: usize = 10;
+    let room = tree();
+    let content = bytes(300_000, 7);
+    for at in ["d", "e"] {
+        fs::create_dir(root(&room).join(at)).unwrap();
+    }
+    let name = |i: usize| format!("{dir}h{i}");
+    for i in 0..HUNG {
+        fs::write(root(&room).join(name(i)), "x").unwrap();
+        fs::write(root(&room).join(format!("{dir}g{i}")), &content).unwrap();
+        fs::write(root(&room).join(format!("e/f{i}")), &content).unwrap();
+    }
+    let read = "cache = \"direct\"\nthreads_per_replica = 4\nattempt_deadline = \"1s\"\n\
+                deadline = \"60s\"";
+    let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
+    for script in &rig.scripts {
+        for i in 0..HUNG {
+            script.add(FaultRule::always(Op::Any, Fault::Hang).beneath(name(i).leak()));
+        }
+    }
+    std::thread::scope(|scope| {
+        for i in 0..HUNG {
+            let path = rig.at(name(i));
+            scope.spawn(move || fs::metadata(path));
+        }
+        rig.eventually("more hang than there are threads", |status| {
+            status.replicas.iter().any(|replica| replica.hung.len() > 4)
+        });
+        for i in 0..HUNG {
+            for name in [format!("e/f{i}"), format!("{dir}g{i}")] {
+                assert!(fs::read(rig.at(&name)).unwrap() == content, "wrong bytes");
+            }
+        }
+        expect_all_well(&rig);
+        rig.scripts.iter().for_each(|script| script.heal());
+    });
+    rig.expect_quiet();
+    rig.eventually("all threads are back", |status| {
+        status.replicas.iter().all(|replica| replica.busy_threads == 0 && replica.hung.is_empty())
+    });
+}
+
+#[test]
+fn many_files_that_hang_in_a_directory_leave_their_siblings_readable() {
+    many_files_hang_in("d/");
+}
+
+#[test]
+fn many_files_that_hang_in_the_root_leave_the_volume_readable() {
+    many_files_hang_in("");
+}
+
 /// A file that hangs on one replica, and is all that is read and looked up. The others
 /// answer, so its replica is asked for other files, and no longer for that one.
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Caller, Spot};
+use crate::backend::Lane;
 use crate::read::Usable;
 use crate::scheduler::metadata::{self, Choice};
 use crate::volume::{Mode, ReplicaId, ReplicaSet};
@@ -20,7 +21,7 @@ impl Caller {
             order.insert(0, first);
         }
         // Where calls about the object hang, one more would wait without a thread.
-        order.sort_by_key(|id| !self.replicas[*id].has_room_for(&spot.about));
+        order.sort_by_key(|id| !self.replicas[*id].has_room_for(Lane::Metadata, &spot.about));
         order
     }
 

@@ -1,0 +1,245 @@
+//! Which calls may begin while other calls are stuck.
+//!
+//! An object hangs seldom alone: a dead mount or a storage target that is down has many
+//! objects, often in one directory. Two objects are *near* each other if they are in the
+//! same top-level directory, or both directly in the root. Once a call is stuck, every
+//! call near it counts from the moment it begins. *Invariant:* near calls that are not
+//! stuck yet take at most half of the threads, and all near calls at most as many as are
+//! replaced, so half of the threads are left for all other objects.
+//!
+//! A healthy object near many hung ones looks like them, so a few calls at a time try it.
+//! An object that has answered since the trouble began needs no trial; nor does an object
+//! in a directory that has answered and in which no call is stuck. Such a directory may
+//! also use the threads that are left for other objects.
+
+use super::{About, Lane};
+
+/// Threads inside calls about one object, once one of them is stuck; one, where as many
+/// calls are stuck as the pool has threads.
+const HELD: usize = 2;
+
+/// A call under way.
+pub(super) struct Call {
+    pub(super) about: About,
+    pub(super) lane: Lane,
+    pub(super) is_stuck: bool,
+}
+
+/// The calls under way, of a pool of `threads` threads.
+pub(super) struct Bound<'a> {
+    pub(super) threads: usize,
+    pub(super) calls: Vec<Call>,
+    pub(super) answered: &'a Answered,
+}
+
+/// Stuck calls whose threads are replaced.
+pub(super) fn most_replaced(lane: Lane, threads: usize) -> usize {
+    match lane {
+        Lane::Metadata => 3 * threads,
+        // Each one keeps a buffer.
+        Lane::Read => 2 * threads,
+    }
+}
+
+/// Threads that reads leave to metadata, of a pool that can spare them.
+const KEPT_FOR_METADATA: usize = 2;
+
+/// Threads that may be inside calls of a lane at once, without replacements.
+pub(super) fn own_threads(lane: Lane, threads: usize) -> usize {
+    match lane {
+        Lane::Metadata => threads,
+        Lane::Read => threads.saturating_sub(KEPT_FOR_METADATA).max(1),
+    }
+}
+
+/// Calls near a stuck one that are not stuck yet.
+fn most_at_once(lane: Lane, threads: usize) -> usize {
+    (own_threads(lane, threads) / 2).max(1)
+}
+
+impl Bound<'_> {
+    /// Whether one more call may begin.
+    pub(super) fn admits(&self, about: &About, lane: Lane) -> bool {
+        self.has_room_on(about)
+            && self.has_room_near(about, Lane::Metadata)
+            && (lane == Lane::Metadata || self.has_room_near(about, lane))
+    }
+
+    fn has_room_on(&self, about: &About) -> bool {
+        let stuck = || self.calls.iter().filter(|call| call.is_stuck).map(|call| call.about);
+        let held = if stuck().count() < self.threads { HELD } else { 1 };
+        let within = |of: &About| self.calls.iter().filter(|call| call.about.is_within(of)).count();
+        !stuck().any(|of| about.is_within(&of) && within(&of) >= held)
+    }
+
+    /// Among the reads near it, or among all calls.
+    fn has_room_near(&self, about: &About, lane: Lane) -> bool {
+        let counts = |call: &&Call| {
+            (lane == Lane::Metadata || call.lane == Lane::Read) && call.about.is_near(about)
+        };
+        let (stuck, moving): (Vec<&Call>, Vec<&Call>) =
+            self.calls.iter().filter(counts).partition(|call| call.is_stuck);
+        if stuck.is_empty() {
+            return true;
+        }
+        if moving.len() >= most_at_once(lane, self.threads) {
+            return false;
+        }
+        if self.is_in_healthy_directory(about) {
+            return true;
+        }
+        if stuck.len() + moving.len() >= most_replaced(lane, self.threads) {
+            return false;
+        }
+        let trials = || moving.iter().filter(|call| !self.is_known(&call.about)).count();
+        let most_trials = (self.threads / 4).max(1);
+        stuck.len() < self.threads || self.is_known(about) || trials() < most_trials
+    }
+
+    fn is_known(&self, about: &About) -> bool {
+        self.answered.has_object(about) || self.is_in_healthy_directory(about)
+    }
+
+    /// Whether it is such a directory, or directly in one.
+    fn is_in_healthy_directory(&self, about: &About) -> bool {
+        let is_healthy = |dir: &About| {
+            let is_stuck_in = |call: &Call| call.is_stuck && call.about.parent() == Some(*dir);
+            self.answered.has_directory(dir) && !self.calls.iter().any(is_stuck_in)
+        };
+        is_healthy(&about.alone()) || about.parent().is_some_and(|dir| is_healthy(&dir))
+    }
+}
+
+/// Objects that have answered since calls are stuck, and the directories that they are
+/// in. Another object may take an object's place.
+#[derive(Default)]
+pub(super) struct Answered {
+    objects: Vec<About>,
+    directories: Vec<About>,
+}
+
+/// Objects that are remembered, and as many directories.
+const REMEMBERED: usize = 256;
+
+impl Answered {
+    pub(super) fn note(&mut self, about: &About) {
+        remember(&mut self.objects, about.alone());
+        if let Some(dir) = about.parent() {
+            remember(&mut self.directories, dir);
+        }
+    }
+
+    /// No call is stuck any more.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    fn has_object(&self, about: &About) -> bool {
+        self.objects.get(about.place(REMEMBERED)) == Some(&about.alone())
+    }
+
+    fn has_directory(&self, dir: &About) -> bool {
+        self.directories.get(dir.place(REMEMBERED)) == Some(dir)
+    }
+}
+
+fn remember(known: &mut Vec<About>, about: About) {
+    if about == About::default() {
+        return;
+    }
+    known.resize(REMEMBERED, About::default());
+    known[about.place(REMEMBERED)] = about;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn about(path: &str) -> About {
+        About::path(Path::new(path))
+    }
+
+    /// Hung objects arrive, all at once, and each call becomes stuck when nothing more can
+    /// begin. Returns those that began.
+    fn all_hang(lane: Lane, threads: usize, paths: &[About], answered: &Answered) -> Vec<About> {
+        let mut bound = Bound { threads, calls: Vec::new(), answered };
+        loop {
+            let stuck = bound.calls.len();
+            let replaced = stuck.min(most_replaced(lane, threads));
+            for about in paths {
+                let most = own_threads(lane, threads) + replaced;
+                let is_new = !bound.calls.iter().any(|call| call.about == *about);
+                if is_new && bound.calls.len() < most && bound.admits(about, lane) {
+                    bound.calls.push(Call { about: *about, lane, is_stuck: false });
+                }
+            }
+            let left = own_threads(lane, threads) + replaced - bound.calls.len();
+            let least = own_threads(lane, threads) - most_at_once(lane, threads);
+            assert!(stuck == 0 || left >= least, "{lane:?}: {left} of {threads} are left");
+            if bound.calls.len() == stuck {
+                assert!(bound.admits(&about("elsewhere/f"), lane));
+                assert!(bound.admits(&about(""), lane), "the root itself");
+                let reads_pass = lane == Lane::Metadata && bound.admits(&paths[stuck], Lane::Read);
+                assert!(!reads_pass, "reads take the threads that are left");
+                return bound.calls.iter().map(|call| call.about).collect();
+            }
+            bound.calls.iter_mut().for_each(|call| call.is_stuck = true);
+        }
+    }
+
+    #[test]
+    fn however_many_objects_hang_half_of_the_threads_are_left_for_others() {
+        for lane in [Lane::Metadata, Lane::Read] {
+            for threads in [2, 3, 4, 8, 64] {
+                for dir in ["", "dead/", "a/dead/"] {
+                    let paths: Vec<About> =
+                        (0..6 * threads).map(|i| about(&format!("{dir}f{i}"))).collect();
+                    let began = all_hang(lane, threads, &paths, &Answered::default());
+                    assert_eq!(began.len(), most_replaced(lane, threads));
+                    let mut answered = Answered::default();
+                    paths.iter().for_each(|about| remember(&mut answered.objects, *about));
+                    all_hang(lane, threads, &paths, &answered);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_answered_goes_on_near_hung_objects() {
+        let mut answered = Answered::default();
+        let lane = Lane::Metadata;
+        let hang = |path: String| Call { about: about(&path), lane, is_stuck: true };
+        let mut calls: Vec<Call> = (0..14).map(|i| hang(format!("d/h{i}"))).collect();
+        for trial in ["d/h14", "d/h15"] {
+            calls.push(Call { about: about(trial), lane, is_stuck: false });
+        }
+        let admits = |calls: &mut Vec<Call>, answered: &Answered, path: &str| {
+            let bound = Bound { threads: 8, calls: std::mem::take(calls), answered };
+            let admits = bound.admits(&about(path), lane);
+            *calls = bound.calls;
+            admits
+        };
+        assert!(!admits(&mut calls, &answered, "d/g"), "two are tried already");
+        assert!(!admits(&mut calls, &answered, "d/ok/f"), "two are tried already");
+        answered.note(&about("d/g"));
+        answered.note(&about("d/ok/f"));
+        assert!(admits(&mut calls, &answered, "d/g"));
+        assert!(
+            admits(&mut calls, &answered, "d/ok/other") && admits(&mut calls, &answered, "d/ok")
+        );
+        assert!(!admits(&mut calls, &answered, "d/new"), "hung objects are in its directory");
+        // As many hang as are replaced.
+        calls.iter_mut().for_each(|call| call.is_stuck = true);
+        calls.extend((16..24).map(|i| hang(format!("d/h{i}"))));
+        assert!(!admits(&mut calls, &answered, "d/g"));
+        assert!(
+            admits(&mut calls, &answered, "d/ok/other") && admits(&mut calls, &answered, "d/ok")
+        );
+        calls.push(hang("d/ok/h".to_owned()));
+        assert!(!admits(&mut calls, &answered, "d/ok/other"));
+        answered.forget();
+        assert!(!admits(&mut calls, &answered, "d/ok") && admits(&mut calls, &answered, "e/g"));
+    }
+}
