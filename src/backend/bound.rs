@@ -4,13 +4,13 @@
 //! objects, often in one directory. Two objects are *near* each other if they are in the
 //! same top-level directory, or both directly in the root. Once a call is stuck, every
 //! call near it counts from the moment it begins. *Invariant:* near calls that are not
-//! stuck yet take at most half of the threads, and all near calls at most as many as are
-//! replaced, so half of the threads are left for all other objects.
+//! stuck yet take at most half of the threads. All near calls take at most as many as are
+//! replaced and half of the threads. So the other half is left for all other objects.
 //!
 //! A healthy object near many hung ones looks like them, so a few calls at a time try it.
 //! An object that has answered since the trouble began needs no trial; nor does an object
-//! in a directory that has answered and in which no call is stuck. Such a directory may
-//! also use the threads that are left for other objects.
+//! in a directory that has answered and in which no call is stuck. The half of the threads
+//! that is not replaced is for such directories alone.
 
 use super::{About, Lane};
 
@@ -82,13 +82,14 @@ impl Bound<'_> {
         if stuck.is_empty() {
             return true;
         }
+        let (all, replaced) = (stuck.len() + moving.len(), most_replaced(lane, self.threads));
         if moving.len() >= most_at_once(lane, self.threads) {
             return false;
         }
         if self.is_in_healthy_directory(about) {
-            return true;
+            return all < replaced + own_threads(lane, self.threads) / 2;
         }
-        if stuck.len() + moving.len() >= most_replaced(lane, self.threads) {
+        if all >= replaced {
             return false;
         }
         let trials = || moving.iter().filter(|call| !self.is_known(&call.about)).count();
@@ -237,6 +238,9 @@ mod tests {
         assert!(
             admits(&mut calls, &answered, "d/ok/other") && admits(&mut calls, &answered, "d/ok")
         );
+        calls.extend((24..28).map(|i| hang(format!("d/other/h{i}"))));
+        assert!(!admits(&mut calls, &answered, "d/ok"), "it takes the threads left for others");
+        calls.truncate(24);
         calls.push(hang("d/ok/h".to_owned()));
         assert!(!admits(&mut calls, &answered, "d/ok/other"));
         answered.forget();

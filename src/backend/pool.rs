@@ -835,6 +835,25 @@ mod tests {
     }
 
     #[test]
+    fn changes_that_hang_have_no_replacement_threads() {
+        let pool = pool(2, 64);
+        let (release, hang) = mpsc::channel::<()>();
+        let hang = Arc::new(Mutex::new(hang));
+        for path in ["d/a", "e/b"] {
+            let hang = Arc::clone(&hang);
+            let job = move || {
+                inside(Path::new(path));
+                let _ = hang.lock().recv();
+            };
+            let errand = Errand { once: true, ..about(path) };
+            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+        }
+        until_stuck(&pool, 2);
+        assert_eq!(pool.shared.state.lock().most(&pool.shared.limits, Instant::now()), 2);
+        drop(release);
+    }
+
+    #[test]
     fn healthy_objects_among_hung_ones_are_served() {
         let pool = pool(2, 64);
         let hung = hang_in(&pool, Lane::Metadata, "d/", 4);
