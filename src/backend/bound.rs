@@ -54,7 +54,8 @@ pub(super) fn own_threads(lane: Lane, threads: usize) -> usize {
 
 /// Calls near a stuck one that are not stuck yet.
 fn most_at_once(lane: Lane, threads: usize) -> usize {
-    (own_threads(lane, threads) / 2).max(1)
+    let own = own_threads(lane, threads);
+    (own / 2).max(2).min(own)
 }
 
 impl Bound<'_> {
