@@ -120,7 +120,7 @@ fn root_sees_that_an_ordinary_users_daemon_has_died() {
         let text = String::from_utf8(text).unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {text}");
         assert!(text.contains(&format!("{point}: its daemon has died")), "{args:?}: {text}");
-        let mount = format!("sudo -u '#{USER}' fanfs mount v {point}");
+        let mount = format!("sudo -u '#{USER}' fanfs mount FILE {point}; FILE is the");
         assert!(text.contains(&mount), "{args:?}: {text}");
     }
     room.expect(&["umount", "mnt"]);
