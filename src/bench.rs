@@ -50,7 +50,7 @@ pub struct Settings {
     pub deadline: Duration,
     /// Which random blocks are read.
     pub seed: u64,
-    /// The file, relative to the volume's root; the largest that is found without it.
+    /// The file, relative to the volume's root; without it the one with the most data that is found.
     pub file: Option<PathBuf>,
     /// The size of a file to make, bytes, instead.
     pub make: Option<u64>,

@@ -6,16 +6,17 @@
 //! number of replicas is a run-time number everywhere. Sets of replicas are
 //! [`ReplicaSet`]s, small enough to copy.
 //!
-//! This module stands below all others and does no I/O, with one exception:
+//! This module stands below all others and does no I/O, with these exceptions:
 //! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
 //! and [`survey`] looks at the replicas' roots; [`served`] asks the kernel about fanfs's
-//! own mounts.
+//! own mounts; [`sample`] finds a file for `fanfs doctor` and `fanfs bench`.
 
 mod holders;
 pub mod mounts;
 pub mod name;
 mod range;
 mod replica;
+pub mod sample;
 pub mod served;
 pub mod survey;
 mod version;

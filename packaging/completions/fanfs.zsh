@@ -102,7 +102,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (doctor)
 _arguments "${_arguments_options[@]}" : \
-'--file=[The file to read, from the replicas'\'' roots \[default\: the largest that is found soon\]]:FILE:_files' \
+'--file=[The file to read, from the replicas'\'' roots \[default\: the one with the most data that is found soon\]]:FILE:_files' \
 '--seconds=[How long each step of the measurement takes, seconds]:NUMBER:_default' \
 '--deadline=[How long a replica may take to answer \[default\: 5s\]]:TIME:_default' \
 '--measure[Read the replicas, each alone and all at once]' \
@@ -176,7 +176,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (bench)
 _arguments "${_arguments_options[@]}" : \
-'(--make)--file=[The file to read, from the volume'\''s root or below a replica'\''s path \[default\: the largest among the first 20,000 entries\]]:FILE:_files' \
+'(--make)--file=[The file to read, from the volume'\''s root or below a replica'\''s path \[default\: the one with the most data among the first 20,000 entries\]]:FILE:_files' \
 '--make=[Make a file of this size on the write replica, and remove it afterwards]:SIZE:_default' \
 '--seconds=[The longest that one pass reads \[default\: 3s\]]:SECONDS:_default' \
 '--rounds=[How often each pass is done; figures are medians \[default\: 3\]]:NUMBER:_default' \

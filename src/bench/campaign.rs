@@ -14,7 +14,7 @@ use super::made::Made;
 use super::mounted::Mounted;
 use super::plan::{self, Candidate, Load, Part, Step};
 use super::readers::{self, Job, Lost};
-use super::subject::{Subject, largest, open};
+use super::subject::{Subject, most_data, open};
 use super::{BenchError, Settings};
 use crate::config::Config;
 use crate::volume::survey::within;
@@ -63,7 +63,7 @@ fn measure(
     let least = plan::least(settings.block, settings.random_block, readers);
     let file = match made.or(settings.file.as_deref()) {
         Some(file) => file.to_owned(),
-        None => largest(config, least, settings.deadline)?,
+        None => most_data(config, least, settings.deadline)?,
     };
     let subject = Subject::look(config, &file, settings.deadline)?;
     if subject.size < least {

@@ -3,15 +3,15 @@
 //! *Invariant:* whatever looks at a replica does so in a thread that is left alone
 //! after the deadline.
 
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{ALIGNMENT, BenchError};
 use crate::config::Config;
+use crate::volume::sample::{self, Sample};
 use crate::volume::survey::within;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
@@ -37,9 +37,7 @@ pub(super) struct Subject {
     pub(super) sights: ReplicaMap<Sight>,
 }
 
-/// Entries that are looked at to find the largest file.
-const ENTRIES: usize = 20_000;
-/// And for how long.
+/// For how long a file is looked for.
 const WALK: Duration = Duration::from_secs(5);
 
 impl Subject {
@@ -118,23 +116,25 @@ pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     &mut memory[skip..skip + len]
 }
 
-/// The largest regular file of the first replica that answers, relative to its root.
+/// The file with the most data of the first replica that answers, relative to its root.
 ///
 /// # Errors
-/// Where none has at least `least` bytes.
-pub(super) fn largest(
+/// Where that has fewer than `least` bytes.
+pub(super) fn most_data(
     config: &Config,
     least: u64,
     deadline: Duration,
 ) -> Result<PathBuf, BenchError> {
     for replica in &config.replicas {
-        let root = replica.path.clone();
-        let Some(Ok(found)) = within(WALK + deadline, move || walk(&root)) else { continue };
+        let found = sample::find(&replica.path, WALK, deadline);
+        if !found.is_listed {
+            continue;
+        }
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        let seen = match found.largest {
-            Some((path, size)) if size >= least => return Ok(path),
-            Some((path, size)) => {
-                format!("the largest is {}, {:.1} MiB", path.display(), mib(size))
+        let seen = match found.best {
+            Some(best) if best.size >= least => return Ok(best.path),
+            Some(Sample { path, size, .. }) => {
+                format!("the one with the most data is {}, {:.1} MiB", path.display(), mib(size))
             }
             None => "there is none at all".to_owned(),
         };
@@ -149,45 +149,6 @@ pub(super) fn largest(
     Err(BenchError::Failed("no replica lets its root be listed".to_owned()))
 }
 
-struct Found {
-    largest: Option<(PathBuf, u64)>,
-    entries: usize,
-}
-
-/// Level by level, as far as [`ENTRIES`] and [`WALK`] reach. Symbolic links are not
-/// followed.
-fn walk(root: &Path) -> io::Result<Found> {
-    let until = Instant::now() + WALK;
-    let mut found = Found { largest: None, entries: 0 };
-    let mut directories = VecDeque::from([PathBuf::new()]);
-    while let Some(directory) = directories.pop_front() {
-        let listing = match std::fs::read_dir(root.join(&directory)) {
-            Ok(listing) => listing,
-            Err(error) if directory.as_os_str().is_empty() => return Err(error),
-            // Somebody else's, or gone.
-            Err(_) => continue,
-        };
-        for entry in listing.flatten() {
-            if found.entries == ENTRIES || Instant::now() > until {
-                return Ok(found);
-            }
-            found.entries += 1;
-            let Ok(seen) = entry.metadata() else { continue };
-            let path = directory.join(entry.file_name());
-            if seen.is_dir() {
-                directories.push_back(path);
-            } else if seen.is_file()
-                && found.largest.as_ref().is_none_or(|(_, size)| *size < seen.len())
-                // Somebody else's may not be read.
-                && open(&entry.path(), false).is_ok()
-            {
-                found.largest = Some((path, seen.len()));
-            }
-        }
-    }
-    Ok(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,30 +159,5 @@ mod tests {
         let part = aligned(&mut memory);
         assert_eq!(part.len(), 2 * ALIGNMENT as usize);
         assert_eq!(part.as_ptr() as usize % ALIGNMENT as usize, 0);
-    }
-
-    #[test]
-    fn the_largest_file_below_a_directory_is_found_and_no_link() {
-        let root = tempfile::tempdir().unwrap();
-        let at = |name: &str| root.path().join(name);
-        std::fs::create_dir_all(at("a/b")).unwrap();
-        std::fs::write(at("small"), [0; 10]).unwrap();
-        std::fs::write(at("a/b/large"), [0; 1000]).unwrap();
-        std::os::unix::fs::symlink("/proc/kcore", at("a/link")).unwrap();
-        let found = walk(root.path()).unwrap();
-        assert_eq!(found.largest, Some((PathBuf::from("a/b/large"), 1000)));
-        assert_eq!(found.entries, 5);
-        use std::os::unix::fs::PermissionsExt;
-        let secret = std::fs::Permissions::from_mode(0o000);
-        std::fs::set_permissions(at("a/b/large"), secret).unwrap();
-        std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let root = root.path().to_owned();
-        let as_nobody = std::thread::spawn(move || {
-            // Of this thread alone; root's powers over files go with it.
-            nix::unistd::setfsuid(65534.into());
-            walk(&root).unwrap().largest
-        });
-        assert_eq!(as_nobody.join().unwrap(), Some((PathBuf::from("small"), 10)));
-        assert!(walk(&at("nowhere")).is_err());
     }
 }

@@ -40,8 +40,8 @@ pub(super) struct Args {
     /// The volume's configuration file, or its name in /etc/fanfs
     #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
     volume: PathBuf,
-    /// The file to read, from the volume's root or below a replica's path [default: the largest
-    /// among the first 20,000 entries]
+    /// The file to read, from the volume's root or below a replica's path [default: the one with
+    /// the most data among the first 20,000 entries]
     #[arg(long, conflicts_with = "make")]
     file: Option<PathBuf>,
     /// Make a file of this size on the write replica, and remove it afterwards

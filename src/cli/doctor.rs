@@ -44,7 +44,8 @@ pub(super) struct Args {
     /// Read the replicas, each alone and all at once
     #[arg(long)]
     measure: bool,
-    /// The file to read, from the replicas' roots [default: the largest that is found soon]
+    /// The file to read, from the replicas' roots [default: the one with the most data that
+    /// is found soon]
     #[arg(long, value_name = "FILE", requires = "measure")]
     file: Option<PathBuf>,
     /// How long each step of the measurement takes, seconds

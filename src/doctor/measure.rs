@@ -21,6 +21,7 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::facts::{Measured, Sample};
 use super::machine::Tree;
+use crate::volume::sample;
 use crate::volume::survey::within;
 
 /// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
@@ -45,8 +46,7 @@ const STALLED: Duration = Duration::from_millis(500);
 const SMALL_READS: u64 = 16;
 const SMALL_READS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Entries, and time, for finding a file.
-const WALK_ENTRIES: usize = 20_000;
+/// For how long a file is looked for.
 const WALK_LIMIT: Duration = Duration::from_secs(3);
 
 /// A buffer for O_DIRECT begins at a multiple of this; see PERFORMANCE-io.md.
@@ -55,7 +55,8 @@ const ALIGN: usize = 4096;
 /// How to measure.
 #[derive(Clone, Debug)]
 pub struct Measure {
-    /// The file, relative to the replicas' roots; `None`: the largest that is found.
+    /// The file, relative to the replicas' roots; `None`: the one with the most data that is
+    /// found.
     pub file: Option<PathBuf>,
     /// How long each step takes.
     pub step: Duration,
@@ -76,7 +77,7 @@ pub(super) fn measure(
     say("looking for a file");
     let found = match &options.file {
         Some(file) => size_of(first, file).map(|size| (file.clone(), size)),
-        None => largest(first),
+        None => find(first),
     };
     let Some((file, size)) = found else {
         let what = options.file.as_ref().map_or_else(
@@ -358,44 +359,9 @@ fn size_of(root: &Path, file: &Path) -> Option<u64> {
     stat.is_file().then_some(stat.len())
 }
 
-/// The largest regular file below a root, relative to it, as far as a bounded
-/// walk gets.
-fn largest(root: &Path) -> Option<(PathBuf, u64)> {
-    let best = Arc::new(Mutex::new(None));
-    let (found, root) = (Arc::clone(&best), root.to_owned());
-    // What was found until a directory hangs counts.
-    let _ = within(WALK_LIMIT, move || walk(&root, &found));
-    let best = best.lock().expect("no panic");
-    best.clone()
-}
-
-fn walk(root: &Path, best: &Mutex<Option<(PathBuf, u64)>>) {
-    let until = Instant::now() + WALK_LIMIT;
-    let mut waiting = std::collections::VecDeque::from([root.to_owned()]);
-    let mut seen = 0;
-    while let Some(dir) = waiting.pop_front() {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            seen += 1;
-            if seen > WALK_ENTRIES || Instant::now() > until {
-                return;
-            }
-            // Of symbolic links nothing is followed.
-            let Ok(stat) = entry.metadata() else { continue };
-            if stat.is_dir() {
-                waiting.push_back(entry.path());
-            } else if stat.is_file()
-                && let Ok(path) = entry.path().strip_prefix(root)
-            {
-                let of_best = best.lock().expect("no panic").as_ref().map(|(_, size)| *size);
-                // Somebody else's may not be read. Without the lock: it may hang.
-                if of_best.is_none_or(|size| stat.len() > size)
-                    && open(&entry.path(), OFlags::empty()).is_ok()
-                {
-                    *best.lock().expect("no panic") = Some((path.to_owned(), stat.len()));
-                }
-            }
-        }
-    }
+fn find(root: &Path) -> Option<(PathBuf, u64)> {
+    let best = sample::find(root, WALK_LIMIT, Duration::ZERO).best?;
+    Some((best.path, best.size))
 }
 
 #[cfg(test)]
@@ -435,8 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_copy_is_said_and_what_may_not_be_read_is_not_chosen() {
-        use std::os::unix::fs::PermissionsExt as _;
+    fn a_shorter_copy_is_said() {
         let [whole, short] = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
         std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
         std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
@@ -445,23 +410,6 @@ mod tests {
         let measured = measure(&roots, &options, &Tree::at(Path::new("/")), &|_| {});
         assert_eq!(measured.alone[0].error, None);
         assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter here"));
-
-        std::fs::write(whole.path().join("small"), "x").expect("written");
-        let mode = |path: &Path, mode| {
-            let mode = std::fs::Permissions::from_mode(mode);
-            std::fs::set_permissions(path, mode).expect("changed");
-        };
-        mode(whole.path(), 0o755);
-        mode(&whole.path().join("data"), 0o000);
-        let root = whole.path().to_owned();
-        let as_nobody = std::thread::spawn(move || {
-            // Of this thread alone; root's powers over files go with it.
-            nix::unistd::setfsuid(65534.into());
-            let best = Mutex::new(None);
-            walk(&root, &best);
-            best.into_inner().expect("no panic")
-        });
-        assert_eq!(as_nobody.join().expect("no panic"), Some(("small".into(), 1)));
     }
 
     #[test]

@@ -123,6 +123,24 @@ fn a_file_that_is_too_small_proves_nothing() {
     assert!(state["note"].as_str().unwrap().contains("--file"));
 }
 
+#[test]
+fn a_sparse_file_is_not_the_sample() {
+    let room = Room::new();
+    fs::write(room.path("tree/data"), vec![7; 16 << 20]).unwrap();
+    let sparse = fs::File::create(room.path("tree/sparse")).unwrap();
+    sparse.set_len(64 << 30).unwrap();
+    let args = ["doctor", "tree", "--measure", "--seconds", "0.2", "--json"];
+    let report = json(&room.fanfs(&args).output().unwrap());
+    assert_eq!(report["facts"]["measured"]["file"], "data");
+    assert_eq!(report["facts"]["measured"]["size"], 16 * MIB);
+    let args = ["bench", "v.toml", "--json", "--seconds", "1", "--rounds", "1", "--readers", "1"];
+    let small = ["--block", "64KiB", "--random-block", "4KiB"];
+    let output = room.fanfs(&[&args[..], &small].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["file"], &report["file_bytes"]), (&"data".into(), &(16 * MIB).into()));
+}
+
 /// Is `path`'s own mount.
 fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/thread-self/mountinfo").unwrap();
