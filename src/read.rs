@@ -95,7 +95,7 @@ pub struct Reader {
     locator: Arc<Locator>,
     guests: Guests,
     comparer: Option<Comparer>,
-    tracer: Tracer,
+    tracer: Arc<Tracer>,
     wake: Notify,
     /// Whether the clock runs.
     ticking: AtomicBool,
@@ -153,6 +153,7 @@ impl Reader {
             names: replicas.map(|_, replica| replica.name.clone()),
             proofs: true,
         };
+        let tracer = Tracer::new(scheduling.names.clone());
         let now = Instant::now();
         Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
@@ -163,7 +164,7 @@ impl Reader {
             crowd: Crowd::new(now),
             guests: Guests::new(policy.guests),
             comparer: Comparer::new(policy.compare),
-            tracer: Tracer::default(),
+            tracer: Arc::new(tracer),
             wake: Notify::new(),
             ticking: AtomicBool::new(false),
             policy,
@@ -184,7 +185,7 @@ impl Reader {
         let place = Place { at, pinned };
         let marks = self.comparer.as_ref().map(|comparer| comparer.marks(&path, version));
         let file = OpenFile::new(path, version, mode, who, self.replicas.len(), place);
-        file.marked(marks.unwrap_or_default())
+        file.marked(marks.unwrap_or_default()).traced(&self.tracer)
     }
 
     /// Who knows where chunks are.

@@ -5,6 +5,7 @@
 
 mod show;
 mod summary;
+mod unread;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, IsTerminal, Write};
@@ -108,6 +109,7 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
                 let Some(next) = again(&socket) else {
                     let point = printable(&point.to_string_lossy());
                     tell(&format!("fanfs: {point} is not mounted any more"));
+                    summary.ended();
                     break;
                 };
                 lines = next;

@@ -252,11 +252,11 @@ fn ended(
                 };
                 reader.locator.came(at, came, now);
             }
-            let came_first = delivered(reader, fetch, data, Brought { by: replica, at: now, took });
-            trace(came_first == Some(Awaited::No), Ok(came_first.is_some()));
+            let brought = Brought { by: replica, at: now, took };
+            let came_first = delivered(reader, fetch, data, brought, trace);
             compare::delivered(reader, fetch, replica);
             if is_hedge {
-                count(if came_first.is_some() {
+                count(if came_first {
                     &reader.counters.hedges_won
                 } else {
                     &reader.counters.hedges_lost
@@ -281,22 +281,22 @@ fn ended(
     next
 }
 
-/// Whether somebody waited for a segment.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Awaited {
-    Yes,
-    No,
-}
-
-/// Whether somebody waited for the segment, where it was the first to bring it.
-fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data, brought: Brought) -> Option<Awaited> {
+/// Whether it was the first to bring the segment. `trace` is told before any read is
+/// answered: a segment's line comes before those of the reads that it serves.
+fn delivered(
+    reader: &Reader,
+    fetch: &Arc<Fetch>,
+    data: Data,
+    brought: Brought,
+    trace: impl Fn(bool, Result<bool, BackendError>),
+) -> bool {
     let bytes = data.len() as u64;
     match fetch.complete(data, brought) {
         Ok(Completed { waiters, want }) => {
+            trace(waiters.is_empty(), Ok(true));
             if let Some(want) = want {
                 reader.scheduler.lock().cancel(want);
             }
-            let awaited = if waiters.is_empty() { Awaited::No } else { Awaited::Yes };
             if waiters.is_empty() {
                 reader.cache.arrived(fetch);
             }
@@ -305,12 +305,13 @@ fn delivered(reader: &Reader, fetch: &Arc<Fetch>, data: Data, brought: Brought) 
                     reader.answer(&gather);
                 }
             }
-            Some(awaited)
+            true
         }
         // Somebody else was first, or nobody wants it any more.
         Err(_data) => {
+            trace(false, Ok(false));
             reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
-            None
+            false
         }
     }
 }

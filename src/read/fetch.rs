@@ -114,6 +114,10 @@ impl Promised {
         }
         self.0.insert(at, all);
     }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(ByteRange::len).sum()
+    }
 }
 
 /// Where a segment waits.
@@ -258,6 +262,14 @@ impl Fetch {
             Stage::Ready(data) => Some(Arc::clone(data)),
             Stage::Pending | Stage::Over => None,
         }
+    }
+
+    /// Bytes that are here and that no request has asked for, and their attempt.
+    pub(super) fn unread(&self) -> Option<(u64, Brought)> {
+        let state = self.state.lock();
+        let unread = self.range.len().saturating_sub(state.promised.bytes());
+        let is_here = matches!(state.stage, Stage::Ready(_)) && unread > 0;
+        state.brought.filter(|_| is_here).map(|brought| (unread, brought))
     }
 
     /// An attempt begins. False where it is no longer needed.

@@ -80,6 +80,8 @@ pub struct OpenFile {
     pub(super) delivered: Mutex<Option<Instant>>,
     /// Segments for which a read has just passed its deadline.
     expired: Expired,
+    /// It hears of segments that are dropped unread.
+    pub(super) tracer: Arc<super::trace::Tracer>,
 }
 
 /// Where a file's chunks are, and what it is pinned to.
@@ -126,6 +128,7 @@ impl OpenFile {
             keep: AtomicBool::new(false),
             delivered: Mutex::new(None),
             expired: Expired::default(),
+            tracer: Arc::default(),
         }
     }
 

@@ -17,8 +17,8 @@ use super::fetch::Fetch;
 use super::gather::Gather;
 use super::{OpenFile, Reader};
 use crate::backend::BackendError;
-use crate::telemetry::trace::{End, Line, Part, Read, Segment};
-use crate::volume::{ByteRange, ReplicaId};
+use crate::telemetry::trace::{Dropped, End, Line, Part, Read, Segment};
+use crate::volume::{ByteRange, ReplicaId, ReplicaMap};
 
 /// Lines that wait for one listener: some MiB, and a tenth of a second of the most that
 /// a daemon answers.
@@ -31,6 +31,8 @@ const NAMED: usize = 1 << 20;
 /// Whoever listens.
 #[derive(Default)]
 pub(super) struct Tracer {
+    /// What the replicas are called.
+    names: ReplicaMap<String>,
     is_on: AtomicBool,
     listeners: Mutex<Vec<Listener>>,
 }
@@ -71,6 +73,10 @@ pub(super) struct Attempted<'a> {
 }
 
 impl Tracer {
+    pub(super) fn new(names: ReplicaMap<String>) -> Self {
+        Self { names, ..Self::default() }
+    }
+
     fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
@@ -218,6 +224,38 @@ impl Reader {
                     Err(_) => End::Failed,
                 },
                 error: result.err().map(|error| error.to_string()),
+            })
+        });
+    }
+}
+
+impl OpenFile {
+    /// Has `tracer` hear of its segments that are dropped unread.
+    #[must_use]
+    pub(super) fn traced(mut self, tracer: &Arc<Tracer>) -> Self {
+        self.tracer = Arc::clone(tracer);
+        self
+    }
+}
+
+/// Readahead is dropped where its file is closed or memory is short. All ways lead here.
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        let tracer = &self.file.tracer;
+        if !tracer.is_on() {
+            return;
+        }
+        let Some((unread, brought)) = self.unread() else { return };
+        let now = Instant::now();
+        tracer.tell(&self.file, |since| {
+            Line::Dropped(Dropped {
+                t_us: micros(now.saturating_duration_since(since)),
+                file: self.file.stream(),
+                offset: self.range.start,
+                length: self.range.len(),
+                unread,
+                replica: tracer.names[brought.by].clone(),
+                took_us: micros(brought.took),
             })
         });
     }

@@ -48,11 +48,16 @@ pub enum Line {
     Read(Read),
     /// A replica has ended a read of a segment.
     Segment(Segment),
+    /// A segment was dropped from memory, and not all of it had been read.
+    Dropped(Dropped),
     /// Whoever listens was too slow for so many lines.
     Lost {
         /// How many.
         lines: u64,
     },
+    /// An event of a later version.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A read of an application, or of the kernel's readahead for one.
@@ -121,6 +126,25 @@ pub struct Segment {
     pub error: Option<String>,
 }
 
+/// Readahead that no read had asked for when it was dropped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dropped {
+    /// When it was dropped, microseconds.
+    pub t_us: u64,
+    /// The file's number.
+    pub file: u64,
+    /// First byte of the segment.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// Bytes of it that no read asked for.
+    pub unread: u64,
+    /// The replica that brought it.
+    pub replica: String,
+    /// How long the replica took for it, microseconds.
+    pub took_us: u64,
+}
+
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -166,7 +190,8 @@ pub fn replays(text: &str) -> Result<Vec<Replay>, String> {
             Line::Read(read) if read.error.is_none() && read.length > 0 => {
                 reads.entry((read.file, read.handle)).or_default().push(read);
             }
-            Line::Start { .. } | Line::Read(_) | Line::Segment(_) | Line::Lost { .. } => {}
+            Line::Start { .. } | Line::Read(_) | Line::Segment(_) => {}
+            Line::Dropped(_) | Line::Lost { .. } | Line::Unknown => {}
         }
     }
     let replay = |((file, _), mut reads): ((u64, u64), Vec<Read>)| {
@@ -236,6 +261,7 @@ mod tests {
     #[test]
     fn what_later_versions_add_is_ignored() {
         let more = read(1, 1, 1, 0).replace("\"pid\":7", "\"pid\":7,\"colour\":\"red\"");
-        assert_eq!(replays(&more).unwrap().len(), 1);
+        let event = "{\"event\":\"painted\",\"colour\":\"red\"}";
+        assert_eq!(replays(&format!("{more}\n{event}")).unwrap().len(), 1);
     }
 }

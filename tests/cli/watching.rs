@@ -197,6 +197,53 @@ fn ctrl_c_ends_a_trace_with_its_sums() {
     unmount(&room);
 }
 
+/// Bytes in what a trace's sums say behind `word`, of all replicas.
+fn sum_of(said: &str, word: &str) -> u64 {
+    let sizes = said.split(word).skip(1).map(|rest| {
+        let mut words = rest.split([' ', ',', '\n']).filter(|word| !word.is_empty());
+        let number: f64 = words.next().unwrap().parse().unwrap();
+        let unit = match words.next().unwrap() {
+            "B" => 1.0,
+            "KiB" => 1024.0,
+            "MiB" => 1024.0 * 1024.0,
+            other => panic!("{other}: {said}"),
+        };
+        (number * unit) as u64
+    });
+    sizes.sum()
+}
+
+#[test]
+fn readahead_that_no_reader_came_for_is_in_memory_and_then_wasted() {
+    let room = mounted();
+    let record = || fs::read_to_string(room.path("trace.jsonl")).unwrap();
+    let end = |child: Child| {
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success());
+        text(output.stderr)
+    };
+    let child = tracing(&room, &[]);
+    let file = File::open(room.path("mnt/large")).unwrap();
+    file.read_exact_at(&mut vec![0; 1 << 20], 0).unwrap();
+    room.eventually("readahead is here", || record().contains("\"ahead\":true"));
+    let said = end(child);
+    assert!(sum_of(&said, "still in memory, unread: ") >= 1 << 20, "{said}");
+    assert_eq!(sum_of(&said, "wasted "), 0, "{said}");
+
+    fs::remove_file(room.path("trace.jsonl")).unwrap();
+    let child = tracing(&room, &[]);
+    drop(file);
+    let file = File::open(room.path("mnt/large")).unwrap();
+    file.read_exact_at(&mut vec![0; 1 << 20], 0).unwrap();
+    room.eventually("readahead is here", || record().contains("\"ahead\":true"));
+    drop(file);
+    room.eventually("it is dropped", || record().contains("\"event\":\"dropped\""));
+    let said = end(child);
+    assert!(sum_of(&said, "wasted ") >= 1 << 20, "{said}");
+    unmount(&room);
+}
+
 #[test]
 fn a_daemon_that_tells_nothing_is_asked_a_few_times() {
     let room = Room::new();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::cli::printable;
-use crate::telemetry::trace::{End, Line, Part, Read, Segment};
+use crate::telemetry::trace::{Dropped, End, Line, Part, Read, Segment};
 
 /// Remembers what files are called.
 pub(super) struct Show {
@@ -40,6 +40,8 @@ impl Show {
             }
             Line::Read(read) => Some(self.read(read)),
             Line::Segment(segment) => self.segments.then(|| self.segment(segment)),
+            Line::Dropped(dropped) => self.segments.then(|| self.dropped(dropped)),
+            Line::Unknown => None,
             Line::Lost { lines } => {
                 Some(format!("   ... {lines} lines were left out: this terminal is too slow"))
             }
@@ -88,6 +90,19 @@ impl Show {
             }
         }
         text
+    }
+
+    fn dropped(&self, dropped: &Dropped) -> String {
+        format!(
+            "{:>12.6} {:>10}  dropped  {}  {}+{}  {} {} bytes unread",
+            dropped.t_us as f64 / 1e6,
+            "-",
+            self.file(dropped.file),
+            dropped.offset,
+            dropped.length,
+            dropped.replica,
+            dropped.unread
+        )
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use bytesize::ByteSize;
 use hdrhistogram::Histogram;
 
+use super::unread::Unread;
 use crate::telemetry::trace::{End, Line};
 
 /// Sums of what was traced.
@@ -17,6 +18,7 @@ pub(super) struct Summary {
     in_memory: u64,
     took: Histogram<u64>,
     replicas: BTreeMap<String, Brought>,
+    unread: Unread,
     hedges: u64,
     lost: u64,
 }
@@ -25,6 +27,7 @@ pub(super) struct Summary {
 struct Brought {
     segments: u64,
     bytes: u64,
+    /// Bytes that had come already, and readahead that was dropped unread.
     wasted: u64,
     failed: u64,
 }
@@ -34,7 +37,8 @@ impl Default for Summary {
         let took = Histogram::new_with_bounds(1, 3_600_000_000, 2)
             .expect("constant histogram bounds are valid");
         let (reads, errors, bytes, in_memory, hedges, lost) = (0, 0, 0, 0, 0, 0);
-        Self { reads, errors, bytes, in_memory, took, replicas: BTreeMap::new(), hedges, lost }
+        let (replicas, unread) = (BTreeMap::new(), Unread::default());
+        Self { reads, errors, bytes, in_memory, took, replicas, unread, hedges, lost }
     }
 }
 
@@ -51,20 +55,47 @@ impl Summary {
                 self.bytes += read.length;
                 let here = read.parts.iter().filter(|p| p.replica.is_some() && p.waited_us == 0);
                 self.in_memory += here.map(|part| part.length).sum::<u64>();
+                for part in read.parts.iter().filter(|part| part.replica.is_some()) {
+                    self.unread.read(read.file, part);
+                }
             }
             Line::Segment(segment) => {
                 self.hedges += u64::from(segment.hedge);
                 let brought = self.replicas.entry(segment.replica.clone()).or_default();
                 brought.segments += 1;
                 match segment.end {
-                    End::Delivered => brought.bytes += segment.length,
+                    End::Delivered => {
+                        brought.bytes += segment.length;
+                        self.unread.brought(segment);
+                    }
                     End::Wasted => brought.wasted += segment.length,
                     End::Failed => brought.failed += 1,
                 }
             }
-            Line::Lost { lines } => self.lost += lines,
-            Line::Start { .. } | Line::File { .. } => {}
+            Line::Dropped(dropped) => {
+                self.unread.dropped(dropped.file, dropped.offset, dropped.took_us);
+                self.wasted(&dropped.replica, dropped.unread);
+            }
+            Line::Lost { lines } => {
+                self.lost += lines;
+                // What became of them may be in lines that are missing.
+                self.unread.take();
+            }
+            // Another daemon has nothing in memory.
+            Line::Start { .. } => self.ended(),
+            Line::File { .. } | Line::Unknown => {}
         }
+    }
+
+    /// The daemon has ended; what it had in memory is not read any more.
+    pub(super) fn ended(&mut self) {
+        for (replica, bytes) in self.unread.take() {
+            self.wasted(&replica, bytes);
+        }
+    }
+
+    fn wasted(&mut self, replica: &str, bytes: u64) {
+        self.replicas.entry(replica.to_owned()).or_default().wasted += bytes;
     }
 
     pub(super) fn reads(&self) -> u64 {
@@ -106,6 +137,9 @@ impl fmt::Display for Summary {
                 brought.failed
             )?;
         }
+        if self.unread.bytes() > 0 {
+            writeln!(f, "  still in memory, unread: {}", size(self.unread.bytes()))?;
+        }
         if self.lost > 0 {
             writeln!(
                 f,
@@ -114,5 +148,67 @@ impl fmt::Display for Summary {
             )?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::trace::{Dropped, Part, Read, Segment};
+
+    fn segment(offset: u64, took_us: u64) -> Line {
+        Line::Segment(Segment {
+            t_us: 0,
+            took_us,
+            file: 1,
+            offset,
+            length: 100,
+            replica: "n1".to_owned(),
+            ahead: true,
+            hedge: false,
+            end: End::Delivered,
+            error: None,
+        })
+    }
+
+    fn read(offset: u64, length: u64, took_us: u64) -> Line {
+        let (replica, waited_us) = (Some("n1".to_owned()), 0);
+        let parts = vec![Part { offset, length, replica, took_us, waited_us }];
+        let (t_us, handle, pid, error) = (0, 1, 1, None);
+        Line::Read(Read { t_us, took_us: 1, file: 1, handle, pid, offset, length, error, parts })
+    }
+
+    fn dropped(offset: u64, unread: u64, took_us: u64) -> Line {
+        let (t_us, length, replica) = (0, 100, "n1".to_owned());
+        Line::Dropped(Dropped { t_us, file: 1, offset, length, unread, replica, took_us })
+    }
+
+    fn start() -> Line {
+        let text = r#"{"event":"start","format":1,"version":"","volume":"","mount_point":"",
+                       "replicas":[],"segment":1}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    /// Bytes wasted, and bytes in memory that were not read.
+    fn summed(lines: &[Line]) -> (u64, u64) {
+        let mut summary = Summary::default();
+        lines.iter().for_each(|line| summary.add(line));
+        let wasted = summary.replicas.values().map(|brought| brought.wasted).sum();
+        (wasted, summary.unread.bytes())
+    }
+
+    #[test]
+    fn what_is_not_read_is_in_memory_until_it_is_dropped() {
+        assert_eq!(summed(&[segment(0, 7), segment(100, 8)]), (0, 200));
+        let read_some = [segment(0, 7), read(0, 30, 7), read(20, 40, 7), read(0, 30, 7)];
+        assert_eq!(summed(&read_some), (0, 40));
+        assert_eq!(summed(&[&read_some[..], &[dropped(0, 40, 7)]].concat()), (40, 0));
+        assert_eq!(summed(&[segment(0, 7), read(0, 100, 7)]), (0, 0));
+        // A read's line may come first, where the segment arrives at that moment.
+        assert_eq!(summed(&[read(0, 100, 7), segment(0, 7)]), (0, 0));
+        // Fetched once more before the first one's end was told.
+        assert_eq!(summed(&[segment(0, 7), segment(0, 9), dropped(0, 60, 7)]), (60, 100));
+        assert_eq!(summed(&[segment(0, 7), Line::Lost { lines: 1 }]), (0, 0));
+        assert_eq!(summed(&[segment(0, 7), start()]), (100, 0));
     }
 }
