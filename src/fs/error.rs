@@ -18,6 +18,8 @@ impl Errno {
     pub const NOSYS: Self = Self(rustix::io::Errno::NOSYS.raw_os_error());
     /// An argument makes no sense.
     pub const INVAL: Self = Self(rustix::io::Errno::INVAL.raw_os_error());
+    /// There are no data, and no hole, behind that offset.
+    pub const NXIO: Self = Self(rustix::io::Errno::NXIO.raw_os_error());
     /// The caller's buffer is too small.
     pub const RANGE: Self = Self(rustix::io::Errno::RANGE.raw_os_error());
     /// Somebody else has the lock.

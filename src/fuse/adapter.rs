@@ -227,8 +227,9 @@ impl fuser::Filesystem for Adapter {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let Some((to, offset)) = seek_to(whence, offset) else {
-            return reply.error(errno(Errno::INVAL));
+        let (to, offset) = match seek_to(whence, offset) {
+            Ok(found) => found,
+            Err(error) => return reply.error(errno(error)),
         };
         self.fs.seek(at(number, handle), offset, to, move |answer| reply_offset(reply, answer));
     }

@@ -8,7 +8,7 @@ use crate::backend::{
     Create, FileKind, Lock, LockKind, NewPerm, OpenAccess, Requester, SeekTo, SetAttr, SetTime,
     SyncMode, Timestamp, WriteOpen,
 };
-use crate::fs::{Entry, HandleId, Ino, LockOwner};
+use crate::fs::{Entry, Errno, HandleId, Ino, LockOwner};
 
 /// The permission bits of a mode, set-id and sticky bits included.
 const PERMISSIONS: u32 = 0o7777;
@@ -181,14 +181,18 @@ fn opened_as(flags: i32) -> WriteOpen {
     WriteOpen { access, truncate, sync, known: None }
 }
 
-/// What lseek(2) looks for, and from where; `None` for what the kernel does itself.
-pub(super) fn seek_to(whence: i32, offset: i64) -> Option<(SeekTo, u64)> {
+/// What lseek(2) looks for, and from where.
+///
+/// # Errors
+/// EINVAL for what the kernel does itself; ENXIO for an offset before the file's start, as
+/// on local file systems.
+pub(super) fn seek_to(whence: i32, offset: i64) -> Result<(SeekTo, u64), Errno> {
     let to = match whence {
         nix::libc::SEEK_DATA => SeekTo::Data,
         nix::libc::SEEK_HOLE => SeekTo::Hole,
-        _ => return None,
+        _ => return Err(Errno::INVAL),
     };
-    Some((to, u64::try_from(offset).ok()?))
+    Ok((to, u64::try_from(offset).map_err(|_| Errno::NXIO)?))
 }
 
 /// What mknod(2) and its like ask for.

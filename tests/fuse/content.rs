@@ -1,7 +1,8 @@
 //! What is read is what is there, however it is read.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::sync::Arc;
@@ -207,6 +208,31 @@ fn sparse_files_of_five_tebibytes() {
     assert!(hole > 1 << 41 && hole < (1 << 41) + 65_536, "{hole}");
     assert_eq!(seek(&file, To::Data(END)).unwrap_err(), rustix::io::Errno::NXIO);
     assert_eq!(file.seek(SeekFrom::End(0)).unwrap(), END);
+}
+
+/// As on the file systems beneath: the kernel leaves both to each of them.
+#[test]
+fn there_are_no_data_and_no_hole_before_a_files_start_or_behind_its_end() {
+    for write in [false, true] {
+        let (rig, _) = one_file(100_000, &Setup { write, ..Setup::default() });
+        for path in [rig.at("data"), rig.source(0, "data")] {
+            let file = OpenOptions::new().read(true).write(write).open(&path).unwrap();
+            let seek = |whence, offset: i64| {
+                // SAFETY: lseek(2) takes numbers alone.
+                let found = unsafe { nix::libc::lseek(file.as_raw_fd(), offset, whence) };
+                if found < 0 { Err(io::Error::last_os_error().raw_os_error()) } else { Ok(found) }
+            };
+            let none = Err(Some(nix::libc::ENXIO));
+            for whence in [nix::libc::SEEK_DATA, nix::libc::SEEK_HOLE] {
+                for offset in [-1, i64::MIN, 100_000, i64::MAX] {
+                    assert_eq!(seek(whence, offset), none, "{whence} {offset} {}", path.display());
+                }
+            }
+            let found = (seek(nix::libc::SEEK_DATA, 0), seek(nix::libc::SEEK_HOLE, 0));
+            assert_eq!(found, (Ok(0), Ok(100_000)), "{}", path.display());
+        }
+        rig.expect_quiet();
+    }
 }
 
 #[test]
