@@ -16,6 +16,7 @@
 
 mod append;
 mod attributes;
+mod author;
 mod busy;
 mod caching;
 mod call;

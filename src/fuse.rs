@@ -18,6 +18,7 @@ mod features;
 mod handshake;
 mod kernel;
 mod names;
+mod notice;
 mod opening;
 mod parking;
 mod repeat;

@@ -36,6 +36,9 @@ pub const PIPES: Capabilities = CapabilitySet::SYS_RESOURCE.union(CapabilitySet:
 /// For the supplementary groups of callers where `/proc` is mounted with `hidepid`.
 pub const LOOK: Capabilities = CapabilitySet::SYS_PTRACE;
 
+/// For changes that leave a file's set-id bits alone.
+pub const SET_ID: Capabilities = CapabilitySet::FSETID;
+
 /// For the attribute that gives a program capabilities.
 pub const FILE_CAPS: Capabilities = CapabilitySet::SETFCAP;
 
@@ -136,6 +139,55 @@ impl Drop for Raised {
             tracing::error!(%error, "a capability stays raised");
         }
     }
+}
+
+/// Capabilities that the calling thread has put down; it takes them up again when this
+/// is dropped.
+#[derive(Debug)]
+#[must_use = "they are taken up again at once"]
+pub struct Lowered {
+    removed: Capabilities,
+    /// Another thread has its own.
+    _here: PhantomData<*const ()>,
+}
+
+/// Puts down `unwanted`.
+///
+/// # Errors
+/// The kernel refuses it; the thread has them still.
+pub fn lower(unwanted: Capabilities) -> io::Result<Lowered> {
+    let now = capabilities(None)?;
+    let removed = unwanted & now.effective;
+    if !removed.is_empty() {
+        let effective = now.effective.difference(removed);
+        set_capabilities(None, CapabilitySets { effective, ..now })?;
+    }
+    Ok(Lowered { removed, _here: PhantomData })
+}
+
+impl Drop for Lowered {
+    fn drop(&mut self) {
+        if self.removed.is_empty() {
+            return;
+        }
+        let restored = capabilities(None).and_then(|now| {
+            let effective = now.effective | self.removed;
+            set_capabilities(None, CapabilitySets { effective, ..now })
+        });
+        if let Err(error) = restored {
+            // What is permitted is never refused.
+            tracing::error!(%error, "a capability stays lowered");
+        }
+    }
+}
+
+/// Whether a thread has one of `wanted` in effect, as `/proc` says.
+pub fn has(thread: u32, wanted: Capabilities) -> bool {
+    let effective = status_of(thread).ok().and_then(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    });
+    effective.is_some_and(|bits| bits & wanted.bits() != 0)
 }
 
 /// Whether the calling thread can become other users for its calls on file systems.

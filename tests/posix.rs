@@ -9,6 +9,8 @@
 //! Needs root, and the programs that `.ci/run` installs; what is missing is skipped
 //! with a note, and is an error where the variable CI is set.
 
+#[path = "posix/caller.rs"]
+mod caller;
 #[path = "posix/consistency.rs"]
 mod consistency;
 #[path = "posix/fsx.rs"]
@@ -35,6 +37,10 @@ mod recorder;
 #[path = "fuse/rig.rs"]
 #[allow(dead_code, reason = "what tests/fuse.rs alone asks of it")]
 mod rig;
+#[path = "posix/set_id.rs"]
+mod set_id;
+#[path = "posix/shown.rs"]
+mod shown;
 #[path = "posix/stamp.rs"]
 mod stamp;
 #[path = "posix/tool.rs"]

@@ -2,24 +2,28 @@
 
 use std::sync::Arc;
 
+use super::author::Author;
 use super::handle::FileHandle;
 use super::write::Turn;
 use super::{Answer, Errno, Fs, HandleId};
-use crate::backend::{Backend, BackendFile, FileChange};
+use crate::backend::{Backend, BackendFile, FileChange, Requester};
 use crate::volume::ByteRange;
 
 impl Fs {
     /// fallocate(2); `again` where the kernel sends it again.
     pub fn allocate(
         self: &Arc<Self>,
+        who: Requester,
         handle: HandleId,
         range: ByteRange,
         (mode, again): (u32, bool),
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
+        let author = Author::of(&who);
         let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
             let (offset, len) = (range.start, range.len());
-            file.change(&FileChange::Allocate { mode, offset, len }).map(drop)
+            author.changes(file, || file.change(&FileChange::Allocate { mode, offset, len }))?;
+            Ok(())
         };
         self.change_file(handle, Turn::Alone { again }, None, allocate, done);
     }
@@ -28,6 +32,7 @@ impl Fs {
     /// kernel sends it again.
     pub fn copy(
         self: &Arc<Self>,
+        who: Requester,
         (from, range): (HandleId, ByteRange),
         (to, at): (HandleId, u64),
         again: bool,
@@ -38,10 +43,11 @@ impl Fs {
             (Err(errno), _) => return done(Err(errno)),
             (_, None) => return done(Err(Errno::BADF)),
         };
+        let author = Author::of(&who);
         let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
             let source = source.on_writer(write.replica, backend)?;
             let (offset, len) = (range.start, range.len());
-            source.change(&FileChange::Copy { offset, to: file, at, len })
+            author.changes(file, || source.change(&FileChange::Copy { offset, to: file, at, len }))
         };
         self.change_file(to, Turn::Alone { again }, None, copy, done);
     }

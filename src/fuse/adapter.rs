@@ -19,6 +19,7 @@ use super::answers::{
 };
 use super::features::Features;
 use super::kernel::Kernel;
+use super::notice::is_list;
 use super::opening::Opening;
 use super::repeat::{once, once_if};
 use super::reply::Replies;
@@ -36,7 +37,7 @@ pub(super) struct Adapter {
     features: Features,
     ttl: Duration,
     replies: Arc<Replies>,
-    kernel: Arc<Kernel>,
+    pub(super) kernel: Arc<Kernel>,
 }
 
 impl Adapter {
@@ -130,8 +131,7 @@ impl fuser::Filesystem for Adapter {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.flush(at(number, handle), owner_of(owner), done);
+        self.fs.flush(at(number, handle), owner_of(owner), move |a| reply_empty(reply, a));
     }
 
     fn fsync(
@@ -294,14 +294,12 @@ impl fuser::Filesystem for Adapter {
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.remove(self.who(req), ino(parent), name, false, done);
+        self.fs.remove(self.who(req), ino(parent), name, false, move |a| reply_empty(reply, a));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        let done = move |answer| reply_empty(reply, answer);
-        self.fs.remove(self.who(req), ino(parent), name, true, done);
+        self.fs.remove(self.who(req), ino(parent), name, true, move |a| reply_empty(reply, a));
     }
 
     fn symlink(
@@ -391,7 +389,8 @@ impl fuser::Filesystem for Adapter {
             again,
             who: (kills && !cached).then(|| self.who(req)),
         };
-        self.fs.write(at(number, handle), request, move |answer| reply_written(reply, answer));
+        let done = move |answer| reply_written(reply, answer);
+        self.fs.write(at(number, handle), request, self.showing_if(kills, number, done));
     }
 
     fn fallocate(
@@ -407,7 +406,8 @@ impl fuser::Filesystem for Adapter {
         let (moves, again) = (mode as u32 & MOVES_DATA != 0, self.is_again(req, number));
         let Some(reply) = once_if(moves, &self.fs, req, reply) else { return };
         let (range, how) = (ByteRange::at(offset, length), (mode as u32, again));
-        self.fs.allocate(at(number, handle), range, how, move |a| reply_empty(reply, a));
+        let done = self.showing(number, move |answer| reply_empty(reply, answer));
+        self.fs.allocate(self.who(req), at(number, handle), range, how, done);
     }
 
     fn copy_file_range(
@@ -425,8 +425,9 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (len, again) = (len.min(LARGEST_COPY), self.is_again(req, target));
         let range = ByteRange::at(offset, len);
-        let done = move |answer| reply_written(reply, answer);
-        self.fs.copy((at(source, from), range), (at(target, to), start), again, done);
+        let done = self.showing(target, move |answer| reply_written(reply, answer));
+        let (from, to) = ((at(source, from), range), (at(target, to), start));
+        self.fs.copy(self.who(req), from, to, again, done);
     }
 
     fn setxattr(
@@ -441,12 +442,14 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
         let value = Some((value, flags as u32));
-        self.fs.set_xattr(self.who(req), ino(number), name, value, move |a| reply_empty(reply, a));
+        let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
+        self.fs.set_xattr(self.who(req), ino(number), name, value, done);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        self.fs.set_xattr(self.who(req), ino(number), name, None, move |a| reply_empty(reply, a));
+        let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
+        self.fs.set_xattr(self.who(req), ino(number), name, None, done);
     }
 
     fn getlk(

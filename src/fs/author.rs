@@ -1,0 +1,159 @@
+//! Set-id bits of a file that fallocate(2) or copy_file_range(2) changes.
+//!
+//! A local file system removes them unless the caller has CAP_FSETID. The kernel leaves
+//! that to this process (`FUSE_HANDLE_KILLPRIV_V2`), and a request of these two does not
+//! say what the caller has. The replica is asked in the name of the process that opened the
+//! file, because only the descriptor gives the right to change it. So the thread that asks
+//! puts CAP_FSETID down for this call, or takes it up, as the caller has it. A replica that
+//! keeps the bits nevertheless (an NFS server knows no capabilities) is then asked to remove
+//! them.
+//!
+//! *Invariant:* after such a change by a caller without CAP_FSETID, the file has no set-id
+//! bits that a write of that caller would have removed.
+
+use std::io;
+
+use crate::backend::{BackendError, BackendFile, FileChange, FileKind, Requester, Result, SetAttr};
+use crate::privilege::{self, SET_ID};
+
+/// The set-user-id bit, the set-group-id bit, and the bit without which the latter is left:
+/// execution by the group.
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+const GROUP_RUNS: u32 = 0o010;
+
+/// The caller of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Author {
+    /// Has CAP_FSETID.
+    KeepsSetId,
+    /// Does not have it.
+    RemovesSetId,
+}
+
+impl Author {
+    /// Ask while the caller waits for an answer. A caller that is not root counts as one
+    /// without the capability: any user has all of them in a user name space of their own.
+    pub(super) fn of(who: &Requester) -> Self {
+        match who.uid == 0 && privilege::has(who.pid, SET_ID) {
+            true => Self::KeepsSetId,
+            false => Self::RemovesSetId,
+        }
+    }
+
+    /// Makes `change` of `file`. Blocks.
+    pub(super) fn changes<T>(
+        self,
+        file: &dyn BackendFile,
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self == Self::KeepsSetId {
+            let _raised = privilege::raise(SET_ID);
+            return change();
+        }
+        let _lowered = privilege::lower(SET_ID).map_err(refused)?;
+        let changed = change()?;
+        remove_left(file);
+        Ok(changed)
+    }
+}
+
+fn refused(error: io::Error) -> BackendError {
+    let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::PERM);
+    BackendError::Os(errno)
+}
+
+/// What is left of `perm` after a write by a caller without CAP_FSETID.
+fn without_set_id(perm: u32) -> u32 {
+    let group = if perm & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
+    perm & !(SET_USER | group)
+}
+
+/// Removes the set-id bits that the replica has left. The change itself was made, so its
+/// caller gets no error of this.
+fn remove_left(file: &dyn BackendFile) {
+    let Ok(attr) = file.attr() else { return };
+    let had = u32::from(attr.perm);
+    let perm = without_set_id(had);
+    if attr.kind != FileKind::Regular || perm == had {
+        return;
+    }
+    let attributes = SetAttr { perm: Some(perm), ..SetAttr::default() };
+    if let Err(error) = file.change(&FileChange::Set(attributes)) {
+        tracing::warn!(%error, "a changed file keeps its set-id bits");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::backend::{Attr, Lock, LockRequest, SeekTo};
+    use crate::volume::FileId;
+
+    /// A file whose replica keeps the set-id bits, as an NFS server does for root.
+    struct Keeps(Mutex<u16>);
+
+    impl BackendFile for Keeps {
+        fn attr(&self) -> Result<Attr> {
+            Ok(Attr {
+                id: FileId { dev: FileId::HOME, ino: 7 },
+                kind: FileKind::Regular,
+                perm: *self.0.lock(),
+                nlink: 1,
+                uid: 0,
+                gid: 0,
+                rdev: (0, 0),
+                size: 0,
+                blocks: 0,
+                blksize: 4096,
+                atime: (0, 0),
+                mtime: (0, 0),
+                ctime: (0, 0),
+                born: None,
+            })
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            unimplemented!()
+        }
+
+        fn seek(&self, _: u64, _: SeekTo) -> Result<u64> {
+            unimplemented!()
+        }
+
+        fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+            if let FileChange::Set(SetAttr { perm: Some(perm), .. }) = change {
+                *self.0.lock() = *perm as u16;
+            }
+            Ok(0)
+        }
+
+        fn lock(&self, _: &LockRequest) -> Result<Lock> {
+            unimplemented!()
+        }
+    }
+
+    #[test]
+    fn bits_that_the_replica_keeps_are_removed_unless_the_caller_may_keep_them() {
+        let file = Keeps(Mutex::new(0o6755));
+        let allocate = || file.change(&FileChange::Allocate { mode: 0, offset: 0, len: 1 });
+        assert_eq!(Author::KeepsSetId.changes(&file, allocate), Ok(0));
+        assert_eq!(*file.0.lock(), 0o6755);
+        assert_eq!(Author::RemovesSetId.changes(&file, allocate), Ok(0));
+        assert_eq!(*file.0.lock(), 0o755);
+    }
+
+    #[test]
+    fn a_write_leaves_the_set_group_id_bit_of_a_file_that_the_group_cannot_run() {
+        let left = [0o6755, 0o4711, 0o2755, 0o2644, 0o6644, 0o1755].map(without_set_id);
+        assert_eq!(left, [0o755, 0o711, 0o755, 0o2644, 0o2644, 0o1755]);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_seen_does_not_keep_them() {
+        let nobody = Requester { uid: 0, gid: 0, pid: 0, request: 1, again: false };
+        assert_eq!(Author::of(&nobody), Author::RemovesSetId);
+    }
+}
