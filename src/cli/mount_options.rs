@@ -3,7 +3,9 @@
 //!
 //! mount(8) calls `mount.fanfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t
 //! TYPE]` for type `fanfs`; for type `fuse.fanfs` mount.fuse3 calls `fanfs SOURCE TARGET -o
-//! OPTIONS`, and adds `dev,suid` to them by itself where nobody asked for it.
+//! OPTIONS`, and adds `dev,suid` to them by itself where nobody asked for it. mount(8) takes
+//! both away, as the kernel has flags for their opposites alone. So there are `fanfs.suid`
+//! and `fanfs.dev`, which both programs pass on.
 //!
 //! *Invariant:* `mount.fanfs` ends with mount(8)'s exit statuses, 1 for usage and 32 for a
 //! mount that failed; everything else with those of [`super::EXIT_STATUS`].
@@ -82,10 +84,17 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("noexec, exec", "Whether programs may be run from the mount; `exec` by default."),
     (
         "suid, nosuid",
-        "Whether set-id bits are honoured; `nosuid` by default. mount.fuse3 adds `suid` by \
-         itself, so with type `fuse.fanfs` it is ignored.",
+        "Whether set-id bits are honoured; `nosuid` by default. mount(8) removes `suid` from the \
+         options that it passes on, and mount.fuse3 adds it by itself, so it has an effect for \
+         `fanfs mount` and `mount.fanfs` alone; see `fanfs.suid`.",
     ),
     ("dev, nodev", "Whether device nodes are honoured; as `suid`."),
+    (
+        "fanfs.suid",
+        "Set-id bits are honored: as `suid`, for mount(8) and /etc/fstab, with type `fanfs` and \
+         with type `fuse.fanfs`. `nosuid`, which `user` and `users` imply, wins over it.",
+    ),
+    ("fanfs.dev", "Device nodes are honored; as `fanfs.suid`."),
     (
         "keeper, nokeeper",
         "A second, small process has the FUSE device open as well, and starts the daemon again \
@@ -112,6 +121,8 @@ impl MountOptions {
     /// where the caller is `sloppy`.
     pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
+        // mount(8) sorts the options, so it does not matter which of these is the last.
+        let (mut honored, mut refused) = (Honored::default(), Honored::default());
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
@@ -120,9 +131,11 @@ impl MountOptions {
                 "rw" => (options.extra.read_only, options.writes) = (false, true),
                 "allow_other" => options.extra.allow_other = true,
                 "suid" => options.extra.suid = true,
-                "nosuid" => options.extra.suid = false,
+                "nosuid" => (options.extra.suid, refused.suid) = (false, true),
                 "dev" => options.extra.dev = true,
-                "nodev" => options.extra.dev = false,
+                "nodev" => (options.extra.dev, refused.dev) = (false, true),
+                "fanfs.suid" => honored.suid = true,
+                "fanfs.dev" => honored.dev = true,
                 "noexec" => options.extra.noexec = true,
                 "exec" => options.extra.noexec = false,
                 "keeper" => options.keeper = true,
@@ -146,8 +159,17 @@ impl MountOptions {
                 key => return Err(Failure::Usage(unknown(key))),
             }
         }
+        options.extra.suid |= honored.suid && !refused.suid;
+        options.extra.dev |= honored.dev && !refused.dev;
         Ok(options)
     }
+}
+
+/// What of the files in the mount counts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Honored {
+    suid: bool,
+    dev: bool,
 }
 
 fn unknown(option: &str) -> String {
@@ -279,7 +301,10 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
     if !of_mount {
         // mount.fuse3 puts `dev,suid` into the list for root by itself, so there
         // they are nobody's wish.
-        lists.push("nodev,nosuid".to_owned());
+        for list in &mut lists {
+            let asked = list.split(',').filter(|option| !matches!(*option, "dev" | "suid"));
+            *list = asked.collect::<Vec<_>>().join(",");
+        }
     }
     let volume =
         volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
@@ -370,6 +395,18 @@ mod tests {
         assert!(parse("nosuid,suid").is_ok_and(|options| options.extra.suid));
     }
 
+    #[test]
+    fn fanfs_suid_counts_unless_nosuid_is_given_anywhere() {
+        let extra = |list: &str| parse(list).map(|options| options.extra).unwrap_or_default();
+        let flags = |list: &str| (extra(list).suid, extra(list).dev);
+        assert_eq!(flags("fanfs.suid"), (true, false));
+        assert_eq!(flags("rw,fanfs.dev"), (false, true));
+        for list in ["nosuid,fanfs.suid", "fanfs.suid,nosuid", "suid,nosuid,fanfs.suid"] {
+            assert_eq!(flags(list), (false, false), "{list}");
+        }
+        assert_eq!(flags("nodev,fanfs.dev"), (false, false));
+    }
+
     fn helper(args: &[&str]) -> Option<Result<mount::Args, Failure>> {
         let helper = as_helper(&args.iter().map(Into::into).collect::<Vec<_>>())?;
         Some(helper.wish.map(|wish| match wish {
@@ -410,6 +447,10 @@ mod tests {
         let args = helper(&["fanfs", "/etc/v.toml", "/mnt", "-o", "rw,dev,suid"]).unwrap();
         let options = args.map(|a| MountOptions::parse(&a.options, false)).unwrap_or_else(Err);
         assert!(options.is_ok_and(|o| !o.extra.suid && !o.extra.dev));
+        let list = "rw,fanfs.suid,dev,suid,fanfs.dev";
+        let args = helper(&["fanfs", "/etc/v.toml", "/mnt", "-o", list]).unwrap();
+        let options = args.map(|a| MountOptions::parse(&a.options, false)).unwrap_or_else(Err);
+        assert!(options.is_ok_and(|o| o.extra.suid && o.extra.dev));
         assert!(
             helper(&["fanfs", "fanfs#/etc/v.toml", "/mnt"])
                 .unwrap()

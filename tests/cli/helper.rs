@@ -75,6 +75,38 @@ fn it_mounts_in_another_name_space() {
     room.expect_gone();
 }
 
+/// Through mount(8), which finds its helpers in /sbin: in a mount name space where nothing
+/// else is there.
+#[test]
+fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_to() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let room = Room::new();
+    let script = "mount -t tmpfs helpers /sbin && ln -s \"$1\" /sbin/mount.fanfs || exit 3; \
+                  mount -t fanfs \"$2\" \"$3\" -o \"$4\" || exit 4; \
+                  grep -F \" $3 \" /proc/self/mountinfo; umount \"$3\"";
+    let flags = |options: &str| {
+        let mut unshare = room.program("unshare".as_ref(), &["--mount", "--propagation"]);
+        unshare.args(["private", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_fanfs")]);
+        let output = unshare.args([room.path("v.toml"), room.path("mnt")]).arg(options).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{options}: {}: {said}", output.status);
+        let line = String::from_utf8(output.stdout).unwrap();
+        assert!(line.contains("fuse.fanfs"), "{options}: {line}: {said}");
+        ["nosuid", "nodev"].map(|flag| line.split([' ', ',']).any(|word| word == flag))
+    };
+    // What mount(8) keeps for itself changes nothing.
+    assert_eq!(flags("ro"), [true, true]);
+    assert_eq!(flags("ro,suid,dev"), [true, true]);
+    assert_eq!(flags("ro,fanfs.suid"), [false, true]);
+    assert_eq!(flags("ro,fanfs.suid,fanfs.dev"), [false, false]);
+    assert_eq!(flags("ro,nosuid,fanfs.suid,nodev,fanfs.dev"), [true, true]);
+    room.expect_gone();
+}
+
 #[test]
 fn rw_of_a_read_only_volume_is_refused_or_warned_about() {
     let room = Room::new();
