@@ -39,7 +39,7 @@ impl Memory {
             atime: (0, 0),
             mtime: (0, 0),
             ctime: (0, 0),
-            born: None,
+            generation: Default::default(),
         }
     }
 }

@@ -58,7 +58,7 @@ pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
 pub use guest::{Guest, Guests};
 pub use hung::Hung;
 pub use identity::{Assumed, Identity, Own, Requester, Written, own};
-pub use known::{Known, is_other};
+pub use known::{Generation, HandleDigest, Known};
 pub use later::OpenedLater;
 pub use name::Name;
 pub use pool::{CHANGES, Errand, Lane, Pool, PoolLimits, has_a_part, inside};
@@ -270,7 +270,7 @@ pub enum FileKind {
 pub type Timestamp = (i64, u32);
 
 /// Attributes of one object on one replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
     /// Device and inode number, as this replica shows them.
     pub id: FileId,
@@ -298,12 +298,18 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last status change.
     pub ctime: Timestamp,
-    /// When it was made, where the replica says: tells it from what had its inode
-    /// number before.
-    pub born: Option<Timestamp>,
+    /// What tells it from the objects that had its inode number before.
+    pub generation: Generation,
 }
 
 impl Attr {
+    /// With its file handle.
+    #[must_use]
+    fn with_handle(mut self, handle: Option<HandleDigest>) -> Self {
+        self.generation.handle = handle;
+        self
+    }
+
     /// The version of the file's content that these attributes stand for.
     pub fn version(&self) -> FileVersion {
         FileVersion { ino: self.id.ino, size: self.size, mtime: self.mtime, ctime: self.ctime }

@@ -11,6 +11,7 @@
 
 mod base;
 mod changes;
+mod handle;
 mod root;
 
 use std::ffi::{OsStr, OsString};
@@ -27,13 +28,13 @@ use rustix::io::{Errno, pread};
 use rustix::pipe::{SpliceFlags, splice};
 
 use super::{
-    Attr, Backend, BackendError, BackendFile, Change, Create, Each, FileChange, FileKind, Lock,
-    LockRequest, Name, OpenedToWrite, Origin, Parts, PartsOpen, Result, SeekTo, StatFs, Target,
-    WriteOpen, has_a_part,
+    Attr, Backend, BackendError, BackendFile, Change, Create, Each, FileChange, FileKind,
+    Generation, HandleDigest, Lock, LockRequest, Name, OpenedToWrite, Origin, Parts, PartsOpen,
+    Result, SeekTo, StatFs, Target, WriteOpen, has_a_part,
 };
 use crate::privilege::{self, Capabilities};
 use crate::volume::FileId;
-use crate::volume::survey::{Refusal, Roster, Seat};
+use crate::volume::survey::{Record, Refusal, Roster, Seat};
 use root::Place;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
@@ -57,7 +58,12 @@ const BLOCK: u64 = 4096;
 
 /// The device that the root lies on.
 #[derive(Clone, Copy)]
-struct Device(u32, u32);
+struct Device {
+    /// Major and minor.
+    number: (u32, u32),
+    /// The space of its file handles, where these tell its objects apart.
+    space: Option<u64>,
+}
 
 impl Directory {
     /// A replica out of service: every call fails at once until [`Backend::prove`]
@@ -447,17 +453,46 @@ impl BackendFile for DirectoryFile {
 }
 
 impl Device {
+    /// That of a root.
+    fn of(root: BorrowedFd<'_>, record: &Record) -> Self {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let is_born = || statx(root, "", flags, ASKED).is_ok_and(|root| born(&root).is_some());
+        let space = (record.is_nfs() && !is_born()).then(|| handle::space(root)).flatten();
+        Self { number: record.dev, space }
+    }
+
     fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
-        self.read(&statx(fd, "", AtFlags::EMPTY_PATH, ASKED)?)
+        self.read_open(fd, AtFlags::EMPTY_PATH)
     }
 
     /// Attributes of which only those count that never change. Asks no server.
     fn identity(self, fd: BorrowedFd<'_>) -> Result<Attr> {
-        self.read(&statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, ASKED)?)
+        self.read_open(fd, AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
+    }
+
+    fn read_open(self, fd: BorrowedFd<'_>, flags: AtFlags) -> Result<Attr> {
+        let attr = self.read(&statx(fd, "", flags, ASKED)?)?;
+        Ok(attr.with_handle(self.handle(fd, OsStr::new(""), attr)))
     }
 
     fn attr_at(self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Attr> {
-        self.read(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, ASKED)?)
+        let look = || self.read(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, ASKED)?);
+        let attr = look()?;
+        let handle = self.handle(dir, name, attr);
+        // Another object may have got the name before the handle was read.
+        let handle = handle.filter(|_| {
+            let again = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+            let now = statx(dir, name, again, StatxFlags::INO);
+            now.is_ok_and(|now| now.stx_ino == attr.id.ino)
+        });
+        Ok(attr.with_handle(handle))
+    }
+
+    /// The file handle of `name` in `dir`, or of `dir` where the name is empty, if that is
+    /// to tell it apart.
+    fn handle(self, dir: BorrowedFd<'_>, name: &OsStr, attr: Attr) -> Option<HandleDigest> {
+        let space = self.space.filter(|_| attr.generation.born.is_none())?;
+        handle::of(dir, name, (space, attr.id.dev))
     }
 
     fn read(self, s: &Statx) -> Result<Attr> {
@@ -476,12 +511,12 @@ impl Device {
             atime: (s.stx_atime.tv_sec, s.stx_atime.tv_nsec),
             mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
             ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
-            born: born(s),
+            generation: Generation { born: born(s), handle: None },
         })
     }
 
     fn number(self, major: u32, minor: u32) -> u64 {
-        if (major, minor) == (self.0, self.1) {
+        if (major, minor) == self.number {
             return FileId::HOME;
         }
         // Linux has 12 and 20 bits for them; no device is 0:0.

@@ -30,7 +30,7 @@ use crate::volume::ReplicaId;
 pub(super) use super::handle::carried::Opened;
 
 /// The form that it has. A daemon that knows another one is not followed.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// Everything that a daemon leaves, but what it has open.
 #[derive(Debug, Default, Serialize, Deserialize)]

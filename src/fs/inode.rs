@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{Entry, Journal};
-use crate::backend::{Attr, FileKind, Timestamp};
+use crate::backend::{Attr, FileKind, Generation};
 use crate::volume::{FileVersion, Mode, ReplicaId};
 use carried::Step;
 use told::Told;
@@ -72,7 +72,7 @@ struct Node {
     /// Whether it lost its last name while it was open.
     is_nameless: bool,
     /// When it was made, where that is known.
-    born: Option<Timestamp>,
+    generation: Generation,
     /// When its data or attributes were last changed through this mount, by the
     /// count of such changes.
     changed: u64,
@@ -166,7 +166,7 @@ impl Node {
             natural,
             gone: None,
             is_nameless: false,
-            born: None,
+            generation: Generation::default(),
             changed: 0,
             domain,
             kind,
@@ -546,7 +546,7 @@ mod tests {
             atime: (0, 0),
             mtime: (0, 0),
             ctime: (0, 0),
-            born: None,
+            generation: Generation::default(),
         }
     }
 

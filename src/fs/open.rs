@@ -238,7 +238,7 @@ impl Fs {
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
             let make =
-                || self.reader.file(path.clone(), version, mode, who.clone()).born(attr.born);
+                || self.reader.file(path.clone(), version, mode, who.clone()).of(attr.generation);
             let first = FirstOpen { caching, lend, make };
             let (answered, retired) =
                 self.handles.open_inode(ino, version, mode, Some((replica, file)), first);
@@ -254,6 +254,7 @@ impl Fs {
         }
         // Who may read it has it opened elsewhere; a writer perhaps may not.
         inode.current().open_for(who);
+        inode.current().has_shown(&attr);
         let read = self.reader.handle();
         let as_whom = (who.clone(), request);
         let handle = self.handles.insert_file((ino, inode), (cached, caching), read, as_whom, None);

@@ -177,7 +177,7 @@ impl Fs {
             self.spot_of_open(ino, &open).since(since),
             Rights::Of(open.who()),
             move |replica, backend| {
-                let attr = open.held_or_on(replica, backend)?.attr()?;
+                let attr = open.attr_on(replica, backend)?;
                 match may_lag(replica) && open.is_after(&attr) {
                     true => Err(BackendError::Version),
                     false => Ok(attr),
@@ -240,6 +240,7 @@ impl Fs {
             if retired.is_some() {
                 inodes.moved_on(ino);
             }
+            open.current().has_shown(attr);
             retired
         };
         if let Some(old) = retired {

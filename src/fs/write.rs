@@ -238,7 +238,7 @@ impl Fs {
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
             let make =
-                || self.reader.file(path.clone(), version, mode, who.clone()).born(attr.born);
+                || self.reader.file(path.clone(), version, mode, who.clone()).of(attr.generation);
             let first = FirstOpen { caching, lend: || None, make };
             let (answered, retired) = self.handles.open_inode(ino, version, mode, None, first);
             answered.inode.begin_writing(Arc::clone(&writer));

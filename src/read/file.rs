@@ -10,6 +10,8 @@
 //! is reached no other way, and as long as it is open its inode number is not
 //! given to another file.
 
+mod opening;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,16 +19,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::compare::Marks;
 use super::expired::Expired;
 use super::fetch::Fetch;
 use super::origin::Origin;
-use super::slot::{Held, Slot};
-use crate::backend::{
-    About, Attr, Backend, BackendError, BackendFile, Identity, Target, Timestamp, inside,
-};
+use super::slot::{Held, Opened, Slot};
+use crate::backend::{About, Attr, BackendFile, Generation, Identity};
 use crate::placement::FileAt;
 use crate::volume::{
     AtomicReplicaSet, ByteRange, FileVersion, Mode, ReplicaId, ReplicaMap, ReplicaSet,
@@ -82,6 +81,8 @@ pub struct OpenFile {
     expired: Expired,
     /// It hears of segments that are dropped unread.
     pub(super) tracer: Arc<super::trace::Tracer>,
+    /// Its attributes, as they were shown last.
+    last_attr: Mutex<Option<Attr>>,
 }
 
 /// Where a file's chunks are, and what it is pinned to.
@@ -129,6 +130,7 @@ impl OpenFile {
             delivered: Mutex::new(None),
             expired: Expired::default(),
             tracer: Arc::default(),
+            last_attr: Mutex::new(None),
         }
     }
 
@@ -144,10 +146,10 @@ impl OpenFile {
         Self { anew: true, ..self }
     }
 
-    /// It was made then, where that is known.
+    /// With what tells it from other files of its inode number.
     #[must_use]
-    pub fn born(self, born: Option<Timestamp>) -> Self {
-        self.origin.is_born(born);
+    pub fn of(self, generation: Generation) -> Self {
+        self.origin.is_of(generation);
         self
     }
 
@@ -181,7 +183,7 @@ impl OpenFile {
     pub fn holds(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
         let mut held = self.replicas[id].held.lock();
         if matches!(*held, Held::Nothing) {
-            *held = Held::Older(file);
+            *held = Held::Older(file, Opened::Unknown);
         }
     }
 
@@ -189,7 +191,7 @@ impl OpenFile {
     pub fn held(&self) -> Vec<(ReplicaId, bool, Arc<dyn BackendFile>)> {
         let held = |(id, slot): (ReplicaId, &Slot)| match &*slot.held.lock() {
             Held::Nothing => None,
-            Held::Older(file) => Some((id, false, Arc::clone(file))),
+            Held::Older(file, _) => Some((id, false, Arc::clone(file))),
             Held::Open(file) => Some((id, true, Arc::clone(file))),
         };
         self.replicas.iter().filter_map(held).collect()
@@ -228,11 +230,13 @@ impl OpenFile {
     /// Takes along what `older`, a version of the same file, has open.
     pub fn inherit(&self, older: &OpenFile) {
         self.origin.inherit(&older.origin);
+        *self.last_attr.lock() = *older.last_attr.lock();
         self.set_keep(older.keeps());
         self.set_readers(older.readers());
         for (id, slot) in self.replicas.iter() {
-            if let Some(file) = older.replicas[id].held.lock().file() {
-                *slot.held.lock() = Held::Older(Arc::clone(file));
+            let held = older.replicas[id].held.lock().at(older.version);
+            if let Some((file, opened)) = held {
+                *slot.held.lock() = Held::Older(file, opened);
             }
         }
     }
@@ -266,6 +270,16 @@ impl OpenFile {
             bytes.sum::<u64>() == part.len()
         };
         !expired.into_iter().all(is_here)
+    }
+
+    /// A replica showed these attributes of it.
+    pub fn has_shown(&self, attr: &Attr) {
+        *self.last_attr.lock() = Some(*attr);
+    }
+
+    /// The attributes that were shown last.
+    pub fn last_attr(&self) -> Option<Attr> {
+        *self.last_attr.lock()
     }
 
     /// The version that every byte read from here belongs to.
@@ -319,162 +333,6 @@ impl OpenFile {
         self.open.get()
     }
 
-    /// The file as replica `id` has it open; opens it where needed. Blocks; call
-    /// it on that replica's pool.
-    ///
-    /// # Errors
-    /// [`BackendError::Version`] where the replica shows another version, and
-    /// whatever its open fails with.
-    pub fn on(
-        &self,
-        id: ReplicaId,
-        backend: &dyn Backend,
-    ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        if self.marks.kept_off().contains(id) {
-            return Err(BackendError::Version);
-        }
-        self.compared_on(id, backend)
-    }
-
-    /// The same, also where the replica is kept off the file: what it has is compared,
-    /// and not delivered.
-    ///
-    /// # Errors
-    /// As [`OpenFile::on`]'s.
-    pub(super) fn compared_on(
-        &self,
-        id: ReplicaId,
-        backend: &dyn Backend,
-    ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        let slot = &self.replicas[id];
-        if let Held::Open(file) = &*slot.held.lock() {
-            return Ok(Arc::clone(file));
-        }
-        // The pool knows the file also where this waits for another open of it.
-        inside(&self.path);
-        let mut refused = slot.opening.lock();
-        let older = match &*slot.held.lock() {
-            Held::Open(file) => return Ok(Arc::clone(file)),
-            Held::Older(file) => Some(Arc::clone(file)),
-            Held::Nothing => None,
-        };
-        if refused.is_some_and(|until| Instant::now() < until) {
-            return Err(BackendError::Version);
-        }
-        let agrees = |attr: &Attr| self.is_version(attr) && self.origin.may_be(self.mode, attr);
-        let still_is = |file: &Arc<dyn BackendFile>| file.attr().is_ok_and(|attr| agrees(&attr));
-        let _assumed = self.who().assume()?;
-        if let Some(file) = older.as_ref().filter(|file| !self.anew && still_is(file)) {
-            self.opened_by(id, Arc::clone(file));
-            return Ok(Arc::clone(file));
-        }
-        let is_elsewhere = |opened: &Result<(_, Attr), BackendError>| match opened {
-            Ok((_, attr)) => self.mode == Mode::Shared && attr.id.ino != self.version.ino,
-            Err(error) => *error == BackendError::Os(Errno::NOENT),
-        };
-        let mut opened = self.open_by_name(backend);
-        if is_elsewhere(&opened) && self.mode == Mode::Shared {
-            // What this mount takes for the names there may be older than the file.
-            let dir = self.path.parent().unwrap_or(Path::new(""));
-            if backend.visit(&Target::named(dir)).is_ok() {
-                opened = self.open_by_name(backend);
-            }
-        }
-        // Its name is gone, or stands for another file.
-        if let Some(file) =
-            older.filter(|file| self.anew && is_elsewhere(&opened) && still_is(file))
-        {
-            self.opened_by(id, Arc::clone(&file));
-            return Ok(file);
-        }
-        let error = match opened {
-            Ok((file, attr)) if agrees(&attr) => {
-                self.opened_by(id, Arc::clone(&file));
-                return Ok(file);
-            }
-            Ok((_, attr)) => {
-                tracing::warn!(
-                    replica = id.index(),
-                    expected_size = self.version.size,
-                    size = attr.size,
-                    expected_mtime = self.version.mtime.0,
-                    mtime = attr.mtime.0,
-                    "a replica shows another version of a file and is kept off it"
-                );
-                tracing::debug!(path = ?self.path, "the file in question");
-                BackendError::Version
-            }
-            // It is there for the others; a replica without it does not have
-            // this version either.
-            Err(error) if error.is_definite() => BackendError::Version,
-            Err(error) => return Err(error),
-        };
-        let held = slot.held.lock();
-        // An open that began later has brought it meanwhile.
-        if let Held::Open(file) = &*held {
-            return Ok(Arc::clone(file));
-        }
-        *refused = Some(Instant::now() + REFUSED_FOR);
-        self.refused.put(id, true);
-        Err(error)
-    }
-
-    /// The file as replica `id` has it open, at whatever version it is now; opens
-    /// it where needed, as [`OpenFile::on`] does.
-    ///
-    /// # Errors
-    /// As [`OpenFile::on`].
-    pub fn held_or_on(
-        &self,
-        id: ReplicaId,
-        backend: &dyn Backend,
-    ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        match self.held_by(id) {
-            Some(file) => Ok(file),
-            None => self.on(id, backend),
-        }
-    }
-
-    /// The file as replica `id` has it, at whatever version it is now; opens it
-    /// where needed, and keeps it open. Blocks, as [`OpenFile::on`] does.
-    ///
-    /// # Errors
-    /// [`BackendError::Version`] where another file has its name, or no name is left.
-    pub fn as_it_is(
-        &self,
-        id: ReplicaId,
-        backend: &dyn Backend,
-    ) -> Result<Arc<dyn BackendFile>, BackendError> {
-        let slot = &self.replicas[id];
-        if let Some(file) = slot.held.lock().file() {
-            return Ok(Arc::clone(file));
-        }
-        let _alone = slot.opening.lock();
-        if let Some(file) = slot.held.lock().file() {
-            return Ok(Arc::clone(file));
-        }
-        let _assumed = self.who().assume()?;
-        if !self.origin.has_name() {
-            return Err(BackendError::Version);
-        }
-        let (file, attr) = backend.open(&self.path)?;
-        if attr.id.ino != self.version.ino || !self.origin.may_be(self.mode, &attr) {
-            return Err(BackendError::Version);
-        }
-        *slot.held.lock() = Held::Older(Arc::clone(&file));
-        Ok(file)
-    }
-
-    fn open_by_name(
-        &self,
-        backend: &dyn Backend,
-    ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
-        match self.origin.has_name() {
-            true => backend.open(&self.path),
-            false => Err(Errno::NOENT.into()),
-        }
-    }
-
     /// A replica gave less than the version promises: it is not at this version.
     pub fn refuse(&self, id: ReplicaId) {
         let slot = &self.replicas[id];
@@ -515,7 +373,7 @@ impl OpenFile {
 
     fn doubt_in(&self, held: &mut Held, id: ReplicaId) {
         if let Held::Open(file) = held {
-            *held = Held::Older(Arc::clone(file));
+            *held = Held::Older(Arc::clone(file), Opened::At(self.version));
         }
         self.open.put(id, false);
     }

@@ -6,19 +6,30 @@
 
 use std::sync::OnceLock;
 
-use crate::backend::{Attr, Timestamp, is_other};
+use parking_lot::Mutex;
+
+use crate::backend::{Attr, Generation, HandleDigest, Timestamp};
 use crate::volume::Mode;
 
 #[derive(Default)]
 pub(super) struct Origin {
     born: OnceLock<Timestamp>,
+    /// One of each space: replicas may show different handles of it.
+    handles: Mutex<Vec<HandleDigest>>,
     nameless: OnceLock<()>,
 }
 
 impl Origin {
-    pub(super) fn is_born(&self, born: Option<Timestamp>) {
-        if let Some(born) = born {
+    /// A replica shows this of it.
+    pub(super) fn is_of(&self, generation: Generation) {
+        if let Some(born) = generation.born {
             self.born.get_or_init(|| born);
+        }
+        if let Some(handle) = generation.handle {
+            let mut handles = self.handles.lock();
+            if !handles.iter().any(|known| known.space == handle.space) {
+                handles.push(handle);
+            }
         }
     }
 
@@ -28,7 +39,10 @@ impl Origin {
 
     /// That of an older version of the file.
     pub(super) fn inherit(&self, older: &Self) {
-        self.is_born(older.born.get().copied());
+        let handles = older.handles.lock().clone();
+        let born = older.born.get().copied();
+        self.is_of(Generation { born, handle: None });
+        handles.into_iter().for_each(|one| self.is_of(Generation { born, handle: Some(one) }));
         if older.nameless.get().is_some() {
             self.is_nameless();
         }
@@ -36,7 +50,10 @@ impl Origin {
 
     /// Whether `attr` may be the file's. Each copy of a file was made at another time.
     pub(super) fn may_be(&self, mode: Mode, attr: &Attr) -> bool {
-        mode == Mode::Copies || !is_other(self.born.get().copied(), attr.born)
+        let born = self.born.get().copied();
+        let is_other = |handle| Generation { born, handle }.is_other(&attr.generation);
+        let handles = self.handles.lock();
+        mode == Mode::Copies || !is_other(None) && !handles.iter().any(|one| is_other(Some(*one)))
     }
 
     /// Whether a name leads to it.

@@ -20,7 +20,7 @@ pub enum Mode {
 }
 
 /// A file's identity within one replica.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FileId {
     /// [`FileId::HOME`] on the file system of the replica's root, else the device
     /// number of the one mounted below it, as this replica shows it. Two mounts of

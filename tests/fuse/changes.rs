@@ -332,6 +332,35 @@ fn an_unlinked_file_stays_readable_while_it_is_open() {
     }
 }
 
+/// As an NFSv4 mount shows a file that another client has removed: the server keeps what is
+/// open, and does not know it by its handle any more.
+#[test]
+fn an_open_file_that_can_only_be_read_is_read() {
+    for cache in CACHES {
+        let content = bytes(8 * MIB, 9);
+        let room = tree();
+        fs::write(root(&room).join("f"), &content).unwrap();
+        let setup = Setup { replicas: 1, read: cache, rest: SOON, ..Setup::default() };
+        let rig = mount(room, &setup);
+        let file = File::open(rig.at("f")).unwrap();
+        let mut got = vec![0; 4096];
+        file.read_exact_at(&mut got, 0).unwrap();
+        fs::remove_file(rig.source(0, "f")).unwrap();
+        // Removing it is another version of it, which nothing has been read of yet.
+        eventually(|| file.metadata().unwrap().nlink() == 0);
+        let stale = Fault::Errno(rustix::io::Errno::STALE);
+        rig.scripts[0].add(FaultRule::always(Op::Metadata, stale).beneath("f"));
+        let from = 6 * MIB;
+        file.read_exact_at(&mut got, from as u64).unwrap();
+        assert!(got == content[from..from + 4096], "{cache}");
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(file.metadata().unwrap().len(), content.len() as u64, "{cache}");
+        rig.scripts[0].heal();
+        drop(file);
+        rig.expect_quiet();
+    }
+}
+
 /// As a rename over an open file does by itself, where it comes between a
 /// replica's look at the name and at the attributes.
 #[test]

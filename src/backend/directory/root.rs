@@ -61,12 +61,14 @@ impl Root {
 pub(super) struct Place {
     seat: Seat,
     root: RwLock<Option<Arc<Root>>>,
+    /// That of the root that came into service last.
+    device: RwLock<Option<Device>>,
 }
 
 impl Place {
     /// A replica that is not in service.
     pub(super) fn absent(seat: Seat) -> Self {
-        Self { seat, root: RwLock::default() }
+        Self { seat, root: RwLock::default(), device: RwLock::default() }
     }
 
     /// The root as it is open now.
@@ -81,14 +83,15 @@ impl Place {
     pub(super) fn device(&self) -> Option<Device> {
         match self.root() {
             Ok(root) => Some(root.device),
-            Err(_) => self.seat.record().map(|record| Device(record.dev.0, record.dev.1)),
+            Err(_) => *self.device.read(),
         }
     }
 
     /// Brings it into service if it passes the checks.
     pub(super) fn enter(&self) -> std::result::Result<(), Refusal> {
         let (fd, record) = self.seat.examine()?.into_parts();
-        let device = Device(record.dev.0, record.dev.1);
+        let device = Device::of(fd.as_fd(), &record);
+        *self.device.write() = Some(device);
         let root = Arc::new(Root { fd: fd.into(), device, record });
         *self.root.write() = Some(Arc::clone(&root));
         // The watcher of the mount table may have read it before this root was visible.

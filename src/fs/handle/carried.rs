@@ -8,7 +8,7 @@ use parking_lot::MutexGuard;
 use serde::{Deserialize, Serialize};
 
 use super::{Counted, DirHandle, FileHandle, Handle, Handles, Kept, OpenInode};
-use crate::backend::{DirEntry, Identity, Known, OpenedLater, Written};
+use crate::backend::{Attr, DirEntry, Identity, Known, OpenedLater, Written};
 use crate::fs::carried::{Carried, Inheritance, Sheet, path_of, written};
 use crate::fs::inode::Inodes;
 use crate::fs::journal::{Entry, Journal};
@@ -44,6 +44,8 @@ pub(in crate::fs) struct FileRecord {
     ino: u64,
     at: At,
     held: Vec<Held>,
+    /// The attributes that were shown last.
+    attr: Option<Attr>,
 }
 
 /// A version of a file, and how it is opened.
@@ -267,7 +269,8 @@ impl Handles {
                 Some(Held { replica: replica.index() as u16, shows_it, file })
             });
             let held = held.collect();
-            sheet.carried.files.push(FileRecord { ino: ino.0, at: At::of(&current), held });
+            let (at, attr) = (At::of(&current), current.last_attr());
+            sheet.carried.files.push(FileRecord { ino: ino.0, at, held, attr });
         }
         sheet.carried.last = self.numbers.last();
         if sheet.is_sent {
@@ -358,15 +361,16 @@ impl Handles {
     ) -> Arc<OpenInode> {
         let mut inodes = self.inodes.lock();
         let counted = inodes.entry(ino).or_insert_with(|| {
-            let (at, held) = match record {
-                Some(record) => (record.at, record.held),
-                None => (at, Vec::new()),
+            let (at, held, attr) = match record {
+                Some(record) => (record.at, record.held, record.attr),
+                None => (at, Vec::new(), None),
             };
             let is_named = known.path(ino).is_some();
             let path = path_of(known, ino, at.path);
             let file = reader.file(path, at.version, mode, Identity::read(at.who));
-            let file = file.born(known.born(ino));
+            let file = file.of(known.generation(ino));
             let file = if is_named { file } else { file.nameless() };
+            attr.iter().for_each(|attr| file.has_shown(attr));
             for Held { replica, shows_it, file: index } in held {
                 let Some(replica) = heir.replica(replica) else { continue };
                 match heir.file(replica, Some(index)) {
@@ -401,7 +405,7 @@ fn again(
         None if heir.lost || record.is_deferred => {
             // Another file may be where it was, with its number.
             let path = inodes.path(ino);
-            let known = Known { ino: at.version.ino, born: inodes.born(ino) };
+            let known = Known { ino: at.version.ino, generation: inodes.generation(ino) };
             let backend = heir.caller.replica(write.replica).backend();
             Arc::new(OpenedLater::new(backend, path, known, record.readable, sync))
         }

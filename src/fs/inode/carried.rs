@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use serde::{Deserialize, Serialize};
 
 use super::{Cached, Ino, Inodes, Node, Removed, Seen, Told};
-use crate::backend::{Attr, FileKind, Timestamp};
+use crate::backend::{Attr, FileKind, Generation};
 use crate::volume::{FileId, FileVersion, Mode, ReplicaId};
 
 /// All of them.
@@ -27,7 +27,7 @@ struct NodeRecord {
     natural: u64,
     is_gone: bool,
     is_nameless: bool,
-    born: Option<Timestamp>,
+    generation: Generation,
     domain: u64,
     kind: FileKind,
     seen: SeenRecord,
@@ -61,7 +61,7 @@ pub(in crate::fs) struct Found {
     ino: u64,
     kind: FileKind,
     nlink: u32,
-    born: Option<Timestamp>,
+    generation: Generation,
 }
 
 /// As [`Removed`].
@@ -95,13 +95,13 @@ impl From<Left> for Removed {
 impl From<&Attr> for Found {
     fn from(attr: &Attr) -> Self {
         let FileId { dev, ino } = attr.id;
-        Self { dev, ino, kind: attr.kind, nlink: attr.nlink, born: attr.born }
+        Self { dev, ino, kind: attr.kind, nlink: attr.nlink, generation: attr.generation }
     }
 }
 
 impl Found {
     fn attr(self) -> Attr {
-        let Self { dev, ino, kind, nlink, born } = self;
+        let Self { dev, ino, kind, nlink, generation } = self;
         Attr {
             id: FileId { dev, ino },
             kind,
@@ -116,7 +116,7 @@ impl Found {
             atime: (0, 0),
             mtime: (0, 0),
             ctime: (0, 0),
-            born,
+            generation,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Inodes {
             natural: node.natural.0,
             is_gone: node.gone.is_some(),
             is_nameless: node.is_nameless,
-            born: node.born,
+            generation: node.generation,
             domain: node.domain,
             kind: node.kind,
             seen: match &node.seen {
@@ -156,7 +156,7 @@ impl Inodes {
                 lookups: record.lookups,
                 gone: record.is_gone.then_some(0),
                 is_nameless: record.is_nameless,
-                born: record.born,
+                generation: record.generation,
                 seen: match record.seen {
                     SeenRecord::Never => Seen::Never,
                     SeenRecord::At(version, true) => Seen::At(version, Cached::good()),
@@ -233,7 +233,8 @@ mod tests {
     use super::*;
 
     fn found(ino: u64, kind: FileKind) -> Attr {
-        Found { dev: FileId::HOME, ino, kind, nlink: 1, born: Some((5, ino as u32)) }.attr()
+        let generation = Generation::born((5, ino as u32));
+        Found { dev: FileId::HOME, ino, kind, nlink: 1, generation }.attr()
     }
 
     /// What is written down and read again knows the same paths, and forgets at the

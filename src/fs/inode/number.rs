@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use super::{Ino, Inodes, MADE, Node, ROOT, made};
-use crate::backend::{Attr, FileKind, Known, Timestamp, is_other};
+use crate::backend::{Attr, FileKind, Generation, Known};
 use crate::volume::{FileId, Mode, ReplicaId};
 
 /// Files that had one name one after the other, and are still open: of so many the last
@@ -24,7 +24,7 @@ const REPLACED: usize = 16;
 impl Node {
     /// Whether `attr`, found with its number, are those of another object.
     fn is_dead(&self, mode: Mode, attr: &Attr) -> bool {
-        let is_other = || is_other(self.born, attr.born) || self.kind != attr.kind;
+        let is_other = || self.generation.is_other(&attr.generation) || self.kind != attr.kind;
         self.gone.is_some() || mode == Mode::Shared && is_other()
     }
 }
@@ -112,7 +112,7 @@ impl Inodes {
         node.lookups += 1;
         node.kind = attr.kind;
         // Not every replica of a volume says it.
-        node.born = attr.born.or(node.born);
+        node.generation = attr.generation.or(node.generation);
         Some(())
     }
 
@@ -145,12 +145,12 @@ impl Inodes {
         let node = self.nodes.get(&ino)?;
         let Ino(number) = node.natural;
         let is_theirs = self.mode == Mode::Shared && node.domain == 0 && number & MADE == 0;
-        (is_theirs && ino != ROOT).then_some(Known { ino: number, born: node.born })
+        (is_theirs && ino != ROOT).then_some(Known { ino: number, generation: node.generation })
     }
 
-    /// When it was made, where replicas say it.
-    pub(in crate::fs) fn born(&self, ino: Ino) -> Option<Timestamp> {
-        self.nodes.get(&ino)?.born
+    /// What tells it from others with its number.
+    pub(in crate::fs) fn generation(&self, ino: Ino) -> Generation {
+        self.nodes.get(&ino).map(|node| node.generation).unwrap_or_default()
     }
 
     /// Whether `attr`, found where `ino` is said to be, are that inode's.
@@ -255,10 +255,10 @@ mod tests {
     #[test]
     fn an_object_of_another_birth_or_type_is_another() {
         let mut t = Inodes::new(Mode::Shared);
-        let first = Attr { born: Some((5, 0)), ..attr(10, FILE, 1) };
+        let first = Attr { generation: Generation::born((5, 0)), ..attr(10, FILE, 1) };
         let old = find(&mut t, "a", &first);
         assert_eq!(find(&mut t, "a", &attr(10, FILE, 1)), old, "a replica that does not say it");
-        let second = Attr { born: Some((6, 0)), ..first };
+        let second = Attr { generation: Generation::born((6, 0)), ..first };
         let new = find(&mut t, "b", &second);
         assert_ne!(new, old);
         let third = Attr { kind: FileKind::Directory, ..attr(10, FILE, 2) };
