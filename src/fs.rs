@@ -32,6 +32,7 @@ mod listing;
 mod lock;
 mod look;
 mod name;
+mod newer;
 mod object;
 mod open;
 mod passthrough;
@@ -67,6 +68,7 @@ use inode::Inodes;
 use intake::Intake;
 use lock::Locks;
 use name::Named;
+use newer::Newer;
 use passthrough::Passthrough;
 use recent::Recent;
 use replaced::{Looked, Whose};
@@ -151,6 +153,7 @@ pub struct Fs {
     passthrough: Passthrough,
     /// What was changed a short while ago.
     recent: Recent,
+    newer: Newer,
     /// Changes of files so far: tells answers from before one from those after it.
     changes: AtomicU64,
     locks: Locks,
@@ -188,6 +191,7 @@ impl Fs {
         let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
             recent,
+            newer: Newer::default(),
             changes: AtomicU64::new(0),
             locks: Locks::new(runtime, reader.budget().clone()),
             busy: Busy::default(),
@@ -216,7 +220,7 @@ impl Fs {
         match self.policy.write {
             Some(write) if self.recent.covers(path, now) => spot.only(write.replica),
             Some(write) if self.recent.covers_listing(path, now) => spot.first(write.replica),
-            _ => spot,
+            _ => self.newer.first(path, now).map_or(spot, |replica| spot.first(replica)),
         }
     }
 
@@ -425,12 +429,20 @@ impl Fs {
         asked: u64,
         request: u64,
     ) -> Answer<Entry> {
+        let before = self.inodes.lock().named(parent, name);
         let ino = {
             let mut inodes = self.inodes.lock();
             self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
             let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
-            known.ok_or(Errno::STALE)?
+            let ino = known.ok_or(Errno::STALE)?;
+            inodes.has_shown(ino, attr.ctime);
+            ino
         };
+        if let Some(before) = before.filter(|before| *before != ino)
+            && let Ok(path) = self.path(ino)
+        {
+            self.shows_another(before, &path, replica, attr);
+        }
         self.learned(ino, attr, looked, asked);
         self.keep_journal_short();
         Ok(Entry { ino, attr: *attr })

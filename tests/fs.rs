@@ -40,23 +40,32 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
 
 /// A volume over `trees`, of which the first is the write replica.
 fn volume_over(trees: &[&Path], cache: CachePolicy, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
+    let open = |tree: &&Path| -> Arc<dyn Backend> { Arc::new(Directory::open(tree).unwrap()) };
+    volume_of(trees.iter().map(open).collect(), cache, runtime)
+}
+
+/// A volume of these replicas, of which the first is the write replica.
+fn volume_of(
+    backends: Vec<Arc<dyn Backend>>,
+    cache: CachePolicy,
+    runtime: &tokio::runtime::Runtime,
+) -> Arc<Fs> {
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
-    (0..trees.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
+    (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
     let ground = Ground {
         names: configured_names(&config.replicas),
-        directories: trees.iter().map(|tree| tree.to_path_buf()).collect(),
+        directories: (0..backends.len()).map(|i| format!("/fs{i}").into()).collect(),
         affinities: Affinities::new(&[]),
     };
     let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
     let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
-    let replica = |(i, tree): (usize, &&Path)| {
-        let backend: Arc<dyn Backend> = Arc::new(Directory::open(tree).unwrap());
+    let replica = |(i, backend): (usize, Arc<dyn Backend>)| {
         let pool = PoolLimits { threads: 4, queue: 16, guests: 0 };
         let counters = Arc::new(ReplicaCounters::default());
         Arc::new(Replica::new(ReplicaId::new(i), format!("fs{i}"), backend, pool, counters))
     };
-    let replicas: ReplicaMap<_> = trees.iter().enumerate().map(replica).collect();
+    let replicas: ReplicaMap<_> = backends.into_iter().enumerate().map(replica).collect();
     let limits = replicas.map(|_, _| ReplicaPolicy {
         weight: config.replicas[0].weight,
         max_in_flight: 1 << 20,

@@ -119,7 +119,12 @@ impl Fs {
                 let spot = fs.spot_of(ino, &path).instead_of(spot);
                 fs.open_at((who, to_run, request), ino, path, spot, reply);
             }
-            Ok((_, found)) => fs.found((who, spot, request), ino, path, found, reply),
+            Ok((replica, found)) => {
+                if !fs.inodes.lock().is_same(ino, replica, &found.attr) {
+                    fs.shows_another(ino, &path, replica, &found.attr);
+                }
+                fs.found((who, spot, request), ino, path, found, reply)
+            }
             Err(error) => reply.answer(Err(Errno::of_known(error))),
         });
     }

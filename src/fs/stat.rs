@@ -145,13 +145,16 @@ impl Fs {
                     done(Ok(fs.seen(ino, attr, &looked, asked)));
                 }
                 // Its name is gone or stands for another file: ask the open one.
-                (
-                    Ok(_) | Err(BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)),
-                    Some(open),
-                ) => {
+                (Ok((replica, (attr, _))), open) => {
+                    fs.shows_another(ino, &at, replica, &attr);
+                    match open {
+                        Some(open) => fs.open_attributes(ino, open, since, done),
+                        None => done(Err(Errno::STALE)),
+                    }
+                }
+                (Err(BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)), Some(open)) => {
                     fs.open_attributes(ino, open, since, done);
                 }
-                (Ok(_), None) => done(Err(Errno::STALE)),
                 (Err(error), _) => done(Err(error.into())),
             }
         });

@@ -5,13 +5,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fanfs::backend::{Create, NewPerm, OpenAccess, Requester, SeekTo, SyncMode, WriteOpen};
+use fanfs::backend::{
+    Backend, Create, Directory, Fault, FaultRule, FaultScript, Faulty, NewPerm, Op, OpenAccess,
+    Requester, SeekTo, SyncMode, WriteOpen,
+};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Fs, HandleId, Ino, ROOT};
+use fanfs::fs::{Answer, Errno, Fs, HandleId, Ino, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::{answer, open, read, volume_over};
+use crate::{answer, open, read, volume_of, volume_over};
 
 const ME: Requester = Requester::DAEMON;
 
@@ -126,4 +129,45 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     fs::write(&dir, "no directory").unwrap();
     assert_eq!(answer(|done| fs.attributes(ME, ino, None, done)).attr.size, 5);
     assert_eq!(read(&fs, &opened), b"older");
+}
+
+/// As two mounts of one export, one of which still believes in what was there before: it
+/// finds the old file gone when it opens it.
+#[test]
+fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
+    // Calls about one path go to one of the two while both are well.
+    (0..2).for_each(looks_where_the_newer_file_was_seen);
+}
+
+fn looks_where_the_newer_file_was_seen(lagging: usize) {
+    let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let runtime = Runtime::new().unwrap();
+    let [old, new] = [lagging, 1 - lagging].map(|i| trees[i].path().join("f"));
+    fs::write(&old, "older").unwrap();
+    fs::hard_link(&old, &new).unwrap();
+    let scripts = [Arc::new(FaultScript::default()), Arc::new(FaultScript::default())];
+    let backend = |i: usize| -> Arc<dyn Backend> {
+        let directory = Directory::open(trees[i].path()).unwrap();
+        Arc::new(Faulty::new(directory, Arc::clone(&scripts[i])))
+    };
+    let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
+    let look = || answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done));
+    let older = look().ino;
+    // The clock of file times may be as coarse as 10 ms.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::remove_file(&new).unwrap();
+    fs::write(&new, "a newer one").unwrap();
+    let stale = Fault::Errno(rustix::io::Errno::STALE);
+    scripts[lagging].add(FaultRule::always(Op::Open, stale).beneath("f"));
+    let (send, receive) = sync_channel(1);
+    let reply: Box<dyn FnOnce(Answer<_>) + Send> =
+        Box::new(move |answer| send.send(answer.map(drop)).unwrap());
+    fs.open(ME, older, false, reply);
+    assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
+    // The kernel looks the name up once more then.
+    for _ in 0..8 {
+        let newer = look();
+        assert_ne!(newer.ino, older);
+        assert_eq!(newer.attr.size, 11);
+    }
 }

@@ -1,0 +1,102 @@
+//! Which replica has shown a newer object by a name.
+//!
+//! Another client replaces a file. One replica's mount shows the new one, and the others'
+//! mounts show the old one until their caches expire. Once the new one was seen, a look at
+//! another replica would go back in time: a name would stand for the new file and then for
+//! the old one again, and an open that found the old one gone would be tried again with the
+//! same answer. One NFS mount never goes back. So the replica that showed the new object is
+//! asked first about that name, until the others' caches have expired.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::{Fs, Ino};
+use crate::backend::Attr;
+use crate::volume::{Mode, ReplicaId};
+
+/// For so long a mount may believe in a name: an NFS mount does for 60 s (acdirmax).
+const BELIEVED_FOR: Duration = Duration::from_secs(60);
+
+/// So many names are remembered. The one that was noted first is forgotten first.
+const MOST: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// Names that some replica shows newer objects by than others may.
+pub(super) struct Newer {
+    /// Whether there are any.
+    any: AtomicBool,
+    names: Mutex<LruCache<[u8; 16], (ReplicaId, Instant)>>,
+}
+
+impl Default for Newer {
+    fn default() -> Self {
+        Self { any: AtomicBool::new(false), names: Mutex::new(LruCache::new(MOST)) }
+    }
+}
+
+fn key(path: &Path) -> [u8; 16] {
+    let hash = blake3::hash(path.as_os_str().as_encoded_bytes());
+    let mut key = [0; 16];
+    key.copy_from_slice(&hash.as_bytes()[..16]);
+    key
+}
+
+impl Newer {
+    /// `replica` shows a newer object at `path` than another one did.
+    fn note(&self, path: &Path, replica: ReplicaId, now: Instant) {
+        let mut names = self.names.lock();
+        names.push(key(path), (replica, now));
+        self.any.store(true, Ordering::Relaxed);
+    }
+
+    /// The replica to be asked first about `path`, if there is one.
+    pub(super) fn first(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut names = self.names.lock();
+        let is_old = |at: Instant| now.saturating_duration_since(at) >= BELIEVED_FOR;
+        while names.peek_lru().is_some_and(|(_, (_, noted))| is_old(*noted)) {
+            names.pop_lru();
+        }
+        self.any.store(!names.is_empty(), Ordering::Relaxed);
+        // A look does not make it younger.
+        names.peek(&key(path)).filter(|(_, noted)| !is_old(*noted)).map(|(replica, _)| *replica)
+    }
+}
+
+impl Fs {
+    /// `replica` shows `attr` at `path`, where the object `known` was shown before: another
+    /// one. Replicas of a volume of copies are asked in their order, whatever they show.
+    pub(super) fn shows_another(&self, known: Ino, path: &Path, replica: ReplicaId, attr: &Attr) {
+        let is_newer = || self.inodes.lock().shown(known).is_some_and(|shown| attr.ctime > shown);
+        if self.policy.mode == Mode::Shared && is_newer() {
+            self.newer.note(path, replica, Instant::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_remembered_until_all_mounts_have_looked_at_it_again() {
+        let (newer, start) = (Newer::default(), Instant::now());
+        let (a, b) = (Path::new("d/a"), Path::new("d/b"));
+        assert_eq!(newer.first(a, start), None);
+        newer.note(a, ReplicaId::new(2), start);
+        newer.note(b, ReplicaId::new(1), start + BELIEVED_FOR / 2);
+        let first = |path, after| newer.first(path, start + after);
+        assert_eq!(first(a, Duration::ZERO), Some(ReplicaId::new(2)));
+        assert_eq!(first(b, BELIEVED_FOR / 2), Some(ReplicaId::new(1)));
+        assert_eq!(first(a, BELIEVED_FOR), None);
+        assert_eq!(first(b, BELIEVED_FOR), Some(ReplicaId::new(1)));
+        assert_eq!(first(b, BELIEVED_FOR * 2), None);
+        assert!(!newer.any.load(Ordering::Relaxed), "nothing is looked up any more");
+    }
+}
