@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
@@ -10,6 +10,11 @@ use super::{Answer, Errno, Fs, HandleId, ReadData};
 use crate::backend::SeekTo;
 use crate::read::{Asked, By, ReadError, Thread};
 use crate::volume::ByteRange;
+
+/// For how long a version is believed in at least, without another look. What was read ahead
+/// is no older than that when it is delivered. The kernel looks by itself before it reads
+/// through its page cache, and does not before a direct read.
+const BELIEVED_FOR: Duration = Duration::from_secs(1);
 
 /// Which try at a read it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +54,18 @@ impl Fs {
             ReadFrom::Version(current, _) => current,
             ReadFrom::Written(through) => return self.read_written(file, through, asked, done),
         };
+        // It may have grown since.
         let at_end = range.start >= current.version().size;
-        if at_end && file.inode.is_due(self.policy.attribute_ttl, now) {
-            // The file may have grown since.
+        let is_due = |ttl| file.inode.is_due(ttl, now);
+        if at_end && is_due(self.policy.attribute_ttl) {
             let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
             let then = move |_| fs.read_now(file, (asked, by), Try::Last, done);
             return self.attributes_by(rights, ino, Some(handle), asked.1, then);
+        }
+        if is_due(self.policy.attribute_ttl.max(BELIEVED_FOR)) {
+            let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
+            let then = move |_| fs.read_now(file, (asked, by), Try::Again, done);
+            return self.attributes_again(rights, ino, asked.1, then);
         }
         self.read_now(file, (asked, by), Try::First, done);
     }

@@ -23,6 +23,9 @@ enum See {
     Name,
     /// By an open.
     Open,
+    /// By the name, for a file that is open; where no replica answers soon, what was shown
+    /// last.
+    Again,
 }
 
 /// Attributes of what is at `path`, as an open shows them: an NFS mount asks the server for
@@ -84,6 +87,18 @@ impl Fs {
         self.attributes_seen_by((rights, See::Open), ino, None, since, done);
     }
 
+    /// The same for a file that is open and was not looked at for a while. A reader does not
+    /// wait for replicas that are silent: what it wants may be in memory.
+    pub(super) fn attributes_again(
+        self: &Arc<Self>,
+        rights: Rights,
+        ino: Ino,
+        since: Instant,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        self.attributes_seen_by((rights, See::Again), ino, None, since, done);
+    }
+
     fn attributes_seen_by(
         self: &Arc<Self>,
         (rights, see): (Rights, See),
@@ -113,6 +128,10 @@ impl Fs {
             (Err(errno), None) => return done(Err(errno)),
         };
         let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
+        // As if shown by the replica that knows of all changes.
+        let by = self.policy.write.map_or(ReplicaId::new(0), |write| write.replica);
+        let last = |open: &Arc<OpenFile>| Some((by, (open.last_attr()?, Looked::at(open))));
+        let fallback = open.as_ref().filter(|_| matches!(see, See::Again)).and_then(last);
         let look = {
             let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
@@ -123,15 +142,16 @@ impl Fs {
                     ));
                 }
                 let attr = match see {
-                    See::Name => backend.stat(&path)?,
+                    See::Name | See::Again => backend.stat(&path)?,
                     See::Open => shown_at_open(replica, backend, &path, open.as_deref())?,
                 };
                 Ok((attr, fs.look_at_open(ino, replica, &attr)))
             }
         };
         let spot = self.spot_of(ino, &path).since(since);
+        let spot = first.map_or(spot, |first| spot.first(first));
         let mine = rights.clone();
-        self.caller.call_first(first, spot, mine, look, move |answer| {
+        self.caller.call_or(fallback, spot, mine, look, move |answer| {
             let same = |replica, attr: &Attr, looked: &Looked| {
                 fs.inodes.lock().is_same(ino, replica, attr)
                     && fs.whose(ino, attr, looked) == Whose::Its

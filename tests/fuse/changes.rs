@@ -332,6 +332,32 @@ fn an_unlinked_file_stays_readable_while_it_is_open() {
     }
 }
 
+/// A direct read asks the kernel for no attributes, so nothing else finds the change.
+#[test]
+fn what_was_read_ahead_is_not_read_after_a_change() {
+    let content = bytes(8 * MIB, 3);
+    let rig = rig(&content, "cache = \"direct\"\nreadahead_max = \"8MiB\"");
+    let file = File::open(rig.at("f")).unwrap();
+    let mut got = vec![0; MIB / 2];
+    let mut read = 0;
+    // More is there than was asked for.
+    let is_ahead = |read: u64| rig.status().gauges.buffer_used > 0 && rig.delivered() > read;
+    eventually(|| {
+        if read + got.len() <= 4 * MIB {
+            file.read_exact_at(&mut got, read as u64).unwrap();
+            read += got.len();
+        }
+        is_ahead(read as u64)
+    });
+    let newer = bytes(8 * MIB, 4);
+    // Truncated first: what is in memory may be the pages of the older content.
+    fs::write(rig.source(0, "f"), &newer).unwrap();
+    // Longer than a version is believed in.
+    std::thread::sleep(Duration::from_millis(1100));
+    file.read_exact_at(&mut got, read as u64).unwrap();
+    assert!(got == newer[read..read + got.len()], "bytes from before the change");
+}
+
 /// As an NFSv4 mount shows a file that another client has removed: the server keeps what is
 /// open, and does not know it by its handle any more.
 #[test]
