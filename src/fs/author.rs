@@ -111,7 +111,7 @@ mod tests {
                 atime: (0, 0),
                 mtime: (0, 0),
                 ctime: (0, 0),
-                born: None,
+                generation: Default::default(),
             })
         }
 
