@@ -25,7 +25,7 @@ mod umount;
 mod upgrade;
 mod utab;
 mod verify;
-mod volume_name;
+mod volume;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -89,8 +89,8 @@ enum Command {
     Upgrade(upgrade::Args),
     /// Validate a volume's configuration and look at its replicas
     Check {
-        /// The volume: its configuration file, or its name in /etc/fanfs
-        #[arg(value_parser = volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+        /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+        #[arg(value_hint = clap::ValueHint::AnyPath)]
         volume: PathBuf,
         /// Print JSON instead of a table
         #[arg(long)]
@@ -213,7 +213,8 @@ fn run(command: Command) -> Outcome {
         Command::Reload(args) => reload::run(&args),
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Check { volume, json } => {
-            let config = crate::config::load(&volume).map_err(Failure::usage)?;
+            let file = volume::file(&volume)?;
+            let config = crate::config::load(&file).map_err(Failure::usage)?;
             crate::daemon::check_placement(&config).map_err(Failure::usage)?;
             check::run(&config, json)
         }

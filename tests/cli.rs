@@ -32,6 +32,8 @@ mod limits;
 mod logs;
 #[path = "cli/metrics.rs"]
 mod metrics;
+#[path = "cli/named.rs"]
+mod named;
 #[path = "cli/ordinary.rs"]
 mod ordinary;
 #[path = "cli/placement.rs"]

@@ -67,14 +67,14 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand upgrade" -l program -d 'The 
 complete -c fanfs -n "__fish_fanfs_using_subcommand upgrade" -s h -l help -d 'Print help'
 complete -c fanfs -n "__fish_fanfs_using_subcommand check" -l json -d 'Print JSON instead of a table'
 complete -c fanfs -n "__fish_fanfs_using_subcommand check" -s h -l help -d 'Print help'
-complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l file -d 'The file to read, from the replicas\' roots [default: the one with the most data that is found soon]' -r -F
+complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l file -d 'The file to read, from the replicas\' roots or below the volume\'s mount point [default: the one with the most data that is found soon]' -r -F
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l seconds -d 'How long each step of the measurement takes, seconds' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l deadline -d 'How long a replica may take to answer [default: 5s]' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l measure -d 'Read the replicas, each alone and all at once'
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l write -d 'Make a file on each replica, and take it away, to see its server\'s clock'
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -l json -d 'Print JSON instead of a table'
 complete -c fanfs -n "__fish_fanfs_using_subcommand doctor" -s h -l help -d 'Print help'
-complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l json -d 'Print JSON: one object with MOUNTPOINT, else an array'
+complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l json -d 'Print JSON: one object with VOLUME, else an array'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -l check -d 'For monitoring: print one line and fail where a replica is out of service, a keeper has died or a daemon does not answer; print nothing where all is well'
 complete -c fanfs -n "__fish_fanfs_using_subcommand status" -s h -l help -d 'Print help'
 complete -c fanfs -n "__fish_fanfs_using_subcommand top" -s d -l interval -d 'How often to look; rates are means over this time' -r
@@ -102,7 +102,7 @@ complete -c fanfs -n "__fish_fanfs_using_subcommand verify" -l full -d 'Compare 
 complete -c fanfs -n "__fish_fanfs_using_subcommand verify" -l xattrs -d 'Compare extended attributes `user.*` as well'
 complete -c fanfs -n "__fish_fanfs_using_subcommand verify" -l json -d 'Print one JSON object, at the end'
 complete -c fanfs -n "__fish_fanfs_using_subcommand verify" -s h -l help -d 'Print help'
-complete -c fanfs -n "__fish_fanfs_using_subcommand bench" -l file -d 'The file to read, from the volume\'s root or below a replica\'s path [default: the one with the most data among the first 20,000 entries]' -r -F
+complete -c fanfs -n "__fish_fanfs_using_subcommand bench" -l file -d 'The file to read, from the volume\'s root, or below its mount point or a replica\'s path [default: the one with the most data among the first 20,000 entries]' -r -F
 complete -c fanfs -n "__fish_fanfs_using_subcommand bench" -l make -d 'Make a file of this size on the write replica, and remove it afterwards' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand bench" -l seconds -d 'The longest that one pass reads [default: 3s]' -r
 complete -c fanfs -n "__fish_fanfs_using_subcommand bench" -l rounds -d 'How often each pass is done; figures are medians [default: 3]' -r

@@ -54,7 +54,7 @@ _arguments "${_arguments_options[@]}" : \
 '--successor[Started by a daemon, which hands its mount over by standard input]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume\: its configuration file, or its name in /etc/fanfs:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 ':mount_point -- An empty directory to mount it on:_files -/' \
 && ret=0
 ;;
@@ -64,7 +64,7 @@ _arguments "${_arguments_options[@]}" : \
 '--lazy[Detach at once, also while files are open; they stay readable until they are closed]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':mount_point -- Where the volume is mounted:_files -/' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (unmount)
@@ -73,15 +73,15 @@ _arguments "${_arguments_options[@]}" : \
 '--lazy[Detach at once, also while files are open; they stay readable until they are closed]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':mount_point -- Where the volume is mounted:_files -/' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (reload)
 _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
-':mount_point -- Where the volume is mounted:_files -/' \
-'::volume -- Its configuration \[default\: the file that it was mounted with\]:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
+'::file -- Its configuration from now on, as VOLUME \[default\: the file that it was mounted with\]:_files' \
 && ret=0
 ;;
 (upgrade)
@@ -89,7 +89,7 @@ _arguments "${_arguments_options[@]}" : \
 '--program=[The program that is to serve it \[default\: this one\]]:FILE:_files' \
 '-h[Print help]' \
 '--help[Print help]' \
-':mount_point -- Where the volume is mounted:_files -/' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (check)
@@ -97,12 +97,12 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume\: its configuration file, or its name in /etc/fanfs:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (doctor)
 _arguments "${_arguments_options[@]}" : \
-'--file=[The file to read, from the replicas'\'' roots \[default\: the one with the most data that is found soon\]]:FILE:_files' \
+'--file=[The file to read, from the replicas'\'' roots or below the volume'\''s mount point \[default\: the one with the most data that is found soon\]]:FILE:_files' \
 '--seconds=[How long each step of the measurement takes, seconds]:NUMBER:_default' \
 '--deadline=[How long a replica may take to answer \[default\: 5s\]]:TIME:_default' \
 '--measure[Read the replicas, each alone and all at once]' \
@@ -110,16 +110,16 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'*::what -- A volume'\''s configuration file or its name in /etc/fanfs, or the directories of mounts:_files' \
+'*::what -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted; or the directories of replicas:_files' \
 && ret=0
 ;;
 (status)
 _arguments "${_arguments_options[@]}" : \
-'--json[Print JSON\: one object with MOUNTPOINT, else an array]' \
+'--json[Print JSON\: one object with VOLUME, else an array]' \
 '(--json)--check[For monitoring\: print one line and fail where a replica is out of service, a keeper has died or a daemon does not answer; print nothing where all is well]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'::mount_point -- Where the volume is mounted \[default\: all of this user'\''s volumes\]:_files -/' \
+'::volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted \[default\: all of this user'\''s volumes\]:_files' \
 && ret=0
 ;;
 (top)
@@ -130,7 +130,7 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print it once, as JSON]' \
 '-h[Print help]' \
 '--help[Print help]' \
-'::mount_point -- Where the volume is mounted \[default\: this user'\''s volumes, one after the other by the key v\]:_files' \
+'::volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted \[default\: this user'\''s volumes, one after the other by the key v\]:_files' \
 && ret=0
 ;;
 (explain)
@@ -153,7 +153,7 @@ _arguments "${_arguments_options[@]}" : \
 '--segments[Show segments as well, those read ahead and those that failed among them]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':mount_point -- Where the volume is mounted:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (verify)
@@ -170,13 +170,13 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print one JSON object, at the end]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume\: its configuration file, or its name in /etc/fanfs:_files' \
-'::path -- A file or directory, from the volume'\''s root or below a replica'\''s path \[default\: everything\]:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
+'::path -- A file or directory, from the volume'\''s root, or below its mount point or a replica'\''s path \[default\: everything\]:_files' \
 && ret=0
 ;;
 (bench)
 _arguments "${_arguments_options[@]}" : \
-'(--make)--file=[The file to read, from the volume'\''s root or below a replica'\''s path \[default\: the one with the most data among the first 20,000 entries\]]:FILE:_files' \
+'(--make)--file=[The file to read, from the volume'\''s root, or below its mount point or a replica'\''s path \[default\: the one with the most data among the first 20,000 entries\]]:FILE:_files' \
 '--make=[Make a file of this size on the write replica, and remove it afterwards]:SIZE:_default' \
 '--seconds=[The longest that one pass reads \[default\: 3s\]]:SECONDS:_default' \
 '--rounds=[How often each pass is done; figures are medians \[default\: 3\]]:NUMBER:_default' \
@@ -192,7 +192,7 @@ _arguments "${_arguments_options[@]}" : \
 '--json[Print JSON instead of a table]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume'\''s configuration file, or its name in /etc/fanfs:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 && ret=0
 ;;
 (simulate)
@@ -257,7 +257,7 @@ _arguments "${_arguments_options[@]}" : \
 '--force[Overwrite units that are there with another content]' \
 '-h[Print help]' \
 '--help[Print help]' \
-':volume -- The volume\: its configuration file, or its name in /etc/fanfs:_files' \
+':volume -- The volume\: its name in /etc/fanfs, its configuration file, or where it is mounted:_files' \
 ':mount_point -- Where it is to be mounted:_files -/' \
 && ret=0
 ;;

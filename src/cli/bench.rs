@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
 use super::audience::{self, Audience, tell};
-use super::{Failure, Outcome, say, to_json, verify};
+use super::{Failure, Outcome, say, to_json, verify, volume};
 use crate::bench::campaign::{self, Watcher};
 use crate::bench::{ALIGNMENT, BenchError, Settings, page, table};
 use crate::config::units::{Size, Time};
@@ -37,11 +37,11 @@ Nothing is changed on a replica, unless --make is given. A replica that does not
 Exit status: 0 done; 1 some pass failed, or nothing could be measured; 2 wrong usage or
 configuration; 130 interrupted.")]
 pub(super) struct Args {
-    /// The volume's configuration file, or its name in /etc/fanfs
-    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// The file to read, from the volume's root or below a replica's path [default: the one with
-    /// the most data among the first 20,000 entries]
+    /// The file to read, from the volume's root, or below its mount point or a replica's path
+    /// [default: the one with the most data among the first 20,000 entries]
     #[arg(long, conflicts_with = "make")]
     file: Option<PathBuf>,
     /// Make a file of this size on the write replica, and remove it afterwards
@@ -88,7 +88,7 @@ pub(super) struct Args {
 const MAX_BLOCK: u64 = 64 << 20;
 
 pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let config = config::load(&args.volume).map_err(Failure::usage)?;
+    let config = config::load(&volume::file(&args.volume)?).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let settings = settings(args, &config)?;
     // Now, and not after minutes, it is said that it cannot be written.

@@ -12,13 +12,14 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+use super::volume::{self, Found};
 use super::{Failure, Outcome, absolute, say, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::judge::gain;
 use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
 use crate::doctor::{examine, judge};
-use crate::volume::survey::{DEFAULT_LIMIT, within};
+use crate::volume::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
 #[derive(clap::Args)]
@@ -38,14 +39,15 @@ Nothing is changed. As root it sees more: echoes of the path's MTU need it.
 
 Exit status: 0 nothing is bad, 1 something is, 2 wrong usage or configuration.")]
 pub(super) struct Args {
-    /// A volume's configuration file or its name in /etc/fanfs, or the directories of mounts
-    #[arg(required = true, value_name = "VOLUME | PATH"  , value_hint = clap::ValueHint::AnyPath)]
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted; or the
+    /// directories of replicas
+    #[arg(required = true, value_name = "VOLUME | PATH", value_hint = clap::ValueHint::AnyPath)]
     what: Vec<PathBuf>,
     /// Read the replicas, each alone and all at once
     #[arg(long)]
     measure: bool,
-    /// The file to read, from the replicas' roots [default: the one with the most data that
-    /// is found soon]
+    /// The file to read, from the replicas' roots or below the volume's mount point [default: the
+    /// one with the most data that is found soon]
     #[arg(long, value_name = "FILE", requires = "measure")]
     file: Option<PathBuf>,
     /// How long each step of the measurement takes, seconds
@@ -82,21 +84,18 @@ struct Report<'a> {
     facts: &'a Facts,
 }
 
-/// How long the only argument may take to say whether it is a file.
-const LOOK: Duration = Duration::from_secs(2);
-
 /// Of the JSON's shape.
 const FORMAT: u32 = 1;
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let (config, volume) = subject(&args.what)?;
+    let (config, is_volume) = subject(&args.what)?;
     let measure = args.measure.then(|| {
         let file = args.file.as_deref().map(|file| inside(&config, file)).transpose()?;
         Ok::<_, Failure>(Measure { file, step: Duration::from_secs_f64(args.seconds) })
     });
-    let unkept = if volume { super::mounted::unkept(&config.volume.name) } else { Vec::new() };
+    let unkept = if is_volume { super::mounted::unkept(&config.volume.name) } else { Vec::new() };
     let options = Options {
-        volume,
+        volume: is_volume,
         unkept,
         limit: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
         write: args.write,
@@ -118,45 +117,26 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(ExitCode::from(u8::from(state == Light::Bad)))
 }
 
-/// What the only argument is.
-enum Only {
-    /// This volume's file, or its name.
-    Volume(PathBuf),
-    /// Something that is there.
-    Path,
-    Nothing,
-}
-
-/// May hang: the argument may be a mount.
-fn volume(one: &Path) -> Only {
-    let named = super::volume_name::file(one);
-    if named != *one && named.is_file() {
-        return Only::Volume(named);
-    }
-    let is_toml = one.extension().is_some_and(|extension| extension == "toml");
-    match one.metadata() {
-        _ if is_toml => Only::Volume(one.to_owned()),
-        Ok(there) if there.is_file() => Only::Volume(one.to_owned()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Only::Nothing,
-        Ok(_) | Err(_) => Only::Path,
-    }
-}
-
 /// The volume, or one made of the paths, with the defaults; and whether it is the former.
 fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
     if let [one] = what {
-        let path = one.clone();
-        // What does not answer is a mount.
-        match within(LOOK, move || volume(&path)).unwrap_or(Only::Path) {
-            Only::Volume(file) => return Ok((config::load(&file).map_err(Failure::usage)?, true)),
-            Only::Nothing if !one.as_os_str().as_encoded_bytes().contains(&b'/') => {
+        let is_toml = one.extension().is_some_and(|extension| extension == "toml");
+        match volume::find(one)? {
+            Found::Other(_, false)
+                if !is_toml && !one.as_os_str().as_encoded_bytes().contains(&b'/') =>
+            {
                 return Err(Failure::usage(format!(
                     "no volume {} in {}, and no directory of that name here",
                     one.display(),
-                    super::volume_name::DIR
+                    volume::DIR
                 )));
             }
-            Only::Path | Only::Nothing => {}
+            // What does not answer is a mount.
+            Found::Other(..) if !is_toml => {}
+            found => {
+                let file = volume::file_of(found, one)?;
+                return Ok((config::load(&file).map_err(Failure::usage)?, true));
+            }
         }
     }
     let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
@@ -199,7 +179,9 @@ fn name_of(path: &str, all: &[PathBuf]) -> String {
 /// The file as it is called from the replicas' roots.
 fn inside(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
     let below = config.replicas.iter().find_map(|replica| file.strip_prefix(&replica.path).ok());
-    let file = below.unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));
+    let mounted = volume::below_mount(&config.volume.name, file);
+    let file =
+        below.or(mounted.as_deref()).unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));
     let plain = file.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if !plain || file.as_os_str().is_empty() {
         let what = "is not a path in the replicas; write it from their roots, without ..";

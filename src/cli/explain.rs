@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute, mounted, printable, say, to_json};
+use super::{Failure, Outcome, absolute, mounted, printable, say, to_json, volume};
 use crate::backend::{Backend, Directory, FileKind};
 use crate::config;
 use crate::control;
 use crate::daemon::{check_placement, facts_unmounted};
 use crate::explain::{Explanation, Facts, ListedChunk, explain};
 use crate::volume::mounts::MountTable;
+use crate::volume::survey::within;
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]
@@ -21,8 +22,7 @@ pub(super) struct Args {
     /// A file on a mounted volume; with --volume its path in the volume
     file: PathBuf,
     /// Ask for a volume that is not mounted; rates are assumed then
-    #[arg(long, value_name = "VOLUME", value_parser = super::volume_name::parser())]
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    #[arg(long, value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
     volume: Option<PathBuf>,
     /// Print JSON, with every chunk
     #[arg(long)]
@@ -45,7 +45,11 @@ fn mounted(file: &Path) -> Result<Facts, Failure> {
     // followed, as a replica does not follow it either.
     let name = path.file_name().ok_or_else(|| wrong("not a file".to_owned()))?;
     let parent = path.parent().unwrap_or(Path::new("/"));
-    let parent = parent.canonicalize().map_err(|error| wrong(error.to_string()))?;
+    let asked = parent.to_owned();
+    // The mount there may be hung.
+    let parent = within(mounted::LIMIT, move || asked.canonicalize())
+        .unwrap_or_else(|| Ok(parent.to_owned()))
+        .map_err(|error| wrong(error.to_string()))?;
     let path = parent.join(name);
     let table = MountTable::read().map_err(Failure::failed)?;
     let mount = table.containing(&parent).filter(|mount| mount.fs_type == "fuse.fanfs");
@@ -59,8 +63,10 @@ fn mounted(file: &Path) -> Result<Facts, Failure> {
 }
 
 fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {
-    let config = config::load(volume).map_err(Failure::usage)?;
+    let config = config::load(&volume::file(volume)?).map_err(Failure::usage)?;
     check_placement(&config).map_err(Failure::usage)?;
+    let below = volume::below_mount(&config.volume.name, file);
+    let file = below.as_deref().unwrap_or(file);
     let inside: PathBuf = file.components().filter(|part| *part != Component::RootDir).collect();
     if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
         let what = "is not a path in the volume; write it from the volume's root, without ..";

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use super::{Cli, Failure, Outcome, say, to_json, volume_name};
+use super::{Cli, Failure, Outcome, say, to_json};
 use crate::config::schema;
 
 mod helper_page;

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{Failure, Outcome, absolute, printable, say, to_json, volume_name};
+use super::{Failure, Outcome, absolute, printable, say, to_json, volume};
 use crate::config;
 use crate::volume::mounts::MountTable;
 use crate::volume::survey::{Answer, DEFAULT_LIMIT, Question, Severity, Subject, Survey, survey};
@@ -143,8 +143,7 @@ fn write(args: &Args, guess: &guess::Guess) -> Outcome {
         (true, _) => say(&to_json(&guess.report(text))?),
         (false, None) => say(&text),
         (false, Some(path)) => {
-            let volume =
-                path.file_stem().filter(|_| path.parent() == Some(volume_name::DIR.as_ref()));
+            let volume = path.file_stem().filter(|_| path.parent() == Some(volume::DIR.as_ref()));
             let volume = volume.map_or(path.display().to_string(), |n| n.display().to_string());
             say(&format!("wrote {}; next: fanfs check {volume}\n", path.display()))
         }

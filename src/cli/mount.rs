@@ -24,7 +24,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::audience::tell;
 use super::mount_options::MountOptions;
-use super::{Failure, Outcome, absolute, check, utab};
+use super::{Failure, Outcome, absolute, check, utab, volume};
 use crate::backend::own;
 use crate::config::{self, Access, Config, ConfigError, Log};
 use crate::control;
@@ -38,8 +38,8 @@ use crate::telemetry::{self, log::LogFile};
 /// Arguments of `fanfs mount`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The volume: its configuration file, or its name in /etc/fanfs
-    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     pub(super) volume: PathBuf,
     /// An empty directory to mount it on
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
@@ -74,7 +74,7 @@ pub(crate) struct Args {
 /// What the daemon says when its mount answers.
 const READY: &str = "ready";
 
-pub(super) fn run(args: Args) -> Outcome {
+pub(super) fn run(mut args: Args) -> Outcome {
     let mut options = MountOptions::parse(&args.options, args.sloppy)?;
     options.extra.is_kept = options.keeper || service::keeps();
     if args.successor {
@@ -82,6 +82,10 @@ pub(super) fn run(args: Args) -> Outcome {
     }
     if args.kept {
         return kept(&args, &options);
+    }
+    // mount(8)'s helper and the command that started this daemon have found the file.
+    if !args.by_mount && !args.ready {
+        args.volume = volume::file(&args.volume)?;
     }
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     if args.ready {

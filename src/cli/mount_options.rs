@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Cli, Failure, Outcome, absolute, mount, say, volume_name};
+use super::{Cli, Failure, Outcome, absolute, mount, say, volume};
 use crate::config;
 use crate::daemon::Extra;
 
@@ -308,7 +308,7 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
     }
     let volume =
         volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
-    let volume = volume_name::of_mount(Path::new(&volume));
+    let volume = volume::of_mount(Path::new(&volume));
     MountOptions::parse(&lists, sloppy)?;
     if fake {
         return Ok(Wish::Fake(volume));

@@ -11,31 +11,20 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde::Serialize;
 
-use super::{Failure, absolute, printable, volume_name};
+use super::{Failure, printable, volume};
 use crate::control::{self, KeeperState, Status};
 use crate::volume::mounts::MountTable;
 use crate::volume::name::{self, shell_word};
 use crate::volume::served::{Life, Served};
-use crate::volume::survey::within;
 
 /// How long a command waits for an answer from a mount.
-const LIMIT: Duration = Duration::from_secs(3);
+pub(super) const LIMIT: Duration = Duration::from_secs(3);
 
 /// Time between two questions to a mount whose daemon is being replaced.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The mount point that `path` names, from the mount table: a call on the path itself may
-/// hang.
-pub(super) fn named(path: &Path) -> PathBuf {
-    let path = absolute(path);
-    if let Some(served) = at(&path) {
-        return served.mount_point;
-    }
-    let asked = path.clone();
-    within(LIMIT, move || asked.canonicalize().ok()).flatten().unwrap_or(path)
-}
-
-fn at(path: &Path) -> Option<Served> {
+/// The fanfs mount at this path, which is canonical.
+pub(super) fn at(path: &Path) -> Option<Served> {
     let table = MountTable::read().unwrap_or_default();
     table.at(path).and_then(Served::of)
 }
@@ -77,7 +66,7 @@ impl Unanswered {
                     _ => String::new(),
                 };
                 // Only the kernel's table is left, and it has the name alone.
-                let (file, which) = match volume_name::has_file(&served.volume) {
+                let (file, which) = match volume::has_file(&served.volume) {
                     true => (volume, String::new()),
                     false => {
                         ("FILE".to_owned(), format!("; FILE is the configuration of {volume}"))
@@ -142,7 +131,7 @@ impl Unanswered {
     }
 }
 
-/// The status of the volume at `point`, a result of [`named`].
+/// The status of the volume at `point`, its mount point as the kernel has it.
 ///
 /// # Errors
 /// The mount whose daemon does not answer, or why there is no mount.
@@ -276,6 +265,11 @@ pub(super) fn unkept(volume: &str) -> Vec<String> {
     let unkept =
         answers.filter(|one| one.volume == volume && one.keeper == Some(KeeperState::Gone));
     unkept.map(|one| one.mount_point.display().to_string()).collect()
+}
+
+/// Whether a mount whose daemon does not answer is one of this run-time directory, or dead.
+pub(super) fn is_left(served: &Served) -> bool {
+    is_here(&served.mount_point) || served.life(LIMIT) == Life::Dead
 }
 
 /// Whether the run-time directory has any file of the mount's daemon.

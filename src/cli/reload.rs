@@ -3,26 +3,26 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::{Failure, Outcome, absolute, mounted, upgrade};
+use super::{Failure, Outcome, absolute, mounted, upgrade, volume};
 use crate::config;
 use crate::control::{Ask, Status};
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
-    mount_point: PathBuf,
-    /// Its configuration [default: the file that it was mounted with]
-    #[arg(value_name = "VOLUME", value_parser = super::volume_name::parser())]
-    #[arg(value_hint = clap::ValueHint::FilePath)]
-    volume: Option<PathBuf>,
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    volume: PathBuf,
+    /// Its configuration from now on, as VOLUME [default: the file that it was mounted with]
+    #[arg(value_name = "FILE", value_hint = clap::ValueHint::AnyPath)]
+    file: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let path = mounted::named(&args.mount_point);
+    let path = volume::mount_point(&args.volume)?;
     let now = mounted::status(&path)?;
-    let volume = args.volume.as_deref().map(absolute);
+    let volume = args.file.as_deref().map(volume::file).transpose()?;
+    let volume = volume.as_deref().map(absolute);
     let source = volume.clone().unwrap_or_else(|| now.source.clone());
     // Looked at here as well: what is wrong with it is told the same way as by `mount`.
     let config = config::load(&source).map_err(Failure::usage)?;

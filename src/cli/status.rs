@@ -9,7 +9,7 @@ use bytesize::ByteSize;
 use serde::Serialize;
 
 use super::mounted::{self, Trouble, Unanswered};
-use super::{Failure, Outcome, printable, say, to_json};
+use super::{Failure, Outcome, printable, say, to_json, volume};
 use crate::control::{KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::{HealthState, Reason};
 use crate::volume::name::shell_word;
@@ -26,10 +26,11 @@ A mount whose daemon has died is listed with the command that helps.
 Exit status: 0 done; 1 a daemon has died or does not answer, or with --check a replica is out of
 service or a keeper has died; 2 wrong usage.")]
 pub(super) struct Args {
-    /// Where the volume is mounted [default: all of this user's volumes]
-    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
-    mount_point: Option<PathBuf>,
-    /// Print JSON: one object with MOUNTPOINT, else an array
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    /// [default: all of this user's volumes]
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    volume: Option<PathBuf>,
+    /// Print JSON: one object with VOLUME, else an array
     #[arg(long)]
     json: bool,
     /// For monitoring: print one line and fail where a replica is out of service, a keeper has died
@@ -46,8 +47,8 @@ macro_rules! line {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let (answers, unanswered) = match &args.mount_point {
-        Some(path) => match mounted::status(&mounted::named(path)) {
+    let (answers, unanswered) = match &args.volume {
+        Some(volume) => match mounted::status(&volume::mount_point(volume)?) {
             Ok(status) => (vec![status], Vec::new()),
             Err(Trouble::Mount(mount)) if args.json => {
                 say(&to_json(&mount)?)?;
@@ -68,7 +69,7 @@ pub(super) fn run(args: &Args) -> Outcome {
     let (others, own): (Vec<_>, Vec<_>) =
         unanswered.into_iter().partition(Unanswered::is_another_users);
     let is_failed = !own.is_empty();
-    match (&args.mount_point, args.json) {
+    match (&args.volume, args.json) {
         (Some(_), true) => say(&to_json(&answers[0])?),
         (None, true) => {
             let answers = answers.into_iter().map(|status| Shown::Answers(Box::new(status)));

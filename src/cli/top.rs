@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
 use super::audience::Audience;
-use super::{Failure, Outcome, mounted, say, to_json};
+use super::{Failure, Outcome, mounted, say, to_json, volume};
 use crate::config::units::Time;
 use crate::control;
 use keys::{Action, Shown};
@@ -42,10 +42,10 @@ Keys: q ends, ? explains keys and columns, space holds the picture, s orders the
 chooses files or readers, v goes to the next volume.
 docs/TRACE.md says what each figure is.")]
 pub(super) struct Args {
-    /// Where the volume is mounted [default: this user's volumes, one after the other by
-    /// the key v]
-    #[arg(value_name = "MOUNTPOINT")]
-    mount_point: Option<PathBuf>,
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    /// [default: this user's volumes, one after the other by the key v]
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    volume: Option<PathBuf>,
     /// How often to look; rates are means over this time
     #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
     interval: Time,
@@ -79,9 +79,10 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
     if args.interval.0 < shortest || args.interval.0 > longest {
         return Err(Failure::usage("--interval is out of range; use 200ms to 1min"));
     }
-    let sockets = sockets(args.mount_point.as_deref())?;
+    let point = args.volume.as_deref().map(volume::mount_point).transpose()?;
+    let sockets = sockets(point.as_deref())?;
     if !args.is_live() {
-        return once(args, &sockets[0]);
+        return once(args, &sockets[0], point.as_deref());
     }
     let mut terminal = ratatui::try_init().map_err(Failure::failed)?;
     let mut live = Live::new(sockets, args.interval.0);
@@ -102,8 +103,8 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
 
 /// The control sockets of what can be shown, at least one.
 fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
-    if let Some(path) = mount_point {
-        return Ok(vec![control::socket_path(&mounted::named(path))]);
+    if let Some(point) = mount_point {
+        return Ok(vec![control::socket_path(point)]);
     }
     let all = control::sockets().map_err(Failure::failed)?;
     let alive: Vec<_> =
@@ -117,8 +118,8 @@ fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     Ok(alive)
 }
 
-fn once(args: &Args, socket: &Path) -> Outcome {
-    let take = || Sample::take(socket).map_err(|error| unreachable_volume(args, socket, &error));
+fn once(args: &Args, socket: &Path, point: Option<&Path>) -> Outcome {
+    let take = || Sample::take(socket).map_err(|error| unreachable_volume(point, socket, &error));
     let before = take()?;
     std::thread::sleep(args.interval.0);
     let now = take()?;
@@ -131,9 +132,9 @@ fn once(args: &Args, socket: &Path) -> Outcome {
     say(&screen::text(&view, columns.unwrap_or(COLUMNS).clamp(screen::NARROWEST, 500)))
 }
 
-fn unreachable_volume(args: &Args, socket: &Path, error: &io::Error) -> Failure {
-    match &args.mount_point {
-        Some(point) => mounted::trouble(&mounted::named(point), error).into(),
+fn unreachable_volume(point: Option<&Path>, socket: &Path, error: &io::Error) -> Failure {
+    match point {
+        Some(point) => mounted::trouble(point, error).into(),
         None => Failure::failed(format!("{}: {error}", socket.display())),
     }
 }

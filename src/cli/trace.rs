@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::audience::{Audience, tell};
-use super::{Failure, Outcome, mounted, printable};
+use super::{Failure, Outcome, mounted, printable, volume};
 use crate::config::units::Time;
 use crate::control;
 use crate::telemetry::trace::Line;
@@ -36,9 +36,9 @@ use summary::Summary;
 Lines come when reads are answered. Nobody waits for a trace: what it does not take in time is left
 out and counted. It has file names in it. docs/TRACE.md has the form of a recording.")]
 pub(super) struct Args {
-    /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT")]
-    mount_point: PathBuf,
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    volume: PathBuf,
     /// Record to this new file, which is its owner's alone, one line of JSON for each read and
     /// each segment, instead of showing them; `fanfs simulate --trace` replays it
     #[arg(long, short = 'o', value_name = "FILE")]
@@ -71,7 +71,7 @@ const SILENCES: u32 = 10;
 const NEXT_DAEMON: Duration = Duration::from_secs(3);
 
 pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let point = mounted::named(&args.mount_point);
+    let point = volume::mount_point(&args.volume)?;
     let socket = control::socket_path(&point);
     let mut lines = Lines::begin(&socket).map_err(|error| mounted::trouble(&point, &error))?;
     let mut to = To::new(args)?;

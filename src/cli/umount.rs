@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, mounted, utab};
+use super::{Failure, Outcome, mounted, utab, volume};
 use crate::control;
 use crate::fuse::{AttachError, detach};
 use crate::volume::mounts::MountTable;
@@ -12,9 +12,9 @@ use crate::volume::mounts::MountTable;
 /// Arguments of `fanfs umount`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
-    mount_point: PathBuf,
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_name = "VOLUME", value_hint = clap::ValueHint::AnyPath)]
+    volume: PathBuf,
     /// Detach at once, also while files are open; they stay readable until they are closed
     #[arg(long, short = 'l')]
     lazy: bool,
@@ -28,7 +28,7 @@ const CLOSED_WITHIN: Duration = Duration::from_millis(500);
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let mount_point = find(&args.mount_point)?;
+    let mount_point = find(&args.volume)?;
     let socket = control::socket_path(&mount_point);
     let until = Instant::now() + CLOSED_WITHIN;
     let mut detached = detach(&mount_point, args.lazy);
@@ -55,10 +55,10 @@ pub(super) fn run(args: &Args) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The fanfs mount at `path`, which may be a dead one: then it can be found in
-/// the mount table only.
-fn find(path: &Path) -> Result<PathBuf, Failure> {
-    let named = mounted::named(path);
+/// The volume's mount, which may be a dead one: then it can be found in the mount table
+/// only.
+fn find(volume: &Path) -> Result<PathBuf, Failure> {
+    let named = volume::mount_point(volume)?;
     let table = MountTable::read().map_err(|e| Failure::failed(format!("the mount table: {e}")))?;
     let mount = table.at(&named);
     match mount {

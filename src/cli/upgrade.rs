@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, absolute, mounted, say};
+use super::{Failure, Outcome, absolute, mounted, say, volume};
 use crate::control::{self, Ask, HandedOver, Status};
 use crate::volume::name::shell_word;
 
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// Where the volume is mounted
-    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
-    mount_point: PathBuf,
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    volume: PathBuf,
     /// The program that is to serve it [default: this one]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -24,7 +24,7 @@ pub(super) fn run(args: &Args) -> Outcome {
         None => std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?,
     };
-    let path = mounted::named(&args.mount_point);
+    let path = volume::mount_point(&args.volume)?;
     let before = mounted::status(&path)?;
     let over = order(&path, &Ask::Upgrade { program: program.clone() })?;
     // The argument may be a symbolic link; the kernel has the real path.

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::audience::{self, Audience, tell};
-use super::{Failure, Outcome, say, to_json};
+use super::{Failure, Outcome, say, to_json, volume};
 use crate::backend::{Backend, Directory};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
@@ -45,10 +45,11 @@ as long as --deadline says; what could not be compared is listed, and is no diff
 Exit status: 0 no difference, 3 some difference; 1 no difference, but not everything could be
 compared; 2 wrong usage or configuration; 130 interrupted.")]
 pub(super) struct Args {
-    /// The volume: its configuration file, or its name in /etc/fanfs
-    #[arg(value_parser = super::volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
-    /// A file or directory, from the volume's root or below a replica's path [default: everything]
+    /// A file or directory, from the volume's root, or below its mount point or a replica's path
+    /// [default: everything]
     path: Option<PathBuf>,
     /// The share of each file's blocks to compare besides the first and the last
     #[arg(long, value_name = "SHARE", default_value = "1%", conflicts_with = "full")]
@@ -128,10 +129,11 @@ const SAVE_EVERY: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let config = config::load(&args.volume).map_err(Failure::usage)?;
+    let file = volume::file(&args.volume)?;
+    let config = config::load(&file).map_err(Failure::usage)?;
     if config.replicas.len() < 2 {
         let what = "has one replica; there is nothing to compare it with";
-        return Err(Failure::usage(format!("{}: {what}", args.volume.display())));
+        return Err(Failure::usage(format!("{}: {what}", file.display())));
     }
     let names: Vec<String> = config.replicas.iter().map(|replica| replica.name.clone()).collect();
     let (options, state) = prepare(args, &config, &names)?;
@@ -265,9 +267,11 @@ fn random() -> u64 {
 
 /// A path as the user gives it, relative to the volume's root.
 pub(super) fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
+    let mounted = volume::below_mount(&config.volume.name, path);
     let below = config.replicas.iter().filter_map(|replica| path.strip_prefix(&replica.path).ok());
     // The shortest rest belongs to the innermost replica.
-    let path = below.min_by_key(|rest| rest.components().count()).unwrap_or(path);
+    let below = below.chain(mounted.as_deref()).min_by_key(|rest| rest.components().count());
+    let path = below.unwrap_or(path);
     let parts =
         path.components().filter(|part| !matches!(part, Component::RootDir | Component::CurDir));
     let inside: PathBuf = parts.collect();

@@ -18,8 +18,9 @@ const DESCRIPTION: &[&str] = &[
      filer through several addresses, or independent copies of a tree. fanfs mounts it with FUSE. \
      Each file is cut into segments, which are read from all replicas at once, more from those \
      that are faster; one that fails, hangs or shows another version of a file is left out.",
-    "Where a command takes VOLUME, that is the path of such a file, described in fanfs.toml(5), or \
-     the NAME of `/etc/fanfs/NAME.toml`.",
+    "Where a command takes VOLUME, that is the NAME of `/etc/fanfs/NAME.toml`, the path of such a \
+     file, described in fanfs.toml(5), or the directory where the volume is mounted. A word \
+     without `/` is a name first.",
 ];
 
 /// All pages: path below the manual's directory, text.

@@ -1,6 +1,6 @@
 //! What several manual pages say alike: environment, files, other pages.
 
-use crate::cli::volume_name;
+use crate::cli::volume;
 
 /// What the program asks its environment for, and what for.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
@@ -31,7 +31,7 @@ pub(super) fn files() -> Vec<(String, String)> {
     let own = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     vec![
         (
-            format!("{}/NAME.toml", volume_name::DIR),
+            format!("{}/NAME.toml", volume::DIR),
             "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.".to_owned(),
         ),
         own("/run/fanfs", "Control sockets and logs of the volumes that root has mounted."),

@@ -5,15 +5,14 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::volume_name;
-use crate::cli::{Failure, Outcome, absolute, say};
+use crate::cli::{Failure, Outcome, absolute, say, volume};
 use crate::config::{self, Config};
 
 /// Arguments of `fanfs generate units`.
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// The volume: its configuration file, or its name in /etc/fanfs
-    #[arg(value_parser = volume_name::parser(), value_hint = clap::ValueHint::FilePath)]
+    /// The volume: its name in /etc/fanfs, its configuration file, or where it is mounted
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
     volume: PathBuf,
     /// Where it is to be mounted
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
@@ -30,7 +29,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> Outcome {
-    let volume = absolute(&args.volume);
+    let volume = absolute(&volume::file(&args.volume)?);
     let config = config::load(&volume).map_err(Failure::usage)?;
     let units = units(&config, &volume, &absolute(&args.mount_point), &args.options)
         .map_err(Failure::usage)?;
