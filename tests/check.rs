@@ -18,7 +18,7 @@ use fanfs::config::{
 };
 use fanfs::volume::survey::{Severity, survey};
 use fanfs::volume::{Mode, ReplicaId};
-use rustix::mount::{MountFlags, mount, mount_bind};
+use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DIRECTORY: &str = "FANFS_TEST_CHECK_DIRECTORY";
@@ -247,4 +247,65 @@ fn the_report_is_an_aligned_table_and_json() {
     assert_eq!(json["replicas"][0]["root_inode"], serde_json::Value::Null);
     assert_eq!(json["findings"][0]["severity"], "error");
     assert_eq!(json["findings"][0]["replicas"][0], "gone");
+}
+
+fn warnings(report: &Report) -> Vec<&str> {
+    let warnings = report.findings.iter().filter(|remark| remark.severity == Severity::Warning);
+    // That a tmpfs is on no network.
+    let local = |text: &&str| !text.contains("not on a network") && !text.contains("file system");
+    warnings.map(|remark| remark.text.as_str()).filter(local).collect()
+}
+
+#[test]
+fn read_only_replicas_of_a_writable_volume_are_named() {
+    with_mounts("read_only_replicas_of_a_writable_volume_are_named", |scratch| {
+        let data = tmpfs(scratch.join("data"));
+        let paths = ["a", "b"].map(|name| directory(scratch.join(name)));
+        for path in &paths {
+            mount_bind(&data, path).expect("bind mount");
+        }
+        let report = |access| {
+            let mut config = config(Mode::Shared, &[&paths[0], &paths[1]]);
+            config.volume.access = access;
+            let report = Report::new(&config, &survey(config.question(None), LIMIT));
+            eprintln!("{report}");
+            report
+        };
+        let read_only =
+            |path: &Path| mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, "");
+        let good = report(Access::ReadWrite);
+        assert_eq!((errors(&good), warnings(&good)), (vec![], vec![]));
+        read_only(&paths[1]).expect("remount");
+        let one = report(Access::ReadWrite);
+        assert_eq!(errors(&one), [""; 0]);
+        let [text] = warnings(&one)[..] else { panic!("not one warning: {one}") };
+        assert!(text.starts_with("b: mounted read-only, and the volume is access"), "{text}");
+        read_only(&paths[0]).expect("remount");
+        let both = report(Access::ReadWrite);
+        assert!(errors(&both)[0].starts_with("a: "), "{both}");
+        assert_eq!(warnings(&both).len(), 1, "{both}");
+        let reads = report(Access::ReadOnly);
+        assert_eq!((errors(&reads), warnings(&reads)), (vec![], vec![]));
+    });
+}
+
+#[test]
+fn copies_over_three_paths_to_one_tree_are_named() {
+    with_mounts("copies_over_three_paths_to_one_tree_are_named", |scratch| {
+        let data = tmpfs(scratch.join("data"));
+        fs::write(data.join("file"), "same").expect("write");
+        let paths = ["a", "b", "c"].map(|name| directory(scratch.join(name)));
+        for path in &paths {
+            mount_bind(&data, path).expect("bind mount");
+        }
+        let [a, b, c] = &paths;
+        let report = check(Mode::Copies, &[a, b, c], LIMIT);
+        let [text] = warnings(&report)[..] else { panic!("not one warning: {report}") };
+        assert!(text.starts_with("a, b and c seem to be paths to one tree"), "{text}");
+        assert_eq!(warnings(&check(Mode::Shared, &[a, b, c], LIMIT)), [""; 0]);
+        // Two trees with the same content.
+        let copy = tmpfs(scratch.join("copy"));
+        fs::write(copy.join("file"), "same").expect("write");
+        assert_eq!(warnings(&check(Mode::Copies, &[a, &copy], LIMIT)), [""; 0]);
+    });
 }

@@ -16,7 +16,7 @@ use super::volume::{self, Found};
 use super::{Failure, Outcome, absolute, say, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
-use crate::doctor::judge::gain;
+use crate::doctor::judge::{FOR_GOOD, gain};
 use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
 use crate::doctor::{examine, judge};
 use crate::volume::survey::DEFAULT_LIMIT;
@@ -253,19 +253,22 @@ fn listed(findings: &[Finding], in_colour: bool) -> String {
     if findings.is_empty() {
         return "\nNothing holds reads back.\n".to_owned();
     }
-    let mut text = String::new();
+    let (mut text, mut shown) = (String::new(), BTreeSet::new());
     for finding in findings {
+        let mut remedy = finding.remedy.clone();
+        for line in finding.mounts.iter().filter(|line| !shown.insert(*line)) {
+            remedy = remedy.replace(line, "the mount command above").replace(FOR_GOOD, "");
+        }
         let cost = match finding.cost {
             0.0 => String::new(),
             cost => format!("  about {:.0} % of the rate", (cost * 100.0).max(1.0)),
         };
         let _ = write!(
             text,
-            "\n{}{}{cost}\n  why:  {}\n  mend: {}\n",
+            "\n{}{}{cost}\n  why:  {}\n  mend: {remedy}\n",
             word(finding.severity, in_colour),
             finding.id,
             finding.text,
-            finding.remedy
         );
     }
     text

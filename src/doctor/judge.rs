@@ -12,12 +12,15 @@
 use serde::Serialize;
 
 use super::facts::{Facts, Nfs, Replica};
-use crate::volume::name::shell_word;
 
+mod again;
+mod alike;
 mod machine;
 mod mounts;
 mod network;
 mod rates;
+
+pub use again::FOR_GOOD;
 
 /// How a check stands, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -60,6 +63,9 @@ pub struct Finding {
     pub text: String,
     /// What mends it: commands, or a key of the volume's file.
     pub remedy: String,
+    /// The part of it that mounts a replica again, as in other findings about that mount.
+    #[serde(skip)]
+    pub mounts: Vec<String>,
 }
 
 /// One check's line in the table.
@@ -116,10 +122,11 @@ const CHECKS: &[Check] = &[
     check("nfs.protocol", "NFS protocol", mounts::protocol),
     check("nfs.nconnect", "TCP connections for the link", mounts::nconnect),
     check("nfs.soft", "hard mounts", mounts::soft),
+    check("nfs.read_only", "mounts that can be written", mounts::read_only),
     check("nfs.sync", "asynchronous writes", mounts::sync),
     check("nfs.attributes", "attribute caches", mounts::attributes),
     check("nfs.nosharecache", "shared caches", mounts::nosharecache),
-    check("nfs.alike", "mounted alike", mounts::alike),
+    check("nfs.alike", "mounted alike", alike::alike),
     check("rpc.retransmits", "RPC retransmissions", network::retransmits),
     check("rpc.timeouts", "RPC timeouts", network::timeouts),
     check("rpc.backlog", "RPC slots", network::backlog),
@@ -174,7 +181,10 @@ pub fn gain(facts: &Facts) -> Option<f64> {
 
 fn finding(facts: &Facts, id: &'static str, problem: Problem) -> Finding {
     let name = |i: &usize| facts.replicas[*i].name.clone();
+    let mounts = problem.replicas.iter().map(|i| again::again(facts, *i));
+    let mounts = mounts.filter(|line| !line.is_empty() && problem.mend.contains(line)).collect();
     Finding {
+        mounts,
         id,
         severity: problem.light,
         replicas: problem.replicas.iter().map(name).collect(),
@@ -208,33 +218,6 @@ fn names(facts: &Facts, who: &[usize]) -> String {
         [one] => (*one).to_owned(),
         [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
-}
-
-/// Stands behind commands that mount again.
-const FOR_GOOD: &str = "  (first end what is mounted over it, with fanfs umount; put the same options \
-                        into /etc/fstab or the .mount unit)";
-
-/// Commands that mount an NFS replica again, without the options `without` (by
-/// their keys) and with those in `with`. The kernel takes none of them by a remount.
-fn mounted_with(replica: &Replica, without: &[&str], with: &[&str]) -> String {
-    remount(replica, without, with) + FOR_GOOD
-}
-
-/// The commands of [`mounted_with`] alone.
-fn remount(replica: &Replica, without: &[&str], with: &[&str]) -> String {
-    let Some((nfs, point)) = replica.nfs.as_ref().zip(replica.mount_point.as_deref()) else {
-        return String::new();
-    };
-    let key = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
-    let given: Vec<String> = with.iter().map(|option| key(option)).collect();
-    let kept = nfs.options.iter().filter(|option| {
-        let key = key(option);
-        !without.contains(&key.as_str()) && !given.contains(&key)
-    });
-    let options: Vec<&str> = kept.map(String::as_str).chain(with.iter().copied()).collect();
-    let (point, source) =
-        (shell_word(point), shell_word(replica.source.as_deref().unwrap_or_default()));
-    format!("umount {point} && mount -t nfs -o {} {source} {point}", shell_word(&options.join(",")))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 mod nfs;
+pub mod rules;
 mod stats;
 
 pub use nfs::{AttributeTimes, NfsMount, NfsVersion, Recovery, Transport};

@@ -1,19 +1,12 @@
 //! Rules about how the replicas are mounted.
 
-use std::collections::BTreeMap;
-
 use bytesize::ByteSize;
 
-use super::{FOR_GOOD, Light, Problem, Verdict, mounted_with, names, of_nfs, part, remount};
+use super::again::{self, FOR_GOOD};
+use super::{Light, Problem, Verdict, names, of_nfs, part};
 use crate::doctor::facts::{Facts, Nfs, Replica};
+use crate::volume::mounts::rules::Fault;
 use crate::volume::name::shell_word;
-
-/// The most that Linux's NFS client asks for in one READ (nfs(5)).
-const LARGEST_RSIZE: u64 = 1 << 20;
-
-/// Below a quarter of the segment READs are small enough to be felt: four calls a
-/// segment. In the lab (docs/DOCTOR.md) 256 KiB and more deliver the same.
-const CALLS_A_SEGMENT: u64 = 4;
 
 /// From so many calls a segment the rate falls to a half and less, in the lab.
 const MANY_CALLS: u64 = 32;
@@ -21,10 +14,6 @@ const MANY_CALLS: u64 = 32;
 /// What one call costs beside its bytes, in bytes: a READ of that size is half as
 /// fast as one of unlimited size. From the lab: see docs/DOCTOR.md, `nfs.rsize`.
 const CALL_OVERHEAD: f64 = 16.0 * 1024.0;
-
-/// One TCP connection is one core's work at either end; it carries 10 to 25 Gbit/s.
-/// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
-const ONE_CONNECTION_MBIT: u64 = 25_000;
 
 /// With less the kernel's readahead holds a plain reader back: one segment.
 const READAHEAD_KIB: u64 = 1024;
@@ -149,23 +138,13 @@ pub(super) fn one_connection(facts: &Facts) -> Verdict {
     let judge = |group: &Vec<usize>| {
         let first = nfs(group[0])?;
         let who = names(facts, group);
-        let trunked = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.server != first.server));
-        if trunked && first.max_connect > 1 {
-            // The kernel spreads the calls of each mount over all addresses.
-            return None;
-        }
+        let trunked = again::trunked(facts, group)?;
         let to = first.addr.as_deref().unwrap_or(&first.server);
         let kept_apart = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.nosharecache));
         let nosharecache =
             if kept_apart { "; nosharecache parts caches, not connections" } else { "" };
         let (text, mend) = if trunked {
-            let all: Vec<String> = group[1..]
-                .iter()
-                .map(|i| {
-                    let without = ["minorversion", "nolock"];
-                    remount(&facts.replicas[*i], &without, &["vers=3", "nolock"])
-                })
-                .collect();
+            let all: Vec<String> = group[1..].iter().map(|i| again::again(facts, *i)).collect();
             (
                 format!(
                     "{who} are mounted from different addresses and share one connection, to {to}: \
@@ -202,7 +181,7 @@ pub(super) fn one_connection(facts: &Facts) -> Verdict {
     Verdict::Seen(facts.one_connection.iter().filter_map(judge).collect())
 }
 
-fn iec(bytes: u64) -> String {
+pub(super) fn iec(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
@@ -212,17 +191,12 @@ fn overhead(size: u64, best: u64) -> f64 {
     1.0 - rate(size) / rate(best)
 }
 
-/// What is wrong with rsize or wsize.
-fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> Option<Problem> {
-    // A larger segment takes several calls in any case.
-    let best = facts.settings.segment_size.min(LARGEST_RSIZE);
-    let calls = best.div_ceil(size.max(1));
-    if calls <= CALLS_A_SEGMENT || size >= LARGEST_RSIZE {
-        return None;
-    }
+/// What is wrong with rsize or wsize, of `size` bytes where it could have `best`.
+fn size(facts: &Facts, i: usize, key: &str, [size, best, calls]: [u64; 3]) -> Problem {
     let replica = &facts.replicas[i];
+    let server = replica.nfs.as_ref().and_then(|nfs| nfs.rsize_of_server);
     let known = match server {
-        Some(server) if server > size => format!(
+        Some(server) if server > size && key == "rsize" => format!(
             "; another mount of the same server on this machine has {}, so the server takes that",
             iec(server)
         ),
@@ -230,8 +204,8 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
               in /proc/mounts after mounting (Linux's server: /proc/fs/nfsd/max_block_size)"
             .to_owned(),
     };
-    let again = remount(replica, &[], &[&format!("{key}={best}")]);
-    Some(Problem {
+    let point = shell_word(replica.mount_point.as_deref().unwrap_or_default());
+    Problem {
         light: if calls >= MANY_CALLS { Light::Bad } else { Light::Warn },
         replicas: vec![i],
         cost: overhead(size, best) * part(facts),
@@ -241,15 +215,22 @@ fn size(facts: &Facts, i: usize, key: &str, size: u64, server: Option<u64>) -> O
             iec(size),
             iec(best)
         ),
-        mend: format!(
-            "{again}; grep {} /proc/mounts{FOR_GOOD}",
-            shell_word(replica.mount_point.as_deref()?)
-        ),
-    })
+        mend: format!("{}; grep {point} /proc/mounts{FOR_GOOD}", again::again(facts, i)),
+    }
+}
+
+/// Asks about each fault in the options of the NFS mounts.
+fn of_options(facts: &Facts, judge: impl Fn(usize, &Fault) -> Option<Problem>) -> Verdict {
+    of_nfs(facts, |i, _, _| again::options(facts, i).iter().find_map(|fault| judge(i, fault)))
 }
 
 pub(super) fn rsize(facts: &Facts) -> Verdict {
-    of_nfs(facts, |i, _, nfs| size(facts, i, "rsize", nfs.rsize?, nfs.rsize_of_server))
+    of_options(facts, |i, fault| match *fault {
+        Fault::Rsize { size: now, best, calls } => {
+            Some(size(facts, i, "rsize", [now, best, calls]))
+        }
+        _ => None,
+    })
 }
 
 /// Only the write replica is written.
@@ -257,20 +238,42 @@ pub(super) fn wsize(facts: &Facts) -> Verdict {
     if !facts.settings.writes {
         return Verdict::Inapplicable;
     }
-    of_nfs(facts, |i, _, nfs| {
-        let problem = size(facts, i, "wsize", nfs.wsize?, None)?;
-        // Reads do not feel it.
-        (i == facts.settings.write_replica).then_some(Problem { cost: 0.0, ..problem })
+    of_options(facts, |i, fault| match *fault {
+        Fault::Wsize { size: now, best, calls } => {
+            let problem = size(facts, i, "wsize", [now, best, calls]);
+            // Reads do not feel it.
+            Some(Problem { cost: 0.0, ..problem })
+        }
+        _ => None,
+    })
+}
+
+pub(super) fn read_only(facts: &Facts) -> Verdict {
+    if !facts.settings.writes {
+        return Verdict::Inapplicable;
+    }
+    of_options(facts, |i, fault| {
+        let is_writer = i == facts.settings.write_replica;
+        (*fault == Fault::ReadOnly).then(|| Problem {
+            light: if is_writer { Light::Bad } else { Light::Warn },
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: mounted read-only, in a volume with access = \"rw\": {}",
+                facts.replicas[i].name,
+                match is_writer {
+                    true => "changes go to it, and fail",
+                    false => "it cannot take the place of the write replica",
+                }
+            ),
+            mend: again::again(facts, i) + FOR_GOOD,
+        })
     })
 }
 
 pub(super) fn protocol(facts: &Facts) -> Verdict {
     of_nfs(facts, |i, replica, nfs| {
-        let old = nfs.version.as_deref() == Some("2");
-        if !old && !nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("udp")) {
-            return None;
-        }
-        let (what, cost) = match old {
+        let (what, cost) = match again::old_protocol(nfs)? {
             true => ("NFSv2: READs of 8 KiB at most, files of 2 GiB", 0.5),
             false => ("UDP: a lost fragment costs a READ, and READs are 32 KiB at most", 0.3),
         };
@@ -279,27 +282,14 @@ pub(super) fn protocol(facts: &Facts) -> Verdict {
             replicas: vec![i],
             cost: cost * part(facts),
             text: format!("{}: mounted with {what}", replica.name),
-            mend: mounted_with(replica, &["rsize", "wsize", "vers"], &["vers=3", "proto=tcp"]),
+            mend: again::again(facts, i) + FOR_GOOD,
         })
     })
 }
 
 pub(super) fn nconnect(facts: &Facts) -> Verdict {
-    of_nfs(facts, |i, replica, nfs| {
-        let interface = replica.route.as_ref()?.interface.as_ref()?;
-        let link = facts.interfaces.iter().find(|one| one.name == *interface)?;
-        let speed = link.speed_mbit.filter(|_| !link.is_virtual)?;
-        // Replicas behind one interface have a connection each already.
-        let beside = facts.replicas.iter().filter(|other| {
-            other.route.as_ref().and_then(|route| route.interface.as_ref()) == Some(interface)
-        });
-        let connections: u64 = beside.filter_map(|r| Some(r.nfs.as_ref()?.nconnect)).sum();
-        let needed = speed.div_ceil(ONE_CONNECTION_MBIT);
-        // RDMA has no connections of that kind.
-        let tcp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("tcp"));
-        if !tcp || speed < ONE_CONNECTION_MBIT || connections > needed {
-            return None;
-        }
+    of_nfs(facts, |i, replica, _| {
+        let (connections, speed) = again::few_connections(facts, i)?;
         Some(Problem {
             light: Light::Warn,
             replicas: vec![i],
@@ -311,20 +301,18 @@ pub(super) fn nconnect(facts: &Facts) -> Verdict {
                 if connections == 1 { "" } else { "s" },
                 speed / 1000
             ),
-            mend: mounted_with(replica, &[], &["nconnect=4"]),
+            mend: again::again(facts, i) + FOR_GOOD,
         })
-        .filter(|_| nfs.nconnect < 2)
     })
 }
 
 pub(super) fn soft(facts: &Facts) -> Verdict {
     of_nfs(facts, |i, replica, nfs| {
-        if nfs.recovery == "hard" {
-            return None;
-        }
-        let deadline = facts.settings.deadline_s;
-        let early = nfs.fails_after_s.is_some_and(|after| after < deadline);
-        let written = facts.settings.writes && i == facts.settings.write_replica;
+        let found = again::options(facts, i).into_iter().find_map(|fault| match fault {
+            Fault::Soft { writer, early } => Some((writer, early)),
+            _ => None,
+        });
+        let (written, early) = found?;
         let after = nfs.fails_after_s.map(|s| format!(" after {s} s")).unwrap_or_default();
         let mut text = format!(
             "{}: mounted {}: calls that are not answered fail{after}",
@@ -340,7 +328,7 @@ pub(super) fn soft(facts: &Facts) -> Verdict {
             replicas: vec![i],
             cost: 0.0,
             text,
-            mend: mounted_with(replica, &["soft", "softerr", "timeo", "retrans"], &["hard"]),
+            mend: again::again(facts, i) + FOR_GOOD,
         })
     })
 }
@@ -349,15 +337,14 @@ pub(super) fn sync(facts: &Facts) -> Verdict {
     if !facts.settings.writes {
         return Verdict::Inapplicable;
     }
-    of_nfs(facts, |i, replica, nfs| {
-        // noac brings it along, and has a finding of its own.
-        let found = nfs.sync && !nfs.noac && i == facts.settings.write_replica;
-        found.then(|| Problem {
+    of_options(facts, |i, fault| {
+        let name = &facts.replicas[i].name;
+        (*fault == Fault::Sync).then(|| Problem {
             light: Light::Warn,
             replicas: vec![i],
             cost: 0.0,
-            text: format!("{}: mounted sync: each write waits for the server's disk", replica.name),
-            mend: mounted_with(replica, &["sync"], &["async"]),
+            text: format!("{name}: mounted sync: each write waits for the server's disk"),
+            mend: again::again(facts, i) + FOR_GOOD,
         })
     })
 }
@@ -367,15 +354,17 @@ pub(super) fn attributes(facts: &Facts) -> Verdict {
         let [_, file_max, _, dir_max] = nfs.attribute_times_s;
         let longest = file_max.max(dir_max);
         let name = &replica.name;
-        let times = ["noac", "sync", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax"];
-        let (light, cost, text, mend) = if nfs.noac || longest == 0 {
+        let found = again::options(facts, i);
+        let mounted = || again::again(facts, i) + FOR_GOOD;
+        let is_old = |fault: &Fault| matches!(fault, Fault::BeyondLag(_));
+        let (light, cost, text, mend) = if found.contains(&Fault::Uncached) {
             let text = format!(
                 "{name}: attributes are not cached: each lookup, open and stat is a call to the \
                  server (with [fuse] attribute_ttl = {} s fanfs asks again after that)",
                 facts.settings.attribute_ttl_s
             );
-            (Light::Warn, NOAC_COST * part(facts), text, mounted_with(replica, &times, &[]))
-        } else if facts.settings.writes && longest as f64 > facts.settings.lag_s {
+            (Light::Warn, NOAC_COST * part(facts), text, mounted())
+        } else if found.iter().any(is_old) {
             let text = format!(
                 "{name}: attributes are believed for up to {longest} s, longer than [write] lag = \
                  {} s: what was changed here may be seen as it was before",
@@ -384,7 +373,7 @@ pub(super) fn attributes(facts: &Facts) -> Verdict {
             let mend = format!(
                 "[write] lag = \"{}s\" in the volume's file, or {}",
                 longest + 5,
-                mounted_with(replica, &times, &[])
+                mounted()
             );
             (Light::Bad, 0.0, text, mend)
         } else if facts.settings.attribute_ttl_s > longest as f64 {
@@ -422,52 +411,6 @@ pub(super) fn nosharecache(facts: &Facts) -> Verdict {
             mend: "page_cache = \"auto\" of the replica in the volume's file".to_owned(),
         })
     })
-}
-
-/// An option's value, where it is to be compared.
-type Value = fn(&Nfs) -> Option<String>;
-
-/// What differs between the mounts and has no check of its own: not the version, as 3
-/// beside 4.2 keeps connections apart.
-pub(super) fn alike(facts: &Facts) -> Verdict {
-    let mounts =
-        || facts.replicas.iter().enumerate().filter_map(|(i, r)| Some((i, r.nfs.as_ref()?)));
-    if mounts().count() < 2 {
-        return Verdict::Inapplicable;
-    }
-    let security: Value = |nfs| {
-        let given = nfs.options.iter().find_map(|option| option.strip_prefix("sec="));
-        Some(given.unwrap_or("sys").to_owned())
-    };
-    let transport: Value = |nfs| {
-        // UDP has a check of its own.
-        let proto = nfs.proto.as_deref().filter(|proto| !proto.starts_with("udp"))?;
-        Some(proto.trim_end_matches('6').to_owned())
-    };
-    let connections: Value = |nfs| Some(nfs.nconnect.to_string());
-    let keys = [("sec", security), ("proto", transport), ("nconnect", connections)];
-    let differs = |(key, value): (&str, Value)| {
-        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (i, nfs) in mounts() {
-            groups.entry(value(nfs)?).or_default().push(i);
-        }
-        let shown = groups.iter().map(|(value, who)| format!("{value} of {}", names(facts, who)));
-        let shown: Vec<String> = shown.collect();
-        (shown.len() > 1).then(|| Problem {
-            light: Light::Warn,
-            replicas: groups.into_values().flatten().collect(),
-            cost: 0.0,
-            text: format!(
-                "{key} is {}: a slower way, or one that lets others in, may not be meant",
-                shown.join(", ")
-            ),
-            mend: format!(
-                "findmnt -t nfs,nfs4 -o TARGET,OPTIONS; the same {key}= for all in /etc/fstab or the \
-                 .mount units, then mount again"
-            ),
-        })
-    };
-    Verdict::Seen(keys.into_iter().filter_map(differs).collect())
 }
 
 /// fanfs reads ahead by itself and has the kernel's turned off on replicas

@@ -1,7 +1,8 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
+use super::again::{FOR_GOOD, again};
 use super::rates::{is_late, median};
-use super::{Light, Problem, Verdict, mounted_with, of_nfs, part};
+use super::{Light, Problem, Verdict, of_nfs, part};
 use crate::doctor::facts::{Connection, Facts, Interface, ReadCalls, Replica};
 use crate::volume::name::shell_word;
 
@@ -19,7 +20,7 @@ const ENOUGH_READS: u64 = 1000;
 
 /// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
 /// reads wait for.
-const BACKLOG: f64 = 1.0;
+pub(super) const BACKLOG: f64 = 1.0;
 
 /// Segments below which a share of them means nothing.
 const ENOUGH_SEGMENTS: u64 = 1000;
@@ -103,8 +104,8 @@ pub(super) fn backlog(facts: &Facts) -> Verdict {
             let key = "tcp_max_slot_table_entries=65536";
             format!(
                 "sysctl -w sunrpc.{key}, the kernel's default, then mount again (for good: options \
-                 sunrpc {key} in /etc/modprobe.d); or {}",
-                mounted_with(replica, &[], &["nconnect=4"])
+                 sunrpc {key} in /etc/modprobe.d); or {}{FOR_GOOD}",
+                again(facts, i)
             )
         };
         Some(Problem {

@@ -5,18 +5,16 @@
 //! differs from the others is not news, and hides what is.
 
 use std::ffi::OsStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
 use super::{
     Answer, Directory, Entry, EntryKind, Finding, Listing, Severity, Sight, Survey, roster,
 };
-use crate::volume::mounts::{Mount, NfsMount};
+use crate::volume::mounts::rules::{Fault, Options, Use, faults};
+use crate::volume::mounts::{Mount, NfsMount, Recovery};
 use crate::volume::{Mode, ReplicaId};
-
-/// nfs(5): the client asks for at most this much in one READ, so a larger
-/// segment takes several calls however the replica is mounted.
-const LARGEST_RSIZE: u64 = 1 << 20;
 
 /// Differences between two roots that are spelled out.
 const SHOWN_DIFFERENCES: usize = 3;
@@ -32,11 +30,10 @@ const RULES: &[Rule] = &[
     shared_connections,
     same_file_system,
     different_content,
+    copies_of_one_tree,
     around_the_mount_point,
     local_file_systems,
-    early_failures,
-    small_rsize,
-    longer_than_the_lag,
+    options,
 ];
 
 pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
@@ -303,6 +300,32 @@ fn difference(one: &Entry, other: &Entry) -> Option<(String, String)> {
     Some((format!("{a} bytes"), format!("{b} bytes")))
 }
 
+/// Copies that are not: several ways to one tree. Trees that were copied differ in inode
+/// number or, to the nanosecond, in the time of the root's last change.
+fn copies_of_one_tree(survey: &Survey) -> Vec<Finding> {
+    if survey.question.mode != Mode::Copies {
+        return vec![];
+    }
+    let is_network = |sight: &Sight| sight.mount.as_ref().is_some_and(Mount::is_network);
+    let one_tree = |(_, a, one): (_, &Sight, &Directory),
+                    (_, b, other): (_, &Sight, &Directory)| {
+        let may_be = one.dev == other.dev || is_network(a) && is_network(b);
+        may_be && one.ino == other.ino && one.ctime == other.ctime
+    };
+    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
+        let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
+        let text = format!(
+            "{} seem to be paths to one tree (root inode {}, changed at the same nanosecond), and no \
+             copies: a server that fails or corrupts a file does so for all of them; use mode = \
+             \"shared\"",
+            names(survey, &ids),
+            group[0].2.ino
+        );
+        warning(ids, text)
+    };
+    groups(sound(survey), one_tree).into_iter().map(judge).collect()
+}
+
 fn around_the_mount_point(survey: &Survey) -> Vec<Finding> {
     let Some(point) = &survey.question.mount_point else { return vec![] };
     let judge = |(id, sight): (ReplicaId, &Sight)| {
@@ -338,62 +361,87 @@ fn local_file_systems(survey: &Survey) -> Vec<Finding> {
     if ids.is_empty() { vec![] } else { vec![warning(ids, text)] }
 }
 
-/// A hard mount is no finding: a call that never returns costs a thread of that
-/// replica's own pool, and the deadline covers the reader. A soft mount that
-/// fails first turns a slow server into read errors.
-fn early_failures(survey: &Survey) -> Vec<Finding> {
-    let deadline = survey.question.deadline;
-    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
-        let fails_after = sight.nfs.as_ref()?.fails_after.filter(|after| *after < deadline)?;
-        let text = format!(
-            "{}: mounted soft, its calls fail after {fails_after:?}, before the volume's deadline of \
-             {deadline:?}; mount it hard, or raise timeo and retrans",
-            sight.subject.name
-        );
-        Some(warning(vec![id], text))
-    };
-    sound(survey).filter_map(judge).collect()
+/// The options that the rules look at.
+fn options_of(sight: &Sight, root: &Directory) -> Options {
+    let read_only = root.is_read_only;
+    let Some(nfs) = &sight.nfs else { return Options { read_only, ..Options::default() } };
+    let times = nfs.attribute_times;
+    let longest = times.file_max.max(times.dir_max);
+    Options {
+        read_only,
+        rsize: nfs.rsize,
+        wsize: nfs.wsize,
+        soft: nfs.recovery != Recovery::Hard,
+        fails_after: nfs.fails_after,
+        sync: nfs.sync,
+        attributes: Some(if nfs.noac { Duration::ZERO } else { longest }),
+    }
 }
 
-fn small_rsize(survey: &Survey) -> Vec<Finding> {
-    let segment = survey.question.segment_size;
-    let enough = segment.min(LARGEST_RSIZE);
-    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
-        let rsize = sight.nfs.as_ref()?.rsize.filter(|rsize| (1..enough).contains(rsize))?;
-        let text = format!(
-            "{}: rsize={rsize} is below the segment size of {}: each segment takes {} calls; mount \
-             it with rsize={enough} if the server allows",
-            sight.subject.name,
-            ByteSize(segment).display().iec(),
-            segment.div_ceil(rsize)
-        );
-        Some(warning(vec![id], text))
+fn options(survey: &Survey) -> Vec<Finding> {
+    let asked = &survey.question;
+    let judge = |(id, sight, root): (ReplicaId, &Sight, &Directory)| {
+        let want = Use {
+            segment_size: asked.segment_size,
+            deadline: asked.deadline,
+            writes: asked.writer.is_some(),
+            is_writer: asked.writer == Some(id),
+            lag: asked.lag,
+        };
+        let have = options_of(sight, root);
+        let found = faults(&have, &want).into_iter();
+        let texts =
+            found.filter_map(|fault| text_of(survey, &sight.subject.name, &have, fault, &want));
+        texts.map(|text| warning(vec![id], text)).collect::<Vec<_>>()
     };
-    sound(survey).filter_map(judge).collect()
+    sound(survey).flat_map(judge).collect()
 }
 
-/// fanfs must not ask a replica about a change while its NFS client may still use cached
-/// attributes from before it. The write replica made the change, so its cache is right.
-fn longer_than_the_lag(survey: &Survey) -> Vec<Finding> {
-    let Some(writer) = survey.question.writer else { return Vec::new() };
-    let lag = survey.question.lag;
-    let judge = |(id, sight, _): (ReplicaId, &Sight, &Directory)| {
-        let nfs = sight.nfs.as_ref().filter(|nfs| id != writer && !nfs.noac)?;
-        let times = nfs.attribute_times;
-        let longest = times.file_max.max(times.dir_max);
-        (longest > lag).then(|| {
-            let (name, longest) = (&sight.subject.name, longest.as_secs());
-            let text = format!(
-                "{name}: believes attributes for up to {longest} s, longer than [write] lag = {} s: \
-                 a change made here may be seen as it was before; set lag = \"{}s\", or mount it \
-                 with smaller acregmax and acdirmax",
-                lag.as_secs_f64(),
-                longest + 5
-            );
-            warning(vec![id], text)
-        })
-    };
-    sound(survey).filter_map(judge).collect()
+/// What `fanfs check` says of an option. What costs some rate, or loses what is written
+/// through any NFS mount, is for `fanfs doctor`.
+fn text_of(
+    survey: &Survey,
+    name: &str,
+    have: &Options,
+    fault: Fault,
+    want: &Use,
+) -> Option<String> {
+    match fault {
+        // That of the write replica is an error of its own.
+        Fault::ReadOnly if want.is_writer => None,
+        Fault::ReadOnly => {
+            let writer = &survey.replicas[survey.question.writer?].subject.name;
+            Some(format!(
+                "{name}: mounted read-only, and the volume is access = \"rw\": {name} cannot take the \
+                 place of the write replica {writer}; mount it read-write, or set access = \"ro\""
+            ))
+        }
+        Fault::Rsize { size, best, .. } => Some(format!(
+            "{name}: rsize={size} is below the segment size of {}: each segment takes {} calls; mount \
+             it with rsize={best} if the server allows",
+            ByteSize(want.segment_size).display().iec(),
+            want.segment_size.div_ceil(size)
+        )),
+        // A hard mount is no finding: a call that never returns costs a thread of that
+        // replica's own pool, and the deadline covers the reader. A soft mount that fails
+        // first turns a slow server into read errors.
+        Fault::Soft { early: true, .. } => Some(format!(
+            "{name}: mounted soft, its calls fail after {:?}, before the volume's deadline of {:?}; \
+             mount it hard, or raise timeo and retrans",
+            have.fails_after?, want.deadline
+        )),
+        // fanfs must not ask a replica about a change while its NFS client may still use
+        // cached attributes from before it.
+        Fault::BeyondLag(longest) => Some(format!(
+            "{name}: believes attributes for up to {} s, longer than [write] lag = {} s: a change \
+             made here may be seen as it was before; set lag = \"{}s\", or mount it with smaller \
+             acregmax and acdirmax",
+            longest.as_secs(),
+            want.lag.as_secs_f64(),
+            longest.as_secs() + 5
+        )),
+        Fault::Soft { .. } | Fault::Wsize { .. } | Fault::Sync | Fault::Uncached => None,
+    }
 }
 
 /// "a", "a and b", "a, b and c".

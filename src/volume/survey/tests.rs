@@ -28,7 +28,7 @@ fn root(name: &str, minor: u32, ino: u64) -> Directory {
         mount_id: None,
         dev: (0, minor),
         ino,
-        ctime: (1, 1),
+        ctime: (1, minor),
         mode: 0o40755,
         size: 1 << 40,
         free: 1 << 39,
@@ -344,4 +344,47 @@ fn replicas_around_the_mount_point() {
     assert!(only(&mounted_at("/mnt"), Severity::Warning, &[0]).contains("will hide it"));
     assert!(only(&mounted_at("/mnt/a/here"), Severity::Warning, &[0]).contains("is inside it"));
     assert_eq!(mounted_at("/mnt/ab").findings(), []);
+}
+
+#[test]
+fn copies_that_are_one_tree_are_named() {
+    let sources = [1, 2, 3].map(|i| format!("10.0.0.{i}:/v"));
+    let options = [1, 2, 3].map(|i| format!("rw,vers=3,rsize=1048576,hard,addr=10.0.0.{i}"));
+    let names = ["a", "b", "c"];
+    let points = names.map(|name| format!("/mnt/{name}"));
+    let mounts: [_; 3] = std::array::from_fn(|i| nfs(&points[i], &sources[i], &options[i]));
+    let found = |mode, ctimes: [(i64, u32); 3]| {
+        let root = |(i, ctime): (usize, _)| Directory { ctime, ..root(names[i], 40 + i as u32, 2) };
+        let roots = ctimes.into_iter().enumerate().map(root).collect();
+        surveyed(question(mode, &names), roots, &mounts)
+    };
+    let one = [(7, 8); 3];
+    let text = only(&found(Mode::Copies, one), Severity::Warning, &[0, 1, 2]);
+    assert!(text.starts_with("a, b and c seem to be paths to one tree (root inode 2,"), "{text}");
+    assert!(text.contains("mode = \"shared\""), "{text}");
+    let text = only(&found(Mode::Copies, [(7, 8), (7, 9), (7, 8)]), Severity::Warning, &[0, 2]);
+    assert!(text.starts_with("a and c seem"), "{text}");
+    assert_eq!(found(Mode::Copies, [(7, 8), (7, 9), (8, 8)]).findings(), []);
+    assert_eq!(found(Mode::Shared, one).findings(), []);
+}
+
+#[test]
+fn read_only_replicas_of_a_volume_that_is_written() {
+    let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
+    let found = |read_only: [bool; 2], writer: Option<usize>| {
+        let [one, other] = read_only;
+        let one = Directory { is_read_only: one, ..root("a", 40, 2) };
+        let other = Directory { is_read_only: other, ..root("b", 41, 2) };
+        let mut asked = question(Mode::Shared, &["a", "b"]);
+        asked.writer = writer.map(ReplicaId::new);
+        surveyed(asked, vec![one, other], &mounts)
+    };
+    let text = only(&found([false, true], Some(0)), Severity::Warning, &[1]);
+    assert!(text.starts_with("b: mounted read-only, and the volume is access = \"rw\""), "{text}");
+    assert!(text.contains("the write replica a;"), "{text}");
+    let text = only(&found([true, false], Some(0)), Severity::Error, &[0]);
+    assert!(text.contains("mounted read-only, and changes go to it"), "{text}");
+    assert_eq!(found([true, true], Some(0)).findings().len(), 2);
+    assert_eq!(found([true, true], None).findings(), []);
+    assert_eq!(found([false, false], Some(0)).findings(), []);
 }

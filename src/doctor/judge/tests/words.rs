@@ -1,4 +1,5 @@
 use super::*;
+use crate::volume::name::shell_word;
 
 #[test]
 fn a_smaller_mtu_is_proposed_where_one_is_known() {
@@ -82,4 +83,70 @@ fn remedies_are_commands() {
          umount; put the same options into /etc/fstab or the .mount unit)"
     );
     assert_eq!(shell_word("it's"), "'it'\\''s'");
+}
+
+#[test]
+fn mounts_that_are_not_alike_are_named_with_what_differs() {
+    let said = |plant: fn(&mut Facts)| -> Vec<String> {
+        let mut facts = healthy();
+        plant(&mut facts);
+        let (rows, findings) = judge(&facts);
+        let row = rows.iter().find(|row| row.id == "nfs.alike").expect("its row");
+        assert_eq!(row.state == Light::Ok, findings.iter().all(|f| f.id != "nfs.alike"));
+        findings.into_iter().filter(|f| f.id == "nfs.alike").map(|f| f.text).collect()
+    };
+    let begins = |texts: &[String], beginning: &str| {
+        assert_eq!(texts.len(), 1, "{texts:?}");
+        assert!(texts[0].starts_with(beginning), "{texts:?}");
+    };
+    let soft = said(|f| nfs(f, 1).recovery = "soft");
+    begins(&soft, "hard or soft is hard of n1 and n3, soft of n2: ");
+    let times = said(|f| {
+        nfs(f, 0).attribute_times_s = [0; 4];
+        nfs(f, 1).attribute_times_s = [600; 4];
+    });
+    begins(&times, "actimeo is 0-0 s, 0-0 s for directories of n1, 3-60 s, ");
+    let sizes = said(|f| {
+        nfs(f, 0).rsize = Some(4096);
+        nfs(f, 1).rsize = Some(512 << 10);
+    });
+    begins(&sizes, "rsize is 1.0 MiB of n3, 4.0 KiB of n1, 512.0 KiB of n2: ");
+    // Two servers that clamp at other sizes.
+    assert_eq!(said(|f| nfs(f, 1).rsize = Some(512 << 10)), [""; 0]);
+    assert_eq!(said(|f| (0..3).for_each(|i| nfs(f, i).rsize = Some(4096))), [""; 0]);
+}
+
+#[test]
+fn all_findings_about_a_mount_propose_one_command() {
+    let mut facts = healthy();
+    written(&mut facts);
+    let other = nfs(&mut facts, 0);
+    let options = "ro,nosuid,nodev,noexec,vers=4.2,rsize=4096,soft,timeo=50,retrans=1,acregmin=600,\
+                   acregmax=600,acdirmin=600,acdirmax=600";
+    other.options = options.split(',').map(str::to_owned).collect();
+    (other.rsize, other.recovery, other.fails_after_s) = (Some(4096), "soft", Some(10.0));
+    other.attribute_times_s = [600; 4];
+    let line = "umount /mnt/n1 && mount -t nfs -o \
+                nosuid,nodev,noexec,vers=4.2,rw,hard,rsize=1048576 10.0.1.2:/ /mnt/n1";
+    let (_, findings) = judge(&facts);
+    let ids: Vec<&str> =
+        findings.iter().filter(|f| f.mounts == [line]).map(|finding| finding.id).collect();
+    assert_eq!(ids, ["nfs.rsize", "nfs.soft", "nfs.attributes", "nfs.read_only"], "{findings:#?}");
+    let lines = findings.iter().map(|f| f.remedy.matches("mount -t nfs").count());
+    let with_it = findings.iter().filter(|f| f.remedy.contains(line)).count();
+    assert_eq!(lines.sum::<usize>(), with_it, "there is another mount command: {findings:#?}");
+}
+
+#[test]
+fn what_costs_most_comes_first() {
+    let mut facts = healthy();
+    nfs(&mut facts, 0).recovery = "soft";
+    nfs(&mut facts, 1).rsize = Some(4096);
+    measured(&mut facts).together.rate = Some(100e6);
+    let (_, findings) = judge(&facts);
+    let ids: Vec<_> = findings.iter().map(|finding| finding.id).collect();
+    let worst = ["measure.together", "nfs.rsize", "nfs.soft", "nfs.alike", "nfs.alike"];
+    assert_eq!(ids, worst);
+    assert!(findings[0].text.contains("reading through all gains nothing"), "{findings:#?}");
+    assert!(findings[0].text.contains("replication 1"), "{findings:#?}");
 }
