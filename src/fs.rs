@@ -31,6 +31,7 @@ mod journal;
 mod listing;
 mod lock;
 mod look;
+mod moves;
 mod name;
 mod newer;
 mod object;
@@ -67,6 +68,7 @@ use handle::Handles;
 use inode::Inodes;
 use intake::Intake;
 use lock::Locks;
+use moves::{Done, Moves};
 use name::Named;
 use newer::Newer;
 use passthrough::Passthrough;
@@ -156,6 +158,7 @@ pub struct Fs {
     newer: Newer,
     /// Changes of files so far: tells answers from before one from those after it.
     changes: AtomicU64,
+    moves: Moves,
     locks: Locks,
     busy: Busy,
     /// What the root was last seen to be.
@@ -193,6 +196,7 @@ impl Fs {
             recent,
             newer: Newer::default(),
             changes: AtomicU64::new(0),
+            moves: Moves::default(),
             locks: Locks::new(runtime, reader.budget().clone()),
             busy: Busy::default(),
             root: Mutex::new(None),
@@ -326,17 +330,18 @@ impl Fs {
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        match self.name(parent, name) {
+        let (name, since) = (name.to_owned(), Instant::now());
+        let look_up = move |fs: &Arc<Self>, done: Done<Entry>| match fs.name(parent, &name) {
             Ok(at) => {
-                let path = at.path();
-                let spot = self.spot(&path).since(Instant::now());
-                if self.caller.has_just_passed_its_deadline(spot) {
+                let spot = fs.spot(&at.path()).since(since);
+                if fs.caller.has_just_passed_its_deadline(spot) {
                     return done(Err(BackendError::Late.into()));
                 }
-                self.look_up(who, (parent, name.to_owned()), at, spot, done);
+                fs.look_up(who, (parent, name.clone()), at, spot, done);
             }
             Err(errno) => done(Err(errno)),
-        }
+        };
+        self.by_path((&[parent], false), look_up, done);
     }
 
     fn look_up(
@@ -359,10 +364,6 @@ impl Fs {
             move |answer| {
                 let (replica, (attr, looked)) = match answer {
                     Ok(found) => found,
-                    // The directory is being renamed here.
-                    Err(BackendError::Another) if fs.recent.covers(&path, Instant::now()) => {
-                        return fs.look_up_once_moved(who, (parent, name), (path, spot), done);
-                    }
                     Err(error) => {
                         if error == BackendError::Late {
                             fs.caller.passed_its_deadline(spot);
@@ -385,24 +386,6 @@ impl Fs {
                 done(fs.enter((parent, &name), (replica, &attr), &looked, asked, who.request));
             },
         );
-    }
-
-    /// Looks a name up once more after a rename of its directory, which is under way here.
-    fn look_up_once_moved(
-        self: &Arc<Self>,
-        who: Requester,
-        (parent, name): (Ino, OsString),
-        (path, spot): (PathBuf, Spot),
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
-    ) {
-        // Not generic over itself: it may be renamed any number of times.
-        let done: Box<dyn FnOnce(Answer<Entry>) + Send> = Box::new(done);
-        let (own, at) = (name.clone(), path.clone());
-        let is_there = move |fs: &Self| !fs.has_moved(parent, &own, &at);
-        self.when_through(is_there, move |fs| match fs.has_moved(parent, &name, &path) {
-            true => fs.look_up_by_new_path(who, (parent, name), spot, done),
-            false => done(Err(BackendError::Another.into())),
-        });
     }
 
     /// Looks a name up once more, by the path that its directory has now.

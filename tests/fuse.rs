@@ -25,6 +25,8 @@ mod health;
 mod locks;
 #[path = "fuse/memory.rs"]
 mod memory;
+#[path = "fuse/moves.rs"]
+mod moves;
 #[path = "fuse/names.rs"]
 mod names;
 #[path = "fuse/namespace.rs"]

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::{BackendFile, FileKind, Known, Name, Target, Timestamp};
 
@@ -34,7 +35,7 @@ pub enum Change {
     /// chmod(2), chown(2), utimensat(2), truncate(2)
     Set { object: Target, attributes: SetAttr },
     /// setxattr(2), with its flags.
-    SetXattr { object: Target, name: OsString, value: Vec<u8>, flags: u32 },
+    SetXattr { object: Target, name: OsString, value: Arc<[u8]>, flags: u32 },
     /// removexattr(2)
     RemoveXattr { object: Target, name: OsString },
     /// fsync(2) of a directory.

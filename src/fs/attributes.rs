@@ -27,6 +27,19 @@ impl Fs {
         attributes: SetAttr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
+        let set =
+            move |fs: &Arc<Self>, done| fs.set_attributes_now(who, ino, handle, attributes, done);
+        self.by_path((&[ino], true), set, done);
+    }
+
+    fn set_attributes_now(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        handle: Option<HandleId>,
+        attributes: SetAttr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
         let write = match self.change_policy() {
             Ok(write) => write,
             Err(errno) => return done(Err(errno)),

@@ -16,8 +16,9 @@ use std::time::{Duration, Instant};
 
 use super::call::{Once, Rights, Term};
 use super::handle::OpenInode;
-use super::inode::Removed;
+use super::inode::{Inodes, Removed};
 use super::intake::{Charge, Need};
+use super::moves::Done;
 use super::recent::Reach;
 use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, Ino, WritePolicy};
@@ -88,6 +89,19 @@ impl Fs {
 
     /// Makes something that has a name: what `change` says of that.
     pub fn make(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        change: impl Fn(Name) -> Change + Send + Sync + 'static,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
+        let name = name.to_owned();
+        let make = move |fs: &Arc<Self>, done| fs.make_now(who, parent, &name, &change, done);
+        self.by_path((&[parent], true), make, done);
+    }
+
+    fn make_now(
         self: &Arc<Self>,
         who: Requester,
         parent: Ino,
@@ -180,6 +194,19 @@ impl Fs {
         name: &OsStr,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
+        let name = name.to_owned();
+        let link = move |fs: &Arc<Self>, done| fs.link_now(who, ino, parent, &name, done);
+        self.by_path((&[ino, parent], true), link, done);
+    }
+
+    fn link_now(
+        self: &Arc<Self>,
+        who: Requester,
+        ino: Ino,
+        parent: Ino,
+        name: &OsStr,
+        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+    ) {
         let from = match (self.change_policy(), self.object(ino)) {
             (Ok(write), Ok(object)) => object.on(write.replica),
             (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
@@ -187,7 +214,7 @@ impl Fs {
         self.note_inode(ino);
         let fs = Arc::clone(self);
         let link = move |to| Change::Link { from, to };
-        self.make(who, parent, name, link, move |answer| {
+        self.make_now(who, parent, name, link, move |answer| {
             fs.note_inode(ino);
             done(answer);
         });
@@ -216,7 +243,8 @@ impl Fs {
         done: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
         let (ino, name) = (self.inodes.lock().named(parent, name), name.to_owned());
-        self.when_closed(ino, move |fs| fs.remove_now(who, parent, &name, is_dir, done));
+        let remove = move |fs: &Arc<Self>, done| fs.remove_now(who, parent, &name, is_dir, done);
+        self.when_closed(ino, move |fs| fs.by_path((&[parent], true), remove, done));
     }
 
     fn remove_now(
@@ -246,28 +274,44 @@ impl Fs {
             Ok(removed)
         };
         let (fs, name) = (Arc::clone(self), name.to_owned());
+        // Whoever looks at it meanwhile waits, and is shown what is left of it.
+        let under_way = is_dir.then(|| self.moves(path.clone(), path.clone()));
         self.caller.call_once(once, remove, move |answer| {
             fs.note_name(&path, reach);
             if let Some(ino) = ino {
                 fs.note_inode(ino);
             }
             count(&fs.counters.changes);
-            done(answer.map_err(Errno::from).map(|removed| {
+            let answer = answer.map_err(Errno::from).map(|leaving| {
                 let change = fs.one_more();
                 let mut inodes = fs.inodes.lock();
-                let removed = fs.is_left(ino, removed);
-                inodes.removed((parent, &name), ino, removed, change);
-            }));
+                fs.has_left(&mut inodes, (parent, &name), ino, (write.replica, leaving), change);
+            });
+            drop(under_way);
+            done(answer);
         });
     }
 
-    /// `left`, or all of the inode where it has lost its last name and is not open. Call it
-    /// with the table of inodes locked.
-    fn is_left(&self, ino: Option<Ino>, left: Removed) -> Removed {
+    /// An inode has lost a name on the write replica, by change number `change`.
+    fn has_left(
+        &self,
+        inodes: &mut Inodes,
+        at: (Ino, &OsStr),
+        ino: Option<Ino>,
+        (replica, leaving): (ReplicaId, Leaving),
+        change: u64,
+    ) {
         let is_open = || ino.is_some_and(|ino| self.handles.inode(ino).is_some());
-        match left {
+        let left = match leaving.left {
+            // It was closed meanwhile.
             Removed::Name if !is_open() => Removed::All,
             left => left,
+        };
+        let dir = leaving.dir.and_then(|attr| Some((ino?, attr)));
+        let dir = dir.filter(|(ino, attr)| inodes.is_same(*ino, replica, attr));
+        inodes.removed(at, ino, left, change);
+        if let Some((ino, attr)) = dir {
+            inodes.remains_of(ino, attr);
         }
     }
 
@@ -282,9 +326,11 @@ impl Fs {
     ) {
         let replaced = self.inodes.lock().named(new_parent, new_name);
         let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        self.when_closed(replaced, move |fs| {
+        let rename = move |fs: &Arc<Self>, done| {
             fs.rename_now(who, (parent, &name), (new_parent, &new_name), flags, done);
-        });
+        };
+        let parents = [parent, new_parent];
+        self.when_closed(replaced, move |fs| fs.by_path((&parents, true), rename, done));
     }
 
     fn rename_now(
@@ -315,12 +361,13 @@ impl Fs {
             }
         };
         noted();
+        let mut under_way = self.moves(from.path(), to.path());
         let open = replaced.filter(|_| !exchange).and_then(|ino| self.handles.inode(ino));
         let once = self.once(write, Lane::Metadata, &who.identity());
         let (from, to) = (from.on(write.replica), to.on(write.replica));
         let rename = move |backend: &dyn Backend| {
             let replaced = match exchange {
-                true => Removed::OneOfSeveral,
+                true => Leaving { left: Removed::OneOfSeveral, dir: None },
                 false => before_removal(backend, write.replica, &to, open.as_deref())?,
             };
             backend.change(&Change::Rename { from: from.clone(), to: to.clone(), flags })?;
@@ -330,21 +377,23 @@ impl Fs {
         self.caller.call_once(once, rename, move |answer| {
             noted();
             count(&fs.counters.changes);
-            done(answer.map_err(Errno::from).map(|left| {
+            under_way.is_refused = answer.is_err_and(|error| error != BackendError::Late);
+            let answer = answer.map_err(Errno::from).map(|leaving| {
                 let (from, to) = ((parent, &*old), (new_parent, &*new));
                 let change = fs.one_more();
                 let mut inodes = fs.inodes.lock();
-                let left = fs.is_left(replaced, left);
                 if exchange {
                     inodes.exchanged(from, to, (moved, replaced), change);
                 } else if moved.is_none() || moved != replaced {
                     // Of two names of one file rename(2) leaves both.
-                    inodes.removed(to, replaced, left, change);
+                    fs.has_left(&mut inodes, to, replaced, (write.replica, leaving), change);
                     inodes.renamed(from, to, moved, change);
                 }
                 drop(inodes);
                 fs.follow_names([moved, replaced].into_iter().flatten());
-            }));
+            });
+            drop(under_way);
+            done(answer);
         });
     }
 
@@ -390,10 +439,14 @@ impl Fs {
             Ok(room) => room,
             Err(errno) => return done(Err(errno)),
         };
-        let name: OsString = name.to_owned();
-        self.change_at(who, ino, (Lane::Metadata, room), done, |object| match value {
-            Some((value, flags)) => Change::SetXattr { object, name, value: value.to_vec(), flags },
-            None => Change::RemoveXattr { object, name },
+        let (name, value) =
+            (name.to_owned(), value.map(|(value, flags)| (Arc::<[u8]>::from(value), flags)));
+        self.change_at(who, ino, (Lane::Metadata, room), done, move |object| {
+            let name = name.clone();
+            match value.clone() {
+                Some((value, flags)) => Change::SetXattr { object, name, value, flags },
+                None => Change::RemoveXattr { object, name },
+            }
         });
     }
 
@@ -403,31 +456,35 @@ impl Fs {
         ino: Ino,
         (lane, room): (Lane, Option<(Charge, Reservation)>),
         done: impl FnOnce(Answer<()>) + Send + 'static,
-        change: impl FnOnce(Target) -> Change,
+        change: impl Fn(Target) -> Change + Send + Sync + 'static,
     ) {
-        let (write, object) = match (self.change_policy(), self.object(ino)) {
-            (Ok(write), Ok(object)) => (write, object),
-            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        let room = Arc::new(room);
+        let change = move |fs: &Arc<Self>, done: Done<()>| {
+            let (write, object) = match (fs.change_policy(), fs.object(ino)) {
+                (Ok(write), Ok(object)) => (write, object),
+                (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+            };
+            let (change, room) = (change(object.on(write.replica)), Arc::clone(&room));
+            fs.note_inode(ino);
+            let own = Arc::clone(fs);
+            fs.caller.call_once(
+                fs.once(write, lane, &who.identity()),
+                move |backend| {
+                    let answer = backend.change(&change).map(drop);
+                    if let Some((charge, _)) = &*room {
+                        charge.is_answered();
+                    }
+                    answer
+                },
+                move |answer| {
+                    own.note_inode(ino);
+                    count(&own.counters.changes);
+                    done(answer.map_err(Errno::from));
+                    own.intake.settle();
+                },
+            );
         };
-        let change = change(object.on(write.replica));
-        self.note_inode(ino);
-        let fs = Arc::clone(self);
-        self.caller.call_once(
-            self.once(write, lane, &who.identity()),
-            move |backend| {
-                let answer = backend.change(&change).map(drop);
-                if let Some((charge, _)) = &room {
-                    charge.is_answered();
-                }
-                answer
-            },
-            move |answer| {
-                fs.note_inode(ino);
-                count(&fs.counters.changes);
-                done(answer.map_err(Errno::from));
-                fs.intake.settle();
-            },
-        );
+        self.by_path((&[ino], true), change, done);
     }
 }
 
@@ -439,17 +496,28 @@ pub(super) fn made(
     backend.change(change)?.ok_or(BackendError::Os(rustix::io::Errno::IO))
 }
 
-/// Sees to it that a file that is open here stays, and whether nothing will be left
-/// of what loses `name`.
+/// What is about to lose a name.
+#[derive(Clone, Copy)]
+struct Leaving {
+    /// What will be left of it.
+    left: Removed,
+    /// Its attributes, where it is a directory.
+    dir: Option<Attr>,
+}
+
+/// Sees to it that a file that is open here stays, and what will be left of what loses
+/// `name`.
 fn before_removal(
     backend: &dyn Backend,
     replica: ReplicaId,
     name: &Name,
     open: Option<&OpenInode>,
-) -> crate::backend::Result<Removed> {
+) -> crate::backend::Result<Leaving> {
     backend.settle();
-    let is_last = match backend.stat_entry(name) {
-        Ok(attr) => attr.kind == FileKind::Directory || attr.nlink <= 1,
+    let looked = backend.stat_entry(name);
+    let dir = looked.ok().filter(|attr| attr.kind == FileKind::Directory);
+    let is_last = match looked {
+        Ok(attr) => dir.is_some() || attr.nlink <= 1,
         // Another directory has the path: nothing may be removed there.
         Err(BackendError::Another) => return Err(BackendError::Another),
         Err(_) => false,
@@ -459,9 +527,10 @@ fn before_removal(
         // has it open too, but only until he closes it.
         let _ = inode.current().as_it_is(replica, backend);
     }
-    Ok(match (is_last, open) {
+    let left = match (is_last, open) {
         (false, _) => Removed::OneOfSeveral,
         (true, Some(_)) => Removed::Name,
         (true, None) => Removed::All,
-    })
+    };
+    Ok(Leaving { left, dir })
 }

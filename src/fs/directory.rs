@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::call::Rights;
+use super::handle::DirHandle;
 use super::listing::Collector;
+use super::moves::Done;
 use super::object;
 use super::replaced::Looked;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, Listed, Listing};
-use crate::backend::{Attr, BackendError, FileKind, Requester, Result};
+use crate::backend::{Attr, Backend, BackendError, FileKind, Requester, Result};
 use crate::volume::{Mode, ReplicaId};
 
 /// One entry with its attributes, not yet given to the kernel.
@@ -95,18 +97,20 @@ impl Fs {
         if identity.is_daemon() {
             return done(Ok(self.handles.insert_directory(ino, (identity, who.request))));
         }
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
+        let (fs, rights) = (Arc::clone(self), Rights::Of(identity.clone()));
+        let visit = move |fs: &Arc<Self>, done: Done<()>| {
+            let path = match fs.path(ino) {
+                Ok(path) => path,
+                Err(errno) => return done(Err(errno)),
+            };
+            let (spot, dir) = (fs.spot_of(ino, &path), fs.dir_at(ino, path));
+            let visit = move |replica, backend: &dyn Backend| backend.visit(&dir.on(replica));
+            fs.caller.call_by_replica(spot, rights.clone(), visit, move |answer| {
+                done(answer.map_err(Errno::from).map(drop));
+            });
         };
-        let (fs, spot) = (Arc::clone(self), self.spot_of(ino, &path));
-        let dir = self.dir_at(ino, path);
-        let visit =
-            move |replica, backend: &dyn crate::backend::Backend| backend.visit(&dir.on(replica));
-        let rights = Rights::Of(identity.clone());
-        self.caller.call_by_replica(spot, rights, visit, move |answer| {
-            let open = |_| fs.handles.insert_directory(ino, (identity, who.request));
-            done(answer.map_err(Errno::from).map(open));
+        self.by_path((&[ino], false), visit, move |answer| {
+            done(answer.map(|()| fs.handles.insert_directory(ino, (identity, who.request))));
         });
     }
 
@@ -121,6 +125,18 @@ impl Fs {
         if let Some(listing) = dir.listing(offset) {
             return done(Ok(listing));
         }
+        let ino = dir.ino;
+        let list = move |fs: &Arc<Self>, done| fs.list(handle, Arc::clone(&dir), offset, done);
+        self.by_path((&[ino], false), list, done);
+    }
+
+    fn list(
+        self: &Arc<Self>,
+        handle: HandleId,
+        dir: Arc<DirHandle>,
+        offset: u64,
+        done: impl FnOnce(Answer<Arc<Listing>>) + Send + 'static,
+    ) {
         let path = match self.path(dir.ino) {
             Ok(path) => path,
             Err(errno) => return done(Err(errno)),
@@ -130,7 +146,7 @@ impl Fs {
         let copies = self.policy.mode == Mode::Copies;
         let object = object::target(self, dir.ino, path);
         let (fs, lister) = (Arc::clone(self), Arc::clone(self));
-        let list = move |replica, backend: &dyn crate::backend::Backend| {
+        let list = move |replica, backend: &dyn Backend| {
             let mut collector = match Collector::new(&lister.shelf, offset) {
                 Ok(collector) => collector,
                 Err(errno) => return Ok(Err(errno)),
@@ -170,7 +186,13 @@ impl Fs {
     ) {
         let (fs, since) = (Arc::clone(self), Instant::now());
         self.read_dir(handle, offset, move |listing| match listing {
-            Ok(listing) => fs.look_up_batch((who, since), (handle, listing), offset, done),
+            Ok(listing) => {
+                let ino = listing.ino;
+                let look_up = move |fs: &Arc<Self>, done| {
+                    fs.look_up_batch((who, since), (handle, Arc::clone(&listing)), offset, done);
+                };
+                fs.by_path((&[ino], false), look_up, done);
+            }
             Err(errno) => done(Err(errno)),
         });
     }

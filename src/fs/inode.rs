@@ -17,6 +17,7 @@
 
 pub(super) mod carried;
 mod number;
+mod remains;
 mod told;
 
 use std::collections::HashMap;
@@ -69,6 +70,8 @@ struct Node {
     natural: Ino,
     /// The change that removed it, if one did: replicas may use its number again.
     gone: Option<u64>,
+    /// Its last attributes, where it is a directory that was removed here.
+    remains: Option<Box<Attr>>,
     /// Whether it lost its last name while it was open.
     is_nameless: bool,
     /// When it was made, where that is known.
@@ -167,6 +170,7 @@ impl Node {
             settled: 0,
             natural,
             gone: None,
+            remains: None,
             is_nameless: false,
             generation: Generation::default(),
             changed: 0,

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::call::Rights;
+use super::moves::Done;
 use super::{Answer, Errno, Fs, Ino, ROOT};
 use crate::backend::{Backend, Requester, StatFs, Target};
 
@@ -70,17 +71,21 @@ impl Fs {
         op: impl Fn(&dyn Backend, Target) -> crate::backend::Result<T> + Send + Sync + 'static,
         done: impl FnOnce(Answer<T>) + Send + 'static,
     ) {
-        let object = match self.object(ino) {
-            Ok(object) => object,
-            Err(errno) => return done(Err(errno)),
+        let op = Arc::new(op);
+        let ask = move |fs: &Arc<Self>, done: Done<T>| {
+            let object = match fs.object(ino) {
+                Ok(object) => object,
+                Err(errno) => return done(Err(errno)),
+            };
+            let (spot, op) = (object.spot(), Arc::clone(&op));
+            let usable = fs.reader.usable().replicas;
+            let first = if spot.is_only() { None } else { object.opener(usable) };
+            let op = move |replica, backend: &dyn Backend| op(backend, object.on(replica));
+            fs.caller.call_first(first, spot, rights.clone(), op, move |answer| {
+                done(answer.map_err(Errno::from).map(|(_, value)| value));
+            });
         };
-        let spot = object.spot();
-        let first =
-            if spot.is_only() { None } else { object.opener(self.reader.usable().replicas) };
-        let op = move |replica, backend: &dyn Backend| op(backend, object.on(replica));
-        self.caller.call_first(first, spot, rights, op, move |answer| {
-            done(answer.map_err(Errno::from).map(|(_, value)| value));
-        });
+        self.by_path((&[ino], false), ask, done);
     }
 }
 

@@ -7,7 +7,7 @@
 //! directory is whatever has its path.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::object::{self, Object};
@@ -50,11 +50,6 @@ impl Named {
 }
 
 impl Fs {
-    /// Whether the entry `name` of `parent` has another path than `path` by now.
-    pub(super) fn has_moved(&self, parent: Ino, name: &OsStr, path: &Path) -> bool {
-        self.path(parent).is_ok_and(|dir| dir.join(name) != path)
-    }
-
     /// The directory `ino`, last known at `path`.
     pub(super) fn dir_at(self: &Arc<Self>, ino: Ino, path: PathBuf) -> Dir {
         Dir { object: object::target(self, ino, path), mode: self.policy.mode }

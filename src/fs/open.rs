@@ -14,6 +14,7 @@ use std::time::Instant;
 use super::call::{Rights, Spot};
 use super::handle::{Answered, Closed, FirstOpen};
 use super::inode::{Cached, Inodes};
+use super::moves::Begun;
 use super::passthrough::{Backing, Lent};
 use super::replaced::{Looked, Whose};
 use super::unanswered::Entered;
@@ -76,10 +77,22 @@ impl Fs {
     /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has
     /// checked that he may.
     pub fn open(self: &Arc<Self>, who: Requester, ino: Ino, to_run: bool, reply: impl OpenReply) {
+        let begun = self.begin(&[ino]);
+        self.open_again((who.identity(), to_run, who.request), ino, begun, reply);
+    }
+
+    /// Opens it by the path that it has now.
+    fn open_again(
+        self: &Arc<Self>,
+        by: (Identity, bool, u64),
+        ino: Ino,
+        begun: Begun,
+        reply: impl OpenReply,
+    ) {
         match self.path(ino) {
             Ok(path) => {
-                let spot = self.spot_of(ino, &path).since(Instant::now());
-                self.open_at((who.identity(), to_run, who.request), ino, path, spot, reply);
+                let spot = self.spot_of(ino, &path).since(begun.at);
+                self.open_at(by, ino, begun, (path, spot), reply);
             }
             Err(errno) => reply.answer(Err(errno)),
         }
@@ -89,8 +102,8 @@ impl Fs {
         self: &Arc<Self>,
         (who, to_run, request): (Identity, bool, u64),
         ino: Ino,
-        path: PathBuf,
-        spot: Spot,
+        begun: Begun,
+        (path, spot): (PathBuf, Spot),
         reply: impl OpenReply,
     ) {
         let (fs, asked) = (Arc::clone(self), self.now());
@@ -117,15 +130,24 @@ impl Fs {
                     || !fs.inodes.lock().is_true(ino, asked) =>
             {
                 let spot = fs.spot_of(ino, &path).instead_of(spot);
-                fs.open_at((who, to_run, request), ino, path, spot, reply);
+                fs.open_at((who, to_run, request), ino, begun, (path, spot), reply);
             }
-            Ok((replica, found)) => {
-                if !fs.inodes.lock().is_same(ino, replica, &found.attr) {
-                    fs.shows_another(ino, &path, replica, &found.attr);
-                }
+            Ok((replica, found)) if fs.inodes.lock().is_same(ino, replica, &found.attr) => {
                 fs.found((who, spot, request), ino, path, found, reply)
             }
-            Err(error) => reply.answer(Err(Errno::of_known(error))),
+            answer => {
+                let error = match answer {
+                    Ok((replica, found)) => {
+                        fs.shows_another(ino, &path, replica, &found.attr);
+                        Errno::STALE
+                    }
+                    Err(error) => Errno::of_known(error),
+                };
+                fs.once_moved((begun, false), error, move |fs, again| match again {
+                    Some(begun) => fs.open_again((who, to_run, request), ino, begun, reply),
+                    None => reply.answer(Err(error)),
+                });
+            }
         });
     }
 
@@ -240,6 +262,8 @@ impl Fs {
                 // What the kernel gets of it now is of no one version.
                 true => Cached::default(),
             };
+            // It may have been renamed since it was opened.
+            let path = inodes.path(ino).unwrap_or(path);
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
             let make =

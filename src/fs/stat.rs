@@ -60,7 +60,15 @@ impl Fs {
         handle: Option<HandleId>,
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
-        self.attributes_by(Rights::Enough(who), ino, handle, Instant::now(), done);
+        let since = Instant::now();
+        let look = move |fs: &Arc<Self>, done| {
+            fs.attributes_by(Rights::Enough(who), ino, handle, since, done);
+        };
+        let fs = Arc::clone(self);
+        self.by_path((&[ino], false), look, move |answer| {
+            let removed = |_| fs.inodes.lock().remains(ino).map(|attr| Entry { ino, attr });
+            done(answer.or_else(|errno| removed(errno).ok_or(errno)));
+        });
     }
 
     /// The deadline counts from `since`.

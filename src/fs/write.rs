@@ -12,6 +12,7 @@ use super::call::Term;
 use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::intake::{Need, Payload};
+use super::moves::Done;
 use super::open::Opened;
 use super::recent::Reach;
 use super::replaced::Looked;
@@ -99,13 +100,16 @@ impl Fs {
         how: WriteOpen,
         reply: impl OpenReply,
     ) {
-        let path = match self.path(ino) {
-            Ok(path) => path,
-            Err(errno) => return reply.answer(Err(errno)),
-        };
         let fs = Arc::clone(self);
-        let by = (who.identity(), who.request, who.again);
-        self.open_writer(by, ino, path, how, move |answer| {
+        let open = move |fs: &Arc<Self>, done: Done<WriteHandle>| {
+            let path = match fs.path(ino) {
+                Ok(path) => path,
+                Err(errno) => return done(Err(errno)),
+            };
+            let by = (who.identity(), who.request, who.again);
+            fs.open_writer(by, ino, path, how, done);
+        };
+        self.by_path((&[ino], true), open, move |answer| {
             if answer.is_ok() {
                 fs.inodes.lock().settle(ino, || reply.forget_attributes());
             }
@@ -157,6 +161,20 @@ impl Fs {
 
     /// Makes a file, or opens the one that has the name by now.
     pub fn create(
+        self: &Arc<Self>,
+        who: Requester,
+        parent: Ino,
+        name: &OsStr,
+        (how, create): (WriteOpen, Create),
+        done: impl FnOnce(Answer<Created>) + Send + 'static,
+    ) {
+        let name = name.to_owned();
+        let make =
+            move |fs: &Arc<Self>, done| fs.create_now(who, parent, &name, (how, create), done);
+        self.by_path((&[parent], true), make, done);
+    }
+
+    fn create_now(
         self: &Arc<Self>,
         who: Requester,
         parent: Ino,
@@ -235,6 +253,8 @@ impl Fs {
                 false => inodes.opened(ino, version),
                 true => Default::default(),
             };
+            // It may have been renamed since it was opened.
+            let path = inodes.path(ino).unwrap_or(path);
             let small = inodes.is_read_in_small_blocks(ino);
             let caching = self.policy.caching.choose(version.size, small, can_map);
             let make =

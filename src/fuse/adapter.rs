@@ -312,7 +312,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
-        let link = move |at| Change::MakeLink { at, target };
+        let link = move |at| Change::MakeLink { at, target: target.clone() };
         let done = move |answer| reply_entry(reply, ttl, answer);
         self.fs.make(self.who(req), ino(parent), name, link, done);
     }

@@ -1,15 +1,16 @@
 //! Names, attributes and directories.
 
 use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, fstat, mkdirat, mknodat, openat};
 
 use crate::rig::{Setup, mount, root, tree};
 
@@ -302,4 +303,96 @@ fn the_volume_is_as_large_as_one_replica() {
         (rustix::fs::statvfs(rig.at("")).unwrap(), rustix::fs::statvfs(rig.source(0, "")).unwrap());
     assert_eq!(here.f_blocks * here.f_frsize, there.f_blocks * there.f_frsize);
     assert_eq!(here.f_namemax, there.f_namemax);
+}
+
+/// As on ext4. The kernel holds a directory by a descriptor, with and without rights to read
+/// it, or as the current one; another one may have its name, or its number, by then.
+#[test]
+fn a_directory_removed_here_has_no_links_and_no_entries_for_who_has_it_open() {
+    for replicas in [1, 3] {
+        let rest = "[fuse]\nattribute_ttl = \"0s\"\n";
+        let setup = Setup { replicas, rest, write: true, ..Setup::default() };
+        let rig = mount(tree(), &setup);
+        for (i, how) in ["rmdir", "rename over it", "rmdir and mkdir"].into_iter().enumerate() {
+            let name = format!("d{i}");
+            let dir = rig.at(&name);
+            fs::create_dir(&dir).unwrap();
+            let read = OFlags::RDONLY | OFlags::DIRECTORY;
+            let held = [read, OFlags::PATH].map(|flags| openat(CWD, &dir, flags, Mode::empty()));
+            let held = held.map(Result::unwrap);
+            let number = fstat(&held[0]).unwrap().st_ino;
+            match how {
+                "rename over it" => {
+                    fs::create_dir(rig.at("other")).unwrap();
+                    fs::rename(rig.at("other"), &dir).unwrap();
+                }
+                _ => fs::remove_dir(&dir).unwrap(),
+            }
+            if how == "rmdir and mkdir" {
+                fs::create_dir(&dir).unwrap();
+                fs::write(dir.join("file"), "").unwrap();
+            }
+            for (i, held) in held.iter().enumerate() {
+                let found = fstat(held).unwrap_or_else(|error| panic!("{how}, {i}: {error}"));
+                let mode = FileType::from_raw_mode(found.st_mode);
+                let found = (found.st_nlink, found.st_ino, mode);
+                assert_eq!(found, (0, number, FileType::Directory), "{how}, {i}");
+            }
+            let again = rustix::fs::Dir::read_from(&held[0]).unwrap();
+            let names: Vec<_> =
+                again.map(|entry| entry.map(|e| e.file_name().to_owned())).collect();
+            assert!(names.is_empty(), "{how}: {names:?}");
+            let made = mkdirat(&held[0], "new", Mode::from_raw_mode(0o755));
+            assert_eq!(made, Err(rustix::io::Errno::NOENT), "{how}");
+        }
+        rig.expect_quiet();
+    }
+}
+
+/// `struct file_handle` of name_to_handle_at(2), with room for any.
+#[repr(C)]
+struct Handle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; nix::libc::MAX_HANDLE_SZ as usize],
+}
+
+/// The kernel finds by its handle what it has cached, and asks the daemon for nothing else:
+/// on another mount it has not cached it yet.
+#[test]
+fn a_file_handle_is_stale_once_the_kernel_has_evicted_its_inode() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: open_by_handle_at(2) needs root");
+        return;
+    }
+    let room = tree();
+    fs::write(root(&room).join("f"), "content").unwrap();
+    let rig = mount(room, &Setup::default());
+    let mut handle = Handle { bytes: nix::libc::MAX_HANDLE_SZ as u32, kind: 0, handle: [0; 128] };
+    let (path, mut mount_id) = (CString::new(rig.at("f").as_os_str().as_bytes()).unwrap(), 0);
+    // SAFETY: the path ends with a NUL; the handle has as much room as it says.
+    let found = unsafe {
+        let handle = (&raw mut handle).cast();
+        nix::libc::name_to_handle_at(nix::libc::AT_FDCWD, path.as_ptr(), handle, &mut mount_id, 0)
+    };
+    assert_eq!(found, 0, "{}", io::Error::last_os_error());
+    let mut open = |at: &Path| {
+        let mount = File::open(at).unwrap();
+        // SAFETY: the handle is the one that the kernel gave.
+        let fd = unsafe {
+            let handle = (&raw mut handle).cast();
+            nix::libc::open_by_handle_at(mount.as_raw_fd(), handle, nix::libc::O_RDONLY)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error().raw_os_error());
+        }
+        // SAFETY: it was opened here and belongs to nothing else.
+        io::read_to_string(unsafe { File::from_raw_fd(fd) }).map_err(|e| e.raw_os_error())
+    };
+    assert_eq!(open(&rig.at("")), Ok("content".to_owned()));
+    let rig = rig.again();
+    assert_eq!(open(&rig.at("")), Err(Some(nix::libc::ESTALE)));
+    fs::metadata(rig.at("f")).unwrap();
+    assert_eq!(open(&rig.at("")), Ok("content".to_owned()));
+    rig.expect_quiet();
 }

@@ -29,7 +29,7 @@ struct State {
 /// How far a change is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It waits for a thread.
+    /// It waits for a thread, or for another change.
     Queued,
     /// The replica is asked.
     Inside,
@@ -47,6 +47,10 @@ pub(in crate::fs) struct Counted {
 /// before its caller is answered.
 pub(in crate::fs) struct DelayedChange(Counted);
 
+/// Counts as a queued change until it is dropped: it waits for another one. The next daemon
+/// may be asked instead.
+pub(in crate::fs) struct WaitingChange(Counted);
+
 impl Changes {
     /// A change is queued.
     pub(super) fn queue(self: &Arc<Self>) -> Counted {
@@ -56,6 +60,11 @@ impl Changes {
     /// A change is about to wait.
     pub(in crate::fs) fn delay(self: &Arc<Self>) -> DelayedChange {
         DelayedChange(self.add(Phase::Here))
+    }
+
+    /// A change is about to wait for another one.
+    pub(in crate::fs) fn wait(self: &Arc<Self>) -> WaitingChange {
+        WaitingChange(self.add(Phase::Queued))
     }
 
     fn add(self: &Arc<Self>, phase: Phase) -> Counted {
@@ -118,6 +127,12 @@ impl State {
 }
 
 impl Drop for DelayedChange {
+    fn drop(&mut self) {
+        self.0.is_answered();
+    }
+}
+
+impl Drop for WaitingChange {
     fn drop(&mut self) {
         self.0.is_answered();
     }
