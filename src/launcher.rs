@@ -84,6 +84,14 @@ impl Started {
     }
 }
 
+/// How long threads that have done their work may take to end.
+const ENDING: Duration = Duration::from_secs(1);
+
+/// Whether the process has one thread.
+fn is_alone() -> io::Result<bool> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
+}
+
 /// Forks the launcher. To be called once, while the process has one thread, and before
 /// it has anything open on a replica.
 ///
@@ -93,7 +101,12 @@ pub fn prepare() -> io::Result<()> {
     if LAUNCHER.get().is_some() {
         return Ok(());
     }
-    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+    // The kernel shows a thread for a moment after its last instruction.
+    let until = Instant::now() + ENDING;
+    while !is_alone()? && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if !is_alone()? {
         return Err(io::Error::other("there is more than one thread already"));
     }
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);

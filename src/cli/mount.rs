@@ -85,7 +85,7 @@ pub(super) fn run(mut args: Args) -> Outcome {
     }
     // mount(8)'s helper and the command that started this daemon have found the file.
     if !args.by_mount && !args.ready {
-        args.volume = volume::file(&args.volume)?;
+        args.volume = volume::file_to_mount(&args.volume)?;
     }
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     if args.ready {

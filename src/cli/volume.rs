@@ -136,6 +136,19 @@ pub(super) fn file_of(found: Found, volume: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
+/// As [`file`], for a process that becomes a daemon: it must not have a second thread, so a path
+/// is looked up in the mount table alone.
+///
+/// # Errors
+/// As [`file`].
+pub(super) fn file_to_mount(volume: &Path) -> Result<PathBuf, Failure> {
+    let is_name = volume.to_str().is_some_and(has_file);
+    match mounted::at(&absolute(volume)).filter(|_| !is_name) {
+        Some(served) => file_of(Found::Mount(served), volume),
+        None => Ok(in_dir(volume, Path::new(DIR))),
+    }
+}
+
 /// Where the volume is mounted that is given as `volume`; its path where no volume is found.
 ///
 /// # Errors
