@@ -145,6 +145,17 @@ mod tests {
     const NO_TIME: Duration = Duration::ZERO;
     const LONG: Duration = Duration::from_secs(3600);
 
+    /// The kernel sends it to the next daemon.
+    #[test]
+    fn a_change_that_waits_for_another_one_counts_and_may_be_left() {
+        let changes = Arc::new(Changes::default());
+        let waiting = changes.wait();
+        assert!(changes.are_under_way() && changes.leave(NO_TIME));
+        let queued = changes.queue();
+        drop(waiting);
+        assert!(!queued.enters() && changes.are_under_way());
+    }
+
     #[test]
     fn only_changes_that_a_silent_replica_has_are_left() {
         let changes = Arc::new(Changes::default());
