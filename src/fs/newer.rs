@@ -9,14 +9,16 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::{Fs, Ino};
-use crate::backend::Attr;
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Target};
 use crate::volume::{Mode, ReplicaId};
 
 /// For so long a mount may believe in a name: an NFS mount does for 60 s (acdirmax).
@@ -70,6 +72,28 @@ impl Newer {
 }
 
 impl Fs {
+    /// Opens what is at `path`. An NFS mount may believe in a name whose file is gone
+    /// (ESTALE). Then it looks at the names of that directory once more, and what it finds
+    /// is newer than what others may show. Blocks; call it on that replica's pool.
+    pub(super) fn open_as_named(
+        &self,
+        replica: ReplicaId,
+        backend: &dyn Backend,
+        path: &Path,
+    ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
+        let opened = backend.open(path);
+        if !matches!(opened, Err(BackendError::Os(Errno::STALE))) {
+            return opened;
+        }
+        let _ = backend.visit(&Target::named(path.parent().unwrap_or(Path::new(""))));
+        let opened = backend.open(path);
+        let is_gone = matches!(opened, Err(BackendError::Os(Errno::NOENT)));
+        if is_gone && self.policy.mode == Mode::Shared {
+            self.newer.note(path, replica, Instant::now());
+        }
+        opened
+    }
+
     /// `replica` shows `attr` at `path`, where the object `known` was shown before: another
     /// one. Replicas of a volume of copies are asked in their order, whatever they show.
     pub(super) fn shows_another(&self, known: Ino, path: &Path, replica: ReplicaId, attr: &Attr) {

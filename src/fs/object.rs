@@ -31,7 +31,11 @@ impl Object {
     pub(super) fn on(&self, replica: ReplicaId) -> Target {
         let (fs, ino) = (Arc::clone(&self.fs), self.ino);
         let is_it = move |attr: &_| {
-            fs.inodes.lock().is_same(ino, replica, attr) && !fs.is_disputed(ino, attr)
+            let is_same = fs.inodes.lock().is_same(ino, replica, attr);
+            if let (false, Ok(path)) = (is_same, fs.path(ino)) {
+                fs.shows_another(ino, &path, replica, attr);
+            }
+            is_same && !fs.is_disputed(ino, attr)
         };
         Target::new(self.path.clone(), is_it).open_as(self.open_on(replica))
     }

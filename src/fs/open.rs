@@ -112,7 +112,7 @@ impl Fs {
         let open = {
             let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
-                let (file, attr) = backend.open(&path)?;
+                let (file, attr) = fs.open_as_named(replica, backend, &path)?;
                 let looked = fs.look_at_open(ino, replica, &attr);
                 let lent = lent.as_ref().filter(|backing| backing.replica == replica);
                 let is_same =

@@ -32,12 +32,13 @@ enum See {
 /// them then. Where they are of the version that `open` is at, reads go to that replica
 /// again.
 fn shown_at_open(
+    fs: &Fs,
     replica: ReplicaId,
     backend: &dyn Backend,
     path: &Path,
     open: Option<&OpenFile>,
 ) -> Result<Attr, BackendError> {
-    match backend.open(path) {
+    match fs.open_as_named(replica, backend, path) {
         Ok((file, attr)) => {
             if let Some(open) = open.filter(|open| open.is_version(&attr)) {
                 open.opened_by(replica, file);
@@ -151,7 +152,7 @@ impl Fs {
                 }
                 let attr = match see {
                     See::Name | See::Again => backend.stat(&path)?,
-                    See::Open => shown_at_open(replica, backend, &path, open.as_deref())?,
+                    See::Open => shown_at_open(&fs, replica, backend, &path, open.as_deref())?,
                 };
                 Ok((attr, fs.look_at_open(ino, replica, &attr)))
             }

@@ -131,43 +131,78 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     assert_eq!(read(&fs, &opened), b"older");
 }
 
-/// As two mounts of one export, one of which still believes in what was there before: it
-/// finds the old file gone when it opens it.
+/// Two mounts of one export, of which one still believes in what was there before: it finds
+/// the file gone when it opens it.
+struct Mounts {
+    trees: [TempDir; 2],
+    scripts: [Arc<FaultScript>; 2],
+    fs: Arc<Fs>,
+    older: Ino,
+    _runtime: Runtime,
+}
+
+const GONE: Fault = Fault::Errno(rustix::io::Errno::STALE);
+
+impl Mounts {
+    /// `believing` shows the file for good, and the other one has it no more.
+    fn new(believing: usize) -> Self {
+        let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let scripts = [Arc::new(FaultScript::default()), Arc::new(FaultScript::default())];
+        let runtime = Runtime::new().unwrap();
+        let [old, new] = [believing, 1 - believing].map(|i| trees[i].path().join("f"));
+        fs::write(&old, "older").unwrap();
+        fs::hard_link(&old, &new).unwrap();
+        let backend = |i: usize| -> Arc<dyn Backend> {
+            let directory = Directory::open(trees[i].path()).unwrap();
+            Arc::new(Faulty::new(directory, Arc::clone(&scripts[i])))
+        };
+        let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
+        let older = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
+        // The clock of file times may be as coarse as 10 ms.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::remove_file(&new).unwrap();
+        scripts[believing].add(FaultRule::always(Op::Open, GONE).beneath("f"));
+        Self { trees, scripts, fs, older, _runtime: runtime }
+    }
+
+    fn open_is_stale(&self) {
+        let (send, receive) = sync_channel(1);
+        let reply: Box<dyn FnOnce(Answer<_>) + Send> =
+            Box::new(move |answer| send.send(answer.map(drop)).unwrap());
+        self.fs.open(ME, self.older, false, reply);
+        // The kernel looks the name up once more then.
+        assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
+    }
+}
+
 #[test]
 fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
     // Calls about one path go to one of the two while both are well.
-    (0..2).for_each(looks_where_the_newer_file_was_seen);
+    for believing in 0..2 {
+        let mounts = Mounts::new(believing);
+        fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
+        mounts.open_is_stale();
+        for _ in 0..8 {
+            let newer = answer(|done| mounts.fs.lookup(ME, ROOT, "f".as_ref(), done));
+            assert_ne!(newer.ino, mounts.older);
+            assert_eq!(newer.attr.size, 11);
+        }
+    }
 }
 
-fn looks_where_the_newer_file_was_seen(lagging: usize) {
-    let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let runtime = Runtime::new().unwrap();
-    let [old, new] = [lagging, 1 - lagging].map(|i| trees[i].path().join("f"));
-    fs::write(&old, "older").unwrap();
-    fs::hard_link(&old, &new).unwrap();
-    let scripts = [Arc::new(FaultScript::default()), Arc::new(FaultScript::default())];
-    let backend = |i: usize| -> Arc<dyn Backend> {
-        let directory = Directory::open(trees[i].path()).unwrap();
-        Arc::new(Faulty::new(directory, Arc::clone(&scripts[i])))
-    };
-    let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
-    let look = || answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done));
-    let older = look().ino;
-    // The clock of file times may be as coarse as 10 ms.
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    fs::remove_file(&new).unwrap();
-    fs::write(&new, "a newer one").unwrap();
-    let stale = Fault::Errno(rustix::io::Errno::STALE);
-    scripts[lagging].add(FaultRule::always(Op::Open, stale).beneath("f"));
-    let (send, receive) = sync_channel(1);
-    let reply: Box<dyn FnOnce(Answer<_>) + Send> =
-        Box::new(move |answer| send.send(answer.map(drop)).unwrap());
-    fs.open(ME, older, false, reply);
-    assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
-    // The kernel looks the name up once more then.
-    for _ in 0..8 {
-        let newer = look();
-        assert_ne!(newer.ino, older);
-        assert_eq!(newer.attr.size, 11);
+#[test]
+fn after_estale_the_name_is_looked_up_where_the_file_was_found_gone() {
+    for believing in 0..2 {
+        let mounts = Mounts::new(believing);
+        let once = FaultRule { count: 1, ..FaultRule::always(Op::Open, GONE).beneath("f") };
+        mounts.scripts[1 - believing].add(once);
+        mounts.open_is_stale();
+        for _ in 0..8 {
+            let (send, receive) = sync_channel(1);
+            let done = move |answer: Answer<_>| send.send(answer.map(drop)).unwrap();
+            mounts.fs.lookup(ME, ROOT, "f".as_ref(), done);
+            let gone = receive.recv().unwrap();
+            assert!(gone.is_err_and(|errno| errno.raw() == 2), "it is found again");
+        }
     }
 }
