@@ -14,7 +14,7 @@ use fanfs::backend::{
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
-use fanfs::read::{Asked, By, ReadPolicy, Reader, Thread};
+use fanfs::read::{Asked, By, Deadlines, ReadPolicy, Reader, Thread};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
 
@@ -113,7 +113,7 @@ fn reader(replicas: usize) -> Arc<Reader> {
         segment: MIB,
         readahead_max: 64 * MIB,
         budget: 256 * MIB,
-        deadline: Duration::from_secs(30),
+        deadlines: Deadlines { some: Duration::from_secs(30), all: Duration::from_secs(300) },
         attempt_deadline: Duration::from_secs(5),
         pipes: None,
         guests: 0,

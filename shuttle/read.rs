@@ -23,6 +23,10 @@ use crate::sync::{AtomicUsize, Mutex, Ordering};
 use fetch::{Fetch, Joined, Next, Stage};
 use gather::Gather;
 
+mod term {
+    pub use fanfs::read::{Deadlines, Term};
+}
+
 mod cache {
     /// Nothing is listed here.
     pub enum Listed {
@@ -50,6 +54,10 @@ mod file {
 fn brought() -> fetch::Brought {
     fetch::Brought { by: ReplicaId::new(0), at: Instant::now(), took: Duration::ZERO }
 }
+
+/// No request waits for so long.
+const DEADLINES: term::Deadlines =
+    term::Deadlines { some: Duration::from_secs(30), all: Duration::from_secs(300) };
 
 /// Bytes of a segment.
 const LEN: u64 = 8;
@@ -264,6 +272,7 @@ fn gather(range: ByteRange) -> (Arc<Gather>, Arc<Answer>) {
     (
         Arc::new(Gather::new(
             gather::Asked { range, since: Instant::now(), looks: false, by: gather::By::default() },
+            DEADLINES,
             sink,
         )),
         answer,

@@ -16,6 +16,7 @@
 //! choose.
 
 mod about;
+mod asker;
 mod bound;
 mod carried;
 mod change;
@@ -47,6 +48,7 @@ use crate::volume::{FileId, FileVersion, ReplicaId};
 use closing::{Closer, Closing};
 
 pub use about::About;
+pub use asker::Asker;
 pub use carried::{Parts, PartsOpen};
 pub use change::{
     Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,

@@ -222,8 +222,10 @@ pub struct Read {
     pub threads_per_replica: usize,
     /// Most bytes in flight to one replica.
     pub max_in_flight: u64,
-    /// By when every request ends, in data or an error.
+    /// By when every request ends, in data or an error, while some replica answers.
     pub deadline: Duration,
+    /// The same while none does.
+    pub deadline_all: Duration,
     /// How long one replica may take before another is asked as well.
     pub attempt_deadline: Duration,
     /// In `copies` volumes, how much of what is delivered is compared with the

@@ -49,7 +49,7 @@ use crate::fs::{CachingPolicy, Fs, FsPolicy, WritePolicy};
 use crate::fuse::{Agreed, AttachError, MountOptions, Place, Session, detach};
 use crate::metrics::{Exporter, Look, MetricsError, Opened};
 use crate::placement::{Locator, PlacementError, Source};
-use crate::read::{ReadPolicy, Reader};
+use crate::read::{Deadlines, ReadPolicy, Reader};
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
 use crate::volume::served;
@@ -444,11 +444,12 @@ impl Core {
         });
         let counters = Arc::new(VolumeCounters::default());
         let pipes = tuning::page_pipes(&config);
+        let deadlines = Deadlines::new(config.read.deadline, config.read.deadline_all);
         let read = ReadPolicy {
             segment: config.read.segment_size,
             readahead_max: config.read.readahead_max,
             budget: config.memory.budget,
-            deadline: config.read.deadline,
+            deadlines,
             attempt_deadline: config.read.attempt_deadline,
             guests,
             compare: match config.volume.mode {
@@ -462,14 +463,14 @@ impl Core {
         let reader = Arc::new(reader);
         let policy = FsPolicy {
             mode: config.volume.mode,
-            deadline: config.read.deadline,
+            deadlines,
             attempt_deadline: config.read.attempt_deadline,
             attribute_ttl: config.fuse.attribute_ttl,
             caching: CachingPolicy { cache: config.read.cache, memory: memory::available() },
             passthrough: config.read.passthrough == Passthrough::WholeFile,
             write: (config.volume.access == Access::ReadWrite).then_some(WritePolicy {
                 replica: config.write.replica,
-                deadline: config.write.deadline,
+                deadlines: Deadlines::new(config.write.deadline, config.read.deadline_all),
                 lag: config.write.lag,
             }),
             locks: (config.write.locks == Locks::Forward).then_some(config.write.replica),

@@ -59,7 +59,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::backend::{Attr, BackendError, Replica, Requester};
-use crate::read::Reader;
+use crate::read::{Deadlines, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{Mode, ReplicaId, ReplicaMap};
 use busy::Busy;
@@ -111,7 +111,7 @@ pub struct FsPolicy {
     /// How the replicas relate.
     pub mode: Mode,
     /// By when every call is answered.
-    pub deadline: Duration,
+    pub deadlines: Deadlines,
     /// How long one replica may take before the next is asked.
     pub attempt_deadline: Duration,
     /// How long the kernel may trust attributes.
@@ -132,7 +132,7 @@ pub struct WritePolicy {
     /// By whom.
     pub replica: ReplicaId,
     /// By when one ends.
-    pub deadline: Duration,
+    pub deadlines: Deadlines,
     /// How long other replicas may show what was before.
     pub lag: Duration,
 }

@@ -9,7 +9,7 @@
 //!
 //! In goes a range and a [`Sink`]; out comes one call of that sink, with exactly
 //! the bytes asked for (fewer only at the end of the file) or with an error,
-//! not later than the deadline.
+//! not later than [`term`] says.
 //!
 //! *Invariants:*
 //! - No method blocks on a replica; all may be called from a FUSE thread.
@@ -37,6 +37,7 @@ pub mod plan;
 mod policy;
 pub mod readahead;
 mod slot;
+mod term;
 mod trace;
 mod visit;
 
@@ -52,6 +53,7 @@ use tokio::sync::Notify;
 use crate::backend::{BackendError, Guests, Identity, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
+use crate::scheduler::board::Silence;
 use crate::scheduler::health::Heard;
 use crate::scheduler::turns::Turns;
 use crate::scheduler::{Dispatch, Policy, ReplicaPolicy, Scheduler, Standing};
@@ -71,6 +73,7 @@ use trace::Tracer;
 pub use file::OpenFile;
 pub use gather::{Asked, By, ReadData, Sink};
 pub use policy::{ReadError, ReadPolicy, Thread};
+pub use term::{Deadlines, Term, Verdict};
 pub use trace::Trace;
 
 /// Segments from this size on are not copied where they need not be; below it
@@ -228,7 +231,8 @@ impl Reader {
         // another thread, and is to be seen after this one.
         let now = Instant::now();
         let advice = self.observe(file, handle, range, now);
-        let gather = Arc::new(Gather::new(Asked { range, ..asked }, sink));
+        let gather = Gather::new(Asked { range, ..asked }, self.policy.deadlines, sink);
+        let gather = Arc::new(gather);
         let served = self.serve(file, &gather, range, None).or_else(|| {
             self.free(self.cost(range));
             self.serve(file, &gather, range, None)
@@ -519,6 +523,20 @@ impl Reader {
             self.wake_clock();
         }
         usable
+    }
+
+    /// Whether any replica of a set answers; its roots are asked. For what has waited for
+    /// long.
+    pub fn silence(self: &Arc<Self>, of: ReplicaSet, now: Instant) -> Silence {
+        let (silence, to_prove) = {
+            let mut scheduler = self.scheduler.lock();
+            (scheduler.silence(of, now), scheduler.to_prove(now))
+        };
+        for replica in to_prove.iter() {
+            self.have_prove_itself(replica, |_| {});
+            self.wake_clock();
+        }
+        silence
     }
 
     /// What a metadata call told of a replica.

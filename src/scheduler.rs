@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, Demand};
-use board::HealthBoard;
+use board::{HealthBoard, Silence};
 use estimate::{Estimate, Limits, Sent};
 use health::{HealthReading, HealthState, Heard, Proof};
 use hedge::{HedgeBudget, Lateness};
@@ -553,6 +553,11 @@ impl<T: Clone> Scheduler<T> {
     /// What came of a proof.
     pub fn proved(&mut self, replica: ReplicaId, proof: Proof, now: Instant) {
         self.health.proved(replica, proof, now);
+    }
+
+    /// Whether any replica of a set answers; see [`HealthBoard::silence`].
+    pub fn silence(&mut self, of: ReplicaSet, now: Instant) -> Silence {
+        self.health.silence(of, now)
     }
 
     /// A replica has not been in service yet, and is being examined;

@@ -87,6 +87,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             threads_per_replica: 1,
             max_in_flight: 1 << 20,
             deadline: Duration::from_secs(30),
+            deadline_all: Duration::from_secs(300),
             attempt_deadline: Duration::from_secs(10),
             compare: Share(0.0),
             cache: CachePolicy::Kernel,

@@ -50,6 +50,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.read.threads_per_replica, 8);
     assert_eq!(config.read.max_in_flight, 32 << 20);
     assert_eq!(config.read.deadline, Duration::from_secs(30));
+    assert_eq!(config.read.deadline_all, Duration::from_secs(300));
     assert_eq!(config.read.attempt_deadline, Duration::from_secs(5));
     assert_eq!(config.read.compare, Share(0.001));
     assert_eq!(config.read.cache, CachePolicy::Auto);
@@ -101,6 +102,7 @@ fn every_key_is_taken_over() {
         threads_per_replica = 2
         max_in_flight = "4MiB"
         deadline = "1min"
+        deadline_all = "4min"
         attempt_deadline = "50ms"
         cache = "direct"
         passthrough = "whole-file"
@@ -144,6 +146,7 @@ fn every_key_is_taken_over() {
     assert_eq!(config.read.threads_per_replica, 2);
     assert_eq!(config.read.max_in_flight, 4 << 20);
     assert_eq!(config.read.deadline, Duration::from_secs(60));
+    assert_eq!(config.read.deadline_all, Duration::from_secs(240));
     assert_eq!(config.read.attempt_deadline, Duration::from_millis(50));
     assert_eq!(config.read.cache, CachePolicy::Direct);
     assert_eq!(config.read.passthrough, Passthrough::WholeFile);
@@ -238,7 +241,7 @@ fn the_example_shows_the_real_defaults() {
     let spelled_out = uncommented(&[&no_default[..], &PROVIDERS_OWN[..]].concat());
     assert_eq!(
         spelled_out.lines().filter(|line| line.starts_with(char::is_alphabetic)).count(),
-        42
+        43
     );
     assert_eq!(parse(&spelled_out).unwrap(), as_shipped);
 

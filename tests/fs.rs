@@ -26,7 +26,7 @@ use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT, WritePolicy};
 use fanfs::placement::affinity::Affinities;
 use fanfs::placement::{Ground, Locator, LocatorPolicy, Source, configured_names};
-use fanfs::read::{ReadPolicy, Reader};
+use fanfs::read::{Deadlines, ReadPolicy, Reader};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::telemetry::{ReplicaCounters, VolumeCounters};
 use fanfs::volume::{ByteRange, Mode, ReplicaId, ReplicaMap};
@@ -75,7 +75,7 @@ fn volume_of(
         segment: 1 << 16,
         readahead_max: 0,
         budget: 1 << 20,
-        deadline: LONG,
+        deadlines: Deadlines { some: LONG, all: LONG },
         attempt_deadline: LONG,
         pipes: None,
         guests: 0,
@@ -86,12 +86,16 @@ fn volume_of(
         Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), Arc::new(locator));
     let policy = FsPolicy {
         mode: Mode::Shared,
-        deadline: LONG,
+        deadlines: Deadlines { some: LONG, all: LONG },
         attempt_deadline: LONG,
         attribute_ttl: LONG,
         caching: CachingPolicy { cache, memory: 4096 },
         passthrough: false,
-        write: Some(WritePolicy { replica: ReplicaId::new(0), deadline: LONG, lag: LONG }),
+        write: Some(WritePolicy {
+            replica: ReplicaId::new(0),
+            deadlines: Deadlines { some: LONG, all: LONG },
+            lag: LONG,
+        }),
         locks: None,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())

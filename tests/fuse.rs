@@ -43,6 +43,8 @@ mod progress;
 mod recorder;
 #[path = "fuse/rig.rs"]
 mod rig;
+#[path = "fuse/silence.rs"]
+mod silence;
 #[path = "fuse/small.rs"]
 mod small;
 #[path = "fuse/targets.rs"]

@@ -18,9 +18,9 @@
 //!
 //! A job's deadline counts from when its turn last came nearer ([`super::progress`]).
 
-use std::cell::RefCell;
+mod inside;
+
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -32,6 +32,9 @@ use super::hung::{Hung, by_object};
 use super::progress::{Progress, Ticket};
 use super::{About, BackendError, Result};
 use crate::headroom;
+use inside::{INSIDE, Inside, Slot, VISITED, Visit};
+
+pub use inside::{has_a_part, inside};
 
 /// A thread that is inside one call for so long is stuck. What a replica at work takes
 /// for a call is far below.
@@ -47,6 +50,9 @@ pub struct Errand {
     pub about: About,
     /// Whether it may change something.
     pub once: bool,
+    /// Whether it asks the replica's root whether the replica answers. It goes first, and
+    /// has a thread of its own where all others are taken.
+    pub is_probe: bool,
     /// Whether its caller has given up. Such a job must not call the replica any more.
     pub is_over: Option<Box<dyn Fn() -> bool + Send>>,
 }
@@ -57,62 +63,8 @@ struct Job {
     run: Box<dyn FnOnce() + Send>,
 }
 
-/// Where a thread says what it is inside of.
-type Slot = Arc<Mutex<Inside>>;
-
-#[derive(Default)]
-struct Inside {
-    path: PathBuf,
-    /// Where it is a guest: a pool keeps the calls of its own threads.
-    visit: Option<Visit>,
-    /// Whether the job has called the replica.
-    has_called: bool,
-    /// When the job last had a part of its answer.
-    moved: Option<Instant>,
-}
-
-impl Inside {
-    /// A job begins.
-    fn begin(&mut self) {
-        (self.has_called, self.moved) = (false, None);
-    }
-
-    /// The job is about to call the replica about `path`.
-    fn call(&mut self, path: &Path) {
-        let known = self.path.as_mut_os_string();
-        known.clear();
-        known.push(path);
-        self.has_called = true;
-    }
-}
-
-/// A guest's call under way.
-#[derive(Clone, Copy)]
-struct Visit {
-    pool: u64,
-    about: About,
-    since: Instant,
-}
-
-thread_local! {
-    static INSIDE: Slot = Slot::default();
-    /// The pools that know this thread's slot.
-    static VISITED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
-}
-
 /// Names pools, each by its own number.
 static POOLS: AtomicU64 = AtomicU64::new(0);
-
-/// The calling thread is about to call the replica about `path`, or to wait for a call
-/// about it.
-pub fn inside(path: &Path) {
-    INSIDE.with(|slot| slot.lock().call(path));
-}
-
-/// The replica has answered a part of what the calling thread's job is to bring.
-pub fn has_a_part() {
-    INSIDE.with(|slot| slot.lock().moved = Some(Instant::now()));
-}
 
 /// A call of one of the pool's threads under way.
 struct Running {
@@ -184,6 +136,8 @@ struct State {
     progress: Progress,
     /// Jobs queued so far.
     queued: u64,
+    /// Probes that have not ended.
+    probes: usize,
     stopped: bool,
     pool: u64,
     /// The slots of threads that have been guests. A guest's call takes no lock but
@@ -219,6 +173,11 @@ impl State {
         own_threads(lane, limits.threads) + replaced.min(most_replaced(lane, limits.threads))
     }
 
+    /// Threads that there may be, one for probes included.
+    fn most_with_probes(&self, limits: &PoolLimits, now: Instant) -> usize {
+        self.most(limits, now) + usize::from(self.probes > 0)
+    }
+
     /// What decides which calls may begin.
     fn bound(&self, threads: usize, now: Instant) -> Bound<'_> {
         let call = |about, lane, since| Call { about, lane, is_stuck: is_stuck(since, now) };
@@ -241,6 +200,12 @@ impl State {
 
     /// The next job of a lane that may be begun.
     fn next(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
+        // A thread more than there may be: it ends, or is a probe's.
+        if self.running.len() >= self.most(limits, now) {
+            let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+            let is_probe = queue.front().is_some_and(|job| job.errand.is_probe);
+            return if is_probe { queue.pop_front() } else { None };
+        }
         let is_any_stuck =
             self.is_guest_stuck || self.running.iter().any(|call| call.is_stuck(now));
         let queue = if lane == Lane::Read { &self.reads } else { &self.metadata };
@@ -263,7 +228,11 @@ impl State {
         self.queued += 1;
         let ticket = Ticket { number: self.queued, at: Instant::now() };
         let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
-        queue.push_back(Job { ticket, errand, run });
+        self.probes += usize::from(errand.is_probe);
+        match errand.is_probe {
+            true => queue.push_front(Job { ticket, errand, run }),
+            false => queue.push_back(Job { ticket, errand, run }),
+        }
         ticket
     }
 
@@ -395,7 +364,7 @@ impl Pool {
     /// where there is none to run them.
     fn start_more(&self, mut state: MutexGuard<'_, State>) -> Option<[VecDeque<Job>; 2]> {
         let waiting = state.metadata.len() + state.reads.len();
-        let most = state.most(&self.shared.limits, Instant::now());
+        let most = state.most_with_probes(&self.shared.limits, Instant::now());
         if state.idle < waiting && state.threads < most {
             state.threads += 1;
             if let Err(error) = start_thread(&self.shared) {
@@ -454,7 +423,7 @@ impl Pool {
         if !waits || state.stopped || state.idle > 0 {
             return;
         }
-        if state.threads < state.most(&self.shared.limits, Instant::now()) {
+        if state.threads < state.most_with_probes(&self.shared.limits, Instant::now()) {
             state.threads += 1;
             if start_thread(&self.shared).is_err() {
                 state.threads -= 1;
@@ -570,7 +539,7 @@ fn run(shared: &Shared) {
             state.reading += 1;
             run_one(&mut state, Lane::Read, job, &slot);
             state.reading -= 1;
-        } else if state.stopped || state.threads > state.most(limits, now) {
+        } else if state.stopped || state.threads > state.most_with_probes(limits, now) {
             state.threads -= 1;
             return;
         } else {
@@ -589,10 +558,12 @@ fn run(shared: &Shared) {
 fn run_one(state: &mut MutexGuard<'_, State>, lane: Lane, job: Job, slot: &Slot) {
     state.begin(&job, lane, slot);
     let Job { ticket, errand, run } = job;
+    let is_probe = errand.is_probe;
     MutexGuard::unlocked(state, || {
         drop(errand);
         carry_out(run);
     });
+    state.probes -= usize::from(is_probe);
     state.end(ticket.number, slot);
 }
 
@@ -606,6 +577,8 @@ fn carry_out(job: impl FnOnce()) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use std::sync::mpsc;
 
@@ -850,6 +823,34 @@ mod tests {
         }
         until_stuck(&pool, 2);
         assert_eq!(pool.shared.state.lock().most(&pool.shared.limits, Instant::now()), 2);
+        drop(release);
+    }
+
+    #[test]
+    fn a_probe_has_a_thread_where_changes_hold_all_and_leaves_none() {
+        let pool = pool(2, 64);
+        let (release, hang) = mpsc::channel::<()>();
+        let (hang, begun) = (Arc::new(Mutex::new(hang)), Arc::new(AtomicU64::new(0)));
+        for i in 0..6 {
+            let (hang, begun) = (Arc::clone(&hang), Arc::clone(&begun));
+            let path = format!("d/{i}");
+            let errand = Errand { once: true, ..about(&path) };
+            let job = move || {
+                begun.fetch_add(1, Ordering::Relaxed);
+                inside(Path::new(&path));
+                let _ = hang.lock().recv();
+            };
+            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+        }
+        until_stuck(&pool, 2);
+        for _ in 0..3 {
+            let (done, answer) = mpsc::channel();
+            let errand = Errand { is_probe: true, ..about("") };
+            let job = Box::new(move || done.send(()).unwrap());
+            pool.submit_about(Lane::Metadata, errand, job).unwrap();
+            answer.recv_timeout(SOON).expect("a probe waits for changes");
+        }
+        assert_eq!(begun.load(Ordering::Relaxed), 2, "its thread takes no changes");
         drop(release);
     }
 

@@ -48,6 +48,11 @@ pub(super) const DEADLINE: Time = Time(Duration::from_secs(30));
 pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
     Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
 
+/// An NFSv4 server refuses opens for 90 s after it has started (its grace period), and a
+/// client notices after up to 60 s over TCP that it is back; twice that. A reader of a hard
+/// mount waits for ever.
+pub(super) const DEADLINE_ALL: Time = Time(Duration::from_secs(300));
+
 /// Far above what a healthy replica takes for a segment, and a sixth of the
 /// deadline, so that several replicas in turn may fail to answer.
 pub(super) const ATTEMPT_DEADLINE: Time = Time(Duration::from_secs(5));

@@ -202,6 +202,15 @@ pub(super) struct Read {
         "x-range" = times(&defaults::DEADLINE_RANGE),
     ))]
     pub(super) deadline: Option<Time>,
+    /// The same while no replica that could serve the request answers: not even its root. Then
+    /// servers that restart are waited for, as a hard mount does, an NFSv4 server's grace period
+    /// (90 s) included. When one answers again, the request has another `deadline`. Changes wait
+    /// as long for the write replica, where `write.deadline` is shorter. `deadline` turns it off.
+    #[schemars(extend(
+        "default" = time_text(defaults::DEADLINE_ALL),
+        "x-range" = "`deadline` to `\"1h\"`",
+    ))]
+    pub(super) deadline_all: Option<Time>,
     /// How long one replica may take before another one is asked too. Far above a healthy
     /// replica's time, and a sixth of the deadline, so that several in turn may fail to answer.
     #[schemars(extend(

@@ -211,6 +211,8 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
     }
     let deadline = written.deadline.unwrap_or(defaults::DEADLINE);
     in_range(outline, "read.deadline", deadline, defaults::DEADLINE_RANGE)?;
+    let deadline_all = written.deadline_all.unwrap_or(deadline.max(defaults::DEADLINE_ALL));
+    in_range(outline, "read.deadline_all", deadline_all, defaults::DEADLINE_RANGE)?;
     let attempt_deadline = written.attempt_deadline.unwrap_or(defaults::ATTEMPT_DEADLINE);
     if attempt_deadline < defaults::ATTEMPT_DEADLINE_MIN {
         let min = defaults::ATTEMPT_DEADLINE_MIN;
@@ -229,6 +231,7 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         )?,
         max_in_flight: written.max_in_flight.unwrap_or(defaults::MAX_IN_FLIGHT).0,
         deadline: deadline.0,
+        deadline_all: deadline_all.0,
         attempt_deadline: attempt_deadline.0,
         compare: written.compare.unwrap_or(defaults::COMPARE),
         cache: match written.cache.as_deref() {
@@ -305,6 +308,12 @@ fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigEr
         let (key, other) = ("read.attempt_deadline", "read.deadline");
         let what = format!("is longer than `{other}`, {deadline}; change one");
         return Err(outline.conflict(key, attempt, other, &what));
+    }
+    let all = Time(read.deadline_all);
+    if all < deadline {
+        let (key, other) = ("read.deadline_all", "read.deadline");
+        let what = format!("is shorter than `{other}`, {deadline}; raise it");
+        return Err(outline.conflict(key, all, other, &what));
     }
     let segments = defaults::BUDGET_MIN_SEGMENTS;
     let (budget, least) = (Size(memory.budget), Size(segment.0 * segments));

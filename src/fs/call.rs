@@ -20,9 +20,10 @@ mod clock;
 mod order;
 mod overdue;
 mod rights;
+mod silent;
 mod spot;
-mod term;
 mod times;
+mod waiting;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -32,23 +33,22 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::FsPolicy;
-use crate::backend::{About, Backend, BackendError, Errand, Replica, Result};
-use crate::read::Reader;
+use crate::backend::{About, Asker, Backend, BackendError, Errand, Replica, Result};
+use crate::read::{Reader, Term};
 use crate::scheduler::health::Heard;
 use crate::scheduler::hedge;
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
-use crate::volume::{ReplicaId, ReplicaMap};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 use changes::{Changes, Counted};
 use clock::{Watched, run_clock};
 use overdue::Overdue;
-use term::Silent;
 use times::Times;
 
 pub(super) use rights::{Once, Rights};
+use silent::Silent;
 use spot::Kind;
 pub(super) use spot::Spot;
-pub(super) use term::Term;
 pub use times::PinnedTimes;
 
 /// Asks replicas for metadata.
@@ -94,6 +94,10 @@ struct Call<T> {
     /// Where it may change something.
     change: Option<Counted>,
     rights: Rights,
+    /// The replicas that may answer it.
+    of: ReplicaSet,
+    /// The thread that waits.
+    asker: Asker,
     state: Mutex<State<T>>,
 }
 
@@ -252,7 +256,7 @@ impl Caller {
 
     fn term(&self, spot: Spot) -> Term {
         let since = spot.since.unwrap_or_else(Instant::now);
-        Term { since, deadline: self.policy.deadline }
+        Term::new(since, self.policy.deadlines)
     }
 
     fn begin<T: Send + 'static>(self: &Arc<Self>, call: Arc<Call<T>>) {
@@ -295,6 +299,7 @@ impl<T: Send + 'static> Call<T> {
         op: Op<T>,
         done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) -> Arc<Self> {
+        let of = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
         let state = State {
             left: order.into_iter().rev().collect(),
             silent: Vec::new(),
@@ -308,7 +313,8 @@ impl<T: Send + 'static> Call<T> {
         let caller = Arc::clone(caller);
         let change = kind.once.then(|| caller.changes.queue());
         let op = Mutex::new(Some(op));
-        Arc::new(Self { caller, op, kind, change, rights, state: Mutex::new(state) })
+        let (asker, state) = (Asker::now(), Mutex::new(state));
+        Arc::new(Self { caller, op, kind, change, rights, of, asker, state })
     }
 
     /// Asks the next replica, if one is left.
@@ -352,12 +358,13 @@ impl<T: Send + 'static> Call<T> {
             let errand = Errand {
                 about: self.kind.about,
                 once: self.kind.once,
+                is_probe: false,
                 is_over: Some(Box::new(move || of.op.lock().is_none())),
             };
             match self.caller.replicas[replica].submit_about(call_lane, errand, job) {
                 Ok(ticket) => {
                     let mut state = self.state.lock();
-                    let mut silent = state.silent.iter_mut();
+                    let mut silent = state.silent.iter_mut().rev();
                     if let Some(silent) = silent.find(|silent| silent.replica == replica) {
                         silent.ticket = Some(ticket);
                     }
@@ -402,7 +409,7 @@ impl<T: Send + 'static> Call<T> {
         if failover {
             count(&caller.counters.metadata_failovers);
         }
-        done(answer.map(|value| (replica, value)));
+        self.asker.during(|| done(answer.map(|value| (replica, value))));
         self.is_told();
     }
 
@@ -434,7 +441,9 @@ impl<T: Send + 'static> Call<T> {
     fn failed(&self, replica: ReplicaId, error: BackendError) -> bool {
         {
             let mut state = self.state.lock();
-            state.silent.retain(|silent| silent.replica != replica);
+            // The oldest: it may have been asked again since.
+            let asked = state.silent.iter().position(|silent| silent.replica == replica);
+            asked.map(|asked| state.silent.remove(asked));
             if state.denied {
                 // Nobody has said otherwise.
                 state.left.clear();
@@ -455,22 +464,9 @@ impl<T: Send + 'static> Call<T> {
     fn give_up(&self) {
         let error = self.state.lock().error.unwrap_or(BackendError::Late);
         if let Some((done, _)) = self.finish(None) {
-            done(Err(error));
+            self.asker.during(|| done(Err(error)));
             self.is_told();
         }
-    }
-
-    /// Whether nothing moves the call any more.
-    fn is_overdue(&self, now: Instant) -> bool {
-        let silent = match &*self.state.lock() {
-            state if state.term.is_over(now) => state.silent.clone(),
-            _ => return false,
-        };
-        // Without the lock: a pool asks calls whether they are over.
-        let moved = silent.iter().filter_map(|silent| silent.moved(&self.caller.replicas)).max();
-        let term = &mut self.state.lock().term;
-        term.moved(moved);
-        term.is_over(now)
     }
 
     /// Whoever asked has the answer, and the tables have followed it.
@@ -505,41 +501,5 @@ impl<T: Send + 'static> Call<T> {
             }
         }
         Some((done, failover))
-    }
-}
-
-impl<T: Send + 'static> Watched for Call<T> {
-    fn tick(self: Arc<Self>, now: Instant) -> bool {
-        let (over, fallback, late) = {
-            let mut state = self.state.lock();
-            let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
-            let late =
-                (now >= state.patient_until).then(|| (state.denied, state.silent.last().copied()));
-            (state.done.is_none(), state.fallback.take_if(is_due), late)
-        };
-        if over {
-            return false;
-        }
-        if late.is_some() {
-            self.caller.replicas.iter().for_each(|(_, replica)| replica.tend());
-        }
-        if let Some((_, replica, value)) = fallback {
-            if let Some((done, _)) = self.finish(None) {
-                done(Ok((replica, value)));
-                self.is_told();
-            }
-            return false;
-        }
-        // Or who was to confirm that it is not there does not answer.
-        if self.is_overdue(now) || matches!(late, Some((true, _))) {
-            self.give_up();
-            return false;
-        }
-        if let Some((_, last)) = late
-            && last.is_none_or(|last| self.caller.may_ask_twice(last.replica, last.asked, now))
-        {
-            self.ask_next();
-        }
-        true
     }
 }

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::call::{Once, Rights, Term};
+use super::call::{Once, Rights};
 use super::handle::OpenInode;
 use super::inode::{Inodes, Removed};
 use super::intake::{Charge, Need};
@@ -26,7 +26,7 @@ use crate::backend::{
     Attr, Backend, BackendError, Change, FileKind, Identity, Lane, Name, Requester, Target,
 };
 use crate::buffer::Reservation;
-use crate::read::OpenFile;
+use crate::read::{OpenFile, Term};
 use crate::telemetry::counters::count;
 use crate::volume::ReplicaId;
 
@@ -60,7 +60,7 @@ impl Fs {
     }
 
     pub(super) fn once(&self, write: WritePolicy, lane: Lane, who: &Identity) -> Once {
-        let term = Term { since: Instant::now(), deadline: write.deadline };
+        let term = Term::new(Instant::now(), write.deadlines);
         Once { replica: write.replica, lane, term, rights: Rights::Of(who.clone()) }
     }
 

@@ -25,14 +25,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::call::{Once, Rights, Term};
+use super::call::{Once, Rights};
 use super::{Answer, Errno, Fs, HandleId, Ino};
 use crate::backend::{
     Backend, BackendError, BackendFile, Identity, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpen,
 };
 use crate::buffer::Budget;
-use crate::read::OpenFile;
+use crate::read::{OpenFile, Term};
 use owners::Owners;
 use room::{Place, Room};
 
@@ -225,8 +225,8 @@ impl Fs {
             return done(Err(Errno::NOLCK));
         };
         let who = file.who.clone();
-        let deadline = self.policy.write.map_or(self.policy.deadline, |write| write.deadline);
-        let term = Term { since: Instant::now(), deadline };
+        let deadlines = self.policy.write.map_or(self.policy.deadlines, |write| write.deadlines);
+        let term = Term::new(Instant::now(), deadlines);
         let once = Once { replica, lane: Lane::Metadata, term, rights: Rights::Of(who) };
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
@@ -295,7 +295,7 @@ impl Fs {
     ) {
         let taken = self.locks.owners.lock().remove((ino, owner));
         let (Some(owner), Some(replica)) = (taken, self.policy.locks) else { return then() };
-        let term = Term { since: Instant::now(), deadline: self.policy.deadline };
+        let term = Term::new(Instant::now(), self.policy.deadlines);
         let rights = Rights::Of(Identity::DAEMON);
         let once = Once { replica, lane: Lane::Metadata, term, rights };
         let unlock = move |_: &dyn Backend| {

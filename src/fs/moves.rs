@@ -158,7 +158,7 @@ impl Fs {
     }
 
     fn verdict(&self, begun: &Begun) -> Verdict {
-        if begun.at.elapsed() >= self.policy.deadline {
+        if begun.at.elapsed() >= self.policy.deadlines.some {
             return Verdict::Over;
         }
         let now = self.paths_of(&begun.inos);
@@ -193,7 +193,7 @@ impl Fs {
         let waiting = is_change.then(|| self.caller.changes.wait());
         let fs = Arc::clone(self);
         self.locks.runtime().spawn(async move {
-            let until = tokio::time::Instant::from_std(begun.at + fs.policy.deadline);
+            let until = tokio::time::Instant::from_std(begun.at + fs.policy.deadlines.some);
             let verdict = loop {
                 // Before the look, so that an end after it is not missed.
                 let ended = fs.moves.ended.notified();

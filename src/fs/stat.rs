@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use rustix::io::Errno as E;
 
-use super::call::{Once, Rights, Term};
+use super::call::{Once, Rights};
 use super::replaced::{Looked, Whose};
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
 use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, Requester};
-use crate::read::OpenFile;
+use crate::read::{OpenFile, Term};
 use crate::volume::ReplicaId;
 
 /// How attributes are looked at.
@@ -234,7 +234,7 @@ impl Fs {
         let once = Once {
             replica: write.replica,
             lane: Lane::Metadata,
-            term: Term { since, deadline: self.policy.deadline },
+            term: Term::new(since, self.policy.deadlines),
             rights: Rights::Of(writer.who.clone()),
         };
         let (fs, asked) = (Arc::clone(self), self.now());

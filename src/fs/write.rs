@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::call::Term;
 use super::change::MADE_HERE;
 use super::handle::{Answered, FileHandle, FirstOpen, OpenInode};
 use super::intake::{Need, Payload};
@@ -23,7 +22,7 @@ use crate::backend::{
     Requester, SeekTo, SyncMode, WriteOpen, has_a_part,
 };
 use crate::buffer::Buffer;
-use crate::read::OpenFile;
+use crate::read::{OpenFile, Term};
 use crate::telemetry::counters::count;
 use crate::volume::ByteRange;
 
@@ -493,7 +492,7 @@ impl Fs {
             Err(errno) => return done(Err(errno)),
         };
         let mut once = self.once(write, lane, &file.who);
-        once.term = Term { since, deadline: self.policy.deadline };
+        once.term = Term::new(since, self.policy.deadlines);
         let look = move |backend: &dyn Backend| match &through {
             Some(writer) => op(&*writer.file),
             None => {

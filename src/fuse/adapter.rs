@@ -60,11 +60,11 @@ impl fuser::Filesystem for Adapter {
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let ttl = self.ttl;
-        self.fs.lookup(self.who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
+        self.fs(req).lookup(self.who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
     }
 
-    fn forget(&self, _req: &Request, number: INodeNo, nlookup: u64) {
-        self.fs.forget(ino(number), nlookup);
+    fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
+        self.fs(req).forget(ino(number), nlookup);
     }
 
     fn getattr(
@@ -76,19 +76,19 @@ impl fuser::Filesystem for Adapter {
     ) {
         let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs.attributes(self.who(req), ino(number), handle, done);
+        self.fs(req).attributes(self.who(req), ino(number), handle, done);
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        self.fs.read_link(self.who(req), ino(number), move |answer| reply_link(reply, answer));
+        self.fs(req).read_link(self.who(req), ino(number), move |answer| reply_link(reply, answer));
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (kernel, flush) = (Arc::clone(&self.kernel), self.fs.forwards_locks());
+        let (kernel, flush) = (Arc::clone(&self.kernel), self.fs(req).forwards_locks());
         let reply = Opening { reply, number, kernel, flush, one_by_one: one_by_one(flags.0) };
         match write_open(flags.0) {
-            None => self.fs.open(self.who(req), ino(number), flags.0 & TO_RUN != 0, reply),
-            Some(how) => self.fs.open_to_write(self.who(req), ino(number), how, reply),
+            None => self.fs(req).open(self.who(req), ino(number), flags.0 & TO_RUN != 0, reply),
+            Some(how) => self.fs(req).open_to_write(self.who(req), ino(number), how, reply),
         }
     }
 
@@ -106,12 +106,12 @@ impl fuser::Filesystem for Adapter {
         let range = ByteRange::at(offset, size.into());
         let (id, replies) = (req.unique(), Arc::clone(&self.replies));
         let done = move |answer| replies.answer(id, reply, answer);
-        self.fs.read(at(number, handle), range, req.pid(), done);
+        self.fs(req).read(at(number, handle), range, req.pid(), done);
     }
 
     fn release(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
@@ -119,47 +119,47 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(at(number, handle));
+        self.fs(req).release(at(number, handle));
         reply.ok();
     }
 
     fn flush(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.fs.flush(at(number, handle), owner_of(owner), move |a| reply_empty(reply, a));
+        self.fs(req).flush(at(number, handle), owner_of(owner), move |a| reply_empty(reply, a));
     }
 
     fn fsync(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.sync(at(number, handle), datasync, move |answer| reply_empty(reply, answer));
+        self.fs(req).sync(at(number, handle), datasync, move |answer| reply_empty(reply, answer));
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs.open_dir(self.who(req), ino(number), move |answer| reply_dir(reply, answer));
+        self.fs(req).open_dir(self.who(req), ino(number), move |answer| reply_dir(reply, answer));
     }
 
     fn readdir(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let fs = Arc::clone(&self.fs);
+        let fs = Arc::clone(self.fs(req));
         let done = move |answer| fill(&fs, answer, offset, reply);
-        self.fs.read_dir(at(number, handle), offset, done);
+        self.fs(req).read_dir(at(number, handle), offset, done);
     }
 
     fn readdirplus(
@@ -171,19 +171,19 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyDirectoryPlus,
     ) {
         let (by, from) = ((&self.replies, req.unique()), (ino(number), offset));
-        let done = plus(&self.fs, self.ttl, by, from, reply);
-        self.fs.read_dir_plus(self.who(req), at(number, handle), offset, done);
+        let done = plus(self.fs(req), self.ttl, by, from, reply);
+        self.fs(req).read_dir_plus(self.who(req), at(number, handle), offset, done);
     }
 
     fn releasedir(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.fs.release(at(number, handle));
+        self.fs(req).release(at(number, handle));
         reply.ok();
     }
 
@@ -195,21 +195,21 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs.sync_dir(self.who(req), at(number, handle), move |a| reply_empty(reply, a));
+        self.fs(req).sync_dir(self.who(req), at(number, handle), move |a| reply_empty(reply, a));
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.fs.stat_fs(move |answer| reply_stat_fs(reply, answer));
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.fs(req).stat_fs(move |answer| reply_stat_fs(reply, answer));
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs.get_xattr(self.who(req), ino(number), name, done);
+        self.fs(req).get_xattr(self.who(req), ino(number), name, done);
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs.list_xattr(self.who(req), ino(number), done);
+        self.fs(req).list_xattr(self.who(req), ino(number), done);
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -220,7 +220,7 @@ impl fuser::Filesystem for Adapter {
 
     fn lseek(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: i64,
@@ -231,7 +231,7 @@ impl fuser::Filesystem for Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(errno(error)),
         };
-        self.fs.seek(at(number, handle), offset, to, move |answer| reply_offset(reply, answer));
+        self.fs(req).seek(at(number, handle), offset, to, move |a| reply_offset(reply, a));
     }
 
     fn setattr(
@@ -255,7 +255,7 @@ impl fuser::Filesystem for Adapter {
         let set = set(mode, (uid, gid), size, (atime, mtime));
         let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs.set_attributes(self.who(req), ino(number), handle, set, done);
+        self.fs(req).set_attributes(self.who(req), ino(number), handle, set, done);
     }
 
     fn mknod(
@@ -273,7 +273,7 @@ impl fuser::Filesystem for Adapter {
         let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
         let node = move |at| Change::MakeNode { at, kind, perm, device };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(self.who(req), ino(parent), name, node, done);
+        self.fs(req).make(self.who(req), ino(parent), name, node, done);
     }
 
     fn mkdir(
@@ -289,17 +289,18 @@ impl fuser::Filesystem for Adapter {
         let (ttl, perm) = (self.ttl, new_perm(mode, umask));
         let dir = move |at| Change::MakeDir { at, perm };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(self.who(req), ino(parent), name, dir, done);
+        self.fs(req).make(self.who(req), ino(parent), name, dir, done);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        self.fs.remove(self.who(req), ino(parent), name, false, move |a| reply_empty(reply, a));
+        self.fs(req)
+            .remove(self.who(req), ino(parent), name, false, move |a| reply_empty(reply, a));
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
-        self.fs.remove(self.who(req), ino(parent), name, true, move |a| reply_empty(reply, a));
+        self.fs(req).remove(self.who(req), ino(parent), name, true, move |a| reply_empty(reply, a));
     }
 
     fn symlink(
@@ -314,7 +315,7 @@ impl fuser::Filesystem for Adapter {
         let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
         let link = move |at| Change::MakeLink { at, target: target.clone() };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.make(self.who(req), ino(parent), name, link, done);
+        self.fs(req).make(self.who(req), ino(parent), name, link, done);
     }
 
     fn rename(
@@ -329,7 +330,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
-        self.fs.rename(self.who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
+        self.fs(req).rename(self.who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
     }
 
     fn link(
@@ -343,7 +344,7 @@ impl fuser::Filesystem for Adapter {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let ttl = self.ttl;
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs.link(self.who(req), ino(number), ino(parent), name, done);
+        self.fs(req).link(self.who(req), ino(number), ino(parent), name, done);
     }
 
     fn create(
@@ -360,7 +361,7 @@ impl fuser::Filesystem for Adapter {
         let Some(reply) = once_if(how.1.exclusive, &self.fs, req, reply) else { return };
         let (ttl, one_by_one) = (self.ttl, one_by_one(flags));
         let done = move |answer| reply_created(reply, ttl, one_by_one, answer);
-        self.fs.create(self.who(req), ino(parent), name, how, done);
+        self.fs(req).create(self.who(req), ino(parent), name, how, done);
     }
 
     fn write(
@@ -390,7 +391,7 @@ impl fuser::Filesystem for Adapter {
             who: (kills && !cached).then(|| self.who(req)),
         };
         let done = move |answer| reply_written(reply, answer);
-        self.fs.write(at(number, handle), request, self.showing_if(kills, number, done));
+        self.fs(req).write(at(number, handle), request, self.showing_if(kills, number, done));
     }
 
     fn fallocate(
@@ -407,7 +408,7 @@ impl fuser::Filesystem for Adapter {
         let Some(reply) = once_if(moves, &self.fs, req, reply) else { return };
         let (range, how) = (ByteRange::at(offset, length), (mode as u32, again));
         let done = self.showing(number, move |answer| reply_empty(reply, answer));
-        self.fs.allocate(self.who(req), at(number, handle), range, how, done);
+        self.fs(req).allocate(self.who(req), at(number, handle), range, how, done);
     }
 
     fn copy_file_range(
@@ -427,7 +428,7 @@ impl fuser::Filesystem for Adapter {
         let range = ByteRange::at(offset, len);
         let done = self.showing(target, move |answer| reply_written(reply, answer));
         let (from, to) = ((at(source, from), range), (at(target, to), start));
-        self.fs.copy(self.who(req), from, to, again, done);
+        self.fs(req).copy(self.who(req), from, to, again, done);
     }
 
     fn setxattr(
@@ -443,18 +444,18 @@ impl fuser::Filesystem for Adapter {
         let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
         let value = Some((value, flags as u32));
         let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
-        self.fs.set_xattr(self.who(req), ino(number), name, value, done);
+        self.fs(req).set_xattr(self.who(req), ino(number), name, value, done);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = once(&self.fs, req, reply) else { return };
         let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
-        self.fs.set_xattr(self.who(req), ino(number), name, None, done);
+        self.fs(req).set_xattr(self.who(req), ino(number), name, None, done);
     }
 
     fn getlk(
         &self,
-        _: &Request,
+        req: &Request,
         number: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -466,7 +467,7 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
         let done = move |answer| reply_lock(reply, answer);
-        self.fs.test_lock(at(number, handle), owner_of(owner), lock, done);
+        self.fs(req).test_lock(at(number, handle), owner_of(owner), lock, done);
     }
 
     fn setlk(
@@ -485,7 +486,7 @@ impl fuser::Filesystem for Adapter {
         let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
         let waiting = if sleep { Waiting::Thread(req.pid()) } else { Waiting::Not };
         let kernel = Arc::clone(&self.kernel);
-        self.fs.lock(at(number, handle), owner_of(owner), lock, waiting, move |answer| {
+        self.fs(req).lock(at(number, handle), owner_of(owner), lock, waiting, move |answer| {
             if answer.is_ok() && lock.kind != LockKind::None {
                 // Who has a lock sees what others wrote before they gave it up.
                 kernel.forget_attributes(number);

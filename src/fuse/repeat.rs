@@ -13,7 +13,7 @@ use fuser::{INodeNo, ReplyEmpty, ReplyEntry, Request, RequestId};
 use super::adapter::Adapter;
 use super::answers::errno;
 use super::wire::{ino, is_again, number, who};
-use crate::backend::Requester;
+use crate::backend::{Asker, Requester};
 use crate::fs::{Errno, Fs};
 
 /// What can be answered with an error.
@@ -35,6 +35,12 @@ macro_rules! refusable {
 refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 
 impl Adapter {
+    /// The file system, as it serves the caller of `req`.
+    pub(super) fn fs(&self, req: &Request) -> &Arc<Fs> {
+        Asker::thread(req.pid()).enter();
+        &self.fs
+    }
+
     /// The caller. What an earlier try of its request has entered is taken back.
     pub(super) fn who(&self, req: &Request) -> Requester {
         take_back(&self.fs, req.unique());

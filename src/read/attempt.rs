@@ -32,7 +32,8 @@ pub(super) fn send(reader: &Arc<Reader>, dispatch: Dispatch<Arc<Fetch>>) {
     };
     let of = Arc::clone(&fetch);
     let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_over());
-    let errand = Errand { about: fetch.file.about(), once: false, is_over: Some(is_over) };
+    let about = fetch.file.about();
+    let errand = Errand { about, is_over: Some(is_over), ..Errand::default() };
     match reader.replicas[replica].submit_about(Lane::Read, errand, job) {
         Ok(ticket) => fetch.state.lock().queued.push((replica, ticket)),
         Err(error) => {
@@ -384,6 +385,26 @@ pub(super) fn want(
         start: fetch.range.start,
         open: if is_all_there_is { fetch.file.open_on() } else { ReplicaSet::ALL },
     }
+}
+
+/// Puts a segment that is not here into the queue once more, for any replica, if memory
+/// allows.
+pub(super) fn again(reader: &Reader, scheduler: &mut Scheduler<Arc<Fetch>>, fetch: &Arc<Fetch>) {
+    let mut state = fetch.state.lock();
+    let pending = matches!(state.stage, Stage::Pending);
+    if !pending || state.want.is_some() || state.is_unwanted() {
+        return;
+    }
+    if state.claim.is_none() {
+        state.claim = reader.buffers.budget().claim(size_class(fetch.range.len()));
+    }
+    if state.claim.is_none() {
+        return;
+    }
+    state.tried = ReplicaSet::EMPTY;
+    let want = Want { hedge: true, ..want(fetch, fetch.file.candidates(), false, state.holders) };
+    state.waits(scheduler.want(want));
+    count(&reader.counters.retries);
 }
 
 /// Asks a second replica for a segment that is late, if memory allows; if it does

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use super::gather::Gather;
+use super::term::LOOK_AT_ASKER;
 use super::{ReadError, Reader, attempt};
 use crate::backend::{About, Backend, BackendError, Errand, Lane, Origin, own};
 use crate::scheduler::health::Proof;
@@ -65,18 +68,20 @@ impl Reader {
         for replica in to_prove.iter() {
             self.have_prove_itself(replica, |_| {});
         }
-        let (overdue, waiting): (Vec<_>, Vec<_>) = {
+        let (overdue, waiting, old): (Vec<_>, Vec<_>, Vec<_>) = {
             let mut requests = self.requests.lock();
             while requests.front().is_some_and(|first| first.is_over()) {
                 requests.pop_front();
             }
-            let deadline = self.policy.deadline;
-            let late =
-                |gather: &&Arc<Gather>| now.saturating_duration_since(gather.since) >= deadline;
+            let half = self.policy.deadlines.some / 2;
+            let age = |gather: &Gather| now.saturating_duration_since(gather.since);
             // Behind one that has progress there may be others that have been answered.
             let is_due =
-                |gather: &&Arc<Gather>| !gather.is_over() && gather.is_still(now, deadline);
-            let overdue = requests.iter().take_while(late).filter(is_due).map(Arc::clone).collect();
+                |gather: &&Arc<Gather>| !gather.is_over() && gather.term(|term| term.is_due(now));
+            let late = requests.iter().take_while(|gather| age(gather) >= half);
+            let overdue = late.filter(is_due).map(Arc::clone).collect();
+            let old = requests.iter().take_while(|gather| age(gather) >= LOOK_AT_ASKER);
+            let old = old.filter(|gather| !gather.is_over()).map(Arc::clone).collect();
             if requests.len() > ANSWERED_KEPT {
                 requests.retain(|gather| !gather.is_over());
             }
@@ -85,10 +90,13 @@ impl Reader {
             };
             let waiting = requests.iter().take_while(since_long).filter(|gather| gather.looks);
             let waiting = waiting.map(Arc::clone).collect();
-            (overdue, waiting)
+            (overdue, waiting, old)
         };
         for gather in overdue.iter().filter(|gather| self.is_overdue(gather, now)) {
             self.fail(gather, ReadError::Deadline);
+        }
+        for gather in old.iter().filter(|gather| gather.is_killed(now)) {
+            self.fail(gather, ReadError::Failed(BackendError::Os(Errno::INTR)));
         }
         for gather in waiting.iter().filter(|gather| gather.is_refuted()) {
             self.fail(gather, ReadError::Failed(BackendError::Version));
@@ -135,7 +143,8 @@ impl Reader {
             reader.wake_clock();
             done(proof);
         };
-        let errand = Errand { about: About::path(Path::new("")), ..Errand::default() };
+        let about = About::path(Path::new(""));
+        let errand = Errand { about, is_probe: true, ..Errand::default() };
         if self.replicas[id].submit_about(Lane::Metadata, errand, prove).is_err() {
             self.scheduler.lock().proved(id, Proof::Unclear, Instant::now());
         }

@@ -328,6 +328,12 @@ impl OpenFile {
         well.non_empty_or(left.non_empty_or(all).minus(tried))
     }
 
+    /// Replicas that may have this version, failing ones included.
+    pub(super) fn could_serve(&self) -> ReplicaSet {
+        let all = self.replicas.all().minus(self.marks.kept_off());
+        all.minus(self.refused.get()).non_empty_or(all)
+    }
+
     /// Replicas that need not open it before they read it.
     pub(super) fn open_on(&self) -> ReplicaSet {
         self.open.get()

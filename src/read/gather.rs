@@ -4,10 +4,12 @@
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::ReadError;
 use super::fetch::Fetch;
+use super::term::{Deadlines, Term};
+use crate::backend::Asker;
 use crate::buffer::{Buffer, Data, Pipe};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
@@ -114,15 +116,17 @@ pub(super) struct Gather {
 
 struct State {
     parts: Vec<Arc<Fetch>>,
-    /// When the request came, or what it lacks last came nearer.
-    moved: Instant,
+    /// How long it may wait.
+    term: Term,
     /// Until it has been answered.
     sink: Option<Sink>,
 }
 
 impl Gather {
-    pub(super) fn new(Asked { range, since, looks, by }: Asked, sink: Sink) -> Self {
-        let state = Mutex::new(State { parts: Vec::new(), moved: since, sink: Some(sink) });
+    pub(super) fn new(asked: Asked, deadlines: Deadlines, sink: Sink) -> Self {
+        let Asked { range, since, looks, by } = asked;
+        let term = Term::new(since, deadlines);
+        let state = Mutex::new(State { parts: Vec::new(), term, sink: Some(sink) });
         // One more than there are parts, so that nothing is answered while the
         // parts are still being collected; `collected` takes it away.
         Self { range, by, since, looks, missing: AtomicUsize::new(1), state }
@@ -165,7 +169,7 @@ impl Gather {
             taken.push((fetch, part.len()));
         }
         before(data.len() as u64);
-        sink(Ok(data));
+        self.asker().during(|| sink(Ok(data)));
         taken
     }
 
@@ -177,13 +181,22 @@ impl Gather {
 
     /// The segments that it lacks came nearer at `at`.
     pub(super) fn moved(&self, at: Option<Instant>) {
-        let moved = &mut self.state.lock().moved;
-        *moved = at.map_or(*moved, |at| at.max(*moved));
+        self.term(|term| term.moved(at));
     }
 
-    /// Whether nothing that it lacks came nearer for `time`.
-    pub(super) fn is_still(&self, now: Instant, time: Duration) -> bool {
-        now.saturating_duration_since(self.state.lock().moved) >= time
+    /// Looks at, or changes, how long it may wait.
+    pub(super) fn term<T>(&self, of: impl FnOnce(&mut Term) -> T) -> T {
+        of(&mut self.state.lock().term)
+    }
+
+    /// The thread that waits for it.
+    fn asker(&self) -> Asker {
+        Asker::thread(self.by.process)
+    }
+
+    /// Whether that thread has been killed; looked at now and then.
+    pub(super) fn is_killed(&self, now: Instant) -> bool {
+        self.term(|term| term.looks_at_asker(now)) && self.asker().is_killed()
     }
 
     /// Its segments, where they are known.
@@ -211,7 +224,7 @@ impl Gather {
             let sink = state.sink.take()?;
             (std::mem::take(&mut state.parts), sink)
         };
-        sink(Err(error));
+        self.asker().during(|| sink(Err(error)));
         Some(parts)
     }
 }

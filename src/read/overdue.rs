@@ -16,16 +16,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Reader;
 use super::fetch::{Fetch, Place};
 use super::file::OpenFile;
 use super::gather::Gather;
+use super::term::Verdict;
+use super::{Reader, attempt};
 use crate::backend::Ticket;
 use crate::volume::ReplicaId;
 
 impl Reader {
-    /// Whether a request's deadline has passed.
-    pub(super) fn is_overdue(&self, gather: &Gather, now: Instant) -> bool {
+    /// Whether a request has waited for long enough.
+    pub(super) fn is_overdue(self: &Arc<Self>, gather: &Gather, now: Instant) -> bool {
         let parts = gather.parts();
         let moved = match parts.is_empty() {
             true => self.scheduler.lock().last_delivery(self.replicas.all()),
@@ -36,7 +37,32 @@ impl Reader {
             }
         };
         gather.moved(moved);
-        gather.is_still(now, self.policy.deadline)
+        if !gather.term(|term| term.is_due(now)) {
+            return false;
+        }
+        let could_serve = |file: Arc<OpenFile>| file.could_serve();
+        let of = parts.first().map(|part| could_serve(Arc::clone(&part.file)));
+        let silence = self.silence(of.unwrap_or(self.replicas.all()), now);
+        match gather.term(|term| term.judge(now, || silence)) {
+            Verdict::Waits => false,
+            Verdict::Again => {
+                self.ask_again(&parts);
+                false
+            }
+            Verdict::IsOver => true,
+        }
+    }
+
+    /// Has the segments that are not here sent to replicas that they were sent to before.
+    fn ask_again(self: &Arc<Self>, parts: &[Arc<Fetch>]) {
+        let mut dispatches = Vec::new();
+        let mut scheduler = self.scheduler.lock();
+        for fetch in parts.iter().filter(|fetch| fetch.data().is_none()) {
+            attempt::again(self, &mut scheduler, fetch);
+        }
+        scheduler.next(Instant::now(), &mut dispatches);
+        drop(scheduler);
+        self.dispatch(dispatches);
     }
 
     /// When a segment that is not here last came nearer.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::term::Deadlines;
 use crate::backend::BackendError;
 use crate::buffer::Pipes;
 use crate::config::units::Share;
@@ -37,7 +38,7 @@ pub struct ReadPolicy {
     /// Most bytes of file data in memory.
     pub budget: u64,
     /// By when a request is answered.
-    pub deadline: Duration,
+    pub deadlines: Deadlines,
     /// How long one replica may take before another is asked.
     pub attempt_deadline: Duration,
     /// Where segments wait as pages, if they do.

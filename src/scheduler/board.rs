@@ -40,6 +40,17 @@ struct Trial {
 /// A replica whose root was well is not suspected of hanging for so long.
 const ACQUITTED: Duration = Duration::from_secs(1);
 
+/// Whether any of the replicas that could serve something answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// One does, or all that are left fail with errors.
+    Broken,
+    /// Their roots are being asked.
+    Unclear,
+    /// None does.
+    Total,
+}
+
 impl Trial {
     fn new(now: Instant) -> Self {
         Self { doubts: 0, since: now, asked: false, is_silent: false, verdict: None }
@@ -59,6 +70,12 @@ pub struct HealthBoard {
     refuses: ReplicaMap<bool>,
     /// When each root was last found well in a trial.
     acquitted: ReplicaMap<Option<Instant>>,
+    /// When each root was last found well.
+    well: ReplicaMap<Option<Instant>>,
+    /// When each root last failed with an error.
+    erred: ReplicaMap<Option<Instant>>,
+    /// Since when each root has not answered [`HealthBoard::silence`].
+    unheard: ReplicaMap<Option<Instant>>,
     /// Whether one that was ejected has to prove itself before it is asked again.
     proofs: bool,
 }
@@ -73,6 +90,9 @@ impl HealthBoard {
             trials: names.map(|_, _| None),
             refuses: names.map(|_, _| false),
             acquitted: names.map(|_, _| None),
+            well: names.map(|_, _| None),
+            erred: names.map(|_, _| None),
+            unheard: names.map(|_, _| None),
             names,
             proofs,
         }
@@ -180,6 +200,52 @@ impl HealthBoard {
         self.trials[id].get_or_insert(Trial::new(now)).verdict = Some(reason);
     }
 
+    /// Whether any replica of a set answers. Their roots are asked
+    /// ([`HealthBoard::to_prove`]), so ask this only for what has waited for long, and go on
+    /// asking.
+    ///
+    /// Replicas that fail with errors, are absent or are left alone do not count, as long
+    /// as there are others.
+    pub fn silence(&mut self, of: ReplicaSet, now: Instant) -> Silence {
+        let (mut is_any_silent, mut is_any_unclear) = (false, false);
+        for id in of.and(self.health.all()).iter() {
+            match self.voice(id, now) {
+                Some(Silence::Broken) => return Silence::Broken,
+                Some(Silence::Unclear) => is_any_unclear = true,
+                Some(Silence::Total) => is_any_silent = true,
+                None => {}
+            }
+        }
+        match (is_any_unclear, is_any_silent) {
+            (true, _) => Silence::Unclear,
+            (false, true) => Silence::Total,
+            (false, false) => Silence::Broken,
+        }
+    }
+
+    /// Whether a replica answers; `None` where it does not count.
+    fn voice(&mut self, id: ReplicaId, now: Instant) -> Option<Silence> {
+        let is_recent = |at: Option<Instant>| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < ACQUITTED)
+        };
+        if self.health[id].is_usable() {
+            if is_recent(self.well[id]) {
+                return Some(Silence::Broken);
+            }
+            if is_recent(self.erred[id]) {
+                return None;
+            }
+            self.trials[id].get_or_insert(Trial::new(now));
+        } else if self.state(id) == HealthState::Absent || !self.health[id].is_asked() {
+            return None;
+        }
+        let since = *self.unheard[id].get_or_insert(now);
+        match now.saturating_duration_since(since) >= SILENT {
+            true => Some(Silence::Total),
+            false => Some(Silence::Unclear),
+        }
+    }
+
     fn held_against(&mut self, id: ReplicaId, trial: Trial, now: Instant) {
         // More than eject make no difference.
         for _ in 0..trial.doubts.min(super::health::OUT) {
@@ -192,6 +258,14 @@ impl HealthBoard {
 
     /// What came of a proof.
     pub fn proved(&mut self, id: ReplicaId, proof: Proof, now: Instant) {
+        match proof {
+            Proof::Same => self.well[id] = Some(now),
+            Proof::Failed => self.erred[id] = Some(now),
+            Proof::Gone | Proof::Unclear => {}
+        }
+        if proof != Proof::Unclear {
+            self.unheard[id] = None;
+        }
         // One that has been ejected since, and is to prove itself, has.
         if let Some(trial) = self.trials[id].take()
             && !self.health[id].is_asked()
@@ -386,6 +460,69 @@ mod tests {
         // What comes back at last is the answer to the old question.
         board.proved(id(2), Proof::Same, now);
         assert_eq!(board.state(id(2)), HealthState::Ejected);
+    }
+
+    fn all() -> ReplicaSet {
+        (0..3).fold(ReplicaSet::EMPTY, |all, index| all.with(id(index)))
+    }
+
+    #[test]
+    fn silence_is_total_while_no_root_answers_and_ends_with_the_first_answer() {
+        let (mut board, now) = board();
+        assert_eq!(board.silence(all(), now), Silence::Unclear);
+        assert_eq!(board.to_prove(now), all(), "all roots are asked");
+        let now = now + SILENT;
+        assert_eq!(board.silence(all(), now), Silence::Total);
+        // However they come out of it, and though not all are asked again at once.
+        for replica in 0..3 {
+            board.eject(id(replica), Reason::Stalled, now);
+        }
+        let now = now + super::super::health::LONGEST;
+        let _ = board.to_prove(now);
+        assert_eq!(board.silence(all(), now), Silence::Total);
+        board.proved(id(1), Proof::Same, now);
+        assert_eq!(board.silence(all(), now), Silence::Broken);
+        let alone = ReplicaSet::EMPTY.with(id(0));
+        assert_eq!(board.silence(alone, now), Silence::Total, "the others cannot serve it");
+    }
+
+    #[test]
+    fn a_replica_whose_root_is_well_breaks_the_silence_until_its_answer_is_old() {
+        let (mut board, now) = board();
+        let _ = board.silence(all(), now);
+        let _ = board.to_prove(now);
+        board.proved(id(2), Proof::Same, now);
+        let late = now + ACQUITTED - Duration::from_millis(1);
+        assert_eq!(board.silence(all(), late), Silence::Broken);
+        let now = now + ACQUITTED;
+        assert_eq!(board.silence(all(), now), Silence::Unclear);
+        assert_eq!(board.to_prove(now), ReplicaSet::EMPTY.with(id(2)), "it is asked again");
+    }
+
+    #[test]
+    fn replicas_that_fail_or_are_absent_do_not_count_where_another_is_silent() {
+        let (mut board, now) = board();
+        board.gone(id(0), now);
+        let _ = board.silence(all(), now);
+        let _ = board.to_prove(now);
+        let now = now + SILENT;
+        board.proved(id(1), Proof::Failed, now);
+        assert_eq!(board.silence(all(), now), Silence::Total);
+        board.proved(id(2), Proof::Failed, now);
+        assert_eq!(board.silence(all(), now), Silence::Broken, "errors are answers");
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_asked_is_silent() {
+        let (mut board, mut now) = board();
+        for _ in 0..20 {
+            let _ = board.silence(all(), now);
+            for replica in board.to_prove(now).iter() {
+                board.proved(replica, Proof::Unclear, now);
+            }
+            now += SILENT / 10;
+        }
+        assert_eq!(board.silence(all(), now), Silence::Total);
     }
 
     #[test]

@@ -150,13 +150,15 @@ fn an_upgrade_goes_on_without_one_that_hangs_and_names_it_and_so_does_a_reload()
     servers.iter().for_each(|server| drop(server.room.expect(&["umount", "mnt"])));
 }
 
+const SOON_OVER: &str = "deadline = \"2s\"\ndeadline_all = \"2s\"\nattempt_deadline = \"1s\"";
+
 /// The threads that are inside cannot be ended before their kernel lets go of them;
 /// the mount can.
 #[test]
 fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
     let room = Room::new();
     let servers = [Server::new(&room), Server::new(&room)];
-    volume(&room, &[&servers[0], &servers[1]], "deadline = \"2s\"\nattempt_deadline = \"1s\"");
+    volume(&room, &[&servers[0], &servers[1]], SOON_OVER);
     read(&room);
     servers.iter().for_each(|server| server.send(Signal::STOP));
     let within = |what: &str, most: Duration, call: &dyn Fn() -> std::io::Result<()>| {
@@ -189,6 +191,45 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
         assert!(waiting.join().unwrap().is_err());
     });
     servers.iter().for_each(|server| server.send(Signal::CONT));
+    room.expect_gone();
+    for server in &servers {
+        server.room.expect(&["umount", "mnt"]);
+    }
+}
+
+#[test]
+fn servers_that_are_stopped_for_longer_than_the_deadline_fail_nothing() {
+    let room = Room::new();
+    let servers = [Server::new(&room), Server::new(&room)];
+    volume(&room, &[&servers[0], &servers[1]], "deadline = \"1s\"\nattempt_deadline = \"500ms\"");
+    read(&room);
+    let stop = || servers.iter().for_each(|server| server.send(Signal::STOP));
+    let go_on = || servers.iter().for_each(|server| server.send(Signal::CONT));
+    stop();
+    thread::scope(|scope| {
+        let data = scope.spawn(|| fs::read(room.path("mnt/data")));
+        let name = scope.spawn(|| fs::metadata(room.path("mnt/hello")));
+        thread::sleep(Duration::from_secs(4));
+        let ended = [data.is_finished(), name.is_finished()];
+        go_on();
+        assert_eq!(ended, [false; 2]);
+        assert!(data.join().unwrap().unwrap() == content(), "wrong bytes");
+        name.join().unwrap().unwrap();
+    });
+    room.eventually("both are asked again", || {
+        read(&room);
+        second(&room)["health"] == "healthy"
+    });
+    stop();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
+        thread::sleep(Duration::from_secs(3));
+        let waits = !waiting.is_finished();
+        kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+        room.eventually("the mount is gone", || room.mounted().is_none());
+        assert!(waiting.join().unwrap().is_err() && waits);
+    });
+    go_on();
     room.expect_gone();
     for server in &servers {
         server.room.expect(&["umount", "mnt"]);

@@ -213,12 +213,12 @@ fn an_unknown_table_or_key_is_refused_with_the_likely_one() {
         ),
         (
             "[read]\ncolour = 'red'\n",
-            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
+            "v.toml:7: key `read.colour` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
         ),
         ("wieght = 2\n", "v.toml:6: key `replica[1].wieght` is not known; did you mean `weight`?"),
         (
             "[read]\n\"se\\ngment\" = 1\n",
-            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
+            "v.toml:7: key `read.\"se\\ngment\"` is not known; [read] knows `segment_size`, `readahead_max`, `threads_per_replica`, `max_in_flight`, `deadline`, `deadline_all`, `attempt_deadline`, `compare`, `cache`, `passthrough`",
         ),
     ]);
 }
@@ -351,6 +351,14 @@ fn wrong_values_in_other_tables_are_refused() {
         (
             "[read]\ndeadline = '2h'\n",
             "v.toml:7: key `read.deadline`: 2h is out of range; use 100ms to 1h",
+        ),
+        (
+            "[read]\ndeadline_all = '2h'\n",
+            "v.toml:7: key `read.deadline_all`: 2h is out of range; use 100ms to 1h",
+        ),
+        (
+            "[read]\ndeadline_all = '20s'\n",
+            "v.toml:7: key `read.deadline_all`: 20s is shorter than `read.deadline`, 30s; raise it",
         ),
         (
             "[read]\ncompare = '1'\n",

@@ -265,7 +265,7 @@ fn metadata_goes_on_while_one_replica_hangs_or_fails() {
 #[test]
 fn metadata_that_nobody_answers_ends_at_the_deadline() {
     let room = tree();
-    let read = "deadline = \"1s\"\nattempt_deadline = \"300ms\"";
+    let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"300ms\"";
     let rig = mount(room, &Setup { read, ..Setup::default() });
     for replica in 0..3 {
         always(&rig, replica, Op::Any, Fault::Hang);

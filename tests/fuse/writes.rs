@@ -183,7 +183,7 @@ fn a_change_that_fails_is_tried_nowhere_else() {
 fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
     let room = tree();
     fs::write(root(&room).join("old"), bytes(3 * MIB, 1)).unwrap();
-    let read = "deadline = \"1s\"\nattempt_deadline = \"500ms\"";
+    let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"500ms\"";
     let rig = mount(room, &Setup { write: true, read, rest: IMPATIENT, ..Setup::default() });
     rig.record();
     rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Hang));
@@ -634,7 +634,7 @@ fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
     // The first answer comes after so long, which no deadline that begins then may add to.
     const FIRST: Duration = Duration::from_secs(6);
     const DEADLINE: Duration = Duration::from_secs(8);
-    let read = "deadline = \"8s\"\nattempt_deadline = \"500ms\"";
+    let read = "deadline = \"8s\"\ndeadline_all = \"8s\"\nattempt_deadline = \"500ms\"";
     let rest = "[write]\nreplica = \"r2\"\n[fuse]\nattribute_ttl = \"1h\"\n";
     let rig = mount(room, &Setup { write: true, read, rest, ..Setup::default() });
     fs::metadata(rig.at("g")).unwrap();

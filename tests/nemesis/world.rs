@@ -101,10 +101,11 @@ impl Setup {
              [fuse]\nsplice = {splice}\nattribute_ttl = \"100ms\"\n\
              [write]\ndeadline = \"{}ms\"\nlag = \"0s\"\n\
              [read]\ncache = \"{cache}\"\nthreads_per_replica = {threads}\n\
-             segment_size = \"{segment}\"\ndeadline = \"{}ms\"\nattempt_deadline = \"{}ms\"\n",
+             segment_size = \"{segment}\"\ndeadline = \"{all}ms\"\ndeadline_all = \"{all}ms\"\n\
+             attempt_deadline = \"{}ms\"\n",
             WRITE_DEADLINE.as_millis(),
-            DEADLINE.as_millis(),
             ATTEMPT.as_millis(),
+            all = DEADLINE.as_millis(),
         );
         for i in 0..self.replicas {
             text.push_str(&format!("[[replica]]\npath = \"/nemesis/r{i}\"\n"));

@@ -17,11 +17,13 @@
 //! passed the roster's checks ([`crate::volume::survey::Seat::examine`]). The empty
 //! directory under a missing mount never becomes a root.
 
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::AsFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use parking_lot::RwLock;
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
 use super::Device;
@@ -46,6 +48,21 @@ impl Root {
     /// The mount that it lies in, if that is in this process's mount table.
     pub(super) fn watched_mount(&self) -> Option<u64> {
         self.record.mount.filter(|_| self.record.is_in_table())
+    }
+
+    /// Returns once its server opens files. After a restart an NFSv4 server answers and
+    /// opens nothing, by default for 90 s (its grace period). It says so before it looks
+    /// for the name. That name is new, since the client would not ask for it twice.
+    fn opens(&self) {
+        if !self.is_nfs() {
+            return;
+        }
+        static NAMES: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one(0));
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".fanfs-{:016x}-{number}", *NAMES);
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let _ = openat(self.fd.as_fd(), name, flags, Mode::empty());
     }
 
     /// Whether the mount table still has its mount.
@@ -123,7 +140,10 @@ impl Place {
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
             match root.is_mounted()? {
                 true => match statx(root.fd.as_fd(), "", flags, StatxFlags::BASIC_STATS) {
-                    Ok(s) if s.stx_ino == root.record.ino => return Ok(true),
+                    Ok(s) if s.stx_ino == root.record.ino => {
+                        root.opens();
+                        return Ok(true);
+                    }
                     Ok(_) => self.leave_as(root),
                     Err(Errno::STALE) => {}
                     Err(errno) => return Err(errno.into()),

@@ -1,7 +1,7 @@
 //! In whose name, and how, a call is made.
 
-use super::Term;
 use crate::backend::{BackendError, Identity, Lane, Requester, Result};
+use crate::read::Term;
 use crate::volume::ReplicaId;
 
 /// In whose name a call is made.

@@ -287,10 +287,10 @@ fn text(seed: u64, room: &Path) -> String {
          [memory]\nbudget = \"32MiB\"\n[fuse]\nattribute_ttl = \"100ms\"\n\
          [write]\nreplica = \"r0\"\ndeadline = \"{}ms\"\nlag = \"2s\"\n\
          [read]\ncache = \"{cache}\"\nthreads_per_replica = {threads}\n\
-         deadline = \"{}ms\"\nattempt_deadline = \"{}ms\"\n",
+         deadline = \"{all}ms\"\ndeadline_all = \"{all}ms\"\nattempt_deadline = \"{}ms\"\n",
         WRITE_DEADLINE.as_millis(),
-        DEADLINE.as_millis(),
         ATTEMPT.as_millis(),
+        all = DEADLINE.as_millis(),
     );
     for i in 0..REPLICAS {
         let at = room.join(format!("r{i}"));
