@@ -453,6 +453,11 @@ impl BackendFile for DirectoryFile {
 }
 
 impl Device {
+    /// That of a root of which no more than `record` is known.
+    fn recorded(record: Record) -> Self {
+        Self { number: record.dev, space: None }
+    }
+
     /// That of a root.
     fn of(root: BorrowedFd<'_>, record: &Record) -> Self {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

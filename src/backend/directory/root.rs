@@ -100,7 +100,8 @@ impl Place {
     pub(super) fn device(&self) -> Option<Device> {
         match self.root() {
             Ok(root) => Some(root.device),
-            Err(_) => *self.device.read(),
+            // Another daemon may have been the one that admitted it.
+            Err(_) => (*self.device.read()).or_else(|| self.seat.record().map(Device::recorded)),
         }
     }
 
