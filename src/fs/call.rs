@@ -39,7 +39,7 @@ use crate::scheduler::health::Heard;
 use crate::scheduler::hedge;
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::count;
-use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
 use changes::{Changes, Counted};
 use clock::{Watched, run_clock};
 use overdue::Overdue;
@@ -418,8 +418,14 @@ impl<T: Send + 'static> Call<T> {
     /// directory, or have lost the file.
     fn is_to_be_confirmed(&self, replica: ReplicaId, error: BackendError) -> bool {
         use rustix::io::Errno as E;
-        let says_no = matches!(error, BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP));
-        if !self.kind.known || !says_no {
+        let is_shared = self.caller.policy.mode == Mode::Shared && !self.kind.once;
+        let may_differ = match error {
+            BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.kind.known,
+            // A server that has withdrawn its export refuses everything.
+            BackendError::Os(E::ACCESS | E::PERM) => is_shared,
+            _ => false,
+        };
+        if !may_differ {
             return false;
         }
         let usable = self.caller.reader.usable();

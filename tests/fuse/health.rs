@@ -276,6 +276,27 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
     assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
 }
 
+/// As a server that has withdrawn its export.
+#[test]
+fn what_one_replica_alone_refuses_is_answered_by_the_others() {
+    let room = tree();
+    let content = bytes(MIB, 41);
+    for i in 0..30 {
+        fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
+    }
+    let rig = mount(room, &Setup::default());
+    always(&rig, 1, Op::Any, Fault::Errno(Errno::ACCESS));
+    for i in 0..30 {
+        read(&rig, &format!("f{i}"), &content);
+    }
+    assert_eq!(fs::read_dir(rig.at("")).unwrap().count(), 30);
+    for replica in [0, 2] {
+        always(&rig, replica, Op::Any, Fault::Errno(Errno::ACCESS));
+    }
+    let refused = File::open(rig.at("f0")).unwrap_err().raw_os_error();
+    assert_eq!(refused, Some(Errno::ACCESS.raw_os_error()), "where all say so it is");
+}
+
 #[test]
 fn what_this_process_has_run_out_of_is_not_held_against_a_replica() {
     let room = tree();
