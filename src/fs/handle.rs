@@ -281,6 +281,11 @@ impl OpenInode {
         now.saturating_duration_since(self.state.lock().checked) >= ttl
     }
 
+    /// Nobody knows a newer version than the one that is read.
+    pub(super) fn was_looked_at(&self) {
+        self.state.lock().checked = Instant::now();
+    }
+
     /// Moves on to `version`, if that is another one; returns the one left.
     /// `make` is called under this inode's lock and must not ask it anything.
     pub(super) fn adopt(

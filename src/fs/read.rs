@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::call::Rights;
 use super::handle::{FileHandle, ReadFrom};
-use super::{Answer, Errno, Fs, HandleId, ReadData};
+use super::{Answer, Caching, Entry, Errno, Fs, HandleId, ReadData};
 use crate::backend::SeekTo;
 use crate::read::{Asked, By, ReadError, Thread};
 use crate::volume::ByteRange;
@@ -62,9 +62,16 @@ impl Fs {
             let then = move |_| fs.read_now(file, (asked, by), Try::Last, done);
             return self.attributes_by(rights, ino, Some(handle), asked.1, then);
         }
-        if is_due(self.policy.attribute_ttl.max(BELIEVED_FOR)) {
+        let is_direct = file.caching() == Caching::Direct;
+        if is_direct && is_due(self.policy.attribute_ttl.max(BELIEVED_FOR)) {
             let (fs, ino, rights) = (Arc::clone(self), file.ino, Rights::Granted(file.who.clone()));
-            let then = move |_| fs.read_now(file, (asked, by), Try::Again, done);
+            let then = move |answer: Answer<Entry>| {
+                if answer.is_err() {
+                    // No read has to wait for that again soon.
+                    file.inode.was_looked_at();
+                }
+                fs.read_now(file, (asked, by), Try::Again, done);
+            };
             return self.attributes_again(rights, ino, asked.1, then);
         }
         self.read_now(file, (asked, by), Try::First, done);

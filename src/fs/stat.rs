@@ -23,8 +23,7 @@ enum See {
     Name,
     /// By an open.
     Open,
-    /// By the name, for a file that is open; where no replica answers soon, what was shown
-    /// last.
+    /// By the name, for a file that is open, unless no replica answers soon.
     Again,
 }
 
@@ -137,24 +136,20 @@ impl Fs {
             (Err(errno), None) => return done(Err(errno)),
         };
         let (fs, at, asked) = (Arc::clone(self), path.clone(), self.now());
-        // As if shown by the replica that knows of all changes.
-        let by = self.policy.write.map_or(ReplicaId::new(0), |write| write.replica);
-        let last = |open: &Arc<OpenFile>| Some((by, (open.last_attr()?, Looked::at(open))));
-        let fallback = open.as_ref().filter(|_| matches!(see, See::Again)).and_then(last);
+        // Then nothing is learned.
+        let fallback = matches!(see, See::Again).then(|| (ReplicaId::new(0), None));
         let look = {
             let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
                 if let Some(backing) = lent.as_ref().filter(|backing| backing.replica == replica) {
-                    return Ok((
-                        backing.attr()?,
-                        open.as_ref().map(Looked::at).unwrap_or_default(),
-                    ));
+                    let looked = open.as_ref().map(Looked::at).unwrap_or_default();
+                    return Ok(Some((backing.attr()?, looked)));
                 }
                 let attr = match see {
                     See::Name | See::Again => backend.stat(&path)?,
                     See::Open => shown_at_open(&fs, replica, backend, &path, open.as_deref())?,
                 };
-                Ok((attr, fs.look_at_open(ino, replica, &attr)))
+                Ok(Some((attr, fs.look_at_open(ino, replica, &attr))))
             }
         };
         let spot = self.spot_of(ino, &path).since(since);
@@ -166,7 +161,12 @@ impl Fs {
                     && fs.whose(ino, attr, looked) == Whose::Its
             };
             let open = fs.handles.inode(ino).map(|inode| inode.current());
-            match (answer, open) {
+            let found = match answer {
+                Ok((_, None)) => return done(Err(BackendError::Late.into())),
+                Ok((replica, Some(found))) => Ok((replica, found)),
+                Err(error) => Err(error),
+            };
+            match (found, open) {
                 (Ok((replica, _)), _) if fs.is_overtaken(replica, &at, ino) => {
                     fs.attributes_seen_by((rights, see), ino, handle, since, done);
                 }

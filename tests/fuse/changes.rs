@@ -358,6 +358,28 @@ fn what_was_read_ahead_is_not_read_after_a_change() {
     assert!(got == newer[read..read + got.len()], "bytes from before the change");
 }
 
+/// The look whether it has changed is not waited for.
+#[test]
+fn what_was_read_ahead_is_read_while_no_replica_answers() {
+    let content = bytes(8 * MIB, 3);
+    let rig = rig(&content, "cache = \"direct\"\nreadahead_max = \"8MiB\"");
+    let file = File::open(rig.at("f")).unwrap();
+    let mut got = vec![0; 2 * MIB];
+    file.read_exact_at(&mut got, 0).unwrap();
+    // All of what is fetched for it is here, and more than it has read.
+    let gauges = || rig.status().gauges;
+    eventually(|| gauges().segments_in_flight + gauges().segments_waiting == 0);
+    assert!(rig.delivered() > got.len() as u64, "nothing was read ahead");
+    // Longer than a version is believed in.
+    std::thread::sleep(Duration::from_millis(1100));
+    rig.scripts.iter().for_each(|script| script.add(FaultRule::always(Op::Any, Fault::Hang)));
+    let mut more = vec![0; 4096];
+    let asked = Instant::now();
+    file.read_exact_at(&mut more, got.len() as u64).unwrap();
+    assert!(more == content[got.len()..got.len() + more.len()]);
+    assert!(asked.elapsed() < Duration::from_secs(20), "it has waited for the deadline");
+}
+
 /// As an NFSv4 mount shows a file that another client has removed: the server keeps what is
 /// open, and does not know it by its handle any more.
 #[test]
