@@ -300,7 +300,7 @@ pub struct Attr {
     pub mtime: Timestamp,
     /// Last status change.
     pub ctime: Timestamp,
-    /// What tells it from the objects that had its inode number before.
+    /// Tells it from the objects that had its inode number before.
     pub generation: Generation,
 }
 

@@ -175,7 +175,7 @@ impl Drop for Lowered {
             set_capabilities(None, CapabilitySets { effective, ..now })
         });
         if let Err(error) = restored {
-            // What is permitted is never refused.
+            // The kernel never refuses a permitted capability.
             tracing::error!(%error, "a capability stays lowered");
         }
     }

@@ -9,7 +9,7 @@ use super::{Attr, Timestamp};
 pub struct Known {
     /// Its inode number.
     pub ino: u64,
-    /// What tells it from others with that number.
+    /// Tells it from other objects with that number.
     pub generation: Generation,
 }
 

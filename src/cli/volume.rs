@@ -3,9 +3,9 @@
 //! Every command takes all three. [`file`] and [`mount_point`] turn the argument into the one
 //! that the command needs.
 //!
-//! *Invariant:* a bare word is a name in /etc/fanfs first: what somebody puts into a directory
-//! that root happens to be in does not become the volume that root mounts. What has a `/` or
-//! `.toml` in it is never a name, so `./WORD` is a way to say a path. Names of mounted volumes
+//! *Invariant:* a bare word is a name in /etc/fanfs first: a file that another user puts into
+//! the current directory of root does not become the volume that root mounts. A word with a
+//! `/` or `.toml` in it is never a name, so `./WORD` is a way to say a path. Names of mounted volumes
 //! count only for the user that mounted them.
 //!
 //! *Invariant:* a path is looked up in the mount table first, and nothing here waits longer than
@@ -26,7 +26,7 @@ use crate::volume::survey::within;
 /// Where volumes are that are named by a word.
 pub(super) const DIR: &str = "/etc/fanfs";
 
-/// What an argument stands for.
+/// The volume that an argument names.
 pub(super) enum Found {
     /// A configuration file.
     File(PathBuf),

@@ -63,7 +63,7 @@ fn refused(error: io::Error) -> BackendError {
     BackendError::Os(errno)
 }
 
-/// What is left of `perm` after a write by a caller without CAP_FSETID.
+/// The bits of `perm` that remain after a write by a caller without CAP_FSETID.
 fn without_set_id(perm: u32) -> u32 {
     let group = if perm & GROUP_RUNS != 0 { SET_GROUP } else { 0 };
     perm & !(SET_USER | group)

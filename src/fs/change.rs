@@ -496,7 +496,7 @@ pub(super) fn made(
     backend.change(change)?.ok_or(BackendError::Os(rustix::io::Errno::IO))
 }
 
-/// What is about to lose a name.
+/// An object that is about to lose a name.
 #[derive(Clone, Copy)]
 struct Leaving {
     /// What will be left of it.

@@ -74,7 +74,7 @@ pub(super) struct Begun {
     count: u64,
 }
 
-/// What to do about a call that has failed.
+/// The next step after a call has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// It failed for another reason.

@@ -11,7 +11,7 @@ use crate::backend::SeekTo;
 use crate::read::{Asked, By, ReadError, Thread};
 use crate::volume::ByteRange;
 
-/// For how long a version is believed in at least, without another look. What was read ahead
+/// The shortest time between two looks at the version of a file. Data that was read ahead
 /// is no older than that when it is delivered. The kernel looks by itself before it reads
 /// through its page cache, and does not before a direct read.
 const BELIEVED_FOR: Duration = Duration::from_secs(1);

@@ -181,7 +181,7 @@ fn opened_as(flags: i32) -> WriteOpen {
     WriteOpen { access, truncate, sync, known: None }
 }
 
-/// What lseek(2) looks for, and from where.
+/// The target of an lseek(2), and its starting offset.
 ///
 /// # Errors
 /// EINVAL for what the kernel does itself; ENXIO for an offset before the file's start, as

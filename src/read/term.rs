@@ -55,7 +55,7 @@ pub struct Term {
     look_at_asker: Instant,
 }
 
-/// What becomes of a request.
+/// The outcome of judging a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It waits.

@@ -31,7 +31,7 @@ const NAMED: usize = 1 << 20;
 /// Whoever listens.
 #[derive(Default)]
 pub(super) struct Tracer {
-    /// What the replicas are called.
+    /// The names of the replicas.
     names: ReplicaMap<String>,
     is_on: AtomicBool,
     listeners: Mutex<Vec<Listener>>,

@@ -150,7 +150,7 @@ impl<T: Clone> Scheduler<T> {
             let hangs = age >= HANGS.max(attempt.expected.mul_f64(FAR_BEYOND));
             let (file, replica) = (attempt.segment.0, attempt.replica);
             // From the second on.
-            // What was sent to a mount that has gone says nothing of the one in its place.
+            // A call to a mount that has gone says nothing of the mount in its place.
             let is_old = self.health.was_ejected_since(replica, attempt.sent.at);
             if hangs && !is_old && !hanging.insert((file, replica.index())) {
                 let hung = self.hung.entry(file).or_insert(ReplicaSet::EMPTY);

@@ -47,7 +47,7 @@ impl Sample {
     }
 }
 
-/// What a walk has found.
+/// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The file with the most data.

@@ -14,7 +14,7 @@ use rustix::io::{Errno, Result};
 
 use crate::rig::{Rig, Setup, mount, root, tree};
 
-/// What is done in the directory again and again, in this order.
+/// The calls made in the directory again and again, in this order.
 type Call = fn(dir: &OwnedFd) -> Result<()>;
 
 fn open(dir: &OwnedFd, name: &str, flags: OFlags) -> Result<OwnedFd> {

@@ -40,7 +40,7 @@ fn a_mode() -> Vec<u8> {
 
 const ACCESS: &str = "system.posix_acl_access";
 
-/// What is changed: the object's path in the mount, and a descriptor of it.
+/// The changed object: its path in the mount, and a descriptor of it.
 type Change = fn(&Path, &File);
 
 /// What needs another user is done by [`Caller::User`], through root's descriptor.

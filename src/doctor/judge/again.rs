@@ -51,7 +51,7 @@ pub(super) fn options(facts: &Facts, i: usize) -> Vec<Fault> {
     faults(&have, &want).into_iter().filter(is_felt).collect()
 }
 
-/// What is wrong with the protocol: whether it is NFSv2, or else UDP.
+/// The fault of the protocol: true for NFSv2, false for UDP.
 pub(super) fn old_protocol(nfs: &Nfs) -> Option<bool> {
     let old = nfs.version.as_deref() == Some("2");
     let udp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("udp"));

@@ -148,7 +148,7 @@ impl Inodes {
         (is_theirs && ino != ROOT).then_some(Known { ino: number, generation: node.generation })
     }
 
-    /// What tells it from others with its number.
+    /// Its generation: tells it from other objects with its number.
     pub(in crate::fs) fn generation(&self, ino: Ino) -> Generation {
         self.nodes.get(&ino).map(|node| node.generation).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is left of a directory that was removed here, and that the kernel still holds: as an
+//! The remains of a directory that was removed here, and that the kernel still holds: as an
 //! open directory, a working directory, or by an `O_PATH` descriptor.
 //!
 //! Such a directory is empty, and nothing can be made in it. So its last attributes, without

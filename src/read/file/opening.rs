@@ -1,6 +1,6 @@
 //! Opening a file on a replica, at the version that is read.
 //!
-//! What the replica has open from before is looked at first, then the file's name. Another
+//! A descriptor that the replica has open is looked at first, then the file's name. Another
 //! client may have removed the file, or replaced it. Then the name leads elsewhere, and the
 //! descriptor is the only way to the data. Over NFSv4 such a descriptor may be *mute*: reads
 //! go on, as the server keeps an open file, and fstat(2) fails with ESTALE. What is read from

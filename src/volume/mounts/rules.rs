@@ -117,7 +117,7 @@ pub fn faults(have: &Options, want: &Use) -> Vec<Fault> {
 }
 
 impl Fault {
-    /// What mends it.
+    /// The fix.
     pub fn change(&self) -> Change {
         const TIMES: &[&str] =
             &["noac", "sync", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax"];
