@@ -15,6 +15,7 @@
 //!   `.` or `..` among them.
 
 mod append;
+mod arrivals;
 mod attributes;
 mod author;
 mod busy;

@@ -2,6 +2,8 @@
 
 #[path = "fs/carried.rs"]
 mod carried;
+#[path = "fs/changed.rs"]
+mod changed;
 #[path = "fs/handles.rs"]
 mod handles;
 #[path = "fs/orders.rs"]
@@ -50,6 +52,15 @@ fn volume_of(
     cache: CachePolicy,
     runtime: &tokio::runtime::Runtime,
 ) -> Arc<Fs> {
+    volume_with(backends, (cache, false), runtime)
+}
+
+/// The same, perhaps with `passthrough`.
+fn volume_with(
+    backends: Vec<Arc<dyn Backend>>,
+    (cache, passthrough): (CachePolicy, bool),
+    runtime: &tokio::runtime::Runtime,
+) -> Arc<Fs> {
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
     (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
@@ -90,7 +101,7 @@ fn volume_of(
         attempt_deadline: LONG,
         attribute_ttl: LONG,
         caching: CachingPolicy { cache, memory: 4096 },
-        passthrough: false,
+        passthrough,
         write: Some(WritePolicy {
             replica: ReplicaId::new(0),
             deadlines: Deadlines { some: LONG, all: LONG },

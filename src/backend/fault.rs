@@ -113,6 +113,11 @@ impl FaultScript {
         self.healed.notify_all();
     }
 
+    /// Whether each rule has hit all the calls that it was to hit.
+    pub fn is_used_up(&self) -> bool {
+        self.rules.lock().iter().all(|rule| rule.count == 0)
+    }
+
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
     fn meet(&self, op: Op, path: &Path) -> Result<usize> {

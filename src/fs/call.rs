@@ -101,6 +101,15 @@ struct Call<T> {
     state: Mutex<State<T>>,
 }
 
+/// Counts as a call until it is dropped: a call that waits before it asks.
+pub(super) struct WaitingCall(Arc<Caller>);
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 struct State<T> {
     /// Not asked yet, the next one last.
     left: Vec<ReplicaId>,
@@ -146,6 +155,12 @@ impl Caller {
     /// Calls that have not been answered.
     pub(super) fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A call is about to wait.
+    pub(super) fn waits(self: &Arc<Self>) -> WaitingCall {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        WaitingCall(Arc::clone(self))
     }
 
     /// A replica's name.

@@ -78,8 +78,9 @@ pub(super) struct Answered {
 
 struct Current {
     file: Arc<OpenFile>,
-    /// When a replica last said that this is the version there is.
-    checked: Instant,
+    /// When a replica last said that this is the version there is; `None` where it is not
+    /// known which there is.
+    checked: Option<Instant>,
     /// Handles that may write.
     writers: Vec<Arc<Writer>>,
     /// How often it came to be written.
@@ -174,7 +175,7 @@ impl Counted {
 impl OpenInode {
     fn new(file: OpenFile, backing: Option<Arc<Backing>>, gate: Arc<Gate>) -> Self {
         let file = Arc::new(file);
-        let state = Current { file, checked: Instant::now(), writers: Vec::new(), epoch: 0 };
+        let state = Current { file, checked: Some(Instant::now()), writers: Vec::new(), epoch: 0 };
         Self { state: Mutex::new(state), backing, gate }
     }
 
@@ -278,12 +279,18 @@ impl OpenInode {
 
     /// Whether its version has not been checked for `ttl`.
     pub(super) fn is_due(&self, ttl: Duration, now: Instant) -> bool {
-        now.saturating_duration_since(self.state.lock().checked) >= ttl
+        let checked = self.state.lock().checked;
+        checked.is_none_or(|checked| now.saturating_duration_since(checked) >= ttl)
     }
 
     /// Nobody knows a newer version than the one that is read.
     pub(super) fn was_looked_at(&self) {
-        self.state.lock().checked = Instant::now();
+        self.state.lock().checked = Some(Instant::now());
+    }
+
+    /// The version that is read may not be the one there is.
+    pub(super) fn is_not_known(&self) {
+        self.state.lock().checked = None;
     }
 
     /// Moves on to `version`, if that is another one; returns the one left.
@@ -307,7 +314,7 @@ impl OpenInode {
         make: impl FnOnce() -> OpenFile,
     ) -> Option<Arc<OpenFile>> {
         let mut state = self.state.lock();
-        state.checked = Instant::now();
+        state.checked = Some(Instant::now());
         if !state.writers.is_empty() {
             // Its version is what it will be when they are through; what was opened
             // keeps the file there meanwhile.
@@ -335,7 +342,7 @@ impl Current {
     fn replace(&mut self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
         let next = make(&self.file);
         next.inherit(&self.file);
-        self.checked = Instant::now();
+        self.checked = Some(Instant::now());
         std::mem::replace(&mut self.file, Arc::new(next))
     }
 }

@@ -133,7 +133,8 @@ impl Fs {
                 fs.open_at((who, to_run, request), ino, begun, (path, spot), reply);
             }
             Ok((replica, found)) if fs.inodes.lock().is_same(ino, replica, &found.attr) => {
-                fs.found((who, spot, request), ino, path, found, reply)
+                let by = (who, to_run, request);
+                fs.found(by, ino, begun, (path, spot, asked), found, reply);
             }
             answer => {
                 let error = match answer {
@@ -155,9 +156,10 @@ impl Fs {
     /// that is another one, and ends the open.
     fn found(
         self: &Arc<Self>,
-        (who, before, request): (Identity, Spot, u64),
+        by: (Identity, bool, u64),
         ino: Ino,
-        path: PathBuf,
+        begun: Begun,
+        (path, before, asked): (PathBuf, Spot, u64),
         found: Found,
         reply: impl OpenReply,
     ) {
@@ -170,10 +172,7 @@ impl Fs {
             Some(target) if target != found.replica => target,
             target => {
                 let file = target.map(|target| (target, Arc::clone(&found.file)));
-                return reply_with(
-                    self.opened((&who, request), ino, path, found, file, &reply),
-                    reply,
-                );
+                return self.enter_opened(by, ino, begun, (path, asked), (found, file), reply);
             }
         };
         let (fs, spot) = (Arc::clone(self), self.spot(&path).instead_of(before));
@@ -192,14 +191,31 @@ impl Fs {
                 }
             }
         };
-        let rights = Rights::Of(who.clone());
+        let rights = Rights::Of(by.0.clone());
         self.caller.call_in_order(vec![target, opener], spot, rights, open, move |answer| {
             let file = match answer {
                 Ok((replica, Some(file))) => (replica, file),
                 _ => (found.replica, Arc::clone(&found.file)),
             };
-            reply_with(fs.opened((&who, request), ino, path, found, Some(file), &reply), reply);
+            fs.enter_opened(by, ino, begun, (path, asked), (found, Some(file)), reply);
         });
+    }
+
+    /// Answers the open, or opens the file once more where it was changed here since the
+    /// replica was asked, when there had been `asked` changes.
+    fn enter_opened(
+        self: &Arc<Self>,
+        (who, to_run, request): (Identity, bool, u64),
+        ino: Ino,
+        begun: Begun,
+        (path, asked): (PathBuf, u64),
+        (found, lend): (Found, Option<(ReplicaId, Arc<dyn BackendFile>)>),
+        reply: impl OpenReply,
+    ) {
+        match self.opened((&who, request), ino, (path, asked), found, lend, &reply) {
+            Some(answer) => reply.answer(answer),
+            None => self.open_again((who, to_run, request), ino, begun, reply),
+        }
     }
 
     /// The replica that the kernel is to read the file from, if it is to.
@@ -223,16 +239,17 @@ impl Fs {
     }
 
     /// Enters the open file into the tables; `lend` is what the kernel may read
-    /// by itself, if this is the file's first open.
+    /// by itself, if this is the file's first open. `None` where the version that was found
+    /// may be one from before a change that has ended since.
     fn opened(
         &self,
         (who, request): (&Identity, u64),
         ino: Ino,
-        path: PathBuf,
+        (path, asked): (PathBuf, u64),
         found: Found,
         lend: Option<(ReplicaId, Arc<dyn BackendFile>)>,
         reply: &impl OpenReply,
-    ) -> Answer<Opened> {
+    ) -> Option<Answer<Opened>> {
         let Found { replica, file, attr, is_lent, looked } = found;
         let (mode, version) = (self.policy.mode, attr.version());
         let can_map = self.maps_direct.load(Ordering::Relaxed);
@@ -242,18 +259,22 @@ impl Fs {
             self.passthrough.lend((replica, name), file, version.size, reply)
         };
         let (cached, answered, retired) = {
+            // Held, so that nothing is changed between these looks and the entry.
             let mut inodes = self.inodes.lock();
+            if !inodes.is_true(ino, asked) {
+                return None;
+            }
             // The kernel looks the name up once more, and opens what has it now.
             if !inodes.is_same(ino, replica, &attr) || self.whose(ino, &attr, &looked) != Whose::Its
             {
-                return Err(Errno::STALE);
+                return Some(Err(Errno::STALE));
             }
             if let Some(open) = self.handles.inode(ino)
                 && open.backing().is_some()
                 && !is_lent.unwrap_or_else(|| open.current().version().agrees(&version, mode))
             {
                 // The kernel would read another file than the one just opened.
-                return Err(Errno::STALE);
+                return Some(Err(Errno::STALE));
             }
             inodes.told(ino, version);
             inodes.settle(ino, || reply.forget_attributes());
@@ -287,7 +308,7 @@ impl Fs {
         let read = self.reader.handle();
         let as_whom = (who.clone(), request);
         let handle = self.handles.insert_file((ino, inode), (cached, caching), read, as_whom, None);
-        Ok(Opened { handle, caching, unchanged, backing, writes: false })
+        Some(Ok(Opened { handle, caching, unchanged, backing, writes: false }))
     }
 
     /// Closes a file or directory.
@@ -362,8 +383,4 @@ impl Fs {
             self.reader.retire(&file);
         }
     }
-}
-
-fn reply_with(answer: Answer<Opened>, reply: impl OpenReply) {
-    reply.answer(answer);
 }

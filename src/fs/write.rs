@@ -16,7 +16,7 @@ use super::open::Opened;
 use super::recent::Reach;
 use super::replaced::Looked;
 use super::written::Writer;
-use super::{Answer, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
+use super::{Answer, Caching, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
 use crate::backend::{
     Backend, BackendError, BackendFile, Create, FileChange, Identity, Lane, OpenedToWrite,
     Requester, SeekTo, SyncMode, WriteOpen, has_a_part,
@@ -118,7 +118,7 @@ impl Fs {
 
     fn opened_to_write(&self, handle: HandleId) -> Opened {
         let file = self.handles.file(handle);
-        let caching = file.as_ref().map_or(super::Caching::Kernel, FileHandle::caching);
+        let caching = file.as_ref().map_or(Caching::Kernel, FileHandle::caching);
         let unchanged = file.is_some_and(|file| file.cached.is_good());
         Opened { handle, caching, unchanged, backing: None, writes: true }
     }
@@ -312,6 +312,9 @@ impl Fs {
                 if let Some(old) = retired {
                     fs.reader.retire(&old);
                 }
+                if answer.is_err() {
+                    inode.is_not_known();
+                }
             },
         );
     }
@@ -371,6 +374,14 @@ impl Fs {
         request: WriteRequest<'_>,
         done: impl FnOnce(Answer<u64>) + Send + 'static,
     ) {
+        // Before it waits for room: reads that come meanwhile are younger.
+        let file = self.handles.file(handle);
+        let cached = file.filter(|file| file.caching() == Caching::Kernel);
+        let arrived = cached.map(|file| file.inode.gate.arrives());
+        let done = move |answer| {
+            drop(arrived);
+            done(answer);
+        };
         if request.append && request.is_part {
             return self.append_part(handle, request, done);
         }
@@ -415,8 +426,21 @@ impl Fs {
         });
     }
 
-    /// Reads a file that is being written.
+    /// Reads a file that is being written, after the writes that arrived before.
     pub(super) fn read_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        asked: (ByteRange, Instant),
+        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
+    ) {
+        let gate = Arc::clone(&file.inode.gate);
+        self.after_writes(&gate, asked.1, move |fs| {
+            fs.read_written_now(file, through, asked, done);
+        });
+    }
+
+    fn read_written_now(
         self: &Arc<Self>,
         file: FileHandle,
         through: Option<Arc<Writer>>,

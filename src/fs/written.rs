@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::append::Appends;
+use super::arrivals::Arrivals;
 use super::unsettled::Unsettled;
 use super::{Errno, Ino};
 use crate::backend::{BackendError, BackendFile, Identity, SyncMode};
@@ -89,6 +90,8 @@ pub(super) struct Gate {
     given_up: AtomicBool,
     /// O_DIRECT appends, which arrive in parts.
     pub(super) appends: Mutex<Appends>,
+    /// Writes that later reads wait for.
+    pub(super) arrivals: Arrivals,
 }
 
 /// A change that is under way; it is not any more when this is dropped.
@@ -107,6 +110,7 @@ impl Gate {
             running: AtomicUsize::default(),
             given_up: AtomicBool::default(),
             appends: Mutex::default(),
+            arrivals: Arrivals::default(),
         }
     }
 

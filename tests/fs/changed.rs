@@ -1,0 +1,134 @@
+//! Files that are written through the mount while they are opened and read.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use fanfs::backend::{
+    Backend, Directory, Fault, FaultRule, FaultScript, Faulty, Op, OpenAccess, Requester, SyncMode,
+    WriteOpen,
+};
+use fanfs::config::CachePolicy;
+use fanfs::fs::{Answer, Fs, Ino, Opened, ROOT, WriteRequest};
+use fanfs::volume::ByteRange;
+use tokio::runtime::Runtime;
+
+use crate::{answer, read, volume_with};
+
+const ME: Requester = Requester::DAEMON;
+
+fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> Opened {
+    let how =
+        WriteOpen { access: OpenAccess::Both, truncate: false, sync: SyncMode::No, known: None };
+    answer(|done: Box<dyn FnOnce(Answer<Opened>) + Send>| fs.open_to_write(ME, ino, how, done))
+}
+
+fn request(data: &[u8]) -> WriteRequest<'_> {
+    let (offset, append, is_part, whole, again, who) = (0, false, false, false, false, None);
+    WriteRequest { offset, data, append, is_part, whole, again, who }
+}
+
+fn waits_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether this process has the file open.
+fn has_open(path: &Path) -> bool {
+    let links = fs::read_dir("/proc/self/fd").unwrap();
+    links.flatten().any(|link| fs::read_link(link.path()).is_ok_and(|to| to == path))
+}
+
+/// Between the answer of the replica that opens a file and the end of the open, another
+/// caller writes to the file and closes it.
+#[test]
+fn an_open_that_a_write_overtakes_finds_what_was_written() {
+    let runtime = Runtime::new().unwrap();
+    for name in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"] {
+        let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let paths = [0, 1].map(|i| trees[i].path().join(name));
+        fs::write(&paths[0], "four").unwrap();
+        fs::hard_link(&paths[0], &paths[1]).unwrap();
+        // The kernel is to read the file from the first replica, whose open hangs.
+        let script = Arc::new(FaultScript::default());
+        let first = Faulty::new(Directory::open(trees[0].path()).unwrap(), Arc::clone(&script));
+        let second = Directory::open(trees[1].path()).unwrap();
+        let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(first), Arc::new(second)];
+        let fs = volume_with(backends, (CachePolicy::Direct, true), &runtime);
+        let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
+        let hang = FaultRule { count: 1, ..FaultRule::always(Op::Open, Fault::Hang) };
+        script.add(hang);
+        let (send, receive) = sync_channel(1);
+        let reply: Box<dyn FnOnce(Answer<Opened>) + Send> =
+            Box::new(move |answer| send.send(answer).unwrap());
+        fs.open(ME, ino, false, reply);
+        waits_until("the open hangs", || script.is_used_up());
+        if !has_open(&paths[1]) {
+            // The first replica was asked first.
+            script.heal();
+            receive.recv().unwrap().unwrap();
+            continue;
+        }
+
+        let writer = open_to_write(&fs, ino);
+        assert_eq!(answer(|done| fs.write(writer.handle, request(b"longer now"), done)), 10);
+        fs.release(writer.handle);
+        waits_until("the writer is closed", || fs.gauges().calls == 1);
+        script.heal();
+        let opened = receive.recv().unwrap().unwrap();
+        assert_eq!(read(&fs, &opened), b"longer now");
+        return;
+    }
+    panic!("the first replica opens every file first");
+}
+
+/// A write that waits for memory has not reached the replica, and the kernel shows its bytes
+/// already. Where it drops those pages again, it asks for them.
+#[test]
+fn a_read_that_arrives_after_a_write_gets_what_was_written() {
+    let attempts = (0..5).map(|_| {
+        let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
+        ["f", "other"].iter().for_each(|name| fs::write(tree.path().join(name), "old").unwrap());
+        let script = Arc::new(FaultScript::default());
+        script.add(FaultRule::always(Op::Change, Fault::Hang).beneath("other"));
+        let faulty = Faulty::new(Directory::open(tree.path()).unwrap(), Arc::clone(&script));
+        let fs = volume_with(vec![Arc::new(faulty)], (CachePolicy::Kernel, false), &runtime);
+        let open = |name: &str| {
+            let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
+            open_to_write(&fs, ino)
+        };
+        let (file, other) = (open("f"), open("other"));
+        let (begins, has_begun) = sync_channel(2);
+        let (send, receive) = sync_channel::<Answer<Vec<u8>>>(1);
+        std::thread::scope(|scope| {
+            // The first takes the room of the second, which is then about to wait for it.
+            for (handle, bytes) in [(other.handle, 256 << 10), (file.handle, 128 << 10)] {
+                let (fs, begins) = (&fs, begins.clone());
+                scope.spawn(move || {
+                    begins.send(()).unwrap();
+                    answer(|done| fs.write(handle, request(&vec![b'n'; bytes]), done))
+                });
+                has_begun.recv().unwrap();
+                if handle == other.handle {
+                    waits_until("the first write hangs", || fs.gauges().calls == 1);
+                }
+            }
+            // One that arrives before the write does not wait.
+            let waits = (0..100).any(|_| {
+                let send = send.clone();
+                fs.read(file.handle, ByteRange::at(0, 3), 0, move |data| {
+                    send.send(data.map(|data| data.to_vec().unwrap())).unwrap();
+                });
+                receive.recv_timeout(Duration::from_millis(500)).is_err()
+            });
+            script.heal();
+            waits && receive.recv().unwrap().unwrap() == b"nnn"
+        })
+    });
+    assert!(attempts.into_iter().any(|waited| waited), "no read waited for the write before it");
+}
