@@ -354,12 +354,12 @@ impl Fs {
         done: impl FnOnce(Answer<Entry>) + Send + 'static,
     ) {
         let (fs, path, asked) = (Arc::clone(self), named.path(), self.now());
-        let (open, its) = (Arc::clone(self), name.clone());
+        let (open, its, at) = (Arc::clone(self), name.clone(), path.clone());
         self.caller.call_by_replica(
             spot,
             Rights::Enough(who),
             move |replica, backend| {
-                let attr = backend.stat_entry(&named.on(replica))?;
+                let attr = open.stat_as_named(replica, backend, (&named.on(replica), &at))?;
                 Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
             },
             move |answer| {
@@ -413,14 +413,14 @@ impl Fs {
         asked: u64,
         request: u64,
     ) -> Answer<Entry> {
-        let before = self.inodes.lock().named(parent, name);
-        let ino = {
+        let (before, ino) = {
             let mut inodes = self.inodes.lock();
+            let before = inodes.named(parent, name);
             self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
             let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
             let ino = known.ok_or(Errno::STALE)?;
             inodes.has_shown(ino, attr.ctime);
-            ino
+            (before, ino)
         };
         if let Some(before) = before.filter(|before| *before != ino)
             && let Ok(path) = self.path(ino)

@@ -119,6 +119,14 @@ fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>
     receive.recv().unwrap().unwrap()
 }
 
+fn waits_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
     answer(|done| fs.open(Requester::DAEMON, ino, false, done))
 }

@@ -113,9 +113,9 @@ impl FaultScript {
         self.healed.notify_all();
     }
 
-    /// Whether each rule has hit all the calls that it was to hit.
+    /// Whether a rule has hit all the calls that it was to hit.
     pub fn is_used_up(&self) -> bool {
-        self.rules.lock().iter().all(|rule| rule.count == 0)
+        self.rules.lock().iter().any(|rule| rule.count == 0)
     }
 
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the

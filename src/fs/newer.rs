@@ -5,7 +5,8 @@
 //! another replica would go back in time: a name would stand for the new file and then for
 //! the old one again, and an open that found the old one gone would be tried again with the
 //! same answer. One NFS mount never goes back. So the replica that showed the new object is
-//! asked first about that name, until the others' caches have expired.
+//! asked first about that name, until the others' caches have expired. Where it is late and
+//! another one shows the old object, that one's mount is made to look again.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -18,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{Fs, Ino};
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Target};
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Name, Target, Timestamp};
 use crate::volume::{Mode, ReplicaId};
 
 /// For so long a mount may believe in a name: an NFS mount does for 60 s (acdirmax).
@@ -31,7 +32,16 @@ const MOST: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 pub(super) struct Newer {
     /// Whether there are any.
     any: AtomicBool,
-    names: Mutex<LruCache<[u8; 16], (ReplicaId, Instant)>>,
+    names: Mutex<LruCache<[u8; 16], Noted>>,
+}
+
+/// The replica that showed a newer object.
+#[derive(Clone, Copy)]
+struct Noted {
+    replica: ReplicaId,
+    /// The older one, and the latest ctime that was shown of it.
+    older: (Ino, Option<Timestamp>),
+    at: Instant,
 }
 
 impl Default for Newer {
@@ -48,35 +58,40 @@ fn key(path: &Path) -> [u8; 16] {
 }
 
 impl Newer {
-    /// `replica` shows a newer object at `path` than another one did.
-    fn note(&self, path: &Path, replica: ReplicaId, now: Instant) {
+    /// At `path`, `noted.replica` shows a newer object than another one did.
+    fn note(&self, path: &Path, noted: Noted) {
         let mut names = self.names.lock();
-        names.push(key(path), (replica, now));
+        names.push(key(path), noted);
         self.any.store(true, Ordering::Relaxed);
     }
 
     /// The replica to be asked first about `path`, if there is one.
     pub(super) fn first(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
+        self.noted(path, now).map(|noted| noted.replica)
+    }
+
+    fn noted(&self, path: &Path, now: Instant) -> Option<Noted> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
         let mut names = self.names.lock();
         let is_old = |at: Instant| now.saturating_duration_since(at) >= BELIEVED_FOR;
-        while names.peek_lru().is_some_and(|(_, (_, noted))| is_old(*noted)) {
+        while names.peek_lru().is_some_and(|(_, noted)| is_old(noted.at)) {
             names.pop_lru();
         }
         self.any.store(!names.is_empty(), Ordering::Relaxed);
         // A look does not make it younger.
-        names.peek(&key(path)).filter(|(_, noted)| !is_old(*noted)).map(|(replica, _)| *replica)
+        names.peek(&key(path)).filter(|noted| !is_old(noted.at)).copied()
     }
 }
 
 impl Fs {
-    /// Opens what is at `path`. An NFS mount may believe in a name whose file is gone
+    /// Opens what is at `path`, where `ino` was found. An NFS mount may believe in a name whose file is gone
     /// (ESTALE). Then it looks at the names of that directory once more, and what it finds
     /// is newer than what others may show. Blocks; call it on that replica's pool.
     pub(super) fn open_as_named(
         &self,
+        ino: Ino,
         replica: ReplicaId,
         backend: &dyn Backend,
         path: &Path,
@@ -85,23 +100,66 @@ impl Fs {
         if !matches!(opened, Err(BackendError::Os(Errno::STALE))) {
             return opened;
         }
-        let _ = backend.visit(&Target::named(path.parent().unwrap_or(Path::new(""))));
+        look_again(backend, path);
         let opened = backend.open(path);
         let is_gone = matches!(opened, Err(BackendError::Os(Errno::NOENT)));
         if is_gone && self.policy.mode == Mode::Shared {
-            self.newer.note(path, replica, Instant::now());
+            let older = (ino, self.inodes.lock().shown(ino));
+            self.newer.note(path, Noted { replica, older, at: Instant::now() });
         }
         opened
+    }
+
+    /// Attributes of what has this name, which is at `path`. A mount that shows an older
+    /// object than another one did, or one that is gone, looks at the names of that directory
+    /// once more. Blocks; call it on that replica's pool.
+    pub(super) fn stat_as_named(
+        &self,
+        replica: ReplicaId,
+        backend: &dyn Backend,
+        (name, path): (&Name, &Path),
+    ) -> Result<Attr, BackendError> {
+        let shown = backend.stat_entry(name);
+        let is_older = match &shown {
+            Ok(attr) => self.is_older(path, replica, attr),
+            Err(error) => *error == BackendError::Os(Errno::STALE),
+        };
+        if !is_older {
+            return shown;
+        }
+        look_again(backend, path);
+        backend.stat_entry(name)
+    }
+
+    /// Whether `replica`, which shows `attr` at `path`, shows an older object than another one
+    /// has shown.
+    fn is_older(&self, path: &Path, replica: ReplicaId, attr: &Attr) -> bool {
+        let noted = self.newer.noted(path, Instant::now());
+        noted.filter(|noted| noted.replica != replica).is_some_and(|noted| {
+            let (older, shown) = noted.older;
+            shown.is_some_and(|shown| attr.ctime <= shown)
+                || self.inodes.lock().is_same(older, replica, attr)
+        })
     }
 
     /// `replica` shows `attr` at `path`, where the object `known` was shown before: another
     /// one. Replicas of a volume of copies are asked in their order, whatever they show.
     pub(super) fn shows_another(&self, known: Ino, path: &Path, replica: ReplicaId, attr: &Attr) {
-        let is_newer = || self.inodes.lock().shown(known).is_some_and(|shown| attr.ctime > shown);
-        if self.policy.mode == Mode::Shared && is_newer() {
-            self.newer.note(path, replica, Instant::now());
+        if self.policy.mode != Mode::Shared {
+            return;
+        }
+        let shown = self.inodes.lock().shown(known);
+        if shown.is_some_and(|shown| attr.ctime > shown) {
+            let older = (known, shown);
+            self.newer.note(path, Noted { replica, older, at: Instant::now() });
         }
     }
+}
+
+/// Has the replica's mount look at the names of the directory in which `path` is: an NFS
+/// mount does so when a directory is opened.
+fn look_again(backend: &dyn Backend, path: &Path) {
+    let _ = backend.visit(&Target::named(path.parent().unwrap_or(Path::new(""))));
 }
 
 #[cfg(test)]
@@ -113,8 +171,10 @@ mod tests {
         let (newer, start) = (Newer::default(), Instant::now());
         let (a, b) = (Path::new("d/a"), Path::new("d/b"));
         assert_eq!(newer.first(a, start), None);
-        newer.note(a, ReplicaId::new(2), start);
-        newer.note(b, ReplicaId::new(1), start + BELIEVED_FOR / 2);
+        let noted =
+            |replica, at| Noted { replica: ReplicaId::new(replica), older: (Ino(2), None), at };
+        newer.note(a, noted(2, start));
+        newer.note(b, noted(1, start + BELIEVED_FOR / 2));
         let first = |path, after| newer.first(path, start + after);
         assert_eq!(first(a, Duration::ZERO), Some(ReplicaId::new(2)));
         assert_eq!(first(b, BELIEVED_FOR / 2), Some(ReplicaId::new(1)));

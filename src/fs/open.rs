@@ -66,6 +66,9 @@ struct Found {
     looked: Looked,
 }
 
+/// What the kernel is to read by itself, if it is to.
+type Lend = Option<(ReplicaId, Arc<dyn BackendFile>)>;
+
 /// Looks for a file's chunks in at most so many places, to tell who is local to
 /// all of them.
 const LOOKS: u64 = 1024;
@@ -112,7 +115,7 @@ impl Fs {
         let open = {
             let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
-                let (file, attr) = fs.open_as_named(replica, backend, &path)?;
+                let (file, attr) = fs.open_as_named(ino, replica, backend, &path)?;
                 let looked = fs.look_at_open(ino, replica, &attr);
                 let lent = lent.as_ref().filter(|backing| backing.replica == replica);
                 let is_same =
@@ -209,7 +212,7 @@ impl Fs {
         ino: Ino,
         begun: Begun,
         (path, asked): (PathBuf, u64),
-        (found, lend): (Found, Option<(ReplicaId, Arc<dyn BackendFile>)>),
+        (found, lend): (Found, Lend),
         reply: impl OpenReply,
     ) {
         match self.opened((&who, request), ino, (path, asked), found, lend, &reply) {
@@ -247,7 +250,7 @@ impl Fs {
         ino: Ino,
         (path, asked): (PathBuf, u64),
         found: Found,
-        lend: Option<(ReplicaId, Arc<dyn BackendFile>)>,
+        lend: Lend,
         reply: &impl OpenReply,
     ) -> Option<Answer<Opened>> {
         let Found { replica, file, attr, is_lent, looked } = found;

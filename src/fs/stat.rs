@@ -32,12 +32,12 @@ enum See {
 /// again.
 fn shown_at_open(
     fs: &Fs,
+    (ino, path): (Ino, &Path),
     replica: ReplicaId,
     backend: &dyn Backend,
-    path: &Path,
     open: Option<&OpenFile>,
 ) -> Result<Attr, BackendError> {
-    match fs.open_as_named(replica, backend, path) {
+    match fs.open_as_named(ino, replica, backend, path) {
         Ok((file, attr)) => {
             if let Some(open) = open.filter(|open| open.is_version(&attr)) {
                 open.opened_by(replica, file);
@@ -147,7 +147,9 @@ impl Fs {
                 }
                 let attr = match see {
                     See::Name | See::Again => backend.stat(&path)?,
-                    See::Open => shown_at_open(&fs, replica, backend, &path, open.as_deref())?,
+                    See::Open => {
+                        shown_at_open(&fs, (ino, &path), replica, backend, open.as_deref())?
+                    }
                 };
                 Ok(Some((attr, fs.look_at_open(ino, replica, &attr))))
             }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fanfs::backend::{
     Backend, Directory, Fault, FaultRule, FaultScript, Faulty, Op, OpenAccess, Requester, SyncMode,
@@ -15,7 +15,7 @@ use fanfs::fs::{Answer, Fs, Ino, Opened, ROOT, WriteRequest};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
-use crate::{answer, read, volume_with};
+use crate::{answer, read, volume_with, waits_until};
 
 const ME: Requester = Requester::DAEMON;
 
@@ -28,14 +28,6 @@ fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> Opened {
 fn request(data: &[u8]) -> WriteRequest<'_> {
     let (offset, append, is_part, whole, again, who) = (0, false, false, false, false, None);
     WriteRequest { offset, data, append, is_part, whole, again, who }
-}
-
-fn waits_until(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Whether this process has the file open.

@@ -14,7 +14,7 @@ use fanfs::fs::{Answer, Errno, Fs, HandleId, Ino, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::{answer, open, read, volume_of, volume_over};
+use crate::{answer, open, read, volume_of, volume_over, waits_until};
 
 const ME: Requester = Requester::DAEMON;
 
@@ -204,5 +204,32 @@ fn after_estale_the_name_is_looked_up_where_the_file_was_found_gone() {
             let gone = receive.recv().unwrap();
             assert!(gone.is_err_and(|errno| errno.raw() == 2), "it is found again");
         }
+    }
+}
+
+/// The mount that showed the newer file fails.
+#[test]
+fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
+    for believing in 0..2 {
+        let mounts = Mounts::new(believing);
+        let [old, new] = [believing, 1 - believing].map(|i| mounts.trees[i].path().join("f"));
+        fs::write(&new, "a newer one").unwrap();
+        mounts.open_is_stale();
+        let [script, failing] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
+        let fails = Fault::Errno(rustix::io::Errno::IO);
+        failing.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
+        // The next time it looks at the directory, it sees what there is.
+        let visit = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
+        script.add(FaultRule { count: 1, ..visit });
+        let (send, receive) = sync_channel(1);
+        mounts.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
+        waits_until("it looks again", || script.is_used_up());
+        fs::remove_file(&old).unwrap();
+        fs::hard_link(&new, &old).unwrap();
+        script.heal();
+        let newer = receive.recv().unwrap().unwrap();
+        assert_ne!(newer.ino, mounts.older);
+        assert_eq!(newer.attr.size, 11);
+        failing.heal();
     }
 }
