@@ -359,7 +359,9 @@ impl Fs {
             spot,
             Rights::Enough(who),
             move |replica, backend| {
-                let attr = open.stat_as_named(replica, backend, (&named.on(replica), &at))?;
+                let known = (parent, its.as_os_str());
+                let attr =
+                    open.stat_as_named(known, replica, backend, (&named.on(replica), &at))?;
                 Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
             },
             move |answer| {

@@ -8,6 +8,7 @@
 //! asked first about that name, until the others' caches have expired. Where it is late and
 //! another one shows the old object, that one's mount is made to look again.
 
+use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -86,9 +87,9 @@ impl Newer {
 }
 
 impl Fs {
-    /// Opens what is at `path`, where `ino` was found. An NFS mount may believe in a name whose file is gone
-    /// (ESTALE). Then it looks at the names of that directory once more, and what it finds
-    /// is newer than what others may show. Blocks; call it on that replica's pool.
+    /// Opens what is at `path`, where `ino` was found. A mount that believes in a name whose
+    /// file is gone, or does not find it, looks at the names of that directory once more.
+    /// Blocks; call it on that replica's pool.
     pub(super) fn open_as_named(
         &self,
         ino: Ino,
@@ -97,38 +98,52 @@ impl Fs {
         path: &Path,
     ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
         let opened = backend.open(path);
-        if !matches!(opened, Err(BackendError::Os(Errno::STALE))) {
+        if !opened.as_ref().is_err_and(|error| may_be_gone(*error)) {
             return opened;
         }
         look_again(backend, path);
         let opened = backend.open(path);
-        let is_gone = matches!(opened, Err(BackendError::Os(Errno::NOENT)));
-        if is_gone && self.policy.mode == Mode::Shared {
-            let older = (ino, self.inodes.lock().shown(ino));
-            self.newer.note(path, Noted { replica, older, at: Instant::now() });
+        if opened.as_ref().is_err_and(|error| *error == GONE) {
+            self.is_gone(ino, path, replica);
         }
         opened
     }
 
     /// Attributes of what has this name, which is at `path`. A mount that shows an older
-    /// object than another one did, or one that is gone, looks at the names of that directory
-    /// once more. Blocks; call it on that replica's pool.
+    /// object than another one did, or that does not find what was found by this name, looks
+    /// at the names of that directory once more. Blocks; call it on that replica's pool.
     pub(super) fn stat_as_named(
         &self,
+        (parent, name): (Ino, &OsStr),
         replica: ReplicaId,
         backend: &dyn Backend,
-        (name, path): (&Name, &Path),
+        (at, path): (&Name, &Path),
     ) -> Result<Attr, BackendError> {
-        let shown = backend.stat_entry(name);
-        let is_older = match &shown {
+        let shown = backend.stat_entry(at);
+        let known = || self.inodes.lock().named(parent, name);
+        let looks_again = match &shown {
             Ok(attr) => self.is_older(path, replica, attr),
-            Err(error) => *error == BackendError::Os(Errno::STALE),
+            Err(error) => may_be_gone(*error) && known().is_some(),
         };
-        if !is_older {
+        if !looks_again {
             return shown;
         }
         look_again(backend, path);
-        backend.stat_entry(name)
+        let shown = backend.stat_entry(at);
+        if shown.is_err_and(|error| error == GONE)
+            && let Some(known) = known()
+        {
+            self.is_gone(known, path, replica);
+        }
+        shown
+    }
+
+    /// `replica` shows that `known`, which was at `path`, is gone.
+    fn is_gone(&self, known: Ino, path: &Path, replica: ReplicaId) {
+        if self.policy.mode == Mode::Shared {
+            let older = (known, self.inodes.lock().shown(known));
+            self.newer.note(path, Noted { replica, older, at: Instant::now() });
+        }
     }
 
     /// Whether `replica`, which shows `attr` at `path`, shows an older object than another one
@@ -154,6 +169,14 @@ impl Fs {
             self.newer.note(path, Noted { replica, older, at: Instant::now() });
         }
     }
+}
+
+/// What is asked for is not there.
+const GONE: BackendError = BackendError::Os(Errno::NOENT);
+
+/// Whether the error is that of a name that was removed, or that a mount does not know of.
+fn may_be_gone(error: BackendError) -> bool {
+    error == GONE || error == BackendError::Os(Errno::STALE)
 }
 
 /// Has the replica's mount look at the names of the directory in which `path` is: an NFS

@@ -192,10 +192,11 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
 
 #[test]
 fn after_estale_the_name_is_looked_up_where_the_file_was_found_gone() {
-    for believing in 0..2 {
+    // Its mount may have to look twice.
+    for (believing, stale) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let mounts = Mounts::new(believing);
-        let once = FaultRule { count: 1, ..FaultRule::always(Op::Open, GONE).beneath("f") };
-        mounts.scripts[1 - believing].add(once);
+        let first = FaultRule { count: stale, ..FaultRule::always(Op::Open, GONE).beneath("f") };
+        mounts.scripts[1 - believing].add(first);
         mounts.open_is_stale();
         for _ in 0..8 {
             let (send, receive) = sync_channel(1);
@@ -231,5 +232,25 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
         assert_ne!(newer.ino, mounts.older);
         assert_eq!(newer.attr.size, 11);
         failing.heal();
+    }
+}
+
+#[test]
+fn a_name_that_was_found_gone_is_not_found_again() {
+    for believing in 0..2 {
+        let mounts = Mounts::new(believing);
+        let is_gone = || {
+            let (send, receive) = sync_channel(1);
+            let done = move |answer: Answer<_>| send.send(answer.map(drop)).unwrap();
+            mounts.fs.lookup(ME, ROOT, "f".as_ref(), done);
+            receive.recv().unwrap().is_err_and(|errno| errno.raw() == 2)
+        };
+        // Only the one that does not believe in it answers.
+        let fails = Fault::Errno(rustix::io::Errno::IO);
+        let script = &mounts.scripts[believing];
+        script.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
+        assert!(is_gone());
+        script.heal();
+        assert!((0..8).all(|_| is_gone()), "it is found again");
     }
 }
