@@ -16,15 +16,13 @@ use super::open::Opened;
 use super::recent::Reach;
 use super::replaced::Looked;
 use super::written::Writer;
-use super::{Answer, Caching, Entry, Errno, Fs, HandleId, Ino, OpenReply, ReadData};
+use super::{Answer, Caching, Entry, Errno, Fs, HandleId, Ino, OpenReply};
 use crate::backend::{
     Backend, BackendError, BackendFile, Create, FileChange, Identity, Lane, OpenedToWrite,
-    Requester, SeekTo, SyncMode, WriteOpen, has_a_part,
+    Requester, SyncMode, WriteOpen,
 };
-use crate::buffer::Buffer;
-use crate::read::{OpenFile, Term};
+use crate::read::OpenFile;
 use crate::telemetry::counters::count;
-use crate::volume::ByteRange;
 
 /// A file just made, and opened.
 pub struct Created {
@@ -68,9 +66,6 @@ impl WriteRequest<'_> {
         Writing { offset, data, append, whole, again, who }
     }
 }
-
-/// The error of a call for which this process has no memory.
-const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 
 /// How a change of an open file is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -424,107 +419,5 @@ impl Fs {
             done(answer);
             fs.intake.settle();
         });
-    }
-
-    /// Reads a file that is being written, after the writes that arrived before.
-    pub(super) fn read_written(
-        self: &Arc<Self>,
-        file: FileHandle,
-        through: Option<Arc<Writer>>,
-        asked: (ByteRange, Instant),
-        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
-    ) {
-        let gate = Arc::clone(&file.inode.gate);
-        self.after_writes(&gate, asked.1, move |fs| {
-            fs.read_written_now(file, through, asked, done);
-        });
-    }
-
-    fn read_written_now(
-        self: &Arc<Self>,
-        file: FileHandle,
-        through: Option<Arc<Writer>>,
-        (range, since): (ByteRange, Instant),
-        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
-    ) {
-        let (gate, reader) = (Arc::clone(&file.inode.gate), Arc::clone(&self.reader));
-        let read = move |file: &dyn BackendFile| {
-            // There are no more of these than threads.
-            let mut bytes = reader.buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
-            let _together = gate.read();
-            let (mut filled, mut ended) = (0, false);
-            while filled < bytes.len() {
-                let at = range.start + filled as u64;
-                match file.read_at(at, &mut bytes[filled..])? {
-                    0 if at >= file.attr()?.size => break,
-                    // Somebody else has made it longer just now; or the replica ends
-                    // it before its own size, and is not believed.
-                    0 if !ended => ended = true,
-                    0 => return Err(BackendError::Short),
-                    n => (filled, ended) = (filled + n, false),
-                }
-                has_a_part();
-            }
-            Ok((bytes, filled))
-        };
-        let fs = Arc::clone(self);
-        self.on_written(
-            file,
-            through,
-            (Lane::Read, since),
-            read,
-            move |answer: Answer<(Buffer, usize)>| {
-                fs.counters.read_latency.record(since.elapsed());
-                match &answer {
-                    Ok((_, filled)) => {
-                        count(&fs.counters.reads);
-                        let delivered = &fs.counters.bytes_delivered;
-                        delivered.fetch_add(*filled as u64, Ordering::Relaxed);
-                    }
-                    Err(_) => count(&fs.counters.read_errors),
-                }
-                done(answer.map(|(bytes, filled)| ReadData::memory(bytes, filled)));
-                fs.intake.settle();
-            },
-        );
-    }
-
-    /// The next data or hole of a file that is being written.
-    pub(super) fn seek_written(
-        self: &Arc<Self>,
-        file: FileHandle,
-        through: Option<Arc<Writer>>,
-        offset: u64,
-        to: SeekTo,
-        done: impl FnOnce(Answer<u64>) + Send + 'static,
-    ) {
-        let seek = move |file: &dyn BackendFile| file.seek(offset, to);
-        self.on_written(file, through, (Lane::Metadata, Instant::now()), seek, done);
-    }
-
-    /// Looks into a file that is being written, where it is.
-    fn on_written<T: Send + 'static>(
-        self: &Arc<Self>,
-        file: FileHandle,
-        through: Option<Arc<Writer>>,
-        (lane, since): (Lane, Instant),
-        op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Answer<T>) + Send + 'static,
-    ) {
-        let write = match self.write_policy() {
-            Ok(write) => write,
-            Err(errno) => return done(Err(errno)),
-        };
-        let mut once = self.once(write, lane, &file.who);
-        once.term = Term::new(since, self.policy.deadlines);
-        let look = move |backend: &dyn Backend| match &through {
-            Some(writer) => op(&*writer.file),
-            None => {
-                let current = file.inode.current();
-                current.open_for(&file.who);
-                op(&*current.as_it_is(write.replica, backend)?)
-            }
-        };
-        self.caller.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
     }
 }

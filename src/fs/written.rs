@@ -1,4 +1,4 @@
-//! Files that are open for writing.
+//! Files that are open for writing, and what is read of them.
 //!
 //! As long as any handle may write a file, all of its handles read it from the
 //! write replica, past everything that is kept of it here: what was written is
@@ -19,9 +19,19 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::append::Appends;
 use super::arrivals::Arrivals;
+use super::handle::FileHandle;
 use super::unsettled::Unsettled;
-use super::{Errno, Ino};
-use crate::backend::{BackendError, BackendFile, Identity, SyncMode};
+use super::{Answer, Errno, Fs, Ino, ReadData};
+use crate::backend::{
+    Backend, BackendError, BackendFile, Identity, Lane, SeekTo, SyncMode, has_a_part,
+};
+use crate::buffer::Buffer;
+use crate::read::Term;
+use crate::telemetry::counters::count;
+use crate::volume::ByteRange;
+
+/// The error of a call for which this process has no memory.
+const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 
 /// A handle that may write.
 pub(super) struct Writer {
@@ -190,6 +200,110 @@ impl Drop for UnderWay {
             self.gate.unsettled.ended(self.gate.ino);
         }
         self.gate.running.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Fs {
+    /// Reads a file that is being written, after the writes that arrived before.
+    pub(super) fn read_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        asked: (ByteRange, Instant),
+        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
+    ) {
+        let gate = Arc::clone(&file.inode.gate);
+        self.after_writes(&gate, asked.1, move |fs| {
+            fs.read_written_now(file, through, asked, done);
+        });
+    }
+
+    fn read_written_now(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        (range, since): (ByteRange, Instant),
+        done: impl FnOnce(Answer<ReadData>) + Send + 'static,
+    ) {
+        let (gate, reader) = (Arc::clone(&file.inode.gate), Arc::clone(&self.reader));
+        let read = move |file: &dyn BackendFile| {
+            // There are no more of these than threads.
+            let mut bytes = reader.buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
+            let _together = gate.read();
+            let (mut filled, mut ended) = (0, false);
+            while filled < bytes.len() {
+                let at = range.start + filled as u64;
+                match file.read_at(at, &mut bytes[filled..])? {
+                    0 if at >= file.attr()?.size => break,
+                    // Somebody else has made it longer just now; or the replica ends
+                    // it before its own size, and is not believed.
+                    0 if !ended => ended = true,
+                    0 => return Err(BackendError::Short),
+                    n => (filled, ended) = (filled + n, false),
+                }
+                has_a_part();
+            }
+            Ok((bytes, filled))
+        };
+        let fs = Arc::clone(self);
+        self.on_written(
+            file,
+            through,
+            (Lane::Read, since),
+            read,
+            move |answer: Answer<(Buffer, usize)>| {
+                fs.counters.read_latency.record(since.elapsed());
+                match &answer {
+                    Ok((_, filled)) => {
+                        count(&fs.counters.reads);
+                        let delivered = &fs.counters.bytes_delivered;
+                        delivered.fetch_add(*filled as u64, Ordering::Relaxed);
+                    }
+                    Err(_) => count(&fs.counters.read_errors),
+                }
+                done(answer.map(|(bytes, filled)| ReadData::memory(bytes, filled)));
+                fs.intake.settle();
+            },
+        );
+    }
+
+    /// The next data or hole of a file that is being written.
+    pub(super) fn seek_written(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        offset: u64,
+        to: SeekTo,
+        done: impl FnOnce(Answer<u64>) + Send + 'static,
+    ) {
+        let seek = move |file: &dyn BackendFile| file.seek(offset, to);
+        self.on_written(file, through, (Lane::Metadata, Instant::now()), seek, done);
+    }
+
+    /// Looks into a file that is being written, where it is.
+    fn on_written<T: Send + 'static>(
+        self: &Arc<Self>,
+        file: FileHandle,
+        through: Option<Arc<Writer>>,
+        (lane, since): (Lane, Instant),
+        op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Answer<T>) + Send + 'static,
+    ) {
+        let write = match self.write_policy() {
+            Ok(write) => write,
+            Err(errno) => return done(Err(errno)),
+        };
+        let mut once = self.once(write, lane, &file.who);
+        once.term = Term::new(since, self.policy.deadlines);
+        let look = move |backend: &dyn Backend| match &through {
+            Some(writer) => op(&*writer.file),
+            None => {
+                let current = file.inode.current();
+                current.open_for(&file.who);
+                op(&*current.as_it_is(write.replica, backend)?)
+            }
+        };
+        self.caller.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
     }
 }
 
