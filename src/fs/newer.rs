@@ -171,7 +171,7 @@ impl Fs {
     }
 }
 
-/// What is asked for is not there.
+/// There is no such name.
 const GONE: BackendError = BackendError::Os(Errno::NOENT);
 
 /// Whether the error is that of a name that was removed, or that a mount does not know of.
