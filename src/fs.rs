@@ -243,6 +243,15 @@ impl Fs {
         }
     }
 
+    /// The same for a name, which may be one that the kernel was told of.
+    fn spot_of_name(&self, (parent, name): (Ino, &OsStr), path: &Path) -> Spot {
+        let spot = self.spot(path);
+        match self.policy.mode {
+            Mode::Shared if self.inodes.lock().named(parent, name).is_some() => spot.known(),
+            _ => spot,
+        }
+    }
+
     /// The same for the path of an inode, which may have been changed by another.
     fn spot_of(&self, ino: Ino, path: &Path) -> Spot {
         let spot = match self.policy.mode {
@@ -334,7 +343,7 @@ impl Fs {
         let (name, since) = (name.to_owned(), Instant::now());
         let look_up = move |fs: &Arc<Self>, done: Done<Entry>| match fs.name(parent, &name) {
             Ok(at) => {
-                let spot = fs.spot(&at.path()).since(since);
+                let spot = fs.spot_of_name((parent, &name), &at.path()).since(since);
                 if fs.caller.has_just_passed_its_deadline(spot) {
                     return done(Err(BackendError::Late.into()));
                 }

@@ -7,6 +7,10 @@
 //! same answer. One NFS mount never goes back. So the replica that showed the new object is
 //! asked first about that name, until the others' caches have expired. Where it is late and
 //! another one shows the old object, that one's mount is made to look again.
+//!
+//! A replica that shows a name to be gone is not asked first: it may have lost the file, and
+//! the others would not be heard. Another replica that still shows the object is made to
+//! look again, and is believed then.
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -36,10 +40,18 @@ pub(super) struct Newer {
     names: Mutex<LruCache<[u8; 16], Noted>>,
 }
 
-/// The replica that showed a newer object.
+/// What a replica showed that is newer than what another one may show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Showed {
+    Another,
+    Nothing,
+}
+
+/// The replica that showed it.
 #[derive(Clone, Copy)]
 struct Noted {
     replica: ReplicaId,
+    showed: Showed,
     /// The older one, and the latest ctime that was shown of it.
     older: (Ino, Option<Timestamp>),
     at: Instant,
@@ -68,7 +80,16 @@ impl Newer {
 
     /// The replica to be asked first about `path`, if there is one.
     pub(super) fn first(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
-        self.noted(path, now).map(|noted| noted.replica)
+        let noted = self.noted(path, now)?;
+        (noted.showed == Showed::Another).then_some(noted.replica)
+    }
+
+    /// The object at `path` that was said to be gone is there after all.
+    fn is_there(&self, path: &Path) {
+        let (mut names, key) = (self.names.lock(), key(path));
+        if names.peek(&key).is_some_and(|noted| noted.showed == Showed::Nothing) {
+            names.pop(&key);
+        }
     }
 
     fn noted(&self, path: &Path, now: Instant) -> Option<Noted> {
@@ -87,9 +108,8 @@ impl Newer {
 }
 
 impl Fs {
-    /// Opens what is at `path`, where `ino` was found. A mount that believes in a name whose
-    /// file is gone, or does not find it, looks at the names of that directory once more.
-    /// Blocks; call it on that replica's pool.
+    /// Opens what is at `path`, where `ino` was found. Looks twice as [`Fs::stat_as_named`]
+    /// does. Blocks; call it on that replica's pool.
     pub(super) fn open_as_named(
         &self,
         ino: Ino,
@@ -97,16 +117,8 @@ impl Fs {
         backend: &dyn Backend,
         path: &Path,
     ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
-        let opened = backend.open(path);
-        if !opened.as_ref().is_err_and(|error| may_be_gone(*error)) {
-            return opened;
-        }
-        look_again(backend, path);
-        let opened = backend.open(path);
-        if opened.as_ref().is_err_and(|error| *error == GONE) {
-            self.is_gone(ino, path, replica);
-        }
-        opened
+        let look = || backend.open(path);
+        self.as_named(|| Some(ino), (replica, backend, path), look, |(_, attr)| attr)
     }
 
     /// Attributes of what has this name, which is at `path`. A mount that shows an older
@@ -119,31 +131,47 @@ impl Fs {
         backend: &dyn Backend,
         (at, path): (&Name, &Path),
     ) -> Result<Attr, BackendError> {
-        let shown = backend.stat_entry(at);
         let known = || self.inodes.lock().named(parent, name);
+        let look = || backend.stat_entry(at);
+        self.as_named(known, (replica, backend, path), look, |attr| attr)
+    }
+
+    fn as_named<T>(
+        &self,
+        known: impl Fn() -> Option<Ino>,
+        (replica, backend, path): (ReplicaId, &dyn Backend, &Path),
+        look: impl Fn() -> Result<T, BackendError>,
+        attr: impl Fn(&T) -> &Attr,
+    ) -> Result<T, BackendError> {
+        let shown = look();
+        if self.policy.mode != Mode::Shared {
+            return shown;
+        }
+        let is_older = |shown: &T| self.is_older(path, replica, attr(shown));
         let looks_again = match &shown {
-            Ok(attr) => self.is_older(path, replica, attr),
+            Ok(shown) => is_older(shown),
             Err(error) => may_be_gone(*error) && known().is_some(),
         };
         if !looks_again {
             return shown;
         }
         look_again(backend, path);
-        let shown = backend.stat_entry(at);
-        if shown.is_err_and(|error| error == GONE)
-            && let Some(known) = known()
-        {
-            self.is_gone(known, path, replica);
+        let shown = look();
+        match &shown {
+            Ok(shown) if is_older(shown) => self.newer.is_there(path),
+            Err(error) if *error == GONE => {
+                known().into_iter().for_each(|known| self.is_gone(known, path, replica));
+            }
+            _ => {}
         }
         shown
     }
 
     /// `replica` shows that `known`, which was at `path`, is gone.
     fn is_gone(&self, known: Ino, path: &Path, replica: ReplicaId) {
-        if self.policy.mode == Mode::Shared {
-            let older = (known, self.inodes.lock().shown(known));
-            self.newer.note(path, Noted { replica, older, at: Instant::now() });
-        }
+        let older = (known, self.inodes.lock().shown(known));
+        let noted = Noted { replica, showed: Showed::Nothing, older, at: Instant::now() };
+        self.newer.note(path, noted);
     }
 
     /// Whether `replica`, which shows `attr` at `path`, shows an older object than another one
@@ -166,7 +194,8 @@ impl Fs {
         let shown = self.inodes.lock().shown(known);
         if shown.is_some_and(|shown| attr.ctime > shown) {
             let older = (known, shown);
-            self.newer.note(path, Noted { replica, older, at: Instant::now() });
+            let noted = Noted { replica, showed: Showed::Another, older, at: Instant::now() };
+            self.newer.note(path, noted);
         }
     }
 }
@@ -194,8 +223,12 @@ mod tests {
         let (newer, start) = (Newer::default(), Instant::now());
         let (a, b) = (Path::new("d/a"), Path::new("d/b"));
         assert_eq!(newer.first(a, start), None);
-        let noted =
-            |replica, at| Noted { replica: ReplicaId::new(replica), older: (Ino(2), None), at };
+        let noted = |replica, at| Noted {
+            replica: ReplicaId::new(replica),
+            showed: Showed::Another,
+            older: (Ino(2), None),
+            at,
+        };
         newer.note(a, noted(2, start));
         newer.note(b, noted(1, start + BELIEVED_FOR / 2));
         let first = |path, after| newer.first(path, start + after);

@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use fanfs::backend::{
     Backend, Create, Directory, Fault, FaultRule, FaultScript, Faulty, NewPerm, Op, OpenAccess,
     Requester, SeekTo, SyncMode, WriteOpen,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Errno, Fs, HandleId, Ino, ROOT};
+use fanfs::fs::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -173,6 +173,32 @@ impl Mounts {
         // The kernel looks the name up once more then.
         assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
     }
+
+    /// The mount that believes in the older file sees what the other one does, once it has
+    /// looked at the directory again, which `call` has it do.
+    fn looks_again<T>(&self, believing: usize, call: impl FnOnce() -> Receiver<T>) -> T {
+        let visit = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
+        self.scripts[believing].add(FaultRule { count: 1, ..visit });
+        let answer = call();
+        waits_until("it looks again", || self.scripts[believing].is_used_up());
+        let [old, new] = [believing, 1 - believing].map(|i| self.trees[i].path().join("f"));
+        fs::remove_file(&old).unwrap();
+        if new.exists() {
+            fs::hard_link(&new, &old).unwrap();
+        }
+        self.scripts[believing].heal();
+        answer.recv().unwrap()
+    }
+
+    fn look_up(&self) -> Receiver<Answer<Entry>> {
+        let (send, receive) = sync_channel(1);
+        self.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
+        receive
+    }
+}
+
+fn is_gone(answer: &Answer<Entry>) -> bool {
+    answer.as_ref().is_err_and(|errno| errno.raw() == 2)
 }
 
 #[test]
@@ -183,7 +209,7 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
         mounts.open_is_stale();
         for _ in 0..8 {
-            let newer = answer(|done| mounts.fs.lookup(ME, ROOT, "f".as_ref(), done));
+            let newer = mounts.look_up().recv().unwrap().unwrap();
             assert_ne!(newer.ino, mounts.older);
             assert_eq!(newer.attr.size, 11);
         }
@@ -191,20 +217,15 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
 }
 
 #[test]
-fn after_estale_the_name_is_looked_up_where_the_file_was_found_gone() {
-    // Its mount may have to look twice.
+fn after_estale_a_mount_that_still_shows_the_removed_file_looks_again() {
+    // The mount that has it no more may have to look twice.
     for (believing, stale) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let mounts = Mounts::new(believing);
         let first = FaultRule { count: stale, ..FaultRule::always(Op::Open, GONE).beneath("f") };
         mounts.scripts[1 - believing].add(first);
         mounts.open_is_stale();
-        for _ in 0..8 {
-            let (send, receive) = sync_channel(1);
-            let done = move |answer: Answer<_>| send.send(answer.map(drop)).unwrap();
-            mounts.fs.lookup(ME, ROOT, "f".as_ref(), done);
-            let gone = receive.recv().unwrap();
-            assert!(gone.is_err_and(|errno| errno.raw() == 2), "it is found again");
-        }
+        let answer = mounts.looks_again(believing, || mounts.look_up());
+        assert!(is_gone(&answer), "it is found again");
     }
 }
 
@@ -213,22 +234,12 @@ fn after_estale_the_name_is_looked_up_where_the_file_was_found_gone() {
 fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
-        let [old, new] = [believing, 1 - believing].map(|i| mounts.trees[i].path().join("f"));
-        fs::write(&new, "a newer one").unwrap();
+        fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
         mounts.open_is_stale();
-        let [script, failing] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
+        let failing = &mounts.scripts[1 - believing];
         let fails = Fault::Errno(rustix::io::Errno::IO);
         failing.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
-        // The next time it looks at the directory, it sees what there is.
-        let visit = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
-        script.add(FaultRule { count: 1, ..visit });
-        let (send, receive) = sync_channel(1);
-        mounts.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
-        waits_until("it looks again", || script.is_used_up());
-        fs::remove_file(&old).unwrap();
-        fs::hard_link(&new, &old).unwrap();
-        script.heal();
-        let newer = receive.recv().unwrap().unwrap();
+        let newer = mounts.looks_again(believing, || mounts.look_up()).unwrap();
         assert_ne!(newer.ino, mounts.older);
         assert_eq!(newer.attr.size, 11);
         failing.heal();
@@ -236,21 +247,30 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
 }
 
 #[test]
-fn a_name_that_was_found_gone_is_not_found_again() {
+fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_again() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
-        let is_gone = || {
-            let (send, receive) = sync_channel(1);
-            let done = move |answer: Answer<_>| send.send(answer.map(drop)).unwrap();
-            mounts.fs.lookup(ME, ROOT, "f".as_ref(), done);
-            receive.recv().unwrap().is_err_and(|errno| errno.raw() == 2)
-        };
         // Only the one that does not believe in it answers.
         let fails = Fault::Errno(rustix::io::Errno::IO);
         let script = &mounts.scripts[believing];
         script.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
-        assert!(is_gone());
+        assert!(is_gone(&mounts.look_up().recv().unwrap()));
         script.heal();
-        assert!((0..8).all(|_| is_gone()), "it is found again");
+        let answer = mounts.looks_again(believing, || mounts.look_up());
+        assert!(is_gone(&answer), "it is found again");
+    }
+}
+
+#[test]
+fn a_name_that_one_replica_alone_has_lost_is_found_on_the_other() {
+    for lost in 0..2 {
+        let mounts = Mounts::new(1 - lost);
+        mounts.scripts[1 - lost].heal();
+        for _ in 0..8 {
+            assert_eq!(mounts.look_up().recv().unwrap().unwrap().ino, mounts.older);
+            let opened = open(&mounts.fs, mounts.older);
+            assert_eq!(read(&mounts.fs, &opened), b"older");
+            mounts.fs.release(opened.handle);
+        }
     }
 }

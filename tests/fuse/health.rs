@@ -263,6 +263,9 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
     // Open by a path, so that the kernel asks for attributes by the inode it knows.
     let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
     always(&rig, 1, Op::Any, Fault::Errno(Errno::NOENT));
+    for i in 0..30 {
+        read(&rig, &format!("f{i}"), &content);
+    }
     for file in &files {
         assert_eq!(file.metadata().unwrap().len(), MIB as u64);
         let mut buf = vec![0; MIB];
