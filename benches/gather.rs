@@ -61,6 +61,10 @@ impl Backend for Memory {
         Ok(())
     }
 
+    fn refresh(&self, _: &Target) -> Result<()> {
+        Ok(())
+    }
+
     fn read_link(&self, _: &Target) -> Result<OsString> {
         Ok(OsString::new())
     }

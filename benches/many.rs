@@ -73,6 +73,10 @@ impl Backend for Server {
         Ok(())
     }
 
+    fn refresh(&self, _: &Target) -> Result<()> {
+        Ok(())
+    }
+
     fn read_link(&self, path: &Target) -> Result<OsString> {
         self.inner.read_link(path)
     }

@@ -110,10 +110,14 @@ pub trait Backend: Send + Sync {
     }
 
     /// Opens a directory as for a listing, and closes it: says whether it may be
-    /// listed, and has an NFS mount look whether the names that it knows there are
-    /// still good (measured: nothing else short of a listing does; a name that was
-    /// missing stays so for 30 s otherwise).
+    /// listed.
     fn visit(&self, dir: &Target) -> Result<()>;
+
+    /// Asks the server for the directory's attributes (`AT_STATX_FORCE_SYNC`). An NFS mount
+    /// then checks the names that it knows there. Otherwise it may believe for 30 s and more
+    /// that a name is missing or stands for an older file. Over NFSv3 and 4.2 (Linux 6.1 and
+    /// 6.12) this was as good as an open of the directory, and needs no right to list it.
+    fn refresh(&self, dir: &Target) -> Result<()>;
 
     /// A symbolic link's target, verbatim.
     fn read_link(&self, link: &Target) -> Result<OsString>;

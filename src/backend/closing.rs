@@ -259,6 +259,11 @@ impl Backend for Closing {
         self.inner.visit(dir)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        inside(dir.path());
+        self.inner.refresh(dir)
+    }
+
     fn prove(&self) -> Result<bool> {
         inside(Path::new(""));
         self.inner.prove()

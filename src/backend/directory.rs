@@ -331,6 +331,13 @@ impl Backend for Directory {
         self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY).map(drop)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        let dir = self.resolve_target(dir, OFlags::PATH | OFlags::DIRECTORY)?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        statx(dir.as_fd(), c"", flags, StatxFlags::BASIC_STATS)?;
+        Ok(())
+    }
+
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
         self.open_writable(path, how)
     }

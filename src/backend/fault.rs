@@ -212,6 +212,11 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.visit(dir)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        self.script.meet(Op::Metadata, dir.path())?;
+        self.inner.refresh(dir)
+    }
+
     fn prove(&self) -> Result<bool> {
         self.script.meet(Op::Metadata, Path::new(""))?;
         self.inner.prove()

@@ -88,6 +88,10 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.visit(dir)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        self.inner.refresh(dir)
+    }
+
     fn prove(&self) -> Result<bool> {
         self.inner.prove()
     }

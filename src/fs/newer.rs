@@ -208,10 +208,9 @@ fn may_be_gone(error: BackendError) -> bool {
     error == GONE || error == BackendError::Os(Errno::STALE)
 }
 
-/// Has the replica's mount look at the names of the directory in which `path` is: an NFS
-/// mount does so when a directory is opened.
+/// Has the replica's mount look at the names of the directory in which `path` is.
 fn look_again(backend: &dyn Backend, path: &Path) {
-    let _ = backend.visit(&Target::named(path.parent().unwrap_or(Path::new(""))));
+    let _ = backend.refresh(&Target::named(path.parent().unwrap_or(Path::new(""))));
 }
 
 #[cfg(test)]

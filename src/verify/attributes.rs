@@ -100,10 +100,10 @@ pub(super) fn look_again(peers: &Peers, path: &Path, whom: ReplicaSet, rules: &R
     let job = |_: ReplicaId| {
         let (path, xattrs) = (path.to_owned(), rules.xattrs);
         move |backend: &dyn Backend| {
-            // Only opens have an NFS mount ask its server: of the directory, what
-            // names there are; of the file, its attributes.
+            // An NFS mount asks its server what names there are; and for the file's
+            // attributes when that is opened.
             let dir: PathBuf = path.parent().unwrap_or(Path::new("")).to_owned();
-            let _ = backend.visit(&Target::named(dir));
+            let _ = backend.refresh(&Target::named(dir));
             let mut attr = backend.stat(&path)?;
             if attr.kind == FileKind::Regular
                 && let Ok((_file, fresh)) = backend.open(&path)

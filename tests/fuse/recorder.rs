@@ -196,6 +196,11 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.visit(dir)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        self.record.note(Call::Visit);
+        self.inner.refresh(dir)
+    }
+
     fn prove(&self) -> Result<bool> {
         self.inner.prove()
     }

@@ -336,6 +336,10 @@ impl Backend for Turning {
         self.tree().visit(dir)
     }
 
+    fn refresh(&self, dir: &Target) -> Result<()> {
+        self.tree().refresh(dir)
+    }
+
     fn read_link(&self, path: &Target) -> Result<OsString> {
         self.tree().read_link(path)
     }

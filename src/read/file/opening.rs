@@ -112,7 +112,7 @@ impl OpenFile {
         if self.is_elsewhere(&opened) && self.mode == Mode::Shared {
             // What this mount takes for the names there may be older than the file.
             let dir = self.path.parent().unwrap_or(Path::new(""));
-            if backend.visit(&Target::named(dir)).is_ok() {
+            if backend.refresh(&Target::named(dir)).is_ok() {
                 opened = self.open_by_name(backend);
             }
         }
