@@ -71,7 +71,7 @@ use intake::Intake;
 use lock::Locks;
 use moves::{Done, Moves};
 use name::Named;
-use newer::Newer;
+use newer::{At, Newer};
 use passthrough::Passthrough;
 use recent::Recent;
 use replaced::{Looked, Whose};
@@ -369,8 +369,8 @@ impl Fs {
             Rights::Enough(who),
             move |replica, backend| {
                 let known = (parent, its.as_os_str());
-                let attr =
-                    open.stat_as_named(known, replica, backend, (&named.on(replica), &at))?;
+                let at = At { replica, backend, path: &at };
+                let attr = open.stat_as_named(known, at, &named.on(replica))?;
                 Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
             },
             move |answer| {
@@ -424,20 +424,12 @@ impl Fs {
         asked: u64,
         request: u64,
     ) -> Answer<Entry> {
-        let (before, ino) = {
+        let ino = {
             let mut inodes = self.inodes.lock();
-            let before = inodes.named(parent, name);
             self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
             let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
-            let ino = known.ok_or(Errno::STALE)?;
-            inodes.has_shown(ino, attr.ctime);
-            (before, ino)
+            known.ok_or(Errno::STALE)?
         };
-        if let Some(before) = before.filter(|before| *before != ino)
-            && let Ok(path) = self.path(ino)
-        {
-            self.shows_another(before, &path, replica, attr);
-        }
         self.learned(ino, attr, looked, asked);
         self.keep_journal_short();
         Ok(Entry { ino, attr: *attr })

@@ -129,13 +129,40 @@ impl Directory {
         self.resolve_in_steps(bytes, flags)
     }
 
-    /// Opens the object at the target's path and checks that it is the target.
+    /// Opens the object at the target's path and checks that it is the target. A mount that
+    /// does not find it there may believe in older names of the directories above: it looks
+    /// at these once more.
     fn resolve_target(&self, target: &Target, flags: OFlags) -> Result<OwnedFd> {
-        let found = self.resolve(target.path(), flags)?;
-        if target.is_told_apart() {
-            target.check(&self.device()?.identity(found.as_fd())?)?;
+        if !target.is_told_apart() {
+            return self.resolve(target.path(), flags);
         }
-        Ok(found)
+        let find = || {
+            let found = self.resolve(target.path(), flags)?;
+            target.check(&self.device()?.identity(found.as_fd())?)?;
+            Ok(found)
+        };
+        find().or_else(|error| match error {
+            BackendError::Another | BackendError::Os(Errno::NOENT | Errno::STALE) => {
+                self.refresh_all_above(target.path());
+                find()
+            }
+            error => Err(error),
+        })
+    }
+
+    /// Asks the server for the attributes of all directories on the way to `path`.
+    fn refresh_all_above(&self, path: &Path) {
+        let mut above: Vec<_> = path.ancestors().skip(1).collect();
+        above.reverse();
+        let refresh = |dir: &Path| self.refresh_found(self.resolve(dir, OFlags::PATH)?);
+        // Below one that is not there nothing is.
+        let _ = above.into_iter().try_for_each(refresh);
+    }
+
+    fn refresh_found(&self, dir: OwnedFd) -> Result<()> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        statx(dir.as_fd(), c"", flags, StatxFlags::BASIC_STATS)?;
+        Ok(())
     }
 
     /// A descriptor of an object: the one that is open already, or a new one.
@@ -332,10 +359,7 @@ impl Backend for Directory {
     }
 
     fn refresh(&self, dir: &Target) -> Result<()> {
-        let dir = self.resolve_target(dir, OFlags::PATH | OFlags::DIRECTORY)?;
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
-        statx(dir.as_fd(), c"", flags, StatxFlags::BASIC_STATS)?;
-        Ok(())
+        self.refresh_found(self.resolve_target(dir, OFlags::PATH | OFlags::DIRECTORY)?)
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {

@@ -96,7 +96,7 @@ pub struct FaultScript {
 }
 
 impl FaultScript {
-    /// Adds a rule; the first that matches a call is the one it meets.
+    /// Adds a rule; the first that matches a call, and is not used up, is the one it meets.
     pub fn add(&self, rule: FaultRule) {
         self.rules.lock().push(rule);
     }
@@ -136,14 +136,12 @@ impl FaultScript {
 
     fn meet_at(&self, op: Op, path: &Path, offset: Option<u64>) -> Result<usize> {
         let mut rules = self.rules.lock();
-        let Some(rule) = rules.iter_mut().find(|rule| rule.is_about(op, path, offset)) else {
+        let is_met = |rule: &&mut FaultRule| rule.count > 0 && rule.is_about(op, path, offset);
+        let Some(rule) = rules.iter_mut().find(is_met) else {
             return Ok(usize::MAX);
         };
         if rule.after > 0 {
             rule.after -= 1;
-            return Ok(usize::MAX);
-        }
-        if rule.count == 0 {
             return Ok(usize::MAX);
         }
         rule.count -= 1;

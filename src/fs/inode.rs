@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{Entry, Journal};
-use crate::backend::{Attr, FileKind, Generation, Timestamp};
+use crate::backend::{Attr, FileKind, Generation};
 use crate::volume::{FileVersion, Mode, ReplicaId};
 use carried::Step;
 use told::Told;
@@ -84,8 +84,6 @@ struct Node {
     kind: FileKind,
     seen: Seen,
     told: Told,
-    /// The latest ctime that was shown of it.
-    shown: Option<Timestamp>,
     /// Who read it directly last took small blocks.
     small_blocks: bool,
 }
@@ -178,7 +176,6 @@ impl Node {
             kind,
             seen: Seen::Never,
             told: Told::Nothing,
-            shown: None,
             small_blocks: false,
         }
     }

@@ -1,16 +1,16 @@
-//! Which replica has shown a newer object by a name.
+//! What a name stood for when a mount last asked its server.
 //!
 //! Another client replaces a file. One replica's mount shows the new one, and the others'
 //! mounts show the old one until their caches expire. Once the new one was seen, a look at
 //! another replica would go back in time: a name would stand for the new file and then for
 //! the old one again, and an open that found the old one gone would be tried again with the
-//! same answer. One NFS mount never goes back. So the replica that showed the new object is
-//! asked first about that name, until the others' caches have expired. Where it is late and
-//! another one shows the old object, that one's mount is made to look again.
+//! same answer. One NFS mount never goes back.
 //!
-//! A replica that shows a name to be gone is not asked first: it may have lost the file, and
-//! the others would not be heard. Another replica that still shows the object is made to
-//! look again, and is believed then.
+//! So a mount that shows another object than is known by a name, or none, asks its server
+//! for the directory before it is believed, and its answer is remembered. For a minute every
+//! mount that contradicts that answer has to ask its server, too. The replica that found an
+//! object is asked first about its name. One that found none is not: it may have lost the
+//! file, and the others would not be heard.
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{Fs, Ino};
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Name, Target, Timestamp};
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Known, Name, Target};
 use crate::volume::{Mode, ReplicaId};
 
 /// For so long a mount may believe in a name: an NFS mount does for 60 s (acdirmax).
@@ -33,28 +33,31 @@ const BELIEVED_FOR: Duration = Duration::from_secs(60);
 /// So many names are remembered. The one that was noted first is forgotten first.
 const MOST: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Names that some replica shows newer objects by than others may.
+/// Names of which some mount has learned from its server what they stand for.
 pub(super) struct Newer {
     /// Whether there are any.
     any: AtomicBool,
     names: Mutex<LruCache<[u8; 16], Noted>>,
 }
 
-/// What a replica showed that is newer than what another one may show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Showed {
-    Another,
-    Nothing,
-}
-
-/// The replica that showed it.
+/// What a replica's server showed.
 #[derive(Clone, Copy)]
 struct Noted {
     replica: ReplicaId,
-    showed: Showed,
-    /// The older one, and the latest ctime that was shown of it.
-    older: (Ino, Option<Timestamp>),
+    /// `None`: nothing has the name, or what had it was gone when it was opened.
+    object: Option<Known>,
     at: Instant,
+}
+
+impl Noted {
+    /// Whether `shown` is what the server showed.
+    fn agrees(&self, shown: Option<&Attr>) -> bool {
+        match (&self.object, shown) {
+            (Some(object), Some(attr)) => object.is(attr),
+            (None, None) => true,
+            _ => false,
+        }
+    }
 }
 
 impl Default for Newer {
@@ -71,25 +74,23 @@ fn key(path: &Path) -> [u8; 16] {
 }
 
 impl Newer {
-    /// At `path`, `noted.replica` shows a newer object than another one did.
     fn note(&self, path: &Path, noted: Noted) {
         let mut names = self.names.lock();
         names.push(key(path), noted);
         self.any.store(true, Ordering::Relaxed);
     }
 
+    /// The name stands for what was known before.
+    fn forget(&self, path: &Path) {
+        if self.any.load(Ordering::Relaxed) {
+            self.names.lock().pop(&key(path));
+        }
+    }
+
     /// The replica to be asked first about `path`, if there is one.
     pub(super) fn first(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
         let noted = self.noted(path, now)?;
-        (noted.showed == Showed::Another).then_some(noted.replica)
-    }
-
-    /// The object at `path` that was said to be gone is there after all.
-    fn is_there(&self, path: &Path) {
-        let (mut names, key) = (self.names.lock(), key(path));
-        if names.peek(&key).is_some_and(|noted| noted.showed == Showed::Nothing) {
-            names.pop(&key);
-        }
+        noted.object.map(|_| noted.replica)
     }
 
     fn noted(&self, path: &Path, now: Instant) -> Option<Noted> {
@@ -107,105 +108,114 @@ impl Newer {
     }
 }
 
+/// A replica that is asked about a path.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) replica: ReplicaId,
+    pub(super) backend: &'a dyn Backend,
+    pub(super) path: &'a Path,
+}
+
 impl Fs {
-    /// Opens what is at `path`, where `ino` was found. Looks twice as [`Fs::stat_as_named`]
-    /// does. Blocks; call it on that replica's pool.
+    /// Opens what is at the path, where `ino` was found. Blocks, as all these do: call it on
+    /// that replica's pool.
     pub(super) fn open_as_named(
         &self,
         ino: Ino,
-        replica: ReplicaId,
-        backend: &dyn Backend,
-        path: &Path,
+        at: At<'_>,
     ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
-        let look = || backend.open(path);
-        self.as_named(|| Some(ino), (replica, backend, path), look, |(_, attr)| attr)
+        self.as_named(at, || Some(ino), || at.backend.open(at.path), |(_, attr)| attr)
     }
 
-    /// Attributes of what has this name, which is at `path`. A mount that shows an older
-    /// object than another one did, or that does not find what was found by this name, looks
-    /// at the names of that directory once more. Blocks; call it on that replica's pool.
+    /// Attributes of what is at the path, where `ino` was found.
+    pub(super) fn stat_as_known(&self, ino: Ino, at: At<'_>) -> Result<Attr, BackendError> {
+        self.as_named(at, || Some(ino), || at.backend.stat(at.path), |attr| attr)
+    }
+
+    /// Attributes of what has this name in `parent`, which is at the path.
     pub(super) fn stat_as_named(
         &self,
         (parent, name): (Ino, &OsStr),
-        replica: ReplicaId,
-        backend: &dyn Backend,
-        (at, path): (&Name, &Path),
+        at: At<'_>,
+        named: &Name,
     ) -> Result<Attr, BackendError> {
         let known = || self.inodes.lock().named(parent, name);
-        let look = || backend.stat_entry(at);
-        self.as_named(known, (replica, backend, path), look, |attr| attr)
+        self.as_named(at, known, || at.backend.stat_entry(named), |attr| attr)
     }
 
+    /// What `look` shows; what it shows then, where the mount first had to ask its server.
     fn as_named<T>(
         &self,
+        at: At<'_>,
         known: impl Fn() -> Option<Ino>,
-        (replica, backend, path): (ReplicaId, &dyn Backend, &Path),
         look: impl Fn() -> Result<T, BackendError>,
         attr: impl Fn(&T) -> &Attr,
     ) -> Result<T, BackendError> {
         let shown = look();
         if self.policy.mode != Mode::Shared {
+            // The first replica decides, whatever it shows.
             return shown;
         }
-        let is_older = |shown: &T| self.is_older(path, replica, attr(shown));
-        let looks_again = match &shown {
-            Ok(shown) => is_older(shown),
-            Err(error) => may_be_gone(*error) && known().is_some(),
+        let object = match &shown {
+            Ok(shown) => Some(attr(shown)),
+            Err(error) if may_be_gone(*error) => None,
+            Err(_) => return shown,
         };
-        if !looks_again {
+        if !self.is_doubtful(at, &known, object) {
             return shown;
         }
-        look_again(backend, path);
+        look_again(at.backend, at.path);
         let shown = look();
         match &shown {
-            Ok(shown) if is_older(shown) => self.newer.is_there(path),
-            Err(error) if *error == GONE => {
-                known().into_iter().for_each(|known| self.is_gone(known, path, replica));
-            }
-            _ => {}
+            Ok(shown) => self.is_shown(at.replica, at.path, known(), attr(shown)),
+            Err(error) if may_be_gone(*error) => self.note_shown(at.replica, at.path, None),
+            Err(_) => {}
         }
         shown
     }
 
-    /// `replica` shows that `known`, which was at `path`, is gone.
-    fn is_gone(&self, known: Ino, path: &Path, replica: ReplicaId) {
-        let older = (known, self.inodes.lock().shown(known));
-        let noted = Noted { replica, showed: Showed::Nothing, older, at: Instant::now() };
-        self.newer.note(path, noted);
+    /// Whether a mount that shows this object, or none, has to ask its server first.
+    fn is_doubtful(
+        &self,
+        at: At<'_>,
+        known: impl Fn() -> Option<Ino>,
+        shown: Option<&Attr>,
+    ) -> bool {
+        match self.newer.noted(at.path, Instant::now()) {
+            Some(noted) if noted.agrees(shown) => return false,
+            Some(noted) if noted.replica != at.replica || noted.object.is_none() => return true,
+            _ => {}
+        }
+        let Some(known) = known() else { return false };
+        shown.is_none_or(|attr| !self.inodes.lock().is_same(known, at.replica, attr))
     }
 
-    /// Whether `replica`, which shows `attr` at `path`, shows an older object than another one
-    /// has shown.
-    fn is_older(&self, path: &Path, replica: ReplicaId, attr: &Attr) -> bool {
-        let noted = self.newer.noted(path, Instant::now());
-        noted.filter(|noted| noted.replica != replica).is_some_and(|noted| {
-            let (older, shown) = noted.older;
-            shown.is_some_and(|shown| attr.ctime <= shown)
-                || self.inodes.lock().is_same(older, replica, attr)
-        })
+    /// The server of `replica` shows `attr` at `path`, where `known` was.
+    pub(super) fn is_shown(
+        &self,
+        replica: ReplicaId,
+        path: &Path,
+        known: Option<Ino>,
+        attr: &Attr,
+    ) {
+        if known.is_some_and(|known| self.inodes.lock().is_same(known, replica, attr)) {
+            return self.newer.forget(path);
+        }
+        self.note_shown(
+            replica,
+            path,
+            Some(Known { ino: attr.id.ino, generation: attr.generation }),
+        );
     }
 
-    /// `replica` shows `attr` at `path`, where the object `known` was shown before: another
-    /// one. Replicas of a volume of copies are asked in their order, whatever they show.
-    pub(super) fn shows_another(&self, known: Ino, path: &Path, replica: ReplicaId, attr: &Attr) {
-        if self.policy.mode != Mode::Shared {
-            return;
-        }
-        let shown = self.inodes.lock().shown(known);
-        if shown.is_some_and(|shown| attr.ctime > shown) {
-            let older = (known, shown);
-            let noted = Noted { replica, showed: Showed::Another, older, at: Instant::now() };
-            self.newer.note(path, noted);
-        }
+    fn note_shown(&self, replica: ReplicaId, path: &Path, object: Option<Known>) {
+        self.newer.note(path, Noted { replica, object, at: Instant::now() });
     }
 }
 
-/// There is no such name.
-const GONE: BackendError = BackendError::Os(Errno::NOENT);
-
 /// Whether the error is that of a name that was removed, or that a mount does not know of.
 fn may_be_gone(error: BackendError) -> bool {
-    error == GONE || error == BackendError::Os(Errno::STALE)
+    matches!(error, BackendError::Os(Errno::NOENT | Errno::STALE))
 }
 
 /// Has the replica's mount look at the names of the directory in which `path` is.
@@ -220,18 +230,16 @@ mod tests {
     #[test]
     fn a_name_is_remembered_until_all_mounts_have_looked_at_it_again() {
         let (newer, start) = (Newer::default(), Instant::now());
-        let (a, b) = (Path::new("d/a"), Path::new("d/b"));
+        let (a, b, gone) = (Path::new("d/a"), Path::new("d/b"), Path::new("d/gone"));
         assert_eq!(newer.first(a, start), None);
-        let noted = |replica, at| Noted {
-            replica: ReplicaId::new(replica),
-            showed: Showed::Another,
-            older: (Ino(2), None),
-            at,
-        };
-        newer.note(a, noted(2, start));
-        newer.note(b, noted(1, start + BELIEVED_FOR / 2));
+        let known = Some(Known { ino: 2, generation: Default::default() });
+        let noted = |replica, object, at| Noted { replica: ReplicaId::new(replica), object, at };
+        newer.note(a, noted(2, known, start));
+        newer.note(gone, noted(0, None, start));
+        newer.note(b, noted(1, known, start + BELIEVED_FOR / 2));
         let first = |path, after| newer.first(path, start + after);
         assert_eq!(first(a, Duration::ZERO), Some(ReplicaId::new(2)));
+        assert_eq!(first(gone, Duration::ZERO), None);
         assert_eq!(first(b, BELIEVED_FOR / 2), Some(ReplicaId::new(1)));
         assert_eq!(first(a, BELIEVED_FOR), None);
         assert_eq!(first(b, BELIEVED_FOR), Some(ReplicaId::new(1)));

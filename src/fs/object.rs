@@ -10,7 +10,7 @@ use super::handle::OpenInode;
 use super::{Answer, Errno, Fs, Ino};
 use crate::backend::Target;
 use crate::read::OpenFile;
-use crate::volume::{ReplicaId, ReplicaSet};
+use crate::volume::{Mode, ReplicaId, ReplicaSet};
 
 /// An inode, with its last known path.
 pub(super) struct Object {
@@ -32,8 +32,8 @@ impl Object {
         let (fs, ino) = (Arc::clone(&self.fs), self.ino);
         let is_it = move |attr: &_| {
             let is_same = fs.inodes.lock().is_same(ino, replica, attr);
-            if let (false, Ok(path)) = (is_same, fs.path(ino)) {
-                fs.shows_another(ino, &path, replica, attr);
+            if let (false, Mode::Shared, Ok(path)) = (is_same, fs.policy.mode, fs.path(ino)) {
+                fs.is_shown(replica, &path, Some(ino), attr);
             }
             is_same && !fs.is_disputed(ino, attr)
         };

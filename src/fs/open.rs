@@ -15,6 +15,7 @@ use super::call::{Rights, Spot};
 use super::handle::{Answered, Closed, FirstOpen};
 use super::inode::{Cached, Inodes};
 use super::moves::Begun;
+use super::newer::At;
 use super::passthrough::{Backing, Lent};
 use super::replaced::{Looked, Whose};
 use super::unanswered::Entered;
@@ -115,7 +116,8 @@ impl Fs {
         let open = {
             let (fs, path) = (Arc::clone(self), path.clone());
             move |replica: ReplicaId, backend: &dyn Backend| {
-                let (file, attr) = fs.open_as_named(ino, replica, backend, &path)?;
+                let at = At { replica, backend, path: &path };
+                let (file, attr) = fs.open_as_named(ino, at)?;
                 let looked = fs.look_at_open(ino, replica, &attr);
                 let lent = lent.as_ref().filter(|backing| backing.replica == replica);
                 let is_same =
@@ -141,10 +143,7 @@ impl Fs {
             }
             answer => {
                 let error = match answer {
-                    Ok((replica, found)) => {
-                        fs.shows_another(ino, &path, replica, &found.attr);
-                        Errno::STALE
-                    }
+                    Ok(_) => Errno::STALE,
                     Err(error) => Errno::of_known(error),
                 };
                 fs.once_moved((begun, false), error, move |fs, again| match again {

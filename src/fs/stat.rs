@@ -9,6 +9,7 @@ use std::time::Instant;
 use rustix::io::Errno as E;
 
 use super::call::{Once, Rights};
+use super::newer::At;
 use super::replaced::{Looked, Whose};
 use super::written::Writer;
 use super::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
@@ -37,7 +38,7 @@ fn shown_at_open(
     backend: &dyn Backend,
     open: Option<&OpenFile>,
 ) -> Result<Attr, BackendError> {
-    match fs.open_as_named(ino, replica, backend, path) {
+    match fs.open_as_named(ino, At { replica, backend, path }) {
         Ok((file, attr)) => {
             if let Some(open) = open.filter(|open| open.is_version(&attr)) {
                 open.opened_by(replica, file);
@@ -146,7 +147,9 @@ impl Fs {
                     return Ok(Some((backing.attr()?, looked)));
                 }
                 let attr = match see {
-                    See::Name | See::Again => backend.stat(&path)?,
+                    See::Name | See::Again => {
+                        fs.stat_as_known(ino, At { replica, backend, path: &path })?
+                    }
                     See::Open => {
                         shown_at_open(&fs, (ino, &path), replica, backend, open.as_deref())?
                     }
@@ -176,13 +179,8 @@ impl Fs {
                     done(Ok(fs.seen(ino, attr, &looked, asked)));
                 }
                 // Its name is gone or stands for another file: ask the open one.
-                (Ok((replica, (attr, _))), open) => {
-                    fs.shows_another(ino, &at, replica, &attr);
-                    match open {
-                        Some(open) => fs.open_attributes(ino, open, since, done),
-                        None => done(Err(Errno::STALE)),
-                    }
-                }
+                (Ok(_), Some(open)) => fs.open_attributes(ino, open, since, done),
+                (Ok(_), None) => done(Err(Errno::STALE)),
                 (Err(BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)), Some(open)) => {
                     fs.open_attributes(ino, open, since, done);
                 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use fanfs::backend::{
     Backend, Create, Directory, Fault, FaultRule, FaultScript, Faulty, NewPerm, Op, OpenAccess,
@@ -14,7 +16,7 @@ use fanfs::fs::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::{answer, open, read, volume_of, volume_over, waits_until};
+use crate::{answer, open, read, volume_of, volume_over};
 
 const ME: Requester = Requester::DAEMON;
 
@@ -131,22 +133,32 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     assert_eq!(read(&fs, &opened), b"older");
 }
 
-/// Two mounts of one export, of which one still believes in what was there before: it finds
-/// the file gone when it opens it.
+/// Two mounts of one export, of which one still believes in what was there before, until it
+/// asks its server for the directory: it finds the file gone when it opens it.
 struct Mounts {
-    trees: [TempDir; 2],
+    trees: Arc<[TempDir; 2]>,
     scripts: [Arc<FaultScript>; 2],
     fs: Arc<Fs>,
     older: Ino,
+    is_over: Arc<AtomicBool>,
+    server: Option<std::thread::JoinHandle<()>>,
     _runtime: Runtime,
 }
 
 const GONE: Fault = Fault::Errno(rustix::io::Errno::STALE);
+const FAILS: Fault = Fault::Errno(rustix::io::Errno::IO);
+
+/// Has the mount wait when it asks for the directory, until its server answers.
+fn believes(script: &FaultScript) {
+    let refresh = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
+    script.replace(FaultRule { count: 1, ..refresh });
+    script.add(refresh);
+}
 
 impl Mounts {
-    /// `believing` shows the file for good, and the other one has it no more.
+    /// `believing` shows the file, and the other one has it no more.
     fn new(believing: usize) -> Self {
-        let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let trees = Arc::new([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()]);
         let scripts = [Arc::new(FaultScript::default()), Arc::new(FaultScript::default())];
         let runtime = Runtime::new().unwrap();
         let [old, new] = [believing, 1 - believing].map(|i| trees[i].path().join("f"));
@@ -158,11 +170,29 @@ impl Mounts {
         };
         let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
         let older = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
-        // The clock of file times may be as coarse as 10 ms.
-        std::thread::sleep(std::time::Duration::from_millis(20));
         fs::remove_file(&new).unwrap();
-        scripts[believing].add(FaultRule::always(Op::Open, GONE).beneath("f"));
-        Self { trees, scripts, fs, older, _runtime: runtime }
+        let script = &scripts[believing];
+        believes(script);
+        script.add(FaultRule::always(Op::Open, GONE).beneath("f"));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let server = Some(std::thread::spawn({
+            let (script, is_over) = (Arc::clone(script), Arc::clone(&is_over));
+            // Answers the first time that the mount asks.
+            move || {
+                while !script.is_used_up() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                fs::remove_file(&old).unwrap();
+                if new.exists() {
+                    fs::hard_link(&new, &old).unwrap();
+                }
+                script.heal();
+            }
+        }));
+        Self { trees, scripts, fs, older, is_over, server, _runtime: runtime }
     }
 
     fn open_is_stale(&self) {
@@ -174,26 +204,17 @@ impl Mounts {
         assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
     }
 
-    /// The mount that believes in the older file sees what the other one does, once it has
-    /// looked at the directory again, which `call` has it do.
-    fn looks_again<T>(&self, believing: usize, call: impl FnOnce() -> Receiver<T>) -> T {
-        let visit = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
-        self.scripts[believing].add(FaultRule { count: 1, ..visit });
-        let answer = call();
-        waits_until("it looks again", || self.scripts[believing].is_used_up());
-        let [old, new] = [believing, 1 - believing].map(|i| self.trees[i].path().join("f"));
-        fs::remove_file(&old).unwrap();
-        if new.exists() {
-            fs::hard_link(&new, &old).unwrap();
-        }
-        self.scripts[believing].heal();
-        answer.recv().unwrap()
-    }
-
-    fn look_up(&self) -> Receiver<Answer<Entry>> {
+    fn look_up(&self) -> Answer<Entry> {
         let (send, receive) = sync_channel(1);
         self.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
-        receive
+        receive.recv().unwrap()
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.server.take().into_iter().for_each(|server| server.join().unwrap());
     }
 }
 
@@ -209,7 +230,7 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
         mounts.open_is_stale();
         for _ in 0..8 {
-            let newer = mounts.look_up().recv().unwrap().unwrap();
+            let newer = mounts.look_up().unwrap();
             assert_ne!(newer.ino, mounts.older);
             assert_eq!(newer.attr.size, 11);
         }
@@ -217,15 +238,14 @@ fn after_estale_the_name_is_looked_up_where_the_newer_file_was_seen() {
 }
 
 #[test]
-fn after_estale_a_mount_that_still_shows_the_removed_file_looks_again() {
+fn after_estale_a_removed_file_is_not_found_again() {
     // The mount that has it no more may have to look twice.
     for (believing, stale) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let mounts = Mounts::new(believing);
         let first = FaultRule { count: stale, ..FaultRule::always(Op::Open, GONE).beneath("f") };
         mounts.scripts[1 - believing].add(first);
         mounts.open_is_stale();
-        let answer = mounts.looks_again(believing, || mounts.look_up());
-        assert!(is_gone(&answer), "it is found again");
+        assert!((0..8).all(|_| is_gone(&mounts.look_up())), "it is found again");
     }
 }
 
@@ -235,14 +255,15 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
+        let [script, failing] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
+        // The other one alone answers.
+        script.replace(FaultRule::always(Op::Any, FAILS).beneath("f"));
         mounts.open_is_stale();
-        let failing = &mounts.scripts[1 - believing];
-        let fails = Fault::Errno(rustix::io::Errno::IO);
-        failing.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
-        let newer = mounts.looks_again(believing, || mounts.look_up()).unwrap();
+        believes(script);
+        failing.add(FaultRule::always(Op::Metadata, FAILS).beneath("f"));
+        let newer = mounts.look_up().unwrap();
         assert_ne!(newer.ino, mounts.older);
         assert_eq!(newer.attr.size, 11);
-        failing.heal();
     }
 }
 
@@ -251,13 +272,11 @@ fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_a
     for believing in 0..2 {
         let mounts = Mounts::new(believing);
         // Only the one that does not believe in it answers.
-        let fails = Fault::Errno(rustix::io::Errno::IO);
         let script = &mounts.scripts[believing];
-        script.add(FaultRule::always(Op::Metadata, fails).beneath("f"));
-        assert!(is_gone(&mounts.look_up().recv().unwrap()));
-        script.heal();
-        let answer = mounts.looks_again(believing, || mounts.look_up());
-        assert!(is_gone(&answer), "it is found again");
+        script.replace(FaultRule::always(Op::Metadata, FAILS).beneath("f"));
+        assert!(is_gone(&mounts.look_up()));
+        believes(script);
+        assert!((0..8).all(|_| is_gone(&mounts.look_up())), "it is found again");
     }
 }
 
@@ -267,10 +286,33 @@ fn a_name_that_one_replica_alone_has_lost_is_found_on_the_other() {
         let mounts = Mounts::new(1 - lost);
         mounts.scripts[1 - lost].heal();
         for _ in 0..8 {
-            assert_eq!(mounts.look_up().recv().unwrap().unwrap().ino, mounts.older);
+            assert_eq!(mounts.look_up().unwrap().ino, mounts.older);
             let opened = open(&mounts.fs, mounts.older);
             assert_eq!(read(&mounts.fs, &opened), b"older");
             mounts.fs.release(opened.handle);
         }
+    }
+}
+
+/// Over the kernel's NFS client a rename over an open file shows both with one ctime.
+#[test]
+fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
+    for believing in 0..2 {
+        let mounts = Mounts::new(believing);
+        let new = mounts.trees[1 - believing].path().join("f");
+        fs::write(&new, "a newer one").unwrap();
+        // The older one has the later ctime now, and the kernel is told of it.
+        let old = mounts.trees[believing].path().join("f");
+        let perm = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&old, perm).unwrap();
+        let [script, other] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
+        let fails = FaultRule::always(Op::Any, FAILS).beneath("f");
+        other.add(fails);
+        answer(|done| mounts.fs.attributes(ME, mounts.older, None, done));
+        other.heal();
+        script.replace(fails);
+        mounts.open_is_stale();
+        believes(script);
+        assert!((0..8).all(|_| mounts.look_up().unwrap().attr.size == 11), "it is found again");
     }
 }

@@ -13,7 +13,6 @@
 //! asked for that before (`fuse_reverse_inval_inode` counts `attr_version` on).
 
 use super::{Ino, Inodes};
-use crate::backend::Timestamp;
 use crate::volume::FileVersion;
 
 /// The versions of a file that the kernel may hold attributes of.
@@ -30,25 +29,12 @@ impl Inodes {
     /// The kernel is told attributes of this version, or an open has found it.
     pub(in crate::fs) fn told(&mut self, ino: Ino, version: FileVersion) {
         let mode = self.mode;
-        self.has_shown(ino, version.ctime);
         let Some(node) = self.nodes.get_mut(&ino) else { return };
         node.told = match node.told {
             Told::Nothing => Told::One(version),
             Told::One(one) if one.agrees(&version, mode) => Told::One(one),
             Told::One(_) | Told::Several => Told::Several,
         };
-    }
-
-    /// A replica showed this ctime of it.
-    pub(in crate::fs) fn has_shown(&mut self, ino: Ino, ctime: Timestamp) {
-        if let Some(node) = self.nodes.get_mut(&ino) {
-            node.shown = node.shown.max(Some(ctime));
-        }
-    }
-
-    /// The latest ctime that was shown of it.
-    pub(in crate::fs) fn shown(&self, ino: Ino) -> Option<Timestamp> {
-        self.nodes.get(&ino)?.shown
     }
 
     /// Has the kernel `forget` the file's attributes if it may hold others than were
