@@ -10,7 +10,7 @@ fn pool(c: &mut Criterion) {
             let pool = BufferPool::new(Budget::new(256 << 20));
             b.iter(|| {
                 let claim = pool.budget().claim(size_class(len as u64)).expect("an empty budget");
-                pool.buffer(len, claim)
+                pool.allocate(len, claim)
             });
         });
     }

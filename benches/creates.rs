@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Backend, Directory, Fault, FaultRule, FaultScript, Faulty, Op};
+use fanfs::backend::{Backend, DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 use fanfs::config;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 
 const FILES: u64 = 100_000;
@@ -57,16 +57,17 @@ fn row(files: u64, delay: Duration, writer: &str, rule: Option<&str>) -> f64 {
     );
     let config = config::parse(&text, Path::new("bench")).unwrap();
     let (quick, slow) = (Arc::new(FaultScript::default()), Arc::new(FaultScript::default()));
-    for op in [Op::Metadata, Op::Open, Op::Change] {
+    for op in [FaultOp::Metadata, FaultOp::Open, FaultOp::Mutation] {
         slow.add(FaultRule::always(op, Fault::Delay(delay)));
     }
     let backends = [quick, slow].map(|script| {
-        let tree = Directory::open(&room.path().join("tree")).unwrap();
-        Arc::new(Faulty::new(tree, script)) as Arc<dyn Backend>
+        let tree = DirBackend::open(&room.path().join("tree")).unwrap();
+        Arc::new(FaultInjector::new(tree, script)) as Arc<dyn Backend>
     });
-    let extra = Extra { no_control: true, ..Extra::default() };
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
     let at = room.path().join("mnt");
-    let mount = Mount::start(config, ReplicaMap::from_iter(backends), &at, &extra).unwrap();
+    let mount =
+        Mount::start_with_backends(config, ReplicaMap::from_iter(backends), &at, &extra).unwrap();
     let next = AtomicU64::new(0);
     let started = Instant::now();
     std::thread::scope(|scope| {

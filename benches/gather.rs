@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Create, Each, FileChange, FileKind, Identity, Lock,
-    LockRequest, Name, OpenedToWrite, PoolLimits, Replica, Result, SeekTo, StatFs, Target,
-    WriteOpen,
+    Attr, Backend, BackendFile, CreateOptions, Credentials, EntryRef, EntryVisitor, FileKind,
+    FileMutation, Lock, LockRequest, ObjectRef, PoolLimits, Replica, Result, SeekTo, StatFs,
+    TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config::units::Share;
-use fanfs::placement::{Ground, Locator, LocatorPolicy, Source};
-use fanfs::read::{Asked, By, Deadlines, ReadPolicy, Reader, Thread};
+use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
+use fanfs::read::{CallerThread, Deadlines, ReadParams, ReadPolicy, Reader, RequestOrigin};
 use fanfs::scheduler::ReplicaPolicy;
-use fanfs::volume::{ByteRange, FileId, Mode, ReplicaMap};
+use fanfs::volume::{ByteRange, FileId, ReplicaMap, VolumeMode};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 1 << 40;
@@ -26,7 +26,7 @@ struct Memory;
 impl Memory {
     fn attr() -> Attr {
         Attr {
-            id: FileId { dev: FileId::HOME, ino: 2 },
+            id: FileId { dev: FileId::ROOT_DEV, ino: 2 },
             kind: FileKind::Regular,
             perm: 0o644,
             nlink: 1,
@@ -48,24 +48,24 @@ impl Backend for Memory {
     fn stat(&self, _: &Path) -> Result<Attr> {
         Ok(Self::attr())
     }
-    fn stat_entry(&self, _: &Name) -> Result<Attr> {
+    fn stat_entry(&self, _: &EntryRef) -> Result<Attr> {
         Ok(Self::attr())
     }
-    fn stat_entries(&self, _: &Target, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entries(&self, _: &ObjectRef, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
         Ok(Vec::new())
     }
-    fn list(&self, _: &Target, _: &mut Each<'_>) -> Result<()> {
+    fn list(&self, _: &ObjectRef, _: &mut EntryVisitor<'_>) -> Result<()> {
         Ok(())
     }
-    fn visit(&self, _: &Target) -> Result<()> {
-        Ok(())
-    }
-
-    fn refresh(&self, _: &Target) -> Result<()> {
+    fn check_open_dir(&self, _: &ObjectRef) -> Result<()> {
         Ok(())
     }
 
-    fn read_link(&self, _: &Target) -> Result<OsString> {
+    fn revalidate_dir(&self, _: &ObjectRef) -> Result<()> {
+        Ok(())
+    }
+
+    fn read_link(&self, _: &ObjectRef) -> Result<OsString> {
         Ok(OsString::new())
     }
     fn open(&self, _: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
@@ -74,19 +74,19 @@ impl Backend for Memory {
     fn stat_fs(&self) -> Result<StatFs> {
         Err(rustix::io::Errno::NOSYS.into())
     }
-    fn get_xattr(&self, _: &Target, _: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, _: &ObjectRef, _: &OsStr) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
-    fn list_xattr(&self, _: &Target) -> Result<Vec<u8>> {
+    fn list_xattr(&self, _: &ObjectRef) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
-    fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+    fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
-    fn create(&self, _: &Name, _: &WriteOpen, _: Create) -> Result<OpenedToWrite> {
+    fn create(&self, _: &EntryRef, _: &WriteOpenOptions, _: CreateOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
-    fn change(&self, _: &Change) -> Result<Option<Attr>> {
+    fn mutate(&self, _: &TreeMutation) -> Result<Option<Attr>> {
         Err(rustix::io::Errno::ROFS.into())
     }
 }
@@ -101,7 +101,7 @@ impl BackendFile for Memory {
     fn seek(&self, offset: u64, _: SeekTo) -> Result<u64> {
         Ok(offset)
     }
-    fn change(&self, _: &FileChange<'_>) -> Result<u64> {
+    fn mutate(&self, _: &FileMutation<'_>) -> Result<u64> {
         Err(rustix::io::Errno::ROFS.into())
     }
     fn lock(&self, _: &LockRequest) -> Result<Lock> {
@@ -117,13 +117,16 @@ fn reader(replicas: usize) -> Arc<Reader> {
         segment: MIB,
         readahead_max: 64 * MIB,
         budget: 256 * MIB,
-        deadlines: Deadlines { some: Duration::from_secs(30), all: Duration::from_secs(300) },
+        deadlines: Deadlines {
+            while_responsive: Duration::from_secs(30),
+            while_unresponsive: Duration::from_secs(300),
+        },
         attempt_deadline: Duration::from_secs(5),
         pipes: None,
-        guests: 0,
-        compare: Share(0.0),
+        max_inline_calls: 0,
+        compare_share: Share(0.0),
     };
-    let limits = PoolLimits { threads: 8, queue: 1024, guests: 0 };
+    let limits = PoolLimits { threads: 8, queue: 1024, max_inline_calls: 0 };
     let map = ReplicaMap::from_fn(replicas, |id| {
         Arc::new(Replica::new(id, "memory".into(), Arc::new(Memory), limits, Arc::default()))
     });
@@ -132,11 +135,15 @@ fn reader(replicas: usize) -> Arc<Reader> {
     let locating = LocatorPolicy {
         ttl: Duration::from_secs(600),
         retry_after: Duration::from_secs(30),
-        smallest: 0,
+        min_file_size: 0,
         timeout: Duration::from_secs(20),
     };
-    let locator =
-        Locator::new(Source::Nobody, locating, Ground::default(), RUNTIME.handle().clone());
+    let locator = Locator::new(
+        PlacementSource::None,
+        locating,
+        ReplicaTopology::default(),
+        RUNTIME.handle().clone(),
+    );
     Arc::new(Reader::new(policy, map, limits, Arc::default(), Arc::new(locator)))
 }
 
@@ -152,9 +159,13 @@ fn gather(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new(name, len), |b| {
             let reader = reader(3);
             let version = Memory::attr().version();
-            let file =
-                Arc::new(reader.file(PathBuf::from("f"), version, Mode::Shared, Identity::DAEMON));
-            let handle = reader.handle();
+            let file = Arc::new(reader.new_open_file(
+                PathBuf::from("f"),
+                version,
+                VolumeMode::Shared,
+                Credentials::DAEMON,
+            ));
+            let handle = reader.new_handle();
             let (send, receive) = std::sync::mpsc::sync_channel(1);
             let mut at = 0;
             b.iter(|| {
@@ -162,8 +173,13 @@ fn gather(c: &mut Criterion) {
                 let range = ByteRange::at(at, len);
                 at = (at + stride) % (SIZE / 2);
                 let sink = Box::new(move |answer| send.send(answer).expect("somebody waits"));
-                let asked = Asked { range, since: Instant::now(), looks: false, by: By::default() };
-                reader.read(&file, &handle, asked, Thread::IsBusy, sink);
+                let asked = ReadParams {
+                    range,
+                    since: Instant::now(),
+                    fails_fast_on_stale: false,
+                    origin: RequestOrigin::default(),
+                };
+                reader.read(&file, &handle, asked, CallerThread::MustQueue, sink);
                 let data =
                     receive.recv().expect("the sink is called").expect("memory does not fail");
                 data.len()

@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Create, Directory, Each, FileChange, Lock, LockRequest,
-    Name, OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, FileMutation,
+    Lock, LockRequest, ObjectRef, Result, SeekTo, StatFs, TreeMutation, WritableFile,
+    WriteOpenOptions,
 };
 use fanfs::config;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 use parking_lot::Mutex;
 
@@ -31,7 +32,7 @@ const LONG: Duration = Duration::from_secs(2);
 
 /// Takes a while for each call; for one after the other, where `line` is there.
 struct Server {
-    inner: Directory,
+    inner: DirBackend,
     cost: Arc<Cost>,
 }
 
@@ -57,27 +58,27 @@ impl Backend for Server {
         self.cost.pay();
         self.inner.stat(path)
     }
-    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
         self.cost.pay();
         self.inner.stat_entry(name)
     }
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.cost.pay();
         self.inner.stat_entries(dir, names)
     }
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
         self.cost.pay();
         self.inner.list(dir, each)
     }
-    fn visit(&self, _: &Target) -> Result<()> {
+    fn check_open_dir(&self, _: &ObjectRef) -> Result<()> {
         Ok(())
     }
 
-    fn refresh(&self, _: &Target) -> Result<()> {
+    fn revalidate_dir(&self, _: &ObjectRef) -> Result<()> {
         Ok(())
     }
 
-    fn read_link(&self, path: &Target) -> Result<OsString> {
+    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
         self.inner.read_link(path)
     }
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
@@ -88,19 +89,19 @@ impl Backend for Server {
     fn stat_fs(&self) -> Result<StatFs> {
         self.inner.stat_fs()
     }
-    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
         self.inner.get_xattr(path, name)
     }
-    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
-    fn open_to_write(&self, _: &Path, _: &WriteOpen) -> Result<OpenedToWrite> {
+    fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
-    fn create(&self, _: &Name, _: &WriteOpen, _: Create) -> Result<OpenedToWrite> {
+    fn create(&self, _: &EntryRef, _: &WriteOpenOptions, _: CreateOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
-    fn change(&self, _: &Change) -> Result<Option<Attr>> {
+    fn mutate(&self, _: &TreeMutation) -> Result<Option<Attr>> {
         Err(rustix::io::Errno::ROFS.into())
     }
 }
@@ -117,7 +118,7 @@ impl BackendFile for ServedFile {
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner.seek(offset, to)
     }
-    fn change(&self, _: &FileChange<'_>) -> Result<u64> {
+    fn mutate(&self, _: &FileMutation<'_>) -> Result<u64> {
         Err(rustix::io::Errno::ROFS.into())
     }
     fn lock(&self, _: &LockRequest) -> Result<Lock> {
@@ -192,12 +193,12 @@ fn row(
     let config = config::parse(&text, Path::new("bench")).unwrap();
     let backends = (0..replicas).map(|_| {
         let line = one_at_a_time.then(|| Mutex::new(()));
-        let inner = Directory::open(&room.join("tree")).unwrap();
+        let inner = DirBackend::open(&room.join("tree")).unwrap();
         Arc::new(Server { inner, cost: Arc::new(Cost { delay, line }) }) as Arc<dyn Backend>
     });
-    let extra = Extra { no_control: true, ..Extra::default() };
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
     let backends = ReplicaMap::from_iter(backends);
-    let mount = Mount::start(config, backends, &room.join("mnt"), &extra).unwrap();
+    let mount = Mount::start_with_backends(config, backends, &room.join("mnt"), &extra).unwrap();
     let next = AtomicU64::new(0);
     let started = Instant::now();
     std::thread::scope(|scope| {

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Backend, Directory, Fault, FaultRule, FaultScript, Faulty, Op};
+use fanfs::backend::{Backend, DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 use fanfs::config;
 use fanfs::control::Status;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 
 const FILES: usize = 1000;
@@ -96,16 +96,21 @@ fn row(room: &Path, files: &[PathBuf], rules: &str, delay: Duration, calls: u64)
     );
     let config = config::parse(&text, Path::new("bench")).unwrap();
     let (quick, slow) = (Arc::new(FaultScript::default()), Arc::new(FaultScript::default()));
-    for op in [Op::Metadata, Op::Open] {
+    for op in [FaultOp::Metadata, FaultOp::Open] {
         slow.add(FaultRule::always(op, Fault::Delay(delay)));
     }
     let backends = [quick, slow].map(|script| {
-        let tree = Directory::open(&room.join("tree")).unwrap();
-        Arc::new(Faulty::new(tree, script)) as Arc<dyn Backend>
+        let tree = DirBackend::open(&room.join("tree")).unwrap();
+        Arc::new(FaultInjector::new(tree, script)) as Arc<dyn Backend>
     });
-    let extra = Extra { no_control: true, ..Extra::default() };
-    let mount =
-        Mount::start(config, ReplicaMap::from_iter(backends), &room.join("mnt"), &extra).unwrap();
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+    let mount = Mount::start_with_backends(
+        config,
+        ReplicaMap::from_iter(backends),
+        &room.join("mnt"),
+        &extra,
+    )
+    .unwrap();
     // What each replica takes is learned from calls, like everything else.
     work(files, calls / 10);
     let (made, took) = work(files, calls);

@@ -4,8 +4,8 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use fanfs::read::plan::cover;
 use fanfs::read::readahead::Readahead;
+use fanfs::read::split::split_range;
 use fanfs::volume::ByteRange;
 
 const MIB: u64 = 1 << 20;
@@ -20,7 +20,7 @@ fn plan(c: &mut Criterion) {
                 let ranges: Vec<_> =
                     (0..*known).map(|i| (ByteRange::at(i * MIB + MIB / 2, MIB / 4), i)).collect();
                 let wanted = ByteRange::at(1000, 16 * MIB);
-                b.iter(|| cover(black_box(wanted), ranges.iter().copied(), MIB));
+                b.iter(|| split_range(black_box(wanted), ranges.iter().copied(), MIB));
             },
         );
     }
@@ -37,7 +37,7 @@ fn readahead(c: &mut Criterion) {
                 let read = ByteRange::at(at, 128 << 10);
                 at = (at + stride) % (1 << 40);
                 let advice = readahead.observe(black_box(read), u64::MAX, 64 * MIB);
-                readahead.fetched(read, advice.fetch.end);
+                readahead.set_fetched(read, advice.fetch.end);
                 advice
             });
         });

@@ -142,7 +142,7 @@ fn read_segments(
     segments: u64,
 ) -> Result<(), Errno> {
     let claim = pool.budget().claim(SEGMENT).expect("a segment for each thread");
-    let mut buffer = pool.buffer(SEGMENT as usize, claim).map_err(|_| "no memory").unwrap();
+    let mut buffer = pool.allocate(SEGMENT as usize, claim).map_err(|_| "no memory").unwrap();
     let flags = if way == Way::DontCache { DONTCACHE } else { ReadWriteFlags::empty() };
     loop {
         let segment = next.fetch_add(1, Ordering::Relaxed);

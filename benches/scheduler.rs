@@ -5,42 +5,45 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use fanfs::scheduler::assign::{Assigner, Demand};
-use fanfs::scheduler::estimate::Load;
-use fanfs::scheduler::pace::ByLocality;
-use fanfs::scheduler::{Outcome, Policy, ReplicaPolicy, Scheduler, Want};
+use fanfs::scheduler::assign::{Assigner, WaitingSegment};
+use fanfs::scheduler::estimate::ReplicaLoad;
+use fanfs::scheduler::rate::PerLocality;
+use fanfs::scheduler::{AttemptOutcome, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest};
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 const MIB: u64 = 1 << 20;
 
-fn load(i: usize) -> Load {
+fn load(i: usize) -> ReplicaLoad {
     let rate = (100 + i) as f64 * MIB as f64;
-    Load {
-        rate: ByLocality { local: rate, remote: rate / 2.0 },
-        remote_is_measured: true,
-        latency_is_doubtful: false,
-        latency: ByLocality { local: 0.001, remote: 0.002 },
+    ReplicaLoad {
+        rate: PerLocality { local: rate, remote: rate / 2.0 },
+        is_remote_measured: true,
+        is_latency_uncertain: false,
+        latency: PerLocality { local: 0.001, remote: 0.002 },
         in_flight: 0,
         remote_in_flight: 0,
-        work: 0.0,
-        reads: 0,
+        in_flight_work: 0.0,
+        reads_in_flight: 0,
         cap: 4 * MIB,
         max_reads: 6,
     }
 }
 
 /// Segment `i`, of a chunk of 64 on `copies` of the replicas.
-fn demand(i: u64, replicas: usize, copies: usize) -> Demand {
+fn demand(i: u64, replicas: usize, copies: usize) -> WaitingSegment {
     let first = i as usize / 64;
     let copies = (0..copies).map(|copy| ReplicaId::new((first + copy) % replicas));
-    Demand {
+    WaitingSegment {
         bytes: MIB,
         candidates: ReplicaSet::first(replicas),
-        holders: Holders { local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with), spare: false },
-        ahead: i > 0,
-        stream: 1,
+        holders: Holders {
+            local: copies.fold(ReplicaSet::EMPTY, ReplicaSet::with),
+            is_held_elsewhere: false,
+        },
+        is_readahead: i > 0,
+        file_number: 1,
         start: i * MIB,
-        open: ReplicaSet::first(replicas),
+        open_on: ReplicaSet::first(replicas),
     }
 }
 
@@ -51,7 +54,7 @@ fn choice(c: &mut Criterion) {
             for queue in [1u32, 64, 512] {
                 let id = BenchmarkId::new(format!("{replicas} replicas, {what}, queue"), queue);
                 group.bench_function(id, |b| {
-                    let loads: ReplicaMap<Load> = (0..replicas).map(load).collect();
+                    let loads: ReplicaMap<ReplicaLoad> = (0..replicas).map(load).collect();
                     let mut assigner = Assigner::new(replicas);
                     let mut out = Vec::new();
                     b.iter(|| {
@@ -73,11 +76,11 @@ fn cycle(c: &mut Criterion) {
     for replicas in [3, 64] {
         group.bench_function(BenchmarkId::from_parameter(replicas), |b| {
             let mut now = Instant::now();
-            let policy = Policy {
+            let policy = SchedulerPolicy {
                 segment: MIB,
                 attempt_deadline: Duration::from_secs(5),
                 names: ReplicaMap::from_fn(replicas, |_| String::new()),
-                proofs: false,
+                requires_mount_checks: false,
             };
             let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
             let map = ReplicaMap::from_fn(replicas, |_| replica.clone());
@@ -85,23 +88,27 @@ fn cycle(c: &mut Criterion) {
             let mut out = Vec::new();
             b.iter(|| {
                 let candidates = ReplicaSet::first(replicas);
-                let want = Want {
+                let want = SegmentRequest {
                     item: 0u64,
                     bytes: MIB,
-                    ahead: false,
+                    is_readahead: false,
                     candidates,
                     holders: Holders::UNKNOWN,
                     pinned: ReplicaSet::EMPTY,
-                    hedge: false,
-                    stream: 1,
+                    is_hedge: false,
+                    file_number: 1,
                     start: 0,
-                    open: ReplicaSet::ALL,
+                    open_on: ReplicaSet::ALL,
                 };
-                scheduler.want(want);
-                scheduler.next(now, &mut out);
+                scheduler.enqueue(want);
+                scheduler.schedule(now, &mut out);
                 for dispatch in out.drain(..) {
                     now += Duration::from_millis(1);
-                    scheduler.finished(dispatch.attempt, Outcome::Delivered(MIB), now);
+                    scheduler.attempt_finished(
+                        dispatch.attempt,
+                        AttemptOutcome::Delivered(MIB),
+                        now,
+                    );
                 }
             });
         });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use fanfs::telemetry::times::Times;
+use fanfs::telemetry::histogram::LatencyHistogram;
 
 fn times(c: &mut Criterion) {
     let mut group = c.benchmark_group("times");
@@ -14,7 +14,7 @@ fn times(c: &mut Criterion) {
         next = next.wrapping_add(997);
         Duration::from_micros(next & 0xffff)
     };
-    let shared = Arc::new(Times::default());
+    let shared = Arc::new(LatencyHistogram::default());
     group.bench_function("record", |b| b.iter(|| shared.record(took())));
     group.bench_function("clock and record", |b| {
         let since = Instant::now();
@@ -33,7 +33,7 @@ fn times(c: &mut Criterion) {
     group.bench_function("record beside three others", |b| b.iter(|| shared.record(took())));
     over.store(true, Ordering::Relaxed);
     others.into_iter().for_each(|other| other.join().unwrap());
-    group.bench_function("reading", |b| b.iter(|| shared.reading().latency()));
+    group.bench_function("reading", |b| b.iter(|| shared.snapshot().quantiles()));
     group.finish();
 }
 

@@ -15,7 +15,7 @@ pub use budget::{Budget, Reservation};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// Bytes in memory, with what pays for them.
-pub struct Data {
+pub struct SegmentData {
     bytes: Vec<u8>,
     _claim: Option<Reservation>,
 }
@@ -27,16 +27,16 @@ pub struct Pipe;
 pub type Buffer = Vec<u8>;
 
 #[allow(dead_code)]
-impl Data {
-    pub fn paid(bytes: Vec<u8>, claim: Reservation) -> Self {
+impl SegmentData {
+    pub fn with_claim(bytes: Vec<u8>, claim: Reservation) -> Self {
         Self { bytes, _claim: Some(claim) }
     }
 
-    pub fn memory(bytes: Buffer) -> Self {
+    pub fn from_buffer(bytes: Buffer) -> Self {
         Self { bytes, _claim: None }
     }
 
-    pub fn settle(&self, _part: Range<usize>) -> bool {
+    pub fn materialize(&self, _part: Range<usize>) -> bool {
         true
     }
 
@@ -44,7 +44,7 @@ impl Data {
         Some(&self.bytes)
     }
 
-    pub fn give(&self, _part: Range<usize>, _to: &mut Pipe) -> io::Result<()> {
+    pub fn move_to_pipe(&self, _part: Range<usize>, _to: &mut Pipe) -> io::Result<()> {
         unreachable!("it is memory")
     }
 
@@ -56,7 +56,7 @@ impl Data {
 
 /// Three claim more than there is for two, and whoever has to wait is served by who
 /// gives back: nobody is forgotten, there is never more in use than there is.
-pub fn line() {
+pub fn memory_waiters() {
     const LIMIT: u64 = 100;
     let budget = Budget::new(LIMIT);
     let served = Arc::new(AtomicUsize::new(0));
@@ -66,7 +66,7 @@ pub fn line() {
         .map(|(turn, bytes)| {
             let (budget, served) = (budget.clone(), Arc::clone(&served));
             thread::spawn(move || {
-                let serve = {
+                let grant = {
                     let (budget, served) = (budget.clone(), Arc::clone(&served));
                     move |claim: Reservation| {
                         assert!(claim.bytes() == bytes && budget.used() <= LIMIT);
@@ -75,10 +75,10 @@ pub fn line() {
                     }
                 };
                 match budget.claim(bytes) {
-                    Some(claim) => serve(claim),
-                    None => budget.wait(turn as u64, bytes, serve),
+                    Some(claim) => grant(claim),
+                    None => budget.enqueue_waiter(turn as u64, bytes, grant),
                 }
-                budget.settle();
+                budget.grant_waiters();
             })
         })
         .collect();

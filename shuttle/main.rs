@@ -35,13 +35,13 @@ const ORDERS: usize = 20_000;
 const CHANGES: usize = 3;
 
 fn main() {
-    for (name, meet) in [
-        ("the line for memory", buffer::line as fn()),
+    for (name, scenario) in [
+        ("the line for memory", buffer::memory_waiters as fn()),
         ("one segment, two replicas, two requests, one deadline", read::single_flight),
         ("a request of two segments", read::two_parts),
     ] {
-        shuttle::check_random(meet, ORDERS);
-        shuttle::check_pct(meet, ORDERS, CHANGES);
+        shuttle::check_random(scenario, ORDERS);
+        shuttle::check_pct(scenario, ORDERS, CHANGES);
         println!("{name}: {} orders", 2 * ORDERS);
     }
 }

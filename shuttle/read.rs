@@ -5,36 +5,36 @@
 #[path = "../src/read/fetch.rs"]
 mod fetch;
 #[allow(dead_code)]
-#[path = "../src/read/gather.rs"]
-mod gather;
+#[path = "../src/read/request.rs"]
+mod request;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::BackendError;
 pub use fanfs::read::ReadError;
-use fanfs::scheduler::{Policy, ReplicaPolicy, Scheduler, Want, WantId};
+use fanfs::scheduler::{QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest};
 use fanfs::volume::{ByteRange, Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use shuttle::rand::Rng;
 use shuttle::thread;
 
-use crate::buffer::{Budget, Data};
+use crate::buffer::{Budget, SegmentData};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
-use fetch::{Fetch, Joined, Next, Stage};
-use gather::Gather;
+use fetch::{DeliveredBy, FailureAction, FetchStage, JoinOutcome, SegmentFetch};
+use request::{ReadData, ReadParams, ReadRequest, RequestOrigin};
 
-mod term {
-    pub use fanfs::read::{Deadlines, Term};
+mod request_deadline {
+    pub use fanfs::read::{Deadlines, RequestDeadline};
 }
 
-mod cache {
-    /// Nothing is listed here.
-    pub enum Listed {
-        Nowhere,
+mod eviction {
+    /// Nothing is evicted here.
+    pub enum EvictionQueue {
+        NotQueued,
     }
 }
 
-mod file {
+mod open_file {
     use fanfs::volume::ReplicaSet;
 
     /// A file that two replicas have.
@@ -51,21 +51,23 @@ mod file {
     }
 }
 
-fn brought() -> fetch::Brought {
-    fetch::Brought { by: ReplicaId::new(0), at: Instant::now(), took: Duration::ZERO }
+fn delivered_by() -> DeliveredBy {
+    DeliveredBy { replica: ReplicaId::new(0), at: Instant::now(), took: Duration::ZERO }
 }
 
 /// No request waits for so long.
-const DEADLINES: term::Deadlines =
-    term::Deadlines { some: Duration::from_secs(30), all: Duration::from_secs(300) };
+const DEADLINES: request_deadline::Deadlines = request_deadline::Deadlines {
+    while_responsive: Duration::from_secs(30),
+    while_unresponsive: Duration::from_secs(300),
+};
 
 /// Bytes of a segment.
 const LEN: u64 = 8;
 
 /// One file of segments, read by requests.
 struct World {
-    file: Arc<file::OpenFile>,
-    segments: Mutex<Vec<Option<Arc<Fetch>>>>,
+    file: Arc<open_file::OpenFile>,
+    segments: Mutex<Vec<Option<Arc<SegmentFetch>>>>,
     budget: Budget,
     /// Whether a second read waits to be sent.
     queue: Mutex<bool>,
@@ -75,15 +77,15 @@ struct World {
 
 /// How a request ended.
 #[derive(Default)]
-struct Answer {
-    calls: AtomicUsize,
+struct Outcome {
+    reply_count: AtomicUsize,
     result: Mutex<Option<Result<Vec<u8>, ReadError>>>,
 }
 
 impl World {
     fn new(segments: usize, fails: bool) -> Arc<Self> {
         Arc::new(Self {
-            file: Arc::new(file::OpenFile),
+            file: Arc::new(open_file::OpenFile),
             segments: Mutex::new(vec![None; segments]),
             budget: Budget::new(1000),
             queue: Mutex::new(false),
@@ -95,8 +97,8 @@ impl World {
         (range.start..range.end).map(|at| at as u8 + 1).collect()
     }
 
-    /// As `Reader::serve` and what follows from it.
-    fn request(self: &Arc<Self>, range: ByteRange, gather: &Arc<Gather>) {
+    /// As `Reader::try_start_request` and what follows from it.
+    fn start_request(self: &Arc<Self>, range: ByteRange, request: &Arc<ReadRequest>) {
         let mut fresh = Vec::new();
         let mut failure = None;
         {
@@ -104,34 +106,34 @@ impl World {
             for index in range.start / LEN..range.end.div_ceil(LEN) {
                 let whole = ByteRange::at(index * LEN, LEN);
                 let part = whole.intersect(range);
-                let known = segments[index as usize].clone().filter(|fetch| fetch.has(part));
+                let known = segments[index as usize].clone().filter(|fetch| fetch.can_serve(part));
                 let fetch = known.unwrap_or_else(|| {
                     let claim = self.budget.claim(LEN).expect("there is enough");
-                    let fetch = Arc::new(Fetch::new(Arc::clone(&self.file), whole, claim));
+                    let fetch = Arc::new(SegmentFetch::new(Arc::clone(&self.file), whole, claim));
                     segments[index as usize] = Some(Arc::clone(&fetch));
                     fresh.push(Arc::clone(&fetch));
                     fetch
                 });
-                gather.expect(Arc::clone(&fetch));
-                match fetch.join(gather, part) {
-                    Joined::Ready => {
-                        gather.arrived();
+                request.add_part(Arc::clone(&fetch));
+                match fetch.join(request, part) {
+                    JoinOutcome::Ready => {
+                        request.part_arrived();
                     }
-                    Joined::Waiting(_) => {}
-                    Joined::Over(error) => failure = Some(error),
+                    JoinOutcome::Waiting(_) => {}
+                    JoinOutcome::Failed(error) => failure = Some(error),
                 }
             }
         }
         if let Some(error) = failure {
-            self.fail(gather, ReadError::Failed(error));
+            self.fail_request(request, ReadError::Failed(error));
         }
-        if gather.arrived() {
-            gather.answer(|_| {});
+        if request.part_arrived() {
+            request.reply_data(|_| {});
         }
         for fetch in fresh {
             let world = Arc::clone(self);
             thread::spawn(move || {
-                world.attempt(&fetch, 0);
+                world.run_attempt(&fetch, 0);
                 // The world last: who waits for it finds everything given back.
                 drop(fetch);
                 drop(world);
@@ -140,79 +142,86 @@ impl World {
     }
 
     /// As `read::attempt`: the first replica may fail, the second delivers.
-    fn attempt(&self, fetch: &Arc<Fetch>, replica: usize) {
-        fetch.begin(ReplicaId::new(replica));
-        let claim = fetch.take_claim(ReplicaId::new(replica));
+    fn run_attempt(&self, fetch: &Arc<SegmentFetch>, replica: usize) {
+        fetch.start_attempt(ReplicaId::new(replica));
+        let claim = fetch.take_attempt_claim(ReplicaId::new(replica));
         let (error, claim) = match claim {
             Some(claim) if replica == 1 || !self.fails => {
-                let data = Data::paid(Self::bytes(fetch.range), claim);
-                if let Ok(completed) = fetch.complete(data, brought()) {
-                    self.cancel(completed.want);
+                let data = SegmentData::with_claim(Self::bytes(fetch.range), claim);
+                if let Ok(completed) = fetch.complete(data, delivered_by()) {
+                    self.cancel(completed.queue_key);
                     for waiter in completed.waiters {
-                        if waiter.arrived() {
-                            waiter.answer(|_| {});
+                        if waiter.part_arrived() {
+                            waiter.reply_data(|_| {});
                         }
                     }
                 }
                 return;
             }
             Some(claim) => (BackendError::Os(rustix::io::Errno::IO), Some(claim)),
-            None => (BackendError::Busy, None),
+            None => (BackendError::QueueFull, None),
         };
-        let next = {
+        let action = {
             let mut segments = self.segments.lock();
-            let next = fetch.failed(error, claim);
-            if matches!(next, Next::GiveUp { .. }) {
+            let action = fetch.attempt_failed(error, claim);
+            if matches!(action, FailureAction::GiveUp { .. }) {
                 Self::forget(&mut segments, fetch);
             }
-            next
+            action
         };
-        match next {
-            Next::Retry(left) => {
+        match action {
+            FailureAction::Retry(left) => {
                 assert_eq!(left, ReplicaSet::EMPTY.with(ReplicaId::new(1)));
-                self.attempt(fetch, 1);
+                self.run_attempt(fetch, 1);
             }
-            Next::Wait => {}
-            Next::GiveUp { error, waiters, want, .. } => {
-                self.cancel(want);
-                waiters.iter().for_each(|gather| self.fail(gather, ReadError::Failed(error)));
+            FailureAction::Wait => {}
+            FailureAction::GiveUp { error, waiters, queue_key, .. } => {
+                self.cancel(queue_key);
+                waiters
+                    .iter()
+                    .for_each(|request| self.fail_request(request, ReadError::Failed(error)));
             }
         }
     }
 
-    /// As `read::attempt::hedge`, and as what the scheduler dispatches then, unless it
-    /// has been taken out of the queue.
+    /// As `read::attempt::enqueue_hedge`, and as what the scheduler dispatches then,
+    /// unless it has been taken out of the queue.
     fn hedge(&self) {
         let Some(fetch) = self.segments.lock()[0].clone() else { return };
         {
             let mut queue = self.queue.lock();
             let mut state = fetch.state.lock();
-            let pending = matches!(state.stage, Stage::Pending);
+            let pending = matches!(state.stage, FetchStage::Pending);
             let left = !state.tried.contains(ReplicaId::new(1));
             // Only what is on its way can be late.
-            let is_under_way = state.outstanding > 0;
-            if !pending || !left || !is_under_way || state.want.is_some() || state.is_unwanted() {
+            let is_in_flight = state.attempts_in_flight > 0;
+            if !pending
+                || !left
+                || !is_in_flight
+                || state.queue_key.is_some()
+                || state.is_unwanted()
+            {
                 return;
             }
             if state.claim.is_none() {
                 state.claim = self.budget.claim(LEN);
             }
-            state.want = Some(place());
+            state.queue_key = Some(some_queue_key());
             *queue = true;
         }
         if std::mem::take(&mut *self.queue.lock()) {
-            self.attempt(&fetch, 1);
+            self.run_attempt(&fetch, 1);
         }
     }
 
     /// As `Scheduler::cancel`.
-    fn cancel(&self, want: Option<WantId>) {
-        if want.is_some() {
+    fn cancel(&self, queue_key: Option<QueueKey>) {
+        if queue_key.is_some() {
             *self.queue.lock() = false;
         }
     }
 
-    fn forget(segments: &mut [Option<Arc<Fetch>>], fetch: &Arc<Fetch>) {
+    fn forget(segments: &mut [Option<Arc<SegmentFetch>>], fetch: &Arc<SegmentFetch>) {
         for known in segments {
             if known.as_ref().is_some_and(|known| Arc::ptr_eq(known, fetch)) {
                 *known = None;
@@ -220,15 +229,15 @@ impl World {
         }
     }
 
-    /// As `Reader::fail` and `Reader::leave`.
-    fn fail(&self, gather: &Gather, error: ReadError) {
-        for fetch in gather.fail(error).into_iter().flatten() {
+    /// As `Reader::fail_request` and `Reader::abandon_if_unwanted`.
+    fn fail_request(&self, request: &ReadRequest, error: ReadError) {
+        for fetch in request.reply_error(error).into_iter().flatten() {
             if fetch.data().is_some() {
                 continue;
             }
             let mut segments = self.segments.lock();
             let mut queue = self.queue.lock();
-            if fetch.withdraw().is_some() {
+            if fetch.withdraw_if_unwanted().is_some() {
                 *queue = false;
             }
             fetch.abandon();
@@ -238,51 +247,56 @@ impl World {
 }
 
 /// A place in a scheduler's queue; which one does not matter here.
-fn place() -> WantId {
+fn some_queue_key() -> QueueKey {
     let now = Instant::now();
-    let policy = Policy {
+    let policy = SchedulerPolicy {
         segment: LEN,
         attempt_deadline: Duration::from_secs(1),
         names: ReplicaMap::from_fn(2, |_| String::new()),
-        proofs: false,
+        requires_mount_checks: false,
     };
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: LEN, max_reads: 1 };
     let replicas = ReplicaMap::from_fn(2, |_| replica.clone());
-    Scheduler::new(policy, replicas, now).want(Want {
+    Scheduler::new(policy, replicas, now).enqueue(SegmentRequest {
         item: (),
         bytes: LEN,
-        ahead: false,
+        is_readahead: false,
         candidates: ReplicaSet::first(2),
         holders: Holders::UNKNOWN,
         pinned: ReplicaSet::EMPTY,
-        hedge: true,
-        stream: 0,
+        is_hedge: true,
+        file_number: 0,
         start: 0,
-        open: ReplicaSet::ALL,
+        open_on: ReplicaSet::ALL,
     })
 }
 
-fn gather(range: ByteRange) -> (Arc<Gather>, Arc<Answer>) {
-    let answer = Arc::new(Answer::default());
-    let told = Arc::clone(&answer);
-    let sink = Box::new(move |result: Result<gather::ReadData, ReadError>| {
-        told.calls.fetch_add(1, Ordering::SeqCst);
-        *told.result.lock() = Some(result.map(|data| data.to_vec().expect("it is memory")));
+fn new_request(range: ByteRange) -> (Arc<ReadRequest>, Arc<Outcome>) {
+    let outcome = Arc::new(Outcome::default());
+    let recorded = Arc::clone(&outcome);
+    let sink = Box::new(move |result: Result<ReadData, ReadError>| {
+        recorded.reply_count.fetch_add(1, Ordering::SeqCst);
+        *recorded.result.lock() = Some(result.map(|data| data.to_vec().expect("it is memory")));
     });
     (
-        Arc::new(Gather::new(
-            gather::Asked { range, since: Instant::now(), looks: false, by: gather::By::default() },
+        Arc::new(ReadRequest::new(
+            ReadParams {
+                range,
+                since: Instant::now(),
+                fails_fast_on_stale: false,
+                origin: RequestOrigin::default(),
+            },
             DEADLINES,
             sink,
         )),
-        answer,
+        outcome,
     )
 }
 
 /// Every request is answered once; who has no deadline gets his bytes.
-fn check(answer: &Answer, range: ByteRange, may_be_late: bool) {
-    assert_eq!(answer.calls.load(Ordering::SeqCst), 1, "answers");
-    match answer.result.lock().take().expect("it was answered") {
+fn check_outcome(outcome: &Outcome, range: ByteRange, may_be_late: bool) {
+    assert_eq!(outcome.reply_count.load(Ordering::SeqCst), 1, "answers");
+    match outcome.result.lock().take().expect("it was answered") {
         Ok(bytes) => assert_eq!(bytes, World::bytes(range)),
         Err(error) => assert!(may_be_late && error == ReadError::Deadline, "{error}"),
     }
@@ -290,7 +304,7 @@ fn check(answer: &Answer, range: ByteRange, may_be_late: bool) {
 
 /// Waits until all threads that requests have started are over: nobody but the world
 /// knows of a segment then.
-fn settle(world: &Arc<World>) {
+fn wait_for_fetches(world: &Arc<World>) {
     while Arc::strong_count(world) > 1 {
         thread::yield_now();
     }
@@ -302,20 +316,20 @@ pub fn single_flight() {
     let fails = shuttle::rand::thread_rng().gen_bool(0.5);
     let world = World::new(1, fails);
     let ranges = [ByteRange::new(0, 5), ByteRange::new(3, 8)];
-    let requests = ranges.map(gather);
+    let requests = ranges.map(new_request);
     let mut threads = Vec::new();
-    for (range, (gather, _)) in ranges.into_iter().zip(&requests) {
-        let (world, gather) = (Arc::clone(&world), Arc::clone(gather));
-        threads.push(thread::spawn(move || world.request(range, &gather)));
+    for (range, (request, _)) in ranges.into_iter().zip(&requests) {
+        let (world, request) = (Arc::clone(&world), Arc::clone(request));
+        threads.push(thread::spawn(move || world.start_request(range, &request)));
     }
     let (late, hedging) = (Arc::clone(&world), Arc::clone(&world));
-    let gather = Arc::clone(&requests[0].0);
-    threads.push(thread::spawn(move || late.fail(&gather, ReadError::Deadline)));
+    let request = Arc::clone(&requests[0].0);
+    threads.push(thread::spawn(move || late.fail_request(&request, ReadError::Deadline)));
     threads.push(thread::spawn(move || hedging.hedge()));
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    settle(&world);
-    check(&requests[0].1, ranges[0], true);
-    check(&requests[1].1, ranges[1], false);
+    wait_for_fetches(&world);
+    check_outcome(&requests[0].1, ranges[0], true);
+    check_outcome(&requests[1].1, ranges[1], false);
     drop(requests);
     world.segments.lock().clear();
     assert_eq!(world.budget.used(), 0, "memory is kept");
@@ -325,16 +339,16 @@ pub fn single_flight() {
 pub fn two_parts() {
     let world = World::new(2, true);
     let ranges = [ByteRange::new(2, 14), ByteRange::new(8, 16)];
-    let requests = ranges.map(gather);
+    let requests = ranges.map(new_request);
     let mut threads = Vec::new();
-    for (range, (gather, _)) in ranges.into_iter().zip(&requests) {
-        let (world, gather) = (Arc::clone(&world), Arc::clone(gather));
-        threads.push(thread::spawn(move || world.request(range, &gather)));
+    for (range, (request, _)) in ranges.into_iter().zip(&requests) {
+        let (world, request) = (Arc::clone(&world), Arc::clone(request));
+        threads.push(thread::spawn(move || world.start_request(range, &request)));
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    settle(&world);
-    for (range, (_, answer)) in ranges.into_iter().zip(&requests) {
-        check(answer, range, false);
+    wait_for_fetches(&world);
+    for (range, (_, outcome)) in ranges.into_iter().zip(&requests) {
+        check_outcome(outcome, range, false);
     }
     drop(requests);
     world.segments.lock().clear();

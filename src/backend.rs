@@ -1,39 +1,39 @@
 //! What fanfs asks of a replica, and the threads that do the asking.
 //!
 //! A [`Backend`] is one replica's tree: blocking calls on paths relative to
-//! its root. [`Directory`] is the real one, a mounted directory. Everything
+//! its root. [`DirBackend`] is the real one, a mounted directory. Everything
 //! else a replica may do (limits, faults, slowness) is a decorator around
-//! another backend: [`RateLimited`], [`Faulty`]. Tests, benches and `fanfs demo` stack the
+//! another backend: [`RateLimited`], [`FaultInjector`]. Tests, benches and `fanfs demo` stack the
 //! same decorators as the daemon does.
 //!
 //! A [`Replica`] is a backend together with its own bounded [`Pool`] of
 //! threads.
 //!
 //! *Invariant:* a backend's methods are called on its replica's pool, or by a
-//! counted [`Guest`], and nowhere else; its files are closed on the pool. So a
+//! counted [`InlinePermit`], and nowhere else; its files are closed on the pool. So a
 //! replica that hangs takes its own threads with it and a guest or two, and
 //! nothing more. Backends know nothing of scheduling: they neither retry nor
 //! choose.
 
-mod about;
-mod asker;
-mod bound;
-mod carried;
-mod change;
-mod closing;
-mod directory;
+mod bulkhead;
+mod credentials;
+mod deferred_close;
+mod dir_backend;
+mod entry_ref;
 mod error;
 mod fault;
-mod guest;
-mod hung;
-mod identity;
-mod known;
-mod later;
-mod name;
+mod fd_transfer;
+mod hung_path;
+mod inline_permit;
+mod inode_identity;
+mod lazy_file;
+mod mutation;
+mod object_ref;
+mod path_key;
 mod pool;
-mod progress;
+mod queue_progress;
 mod rate_limit;
-mod target;
+mod requesting_thread;
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -45,41 +45,46 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
-use closing::{Closer, Closing};
+use deferred_close::{DeferredClose, FileCloser};
 
-pub use about::About;
-pub use asker::Asker;
-pub use carried::{Parts, PartsOpen};
-pub use change::{
-    Change, Create, FileChange, Lock, LockKind, LockRequest, NewPerm, OpenAccess, SetAttr, SetTime,
-    SyncMode, WriteOpen,
+pub use credentials::{
+    Credentials, CredentialsGuard, CredentialsRecord, DaemonCredentials, RequestContext,
+    with_daemon_credentials,
 };
-pub use directory::Directory;
-pub use error::{BackendError, Origin};
-pub use fault::{Fault, FaultRule, FaultScript, Faulty, Op};
-pub use guest::{Guest, Guests};
-pub use hung::Hung;
-pub use identity::{Assumed, Identity, Own, Requester, Written, own};
-pub use known::{Generation, HandleDigest, Known};
-pub use later::OpenedLater;
-pub use name::Name;
-pub use pool::{CHANGES, Errand, Lane, Pool, PoolLimits, has_a_part, inside};
-pub use progress::Ticket;
+pub use dir_backend::DirBackend;
+pub use entry_ref::EntryRef;
+pub use error::{BackendError, ErrorOrigin};
+pub use fault::{Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
+pub use fd_transfer::{BorrowedFds, OwnedFds};
+pub use hung_path::HungPath;
+pub use inline_permit::{InlinePermit, InlinePermits};
+pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
+pub use lazy_file::LazyFile;
+pub use mutation::{
+    CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
+    SetTime, SyncMode, TreeMutation, WriteOpenOptions,
+};
+pub use object_ref::ObjectRef;
+pub use path_key::PathKey;
+pub use pool::{
+    JobOptions, Lane, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress,
+};
+pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
-pub use target::Target;
+pub use requesting_thread::RequestingThread;
 
 /// What a backend call returns.
 pub type Result<T> = std::result::Result<T, BackendError>;
 
 /// A visitor of a directory's entries: it gets each one's name, inode number and kind.
-pub type Each<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
+pub type EntryVisitor<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 
 /// One replica's tree.
 ///
 /// Paths are relative to the replica's root; the empty path is the root. No
 /// method follows a symbolic link or leaves the root. All methods block. An operation
-/// on a known object takes a [`Target`], and one on a name in a known directory takes a
-/// [`Name`]. A method with a path may find any object; its caller compares the attributes
+/// on a known object takes a [`ObjectRef`], and one on a name in a known directory takes a
+/// [`EntryRef`]. A method with a path may find any object; its caller compares the attributes
 /// in the answer with those of the object it expects.
 ///
 /// # Errors
@@ -90,18 +95,18 @@ pub trait Backend: Send + Sync {
     fn stat(&self, path: &Path) -> Result<Attr>;
 
     /// Attributes of what has this name, symbolic links included.
-    fn stat_entry(&self, name: &Name) -> Result<Attr>;
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr>;
 
     /// Attributes of several entries of one directory. An entry that has gone, or cannot
     /// be looked at, fails alone.
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>>;
 
     /// Gives `each` the name, inode number and kind of all entries of a directory but `.`
     /// and `..`, in the replica's order.
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()>;
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()>;
 
     /// The same entries at once.
-    fn entries(&self, dir: &Target) -> Result<Vec<DirEntry>> {
+    fn entries(&self, dir: &ObjectRef) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         self.list(dir, &mut |name, ino, kind| {
             entries.push(DirEntry { name: name.to_owned(), ino, kind });
@@ -111,16 +116,16 @@ pub trait Backend: Send + Sync {
 
     /// Opens a directory as for a listing, and closes it: says whether it may be
     /// listed.
-    fn visit(&self, dir: &Target) -> Result<()>;
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()>;
 
     /// Asks the server for the directory's attributes (`AT_STATX_FORCE_SYNC`). An NFS mount
     /// then checks the names that it knows there. Otherwise it may believe for 30 s and more
     /// that a name is missing or stands for an older file. Over NFSv3 and 4.2 (Linux 6.1 and
     /// 6.12) this was as good as an open of the directory, and needs no right to list it.
-    fn refresh(&self, dir: &Target) -> Result<()>;
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()>;
 
     /// A symbolic link's target, verbatim.
-    fn read_link(&self, link: &Target) -> Result<OsString>;
+    fn read_link(&self, link: &ObjectRef) -> Result<OsString>;
 
     /// Opens a regular file for reading. Its attributes come with it, so that
     /// nobody has to ask for them a second time.
@@ -130,17 +135,17 @@ pub trait Backend: Send + Sync {
     fn stat_fs(&self) -> Result<StatFs>;
 
     /// One extended attribute's value.
-    fn get_xattr(&self, object: &Target, name: &OsStr) -> Result<Vec<u8>>;
+    fn get_xattr(&self, object: &ObjectRef, name: &OsStr) -> Result<Vec<u8>>;
 
     /// Names of all extended attributes, each ended by a NUL byte.
-    fn list_xattr(&self, object: &Target) -> Result<Vec<u8>>;
+    fn list_xattr(&self, object: &ObjectRef) -> Result<Vec<u8>>;
 
     /// Whether the replica is still the mount that came into service. If that mount has
     /// gone, or the replica is out of service, this examines the replica's path and
     /// brings the replica into service if it passes the checks
-    /// ([`crate::volume::survey::Seat`]). If it fails them, the replica is out of
+    /// ([`crate::volume::survey::RosterEntry`]). If it fails them, the replica is out of
     /// service, and this returns false.
-    fn prove(&self) -> Result<bool> {
+    fn check_mount(&self) -> Result<bool> {
         self.stat(Path::new("")).map(|_| true)
     }
 
@@ -150,9 +155,9 @@ pub trait Backend: Send + Sync {
     }
 
     /// Takes the replica out of service if its root lies in `mount`, which has gone.
-    /// Every call by path fails until [`Backend::prove`] brings the replica back. Open
+    /// Every call by path fails until [`Backend::check_mount`] brings the replica back. Open
     /// files stay open. Never blocks.
-    fn leave(&self, mount: u64) {
+    fn handle_unmount(&self, mount: u64) {
         let _ = mount;
     }
 
@@ -164,28 +169,33 @@ pub trait Backend: Send + Sync {
 
     /// Closes files that have been given up and are not closed yet. One that is still
     /// open when it is removed leaves a `.nfs...` file behind.
-    fn settle(&self) {}
+    fn flush_closes(&self) {}
 
     /// Opens a regular file that may be written.
-    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite>;
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile>;
 
     /// Makes a regular file, or opens the one that has the name.
-    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite>;
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile>;
 
     /// Changes the tree. Returns the attributes of what was made or changed, where
     /// there is something that a caller would look at next.
-    fn change(&self, change: &Change) -> Result<Option<Attr>>;
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>>;
 
     /// A file of this replica that another process had open, by its descriptors.
     /// Asks the replica nothing. `None` where it needs more than those.
-    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         let _ = parts;
         None
     }
 }
 
 /// What [`Backend::open_to_write`] opened.
-pub struct OpenedToWrite {
+pub struct WritableFile {
     /// The open file.
     pub file: Arc<dyn BackendFile>,
     /// Its attributes.
@@ -222,8 +232,8 @@ pub trait BackendFile: Send + Sync {
 
     /// What another process needs to have this file open ([`Backend::adopt`]);
     /// nothing where that takes more than descriptors.
-    fn parts(&self) -> PartsOpen<'_> {
-        PartsOpen::default()
+    fn fds(&self) -> BorrowedFds<'_> {
+        BorrowedFds::default()
     }
 
     /// Whether the file is not open yet: its first use opens it.
@@ -236,7 +246,7 @@ pub trait BackendFile: Send + Sync {
 
     /// Changes the file; returns how many bytes were written, fewer than asked
     /// for like pwrite(2), where it is a change that writes.
-    fn change(&self, change: &FileChange<'_>) -> Result<u64>;
+    fn mutate(&self, change: &FileMutation<'_>) -> Result<u64>;
 
     /// Sets or tests a lock. All locks set through one open file are one owner's,
     /// and are given up when it is closed. Returns the lock that was set, or the
@@ -363,9 +373,9 @@ pub struct Replica {
     /// What it did so far.
     pub counters: Arc<ReplicaCounters>,
     backend: Arc<dyn Backend>,
-    closer: Arc<Closer>,
+    closer: Arc<FileCloser>,
     pool: Arc<Pool>,
-    guests: Guests,
+    inline_permits: InlinePermits,
 }
 
 impl Replica {
@@ -378,85 +388,98 @@ impl Replica {
         counters: Arc<ReplicaCounters>,
     ) -> Self {
         let pool = Arc::new(Pool::new(&name, limits));
-        let backend = Arc::new(Closing::new(backend, Arc::clone(&pool)));
+        let backend = Arc::new(DeferredClose::new(backend, Arc::clone(&pool)));
         let closer = backend.closer();
-        Self { id, name, counters, backend, closer, pool, guests: Guests::new(limits.guests) }
+        Self {
+            id,
+            name,
+            counters,
+            backend,
+            closer,
+            pool,
+            inline_permits: InlinePermits::new(limits.max_inline_calls),
+        }
     }
 
     /// The replica that carries out the changes: its threads have names that say so.
     #[must_use]
-    pub fn for_changes(self) -> Self {
-        self.pool.makes_changes();
+    pub fn as_write_replica(self) -> Self {
+        self.pool.set_write_replica();
         self
     }
 
     /// Runs `job` on one of the replica's own threads, soon.
     ///
     /// # Errors
-    /// [`BackendError::Busy`] where the lane's queue is full or the pool has
+    /// [`BackendError::QueueFull`] where the lane's queue is full or the pool has
     /// been stopped; `job` was then dropped unrun.
     pub fn submit(
         &self,
         lane: Lane,
         job: impl FnOnce(&dyn Backend) + Send + 'static,
     ) -> Result<()> {
-        self.submit_about(lane, Errand::default(), job).map(drop)
+        self.submit_with(lane, JobOptions::default(), job).map(drop)
     }
 
     /// The same, for a job about one object. While calls about that object hang, the
     /// job waits without a thread until its caller gives up. Returns what
-    /// [`Replica::moved`] knows the job by.
+    /// [`Replica::last_progress`] knows the job by.
     ///
     /// # Errors
     /// As [`Replica::submit`]'s.
-    pub fn submit_about(
+    pub fn submit_with(
         &self,
         lane: Lane,
-        errand: Errand,
+        errand: JobOptions,
         job: impl FnOnce(&dyn Backend) + Send + 'static,
     ) -> Result<Ticket> {
         let backend = Arc::clone(&self.backend);
-        self.pool.submit_about(lane, errand, Box::new(move || job(&*backend)))
+        self.pool.submit_with(lane, errand, Box::new(move || job(&*backend)))
     }
 
-    /// When the replica last answered a part of a job ([`has_a_part`]) or a job that was
+    /// When the replica last answered a part of a job ([`report_progress`]) or a job that was
     /// queued before it; `None` where that has not happened since the job was queued.
-    pub fn moved(&self, ticket: Ticket) -> Option<Instant> {
-        self.pool.moved(ticket)
+    pub fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
+        self.pool.last_progress(ticket)
     }
 
     /// Permission for the calling thread to make one call on the replica itself; `None`
     /// where too many guests are inside, or calls about the object hang.
-    pub fn invite(&self, about: &About) -> Option<Guest<'_>> {
-        if self.has_room_for(Lane::Read, about) { self.guests.enter() } else { None }
+    pub fn try_inline_permit(&self, about: &PathKey) -> Option<InlinePermit<'_>> {
+        if self.has_room_for(Lane::Read, about) { self.inline_permits.try_acquire() } else { None }
     }
 
     /// Starts a replacement for a hung thread if jobs wait. Call it regularly while
     /// calls are in flight.
-    pub fn tend(&self) {
-        self.pool.tend();
-        self.closer.tend();
-        closing::tend();
+    pub fn on_tick(&self) {
+        self.pool.replace_stuck_threads();
+        self.closer.start_job_if_needed();
+        deferred_close::retry_dedicated_closes();
     }
 
     /// Whether calls about the object do not hang so that another one would have to wait.
-    pub fn has_room_for(&self, lane: Lane, about: &About) -> bool {
+    pub fn has_room_for(&self, lane: Lane, about: &PathKey) -> bool {
         self.pool.has_room_for(lane, about)
     }
 
     /// The objects on which calls hang, the longest first.
-    pub fn hung(&self) -> Vec<Hung> {
-        self.pool.hung()
+    pub fn hung_paths(&self) -> Vec<HungPath> {
+        self.pool.hung_paths()
     }
 
     /// Runs `job` on the calling thread, which has been invited.
-    pub fn visit(&self, _leave: &Guest<'_>, about: About, job: impl FnOnce(&dyn Backend)) {
-        self.pool.host(about, || job(&*self.backend));
+    pub fn run_inline(
+        &self,
+        _leave: &InlinePermit<'_>,
+        about: PathKey,
+        job: impl FnOnce(&dyn Backend),
+    ) {
+        self.pool.run_inline(about, || job(&*self.backend));
     }
 
     /// A file that another process had open ([`Backend::adopt`]); asks nothing of
     /// the replica.
-    pub fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+    pub fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         self.backend.adopt(parts)
     }
 
@@ -468,12 +491,12 @@ impl Replica {
 
     /// Threads that are inside a call on the replica right now.
     pub fn busy_threads(&self) -> usize {
-        self.pool.busy() + self.guests.inside()
+        self.pool.busy_threads() + self.inline_permits.in_use()
     }
 
     /// Threads that have been inside one call for longer than `time`.
     pub fn stuck_threads(&self, time: Duration) -> usize {
-        self.pool.stuck(time)
+        self.pool.stuck_threads(time)
     }
 
     /// See [`Backend::is_in_service`].
@@ -486,9 +509,9 @@ impl Replica {
         self.backend.mount_id()
     }
 
-    /// See [`Backend::leave`]. Never blocks.
-    pub fn leave(&self, mount: u64) {
-        self.backend.leave(mount);
+    /// See [`Backend::handle_unmount`]. Never blocks.
+    pub fn handle_unmount(&self, mount: u64) {
+        self.backend.handle_unmount(mount);
     }
 
     /// Takes no more jobs and lets idle threads end. Threads inside a call end

@@ -13,39 +13,39 @@
 //! replica that hangs costs its own rows and a bounded time. No mount and no file is
 //! left when a [`campaign::run`] returns, whatever it returns.
 
-pub mod campaign;
-pub mod figures;
 pub mod fio;
-mod made;
-mod mounted;
-pub mod page;
+pub mod html_report;
+mod pass;
+mod permutation;
 pub mod plan;
 pub mod plot;
-mod readers;
-mod seen;
-mod shuffle;
-pub mod subject;
+mod reread;
+pub mod results;
+pub mod runner;
+mod scratch_file;
+mod scratch_mount;
 pub mod table;
+pub mod target_file;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use figures::Report;
 pub use plan::{Candidate, Load};
+pub use results::Report;
 
 /// How to measure.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct BenchOptions {
     /// Bytes of one sequential read; a multiple of [`ALIGNMENT`].
-    pub block: u64,
+    pub block_size: u64,
     /// Bytes of one random read; a multiple of [`ALIGNMENT`].
-    pub random_block: u64,
+    pub random_block_size: u64,
     /// Readers of the loads with several.
     pub readers: usize,
     /// How often each pass is done.
     pub rounds: usize,
     /// The longest that one pass reads.
-    pub pass: Duration,
+    pub pass_duration: Duration,
     /// How long a replica may take to answer one call before it is given up.
     pub deadline: Duration,
     /// Which random blocks are read.
@@ -53,9 +53,9 @@ pub struct Settings {
     /// The file, relative to the volume's root; without it the one with the most data that is found.
     pub file: Option<PathBuf>,
     /// The size of a file to make, bytes, instead.
-    pub make: Option<u64>,
+    pub scratch_file_size: Option<u64>,
     /// Where to write jobs for fio to.
-    pub fio: Option<PathBuf>,
+    pub fio_dir: Option<PathBuf>,
     /// Whether to have fio run them.
     pub run_fio: bool,
 }

@@ -6,7 +6,7 @@
 //! wherever the buffer ends up. [`BufferPool`] keeps what was given back, as far
 //! as the budget has room for it.
 //!
-//! Where splice(2) can be used, [`Data`] is not copied at all: it stays in the
+//! Where splice(2) can be used, [`SegmentData`] is not copied at all: it stays in the
 //! pages of the replica's page cache, which wait in a [`Pipe`]. Those pages are
 //! paid for as memory is.
 //!
@@ -19,11 +19,11 @@
 //! for each other.
 
 mod budget;
-mod data;
 mod pipe;
 mod pool;
+mod segment_data;
 
 pub use budget::{Budget, Reservation};
-pub use data::Data;
-pub use pipe::{Pipe, Pipes};
+pub use pipe::{Pipe, PipePool};
 pub use pool::{Buffer, BufferPool, size_class};
+pub use segment_data::SegmentData;

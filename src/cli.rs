@@ -5,8 +5,8 @@
 //! and where. The exit status is 2 for usage and configuration, 1 for the rest,
 //! 3 where `fanfs verify` found a difference.
 
-mod audience;
 mod bench;
+mod cancellation;
 pub mod check;
 mod demo;
 mod doctor;
@@ -14,8 +14,8 @@ mod explain;
 mod generate;
 mod init;
 mod mount;
+mod mount_lookup;
 mod mount_options;
-mod mounted;
 mod reload;
 mod simulate;
 mod status;
@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use audience::{Audience, Ending};
+use cancellation::{CancelPolicy, Cancellation};
 
 /// One mount point over N mounts of the same data: one reader gets the sum of
 /// their bandwidth.
@@ -150,7 +150,7 @@ impl Failure {
         printable(&text.lines().map(str::trim).collect::<Vec<_>>().join(" "))
     }
 
-    fn status(&self) -> u8 {
+    fn exit_status(&self) -> u8 {
         match self {
             Self::Usage(_) => 2,
             Self::Failed(_) => 1,
@@ -158,30 +158,30 @@ impl Failure {
     }
 }
 
-type Outcome = Result<ExitCode, Failure>;
+type CommandResult = Result<ExitCode, Failure>;
 
 /// Runs the program with these arguments, the program's name first.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let outcome = match mount_options::as_helper(&args) {
+    let outcome = match mount_options::detect_helper_call(&args) {
         Some(helper) => helper.run(),
         None => match Cli::try_parse_from(args) {
             Ok(cli) => run(cli.command),
-            Err(error) => usage(&error),
+            Err(error) => usage_failure(&error),
         }
         .map_err(|failure| {
-            let status = failure.status();
+            let status = failure.exit_status();
             (failure, status)
         }),
     };
     outcome.unwrap_or_else(|(failure, status)| {
-        audience::tell(&format!("fanfs: {}", failure.text()));
+        cancellation::print_message(&format!("fanfs: {}", failure.text()));
         ExitCode::from(status)
     })
 }
 
 impl Command {
     /// How the command ends when its reader or its terminal goes away.
-    fn ending(&self) -> Ending {
+    fn cancel_policy(&self) -> CancelPolicy {
         match self {
             // These change something in bounded time, or are daemons.
             Self::Init(_)
@@ -189,22 +189,22 @@ impl Command {
             | Self::Umount(_)
             | Self::Reload(_)
             | Self::Upgrade(_)
-            | Self::Generate(_) => Ending::ByItself,
+            | Self::Generate(_) => CancelPolicy::Ignore,
             Self::Check { .. }
             | Self::Doctor(_)
             | Self::Status(_)
             | Self::Explain(_)
-            | Self::Simulate(_) => Ending::AtOnce,
-            Self::Top(args) if args.is_live() => Ending::Screen,
-            Self::Top(_) => Ending::AtOnce,
-            Self::Trace(_) | Self::Verify(_) => Ending::Ordered,
-            Self::Bench(_) | Self::Demo(_) => Ending::CleansUp,
+            | Self::Simulate(_) => CancelPolicy::ExitProcess,
+            Self::Top(args) if args.is_live() => CancelPolicy::TerminalUi,
+            Self::Top(_) => CancelPolicy::ExitProcess,
+            Self::Trace(_) | Self::Verify(_) => CancelPolicy::Streaming,
+            Self::Bench(_) | Self::Demo(_) => CancelPolicy::CleanUp,
         }
     }
 }
 
-fn run(command: Command) -> Outcome {
-    let audience = Audience::watch(command.ending())
+fn run(command: Command) -> CommandResult {
+    let audience = Cancellation::watch(command.cancel_policy())
         .map_err(|e| Failure::failed(format!("cannot wait for signals: {e}")))?;
     match command {
         Command::Init(args) => init::run(&args),
@@ -213,7 +213,7 @@ fn run(command: Command) -> Outcome {
         Command::Reload(args) => reload::run(&args),
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Check { volume, json } => {
-            let file = volume::file(&volume)?;
+            let file = volume::config_file(&volume)?;
             let config = crate::config::load(&file).map_err(Failure::usage)?;
             crate::daemon::check_placement(&config).map_err(Failure::usage)?;
             check::run(&config, json)
@@ -232,7 +232,7 @@ fn run(command: Command) -> Outcome {
 }
 
 /// clap's errors have a paragraph each; ours have a line.
-fn usage(error: &clap::Error) -> Outcome {
+fn usage_failure(error: &clap::Error) -> CommandResult {
     if !error.use_stderr()
         || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
     {
@@ -253,15 +253,15 @@ fn usage(error: &clap::Error) -> Outcome {
 
 /// Prints `text`, a command's result, to standard output. A reader that has gone
 /// (`fanfs status | head`) is no failure.
-fn say(text: &str) -> Outcome {
-    audience::result(text).map_err(Failure::failed)?;
+fn print_result(text: &str) -> CommandResult {
+    cancellation::write_result(text).map_err(Failure::failed)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `text` with its control characters escaped: a name that somebody else has given must
 /// not steer a terminal, nor break a line.
 fn printable(text: &str) -> String {
-    crate::config::Flat(text).to_string()
+    crate::config::Escaped(text).to_string()
 }
 
 /// `value` as JSON for people and programs.
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn exit_statuses_are_those_that_the_help_has() {
-        let of = |failure: Failure| failure.status();
+        let of = |failure: Failure| failure.exit_status();
         let text = |status| EXIT_STATUS.iter().find(|(known, _)| *known == status).unwrap().1;
         assert_eq!(text(of(Failure::usage("x"))), "wrong usage or configuration");
         assert_eq!(text(of(Failure::failed("x"))), "failed");

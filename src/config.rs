@@ -1,13 +1,13 @@
 //! A volume's configuration: one TOML file, checked once, then immutable.
 //!
-//! [`settings`] is the file as written (serde, every key optional but the few
+//! [`raw`] is the file as written (serde, every key optional but the few
 //! that have no sane default); [`load`] reads it, refuses what is unknown or
 //! contradictory in one line that names file, line and key, fills in defaults,
 //! and returns a [`Config`], whose values the rest of fanfs uses unchecked.
 //!
 //! The way a file goes: text -> TOML tables that know where they stand ->
-//! [`outline`] (which keys are there, on which lines, and are they known) ->
-//! [`settings`] (are the values of the right type, with their units) ->
+//! [`key_index`] (which keys are there, on which lines, and are they known) ->
+//! [`raw`] (are the values of the right type, with their units) ->
 //! [`validate`] (ranges, and keys that contradict each other) -> [`Config`].
 //! The first thing found wrong is the one reported.
 //!
@@ -18,12 +18,12 @@
 
 mod defaults;
 mod error;
+mod key_index;
 mod log;
 mod metrics;
-mod outline;
 pub mod placement;
+mod raw;
 pub mod schema;
-mod settings;
 pub mod units;
 mod validate;
 mod write;
@@ -39,18 +39,18 @@ use serde::Deserialize as _;
 use toml::de::DeTable;
 
 pub use error::ConfigError;
-pub(crate) use error::Flat;
+pub(crate) use error::Escaped;
 use error::Problem;
-pub use log::{Log, LogFormat};
-pub use metrics::{Listen, Metrics, Textfile};
-use outline::Outline;
-pub use placement::{Affinity, Placement};
-use settings::Settings;
+use key_index::KeyIndex;
+pub use log::{LogConfig, LogFormat};
+pub use metrics::{ListenAddress, MetricsConfig, TextfileConfig};
+pub use placement::{AffinityConfig, PlacementConfig};
+use raw::RawConfig;
 use units::Share;
-pub use write::{Locks, Write};
+pub use write::{LockMode, WriteConfig};
 
-use crate::volume::Mode;
-use crate::volume::survey::{Question, Subject};
+use crate::volume::VolumeMode;
+use crate::volume::survey::{ReplicaSpec, SurveyRequest};
 
 /// The largest configuration read, bytes. 64 replicas with every key and
 /// comment come to 64 KiB; whoever names a data file or `/dev/zero` by mistake
@@ -99,10 +99,10 @@ pub fn open(path: &Path) -> io::Result<File> {
 /// The first problem found, in one line.
 pub fn parse(text: &str, source: &Path) -> Result<Config, ConfigError> {
     let table = DeTable::parse(text).map_err(|error| ConfigError::syntax(source, text, &error))?;
-    let outline = Outline::of(source, text, table.get_ref());
+    let outline = KeyIndex::new(source, text, table.get_ref());
     outline.check_known()?;
-    let settings = Settings::deserialize(toml::Deserializer::from(table))
-        .map_err(|error| outline.wrong_type(&error))?;
+    let settings = RawConfig::deserialize(toml::Deserializer::from(table))
+        .map_err(|error| outline.type_error(&error))?;
     validate::config(settings, &outline)
 }
 
@@ -112,41 +112,41 @@ pub struct Config {
     /// The file this came from; names the volume in errors.
     pub source: PathBuf,
     /// `[volume]`
-    pub volume: Volume,
+    pub volume: VolumeConfig,
     /// `[[replica]]`, in the file's order; at least one.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ReplicaConfig>,
     /// `[read]`
-    pub read: Read,
+    pub read: ReadConfig,
     /// `[write]`
-    pub write: Write,
+    pub write: WriteConfig,
     /// `[memory]`
-    pub memory: Memory,
+    pub memory: MemoryConfig,
     /// `[fuse]`
-    pub fuse: Fuse,
+    pub fuse: FuseConfig,
     /// `[metrics]`
-    pub metrics: Metrics,
+    pub metrics: MetricsConfig,
     /// `[log]`
-    pub log: Log,
+    pub log: LogConfig,
     /// `[placement]`
-    pub placement: Placement,
+    pub placement: PlacementConfig,
     /// `[[affinity]]`, the first that matches counts.
-    pub affinities: Vec<Affinity>,
+    pub affinities: Vec<AffinityConfig>,
 }
 
 impl Config {
     /// What it asks of a survey. `mount_point`, canonical, is known where it is mounted.
-    pub fn question(&self, mount_point: Option<&Path>) -> Question {
-        let subjects = self.replicas.iter().map(|replica| Subject {
+    pub fn survey_request(&self, mount_point: Option<&Path>) -> SurveyRequest {
+        let subjects = self.replicas.iter().map(|replica| ReplicaSpec {
             name: replica.name.clone(),
             path: replica.path.clone(),
             require_mount: replica.require_mount,
         });
-        Question {
-            subjects: subjects.collect(),
+        SurveyRequest {
+            replicas: subjects.collect(),
             mode: self.volume.mode,
             segment_size: self.read.segment_size,
             deadline: self.read.deadline,
-            writer: (self.volume.access == Access::ReadWrite).then_some(self.write.replica),
+            write_replica: (self.volume.access == Access::ReadWrite).then_some(self.write.replica),
             lag: self.write.lag,
             mount_point: mount_point.map(Path::to_owned),
         }
@@ -155,11 +155,11 @@ impl Config {
 
 /// What the replicas hold and how they relate.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Volume {
+pub struct VolumeConfig {
     /// Names the volume in logs, in `status` and as the mount's source.
     pub name: String,
     /// One file system seen N times, or N trees.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// The unit of placement, bytes; a multiple of the segment size.
     pub chunk_size: u64,
     /// What the mount may change.
@@ -179,7 +179,7 @@ pub enum Access {
 
 /// One underlying mount.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Replica {
+pub struct ReplicaConfig {
     /// Names the replica in logs and `status`; unique in the volume.
     pub name: String,
     /// An absolute directory.
@@ -213,7 +213,7 @@ pub enum PageCache {
 
 /// How reads are cut, sent and bounded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Read {
+pub struct ReadConfig {
     /// The unit of dispatch, bytes; a power of two from 64 KiB to 16 MiB.
     pub segment_size: u64,
     /// How far past a sequential reader's position to fetch at most, bytes; 0: never.
@@ -259,14 +259,14 @@ pub enum CachePolicy {
 
 /// The buffer budget.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Memory {
+pub struct MemoryConfig {
     /// Most bytes of file data that the daemon holds at once.
     pub budget: u64,
 }
 
 /// The FUSE session.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fuse {
+pub struct FuseConfig {
     /// Threads that take requests from the kernel.
     pub threads: usize,
     /// Let other users than the mounting one in.

@@ -27,22 +27,22 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 
-use crate::explain::Facts;
+use crate::explain::ExplainFacts;
 use crate::fs::{self, FsGauges};
 use crate::placement::PlacementStatus;
-use crate::read::Trace;
-use crate::scheduler::health::{HealthState, Reason};
-use crate::telemetry::counters::{ReplicaReading, VolumeReading};
-use crate::telemetry::log::LogReading;
-use crate::volume::{Mode, name};
-use peer::{Peers, Spare};
+use crate::read::TraceStream;
+use crate::scheduler::health::{HealthReason, HealthState};
+use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
+use crate::telemetry::log::LogSnapshot;
+use crate::volume::{VolumeMode, name};
+use peer::{ConnectionLimiter, ReserveFd};
 
 pub use peer::Peer;
 
 /// What may be asked.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Ask {
+pub enum ControlRequest {
     /// How are you? Answered by a [`Status`].
     Status,
     /// What is known of this file? Answered by [`Facts`].
@@ -51,31 +51,31 @@ pub enum Ask {
         #[serde(with = "name")]
         path: PathBuf,
     },
-    /// Which files are read most, and by whom? Answered by an array of [`FileUse`].
+    /// Which files are read most, and by whom? Answered by an array of [`FileActivity`].
     Busiest,
     /// Tell what becomes of each read, until I hang up. Answered by lines of
     /// [`crate::telemetry::trace`].
     Trace,
-    /// Hand the mount over to a process of this program. Answered by [`HandedOver`].
+    /// Hand the mount over to a process of this program. Answered by [`HandoverReport`].
     Upgrade {
         /// Absolute.
         #[serde(with = "name")]
         program: PathBuf,
     },
-    /// Go on with the configuration as it is now. Answered by [`HandedOver`].
+    /// Go on with the configuration as it is now. Answered by [`HandoverReport`].
     Reload {
         /// The volume's file, absolute, where it is another one.
         volume: Option<PathBuf>,
     },
 }
 
-/// Files that are told of by [`Ask::Busiest`], at most: more than any terminal has lines,
+/// Files that are told of by [`ControlRequest::Busiest`], at most: more than any terminal has lines,
 /// and some 100 KiB.
-pub const MOST_FILES: usize = 1024;
+pub const MAX_ACTIVE_FILES: usize = 1024;
 
 /// A file that is read, and by whom.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileUse {
+pub struct FileActivity {
     /// Its path in the volume, without a leading `/`; bytes that are not UTF-8 are
     /// replaced.
     pub path: String,
@@ -92,9 +92,9 @@ pub struct FileUse {
     pub idle_ms: u64,
 }
 
-impl From<fs::FileUse> for FileUse {
-    fn from(from: fs::FileUse) -> Self {
-        let fs::FileUse { path, handle, process: pid, bytes, reads, idle } = from;
+impl From<fs::ReadActivity> for FileActivity {
+    fn from(from: fs::ReadActivity) -> Self {
+        let fs::ReadActivity { path, handle, process: pid, bytes, reads, idle } = from;
         let (path, idle_ms) = (path.to_string_lossy().into_owned(), idle.as_millis() as u64);
         Self { path, handle, pid, bytes, reads, idle_ms }
     }
@@ -102,7 +102,7 @@ impl From<fs::FileUse> for FileUse {
 
 /// What came of handing a mount over.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct HandedOver {
+pub struct HandoverReport {
     /// The process that serves it now.
     pub pid: u32,
     /// For how long no request was taken, milliseconds.
@@ -111,8 +111,8 @@ pub struct HandedOver {
     pub handles: u64,
 }
 
-impl Ask {
-    /// Reads a request: a line of JSON, at most [`LONGEST_REQUEST`] bytes.
+impl ControlRequest {
+    /// Reads a request: a line of JSON, at most [`MAX_REQUEST_BYTES`] bytes.
     ///
     /// # Errors
     /// Says in one line what is wrong with it.
@@ -125,15 +125,15 @@ impl Ask {
     }
 
     /// Whether it changes anything.
-    pub fn changes(&self) -> bool {
+    pub fn is_mutating(&self) -> bool {
         match self {
             Self::Status | Self::Explain { .. } | Self::Busiest | Self::Trace => false,
             Self::Upgrade { .. } | Self::Reload { .. } => true,
         }
     }
 
-    /// Whether the answer may take longer than [`PATIENCE`].
-    fn takes_long(&self) -> bool {
+    /// Whether the answer may take longer than [`CONTROL_TIMEOUT`].
+    fn is_slow(&self) -> bool {
         !matches!(self, Self::Status | Self::Busiest)
     }
 }
@@ -152,7 +152,7 @@ pub struct Status {
     #[serde(with = "name")]
     pub mount_point: PathBuf,
     /// How its replicas relate.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// The daemon.
     pub pid: u32,
     /// The keeper of a mount that has one (`-o keeper`).
@@ -169,12 +169,12 @@ pub struct Status {
     /// Files that the kernel reads from one replica by itself.
     pub passthrough: PassthroughStatus,
     /// Sums since it was mounted.
-    pub counters: VolumeReading,
+    pub counters: VolumeCountersSnapshot,
     /// What is the case now.
-    pub gauges: Gauges,
+    pub gauges: VolumeGauges,
     /// Log lines that were lost.
     #[serde(default)]
-    pub log: LogReading,
+    pub log: LogSnapshot,
 }
 
 /// The state of a mount's keeper, the process that starts another daemon if one dies.
@@ -199,7 +199,7 @@ pub struct ReplicaStatus {
     /// Whether it is asked.
     pub health: HealthState,
     /// Why it is in that state.
-    pub health_reason: Reason,
+    pub health_reason: HealthReason,
     /// For how long, seconds.
     pub health_s: u64,
     /// Why it is out of service, where it is absent.
@@ -229,7 +229,7 @@ pub struct ReplicaStatus {
     pub hung: Vec<HungObject>,
     /// What it did.
     #[serde(flatten)]
-    pub counters: ReplicaReading,
+    pub counters: ReplicaCountersSnapshot,
 }
 
 /// An object on a replica that calls hang on.
@@ -281,7 +281,7 @@ impl From<fs::PassthroughStatus> for PassthroughStatus {
 
 /// What is the case now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gauges {
+pub struct VolumeGauges {
     /// Bytes of the buffer budget in use.
     pub buffer_used: u64,
     /// Bytes of buffers kept for reuse.
@@ -304,9 +304,9 @@ pub struct Gauges {
     pub handles: usize,
 }
 
-impl Gauges {
+impl VolumeGauges {
     /// All gauges of a volume.
-    pub fn new(reads: crate::read::Gauges, fs: FsGauges) -> Self {
+    pub fn new(reads: crate::read::ReadGauges, fs: FsGauges) -> Self {
         Self {
             buffer_used: reads.buffer_used,
             buffer_idle: reads.buffer_idle,
@@ -323,37 +323,37 @@ impl Gauges {
 }
 
 /// A listening control socket; it goes when dropped.
-pub struct Control {
+pub struct ControlServer {
     path: PathBuf,
     task: tokio::task::JoinHandle<()>,
     /// Connections that have not ended.
-    open: Arc<AtomicUsize>,
+    open_connections: Arc<AtomicUsize>,
 }
 
 /// A request longer than this is not one.
-const LONGEST_REQUEST: u64 = 64 * 1024;
+const MAX_REQUEST_BYTES: u64 = 64 * 1024;
 
 /// A longer answer is none either: a status of many replicas is some ten KiB, what
 /// is known of a file with very many chunks some MiB.
-const LONGEST_ANSWER: u64 = 1 << 30;
+const MAX_RESPONSE_BYTES: u64 = 1 << 30;
 
 /// How long a peer may take to read a line of many: it may be a pager. What it misses
 /// meanwhile is counted for it.
-const TO_READ_ON: Duration = Duration::from_secs(600);
+const TRACE_WRITE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How long a peer may take to ask, or a daemon to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The same where a placement provider is asked: its own longest timeout.
-const EXPLAINED: Duration = Duration::from_secs(3600 + 900);
+const EXPLAIN_TIMEOUT: Duration = Duration::from_secs(3600 + 900);
 
 /// The same where a mount is handed over: all its steps' patience, and a little.
-const HANDED_OVER: Duration = Duration::from_secs(60);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An answer that is none.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Refusal {
+struct ErrorResponse {
     error: String,
 }
 
@@ -362,11 +362,11 @@ struct Refusal {
 /// `$FANFS_RUNTIME_DIR` overrides it.
 pub fn runtime_dir() -> PathBuf {
     let [own, xdg] = ["FANFS_RUNTIME_DIR", "XDG_RUNTIME_DIR"].map(std::env::var_os);
-    runtime_dir_of(geteuid(), own, xdg)
+    resolve_runtime_dir(geteuid(), own, xdg)
 }
 
 /// An empty variable is as good as none, as with those of the XDG convention.
-fn runtime_dir_of(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -> PathBuf {
+fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -> PathBuf {
     let is_set = |dir: &OsString| !dir.is_empty();
     if let Some(dir) = own.filter(is_set) {
         return dir.into();
@@ -398,7 +398,7 @@ pub fn make_runtime_dir() -> io::Result<PathBuf> {
 
 /// A file name for a mount point: its path with `/` as `-`, other special
 /// bytes escaped as systemd does. Long ones end in a hash instead.
-fn file_name(mount_point: &Path) -> String {
+fn mount_file_name(mount_point: &Path) -> String {
     let mut name = String::new();
     for byte in mount_point.as_os_str().as_bytes().iter().skip_while(|byte| **byte == b'/') {
         match byte {
@@ -408,10 +408,11 @@ fn file_name(mount_point: &Path) -> String {
         }
     }
     // A socket's whole path must fit into 108 bytes.
-    const LONGEST: usize = 60;
-    if name.len() > LONGEST {
+    const MAX_NAME_BYTES: usize = 60;
+    if name.len() > MAX_NAME_BYTES {
         let hash = blake3::hash(name.as_bytes()).to_hex();
-        let end = (0..=LONGEST - 17).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
+        let end =
+            (0..=MAX_NAME_BYTES - 17).rev().find(|end| name.is_char_boundary(*end)).unwrap_or(0);
         name = format!("{}-{}", &name[..end], &hash[..16]);
     }
     name
@@ -419,20 +420,20 @@ fn file_name(mount_point: &Path) -> String {
 
 /// Where a mount's control socket is.
 pub fn socket_path(mount_point: &Path) -> PathBuf {
-    runtime_dir().join(file_name(mount_point) + ".sock")
+    runtime_dir().join(mount_file_name(mount_point) + ".sock")
 }
 
 /// Where a mount's daemon writes down what the next one has to know if it is killed.
 pub fn journal_path(mount_point: &Path) -> PathBuf {
-    runtime_dir().join(file_name(mount_point) + ".journal")
+    runtime_dir().join(mount_file_name(mount_point) + ".journal")
 }
 
 /// Where a mount's daemon logs when it is told nothing else.
 pub fn log_path(mount_point: &Path) -> PathBuf {
-    runtime_dir().join(file_name(mount_point) + ".log")
+    runtime_dir().join(mount_file_name(mount_point) + ".log")
 }
 
-impl Control {
+impl ControlServer {
     /// Listens for a mount; `answer` is called for each request.
     ///
     /// # Errors
@@ -440,7 +441,7 @@ impl Control {
     pub fn listen(
         runtime: &tokio::runtime::Handle,
         mount_point: &Path,
-        answer: impl Fn(Ask) -> Answering + Send + Sync + 'static,
+        answer: impl Fn(ControlRequest) -> ResponseFuture + Send + Sync + 'static,
     ) -> io::Result<Self> {
         make_runtime_dir()?;
         let path = socket_path(mount_point);
@@ -455,22 +456,23 @@ impl Control {
         // One of that name is a dead daemon's, or that of the one before this.
         std::fs::rename(&next, &path)?;
         let open = Arc::default();
-        let task = runtime.spawn(accept(listener, Arc::new(answer), Arc::clone(&open)));
-        Ok(Self { path, task, open })
+        let task = runtime.spawn(accept_loop(listener, Arc::new(answer), Arc::clone(&open)));
+        Ok(Self { path, task, open_connections: open })
     }
 
     /// Waits until who has asked has got his answer, for a second at most. The socket
     /// stays: it is another daemon's.
-    pub fn leave(self) {
+    pub fn drain_and_keep_socket(self) {
         let until = std::time::Instant::now() + Duration::from_secs(1);
-        while self.open.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until {
+        while self.open_connections.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::mem::forget(self);
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlServer {
     fn drop(&mut self) {
         self.task.abort();
         let _ = std::fs::remove_file(&self.path);
@@ -478,36 +480,36 @@ impl Drop for Control {
 }
 
 /// A reply to come, or what went wrong in one line.
-pub type Answering = Pin<Box<dyn Future<Output = Result<Reply, String>> + Send>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<ControlResponse, String>> + Send>>;
 
 /// What a peer is told.
-pub enum Reply {
+pub enum ControlResponse {
     /// JSON.
-    Once(Vec<u8>),
+    Json(Vec<u8>),
     /// What becomes of each read.
-    Lines(Trace),
+    TraceStream(TraceStream),
 }
 
-type AnswerFn = dyn Fn(Ask) -> Answering + Send + Sync;
+type RequestHandler = dyn Fn(ControlRequest) -> ResponseFuture + Send + Sync;
 
-async fn accept(listener: UnixListener, answer: Arc<AnswerFn>, open: Arc<AtomicUsize>) {
-    let (peers, mut spare) = (Peers::new(), Spare::default());
+async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: Arc<AtomicUsize>) {
+    let (peers, mut spare) = (ConnectionLimiter::new(), ReserveFd::default());
     let mut is_told = false;
     loop {
-        spare.keep();
-        let Some(room) = peers.enter().await else { return };
+        spare.refill();
+        let Some(room) = peers.acquire().await else { return };
         let mut accepted = listener.accept().await;
         let out_of_descriptors = accepted.as_ref().is_err_and(is_out_of_descriptors);
-        if out_of_descriptors && spare.give_up() {
+        if out_of_descriptors && spare.release() {
             accepted = listener.accept().await;
         }
         match accepted {
             Ok((stream, _)) => {
                 let (answer, peers) = (Arc::clone(&answer), peers.clone());
-                let under_way = UnderWay::new(&open);
+                let under_way = ConnectionGuard::new(&open);
                 let task = async move {
                     let (_room, _under_way) = (room, under_way);
-                    if let Err(error) = serve(stream, &*answer, &peers).await {
+                    if let Err(error) = serve_peer(stream, &*answer, &peers).await {
                         tracing::debug!(%error, "a control request failed");
                     }
                 };
@@ -531,16 +533,16 @@ async fn accept(listener: UnixListener, answer: Arc<AnswerFn>, open: Arc<AtomicU
 }
 
 /// A request that is being answered, counted.
-struct UnderWay(Arc<AtomicUsize>);
+struct ConnectionGuard(Arc<AtomicUsize>);
 
-impl UnderWay {
+impl ConnectionGuard {
     fn new(open: &Arc<AtomicUsize>) -> Self {
         open.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(open))
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -551,20 +553,26 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers) -> io::Result<()> {
+async fn serve_peer(
+    stream: tokio::net::UnixStream,
+    answer: &RequestHandler,
+    peers: &ConnectionLimiter,
+) -> io::Result<()> {
     let peer = Peer::of(&stream)?;
-    if !peer.may_ask() {
+    if !peer.can_query() {
         return Err(io::Error::from(io::ErrorKind::PermissionDenied));
     }
     let (read, mut write) = stream.into_split();
     let mut line = Vec::new();
-    let mut read = tokio::io::BufReader::new(read.take(LONGEST_REQUEST));
-    tokio::time::timeout(PATIENCE, read.read_until(b'\n', &mut line)).await??;
+    let mut read = tokio::io::BufReader::new(read.take(MAX_REQUEST_BYTES));
+    tokio::time::timeout(CONTROL_TIMEOUT, read.read_until(b'\n', &mut line)).await??;
     // The room is held until the peer has all of its answer: a trace is told for as long as
     // it listens.
-    let (_room, answered) = match Ask::parse(&line) {
-        Ok(ask) if !peer.may(&ask) => (None, Err("that is for root and who mounted it".to_owned())),
-        Ok(ask) if ask.takes_long() => match peers.wait_long() {
+    let (_room, answered) = match ControlRequest::parse(&line) {
+        Ok(ask) if !peer.can_request(&ask) => {
+            (None, Err("that is for root and who mounted it".to_owned()))
+        }
+        Ok(ask) if ask.is_slow() => match peers.try_acquire_slow() {
             Some(room) => (Some(room), answer(ask).await),
             None => (None, Err("too many ask that at once".to_owned())),
         },
@@ -572,17 +580,19 @@ async fn serve(stream: tokio::net::UnixStream, answer: &AnswerFn, peers: &Peers)
         Err(error) => (None, Err(error)),
     };
     let mut reply = match answered {
-        Ok(Reply::Once(reply)) => reply,
-        Ok(Reply::Lines(trace)) => return tell(trace, read.into_inner().into_inner(), write).await,
-        Err(error) => serde_json::to_vec(&Refusal { error })?,
+        Ok(ControlResponse::Json(reply)) => reply,
+        Ok(ControlResponse::TraceStream(trace)) => {
+            return stream_trace(trace, read.into_inner().into_inner(), write).await;
+        }
+        Err(error) => serde_json::to_vec(&ErrorResponse { error })?,
     };
     reply.push(b'\n');
-    tokio::time::timeout(PATIENCE, write.write_all(&reply)).await?
+    tokio::time::timeout(CONTROL_TIMEOUT, write.write_all(&reply)).await?
 }
 
 /// Tells a peer one line after the other, until it hangs up or there are no more.
-async fn tell(
-    mut trace: Trace,
+async fn stream_trace(
+    mut trace: TraceStream,
     mut read: tokio::net::unix::OwnedReadHalf,
     mut write: tokio::net::unix::OwnedWriteHalf,
 ) -> io::Result<()> {
@@ -596,7 +606,7 @@ async fn tell(
         let Some(line) = line else { return Ok(()) };
         let mut line = serde_json::to_vec(&line)?;
         line.push(b'\n');
-        tokio::time::timeout(TO_READ_ON, write.write_all(&line)).await??;
+        tokio::time::timeout(TRACE_WRITE_TIMEOUT, write.write_all(&line)).await??;
     }
 }
 
@@ -604,8 +614,8 @@ async fn tell(
 ///
 /// # Errors
 /// Where nobody listens, or the answer is none.
-pub fn ask_status(socket: &Path) -> io::Result<Status> {
-    ask(socket, &Ask::Status, PATIENCE)
+pub fn query_status(socket: &Path) -> io::Result<Status> {
+    query(socket, &ControlRequest::Status, CONTROL_TIMEOUT)
 }
 
 /// Asks the daemon that listens at `socket` about a file. Takes as long as the
@@ -613,25 +623,25 @@ pub fn ask_status(socket: &Path) -> io::Result<Status> {
 ///
 /// # Errors
 /// Where nobody listens, the file is not there, or the answer is none.
-pub fn ask_facts(socket: &Path, path: PathBuf) -> io::Result<Facts> {
-    ask(socket, &Ask::Explain { path }, EXPLAINED)
+pub fn query_facts(socket: &Path, path: PathBuf) -> io::Result<ExplainFacts> {
+    query(socket, &ControlRequest::Explain { path }, EXPLAIN_TIMEOUT)
 }
 
-/// Has the daemon that listens at `socket` hand its mount over, by [`Ask::Upgrade`] or
-/// [`Ask::Reload`].
+/// Has the daemon that listens at `socket` hand its mount over, by [`ControlRequest::Upgrade`] or
+/// [`ControlRequest::Reload`].
 ///
 /// # Errors
 /// Where nobody listens, or why it did not.
-pub fn ask_to_hand_over(socket: &Path, order: &Ask) -> io::Result<HandedOver> {
-    ask(socket, order, HANDED_OVER)
+pub fn request_handover(socket: &Path, order: &ControlRequest) -> io::Result<HandoverReport> {
+    query(socket, order, HANDOVER_TIMEOUT)
 }
 
 /// Asks the daemon that listens at `socket` which files are read most, and by whom.
 ///
 /// # Errors
 /// Where nobody listens, or the answer is none.
-pub fn ask_busiest(socket: &Path) -> io::Result<Vec<FileUse>> {
-    ask(socket, &Ask::Busiest, PATIENCE)
+pub fn query_file_activity(socket: &Path) -> io::Result<Vec<FileActivity>> {
+    query(socket, &ControlRequest::Busiest, CONTROL_TIMEOUT)
 }
 
 /// Has the daemon that listens at `socket` tell what becomes of each read: what comes is
@@ -639,40 +649,44 @@ pub fn ask_busiest(socket: &Path) -> io::Result<Vec<FileUse>> {
 ///
 /// # Errors
 /// Where nobody listens.
-pub fn ask_trace(socket: &Path) -> io::Result<UnixStream> {
-    send(socket, &Ask::Trace)
+pub fn open_trace(socket: &Path) -> io::Result<UnixStream> {
+    send_request(socket, &ControlRequest::Trace)
 }
 
-fn send(socket: &Path, ask: &Ask) -> io::Result<UnixStream> {
+fn send_request(socket: &Path, ask: &ControlRequest) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(CONTROL_TIMEOUT))?;
     let mut request = serde_json::to_vec(ask)?;
     request.push(b'\n');
     stream.write_all(&request)?;
     Ok(stream)
 }
 
-fn ask<T: DeserializeOwned>(socket: &Path, ask: &Ask, patience: Duration) -> io::Result<T> {
-    let stream = send(socket, ask)?;
+fn query<T: DeserializeOwned>(
+    socket: &Path,
+    ask: &ControlRequest,
+    patience: Duration,
+) -> io::Result<T> {
+    let stream = send_request(socket, ask)?;
     stream.set_read_timeout(Some(patience))?;
     let mut line = String::new();
-    BufReader::new(io::Read::take(stream, LONGEST_ANSWER)).read_line(&mut line)?;
-    if let Some(error) = refusal(&line) {
+    BufReader::new(io::Read::take(stream, MAX_RESPONSE_BYTES)).read_line(&mut line)?;
+    if let Some(error) = error_response(&line) {
         return Err(io::Error::other(error));
     }
     Ok(serde_json::from_str(&line)?)
 }
 
 /// Why the daemon does not answer, if that is what this line of it says.
-pub fn refusal(line: &str) -> Option<String> {
-    serde_json::from_str(line).ok().map(|Refusal { error }| error)
+pub fn error_response(line: &str) -> Option<String> {
+    serde_json::from_str(line).ok().map(|ErrorResponse { error }| error)
 }
 
 /// The control sockets of this user's mounts.
 ///
 /// # Errors
 /// Where the run-time directory cannot be read.
-pub fn sockets() -> io::Result<Vec<PathBuf>> {
+pub fn list_sockets() -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(runtime_dir()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -693,17 +707,17 @@ mod tests {
     fn socket_names_are_distinct_and_short_enough() {
         let long = Path::new("/").join("x".repeat(300));
         let longer = Path::new("/").join("x".repeat(301));
-        assert_eq!(file_name(Path::new("/mnt/a b")), "mnt-a\\x20b");
-        assert_ne!(file_name(Path::new("/mnt/a-b")), file_name(Path::new("/mnt/a/b")));
-        assert_ne!(file_name(&long), file_name(&longer));
-        assert!(file_name(&long).len() <= 60);
+        assert_eq!(mount_file_name(Path::new("/mnt/a b")), "mnt-a\\x20b");
+        assert_ne!(mount_file_name(Path::new("/mnt/a-b")), mount_file_name(Path::new("/mnt/a/b")));
+        assert_ne!(mount_file_name(&long), mount_file_name(&longer));
+        assert!(mount_file_name(&long).len() <= 60);
     }
 
     #[test]
     fn an_empty_variable_names_no_directory() {
         let place = |uid, own: Option<&str>, xdg: Option<&str>| {
             let [own, xdg] = [own, xdg].map(|dir| dir.map(OsString::from));
-            runtime_dir_of(Uid::from_raw(uid), own, xdg).display().to_string()
+            resolve_runtime_dir(Uid::from_raw(uid), own, xdg).display().to_string()
         };
         for none in [None, Some("")] {
             assert_eq!(place(0, none, Some("/run/user/0")), "/run/fanfs");
@@ -715,11 +729,11 @@ mod tests {
 
     #[test]
     fn a_request_with_anything_unknown_is_none() {
-        assert!(Ask::parse(br#"{"ask":"status"}"#).is_ok());
+        assert!(ControlRequest::parse(br#"{"ask":"status"}"#).is_ok());
         for nonsense in
             [&br#"{"ask":"reboot"}"#[..], b"[]", b"", b"\xff", b"{\"ask\":\"a\\u0007\"}"]
         {
-            let error = Ask::parse(nonsense).unwrap_err();
+            let error = ControlRequest::parse(nonsense).unwrap_err();
             assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
         }
     }

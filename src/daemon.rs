@@ -1,36 +1,36 @@
 //! A mounted volume: everything wired together, started and ended.
 //!
-//! [`Mount::begin`] builds the replicas, the read path and the file system from a
+//! [`Mount::start_from_config`] builds the replicas, the read path and the file system from a
 //! [`Config`]. It brings replicas into service ([`admission`]) and reads the root from
 //! one of them, so that no unreadable volume is mounted. Then it mounts, tunes the
 //! kernel, and listens on the control socket. [`Mount::stop`] works in reverse: it
 //! detaches the mount, waits briefly for requests in flight, and fails the rest.
 //!
 //! One process may follow another on a mount: [`handover`] and [`successor`] are the
-//! two sides of that, [`keeper`] a process that stays when this one dies, [`service`]
+//! two sides of that, [`supervisor`] a process that stays when this one dies, [`systemd`]
 //! what systemd does for it.
 //!
 //! *Invariant:* whatever `start` returns an error for has been undone.
 
 mod admission;
-mod estate;
-mod explaining;
-mod former;
+mod control_handlers;
+mod dead_mount;
+mod explain_facts;
+mod fd_channel;
 mod handover;
-mod keeper;
-mod kept;
-mod link;
-mod memory;
+mod handover_protocol;
+mod kernel_tuning;
+mod locator_setup;
 mod mount_point;
-mod observing;
-mod placing;
-mod privileges;
-mod replacing;
-pub mod service;
+mod mount_watcher;
+mod predecessors;
+mod required_capabilities;
+mod status;
 mod successor;
-mod telling;
-mod tuning;
-mod watching;
+mod supervisor;
+mod supervisor_client;
+mod system_memory;
+pub mod systemd;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,34 +40,34 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::backend::{Attr, Backend, PoolLimits, Replica};
-use crate::buffer::Pipes;
+use crate::buffer::PipePool;
 use crate::config::units::Share;
-use crate::config::{Access, Config, Locks, Passthrough};
-use crate::control::{self, Ask, Control, Reply, Status};
-use crate::explain::Facts;
-use crate::fs::{CachingPolicy, Fs, FsPolicy, WritePolicy};
-use crate::fuse::{Agreed, AttachError, MountOptions, Place, Session, detach};
-use crate::metrics::{Exporter, Look, MetricsError, Opened};
-use crate::placement::{Locator, PlacementError, Source};
+use crate::config::{Access, Config, LockMode, Passthrough};
+use crate::control::{self, ControlRequest, ControlResponse, ControlServer, Status};
+use crate::explain::ExplainFacts;
+use crate::fs::{CacheModePolicy, Fs, FsPolicy, WritePolicy};
+use crate::fuse::{InitParams, MountError, MountOptions, MountTarget, Session, unmount};
+use crate::metrics::{BoundListener, Exporter, MetricsError, SnapshotFn};
+use crate::placement::{Locator, PlacementError, PlacementSource};
 use crate::read::{Deadlines, ReadPolicy, Reader};
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
-use crate::volume::served;
+use crate::volume::fanfs_mounts;
 use crate::volume::survey::Roster;
-use crate::volume::{Mode, ReplicaMap, ReplicaSet};
-use admission::{Members, Needed};
-use former::Former;
+use crate::volume::{ReplicaMap, ReplicaSet, VolumeMode};
+use admission::{ReplicaRequirement, VolumeBackends};
+use predecessors::Predecessors;
 
-pub use admission::look_around;
-pub use privileges::drop_privileges;
+pub use admission::survey_replicas;
+pub use required_capabilities::drop_privileges;
 
-pub use handover::{Again, Order, itself};
-pub use keeper::{KeeperError, keep};
-pub use kept::{Keeper, Task};
-pub use link::Link;
+pub use dead_mount::DeadMount;
+pub use fd_channel::FdChannel;
+pub use handover::{HandoverRequest, RespawnCommand, self_command};
 pub use mount_point::is_automounted;
-pub use replacing::Dead;
-pub use successor::refuse;
+pub use successor::refuse_handover;
+pub use supervisor::{SupervisorError, supervise};
+pub use supervisor_client::{StartMode, SupervisorClient};
 
 /// Why a volume could not be mounted.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ pub enum StartError {
     Root(io::Error),
     /// The mount itself failed.
     #[error(transparent)]
-    Attach(#[from] AttachError),
+    Mount(#[from] MountError),
     /// The placement provider cannot be used as it is configured.
     #[error("{}: [placement]: {error}", .source_file.display())]
     Placement {
@@ -120,18 +120,22 @@ pub enum StartError {
 ///
 /// # Errors
 /// What is wrong with the provider, in one line.
-pub fn facts_unmounted(config: &Config, path: &Path, attr: &Attr) -> Result<Facts, String> {
+pub fn explain_facts_unmounted(
+    config: &Config,
+    path: &Path,
+    attr: &Attr,
+) -> Result<ExplainFacts, String> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let source = placing::provider(config).map_err(|error| error.to_string())?;
-    let locator = placing::locator(config, source, runtime.handle().clone());
-    Ok(runtime.block_on(explaining::facts(config, &locator, path, attr.version(), None)))
+    let source = locator_setup::configured_source(config).map_err(|error| error.to_string())?;
+    let locator = locator_setup::build_locator(config, source, runtime.handle().clone());
+    Ok(runtime.block_on(explain_facts::collect_facts(config, &locator, path, attr.version(), None)))
 }
 
 /// What may be said about a mount besides the volume's configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Extra {
+pub struct MountOverrides {
     /// Honour set-id bits.
     pub suid: bool,
     /// Honour device nodes.
@@ -146,49 +150,49 @@ pub struct Extra {
     pub no_control: bool,
     /// Somebody keeps the device: write down what the next daemon has to know if this
     /// one is killed.
-    pub is_kept: bool,
+    pub is_supervised: bool,
 }
 
 /// How long what is under way may take at the end, before it is failed.
-const DRAIN: Duration = Duration::from_secs(3);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Session threads that never call a replica: one that takes requests, and one
 /// that takes them while the first answers.
-const LISTENERS: usize = 2;
+const RESERVED_SESSION_THREADS: usize = 2;
 
 /// Jobs that may wait for one replica's threads.
-const POOL_QUEUE: usize = 4096;
+const POOL_QUEUE_DEPTH: usize = 4096;
 
 /// A mounted volume.
 pub struct Mount {
-    core: Arc<Core>,
+    core: Arc<VolumeCore>,
     session: Mutex<Option<Session>>,
     mount_point: PathBuf,
     runtime: Option<tokio::runtime::Runtime>,
-    control: Option<Control>,
+    control: Option<ControlServer>,
     metrics: Option<Exporter>,
-    again: Option<Again>,
+    respawn: Option<RespawnCommand>,
 }
 
 /// What serves the volume, apart from the session.
-struct Core {
+struct VolumeCore {
     config: Config,
     mount_point: PathBuf,
-    extra: Extra,
+    overrides: MountOverrides,
     /// The process that starts another daemon if this one dies.
-    keeper: OnceLock<Keeper>,
+    supervisor: OnceLock<SupervisorClient>,
     /// The daemons before this one that may not have ended.
-    former: OnceLock<Arc<Former>>,
+    predecessors: OnceLock<Arc<Predecessors>>,
     /// Where what somebody wants of the mount goes to.
-    orders: Mutex<Option<tokio::sync::mpsc::UnboundedSender<Order>>>,
+    handover_requests: Mutex<Option<tokio::sync::mpsc::UnboundedSender<HandoverRequest>>>,
     replicas: ReplicaMap<Arc<Replica>>,
     /// The checks that replicas have passed, and why some are out of service.
     roster: Arc<Roster>,
     reader: Arc<Reader>,
     fs: Arc<Fs>,
     counters: Arc<VolumeCounters>,
-    replies: Option<Pipes>,
-    started: Instant,
+    reply_pipes: Option<PipePool>,
+    started_at: Instant,
 }
 
 /// Looks whether the placement provider can be used as it is configured.
@@ -196,11 +200,11 @@ struct Core {
 /// # Errors
 /// [`StartError::Placement`] where it cannot.
 pub fn check_placement(config: &Config) -> Result<(), StartError> {
-    usable_source(config).map(drop)
+    validated_source(config).map(drop)
 }
 
-fn usable_source(config: &Config) -> Result<Source, StartError> {
-    placing::provider(config)
+fn validated_source(config: &Config) -> Result<PlacementSource, StartError> {
+    locator_setup::configured_source(config)
         .map_err(|error| StartError::Placement { source_file: config.source.clone(), error })
 }
 
@@ -209,57 +213,57 @@ impl Mount {
     ///
     /// # Errors
     /// [`StartError`]; nothing is mounted then.
-    pub fn start(
+    pub fn start_with_backends(
         config: Config,
         backends: ReplicaMap<Arc<dyn Backend>>,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<Self, StartError> {
-        let members = Members::made(&config, backends);
-        Self::start_with(config, members, ReplicaSet::EMPTY, mount_point, extra)
+        let members = VolumeBackends::from_backends(&config, backends);
+        Self::start_with_members(config, members, ReplicaSet::EMPTY, mount_point, extra)
     }
 
     /// Mounts a volume. `silent` are replicas that have just failed to answer.
     ///
     /// # Errors
     /// [`StartError`]; nothing is mounted then.
-    pub fn begin(
+    pub fn start_from_config(
         config: Config,
         silent: ReplicaSet,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<Self, StartError> {
-        let members = Members::absent(&config, |_| None);
-        Self::start_with(config, members, silent, mount_point, extra)
+        let members = VolumeBackends::absent(&config, |_| None);
+        Self::start_with_members(config, members, silent, mount_point, extra)
     }
 
-    fn start_with(
+    fn start_with_members(
         config: Config,
-        members: Members,
+        members: VolumeBackends,
         silent: ReplicaSet,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<Self, StartError> {
-        let place = mount_point::check(mount_point)?;
-        let opened = Opened::all(&config.metrics)
+        let place = mount_point::check_mount_point(mount_point)?;
+        let opened = BoundListener::bind(&config.metrics)
             .map_err(|error| StartError::Metrics { source_file: config.source.clone(), error })?;
-        let (core, runtime) = Core::start(config, members, &place.path, extra)?;
-        core.bring_in(silent, Needed::by(&core.config))?;
-        core.ask_for_root()?;
-        let session = core.mount_at(&place)?;
-        Ok(Self::served(core, runtime, session, opened))
+        let (core, runtime) = VolumeCore::start(config, members, &place.path, extra)?;
+        core.admit_replicas(silent, ReplicaRequirement::from_config(&core.config))?;
+        core.read_root()?;
+        let session = core.start_session(&place)?;
+        Ok(Self::with_session(core, runtime, session, opened))
     }
 
     /// A mount that a session serves. `opened` is where metrics are fetched, as far as
     /// that is had already.
-    fn served(
-        core: Arc<Core>,
+    fn with_session(
+        core: Arc<VolumeCore>,
         runtime: tokio::runtime::Runtime,
         session: Session,
-        opened: Option<Opened>,
+        opened: Option<BoundListener>,
     ) -> Self {
-        if core.extra.is_kept {
-            service::keep(session.device());
+        if core.overrides.is_supervised {
+            systemd::store_device(session.device());
         }
         let mut mount = Self {
             mount_point: session.mount_point().to_owned(),
@@ -268,48 +272,48 @@ impl Mount {
             runtime: Some(runtime),
             control: None,
             metrics: None,
-            again: None,
+            respawn: None,
         };
-        mount.tune();
-        if !mount.core.extra.no_control {
-            mount.listen();
+        mount.tune_kernel();
+        if !mount.core.overrides.no_control {
+            mount.start_control();
         }
-        mount.publish(opened);
+        mount.start_metrics(opened);
         mount
     }
 
-    fn tune(&self) {
+    fn tune_kernel(&self) {
         let fuse = &self.core.config.fuse;
         if fuse.kernel_tuning {
-            match tuning::set_readahead(&self.mount_point, fuse.kernel_readahead) {
+            match kernel_tuning::set_readahead(&self.mount_point, fuse.kernel_readahead) {
                 Ok(()) => tracing::debug!(bytes = fuse.kernel_readahead, "kernel readahead set"),
                 Err(error) => tracing::info!(%error, "kernel readahead is left as it is"),
             }
         }
     }
 
-    fn listen(&mut self) {
+    fn start_control(&mut self) {
         let Some(runtime) = &self.runtime else { return };
         let core = Arc::clone(&self.core);
         let answer = move |ask| {
             let core = Arc::clone(&core);
-            Box::pin(async move { core.answer(ask).await }) as control::Answering
+            Box::pin(async move { core.handle_request(ask).await }) as control::ResponseFuture
         };
-        match Control::listen(runtime.handle(), &self.mount_point, answer) {
+        match ControlServer::listen(runtime.handle(), &self.mount_point, answer) {
             Ok(control) => self.control = Some(control),
             // The mount is what counts; only `fanfs status` misses it.
             Err(error) => tracing::warn!(%error, "no control socket"),
         }
     }
 
-    fn publish(&mut self, opened: Option<Opened>) {
+    fn start_metrics(&mut self, opened: Option<BoundListener>) {
         let config = &self.core.config.metrics;
         let Some(runtime) = &self.runtime else { return };
         if config.listen.is_none() && config.textfile.is_none() {
             return;
         }
         let core = Arc::clone(&self.core);
-        let look: Look = Arc::new(move || core.snapshot());
+        let look: SnapshotFn = Arc::new(move || core.metrics_snapshot());
         self.metrics = Some(Exporter::start(runtime.handle(), config, opened, look));
     }
 
@@ -324,42 +328,42 @@ impl Mount {
     }
 
     /// Whether somebody has unmounted it.
-    pub fn is_over(&self) -> bool {
-        self.session.lock().as_ref().is_none_or(Session::is_over)
+    pub fn is_unmounted(&self) -> bool {
+        self.session.lock().as_ref().is_none_or(Session::has_ended)
     }
 
     /// Unmounts and ends what serves the volume. Open files keep the mount alive
-    /// out of sight until what is under way has ended, [`DRAIN`] at most.
+    /// out of sight until what is under way has ended, [`DRAIN_TIMEOUT`] at most.
     ///
     /// # Errors
     /// Where the mount cannot be ended.
-    pub fn stop(mut self) -> Result<(), AttachError> {
-        self.end()
+    pub fn stop(mut self) -> Result<(), MountError> {
+        self.shut_down()
     }
 
-    fn end(&mut self) -> Result<(), AttachError> {
+    fn shut_down(&mut self) -> Result<(), MountError> {
         let Some(mut session) = self.session.lock().take() else { return Ok(()) };
         self.control = None;
         self.metrics = None;
-        if self.core.extra.is_kept {
-            service::keep_no_more();
+        if self.core.overrides.is_supervised {
+            systemd::clear_fd_store();
             let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
         }
-        if !session.is_over() {
-            match detach(&self.mount_point, false) {
-                Err(AttachError::Busy(_)) => {
+        if !session.has_ended() {
+            match unmount(&self.mount_point, false) {
+                Err(MountError::Busy(_)) => {
                     tracing::info!("the mount is in use and is detached");
-                    detach(&self.mount_point, true)?;
+                    unmount(&self.mount_point, true)?;
                 }
                 result => result?,
             }
         }
-        let until = Instant::now() + DRAIN;
-        while !session.is_over() && Instant::now() < until && !self.core.is_quiet() {
+        let until = Instant::now() + DRAIN_TIMEOUT;
+        while !session.has_ended() && Instant::now() < until && !self.core.is_idle() {
             std::thread::sleep(Duration::from_millis(10));
         }
         self.core.reader.stop();
-        if session.is_over()
+        if session.has_ended()
             && let Err(error) = session.join()
         {
             tracing::warn!(%error, "the FUSE session ended badly");
@@ -370,8 +374,8 @@ impl Mount {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
-        if let Some(keeper) = self.core.keeper.get() {
-            keeper.done();
+        if let Some(keeper) = self.core.supervisor.get() {
+            keeper.report_unmounted();
         }
         Ok(())
     }
@@ -379,57 +383,57 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
+        if let Err(error) = self.shut_down() {
             tracing::error!(%error, "the mount may be left behind");
         }
     }
 }
 
-impl Core {
+impl VolumeCore {
     fn start(
         mut config: Config,
-        members: Members,
+        members: VolumeBackends,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<(Arc<Self>, tokio::runtime::Runtime), StartError> {
         if extra.read_only {
             config.volume.access = Access::ReadOnly;
         }
-        tuning::raise_descriptor_limit();
+        kernel_tuning::raise_descriptor_limit();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
             .enable_all()
             .build()
             .map_err(|error| StartError::System { what: "cannot start the runtime", error })?;
-        let source = usable_source(&config)?;
-        let locator = placing::locator(&config, source, runtime.handle().clone());
+        let source = validated_source(&config)?;
+        let locator = locator_setup::build_locator(&config, source, runtime.handle().clone());
         let place = (mount_point.to_owned(), extra.clone());
         let core = Arc::new(Self::new(config, members, locator, place, runtime.handle().clone()));
-        runtime.spawn(Arc::clone(&core.reader).run_clock());
-        runtime.spawn(watching::watch_mounts(Arc::clone(&core.reader), core.replicas.clone()));
+        runtime.spawn(Arc::clone(&core.reader).run_ticker());
+        runtime.spawn(mount_watcher::watch_mounts(Arc::clone(&core.reader), core.replicas.clone()));
         Ok((core, runtime))
     }
 
     fn new(
         config: Config,
-        Members { roster, backends }: Members,
+        VolumeBackends { roster, backends }: VolumeBackends,
         locator: Locator,
-        (mount_point, extra): (PathBuf, Extra),
+        (mount_point, extra): (PathBuf, MountOverrides),
         runtime: tokio::runtime::Handle,
     ) -> Self {
         // Of several replicas one alone must not get hold of all guests.
-        let guests = config.fuse.threads.saturating_sub(LISTENERS);
+        let guests = config.fuse.threads.saturating_sub(RESERVED_SESSION_THREADS);
         let own = if backends.len() > 1 { guests.div_ceil(2) } else { guests };
         let threads = config.read.threads_per_replica;
-        let pool = PoolLimits { threads, queue: POOL_QUEUE, guests: own };
+        let pool = PoolLimits { threads, queue: POOL_QUEUE_DEPTH, max_inline_calls: own };
         let replicas = backends.map(|id, backend| {
             let name = config.replicas[id.index()].name.clone();
             let counters = Arc::new(ReplicaCounters::default());
             let replica = Replica::new(id, name, Arc::clone(backend), pool, counters);
             let is_written =
                 config.volume.access == Access::ReadWrite && id == config.write.replica;
-            Arc::new(if is_written { replica.for_changes() } else { replica })
+            Arc::new(if is_written { replica.as_write_replica() } else { replica })
         });
         let limits = replicas.map(|id, _| {
             let replica = &config.replicas[id.index()];
@@ -439,11 +443,11 @@ impl Core {
                     .max_in_flight
                     .unwrap_or(u64::MAX)
                     .min(config.read.max_in_flight),
-                max_reads: pool.readers() + pool.guests,
+                max_reads: pool.max_readers() + pool.max_inline_calls,
             }
         });
         let counters = Arc::new(VolumeCounters::default());
-        let pipes = tuning::page_pipes(&config);
+        let pipes = kernel_tuning::page_pipes(&config);
         let deadlines = Deadlines::new(config.read.deadline, config.read.deadline_all);
         let read = ReadPolicy {
             segment: config.read.segment_size,
@@ -451,10 +455,10 @@ impl Core {
             budget: config.memory.budget,
             deadlines,
             attempt_deadline: config.read.attempt_deadline,
-            guests,
-            compare: match config.volume.mode {
-                Mode::Shared => Share(0.0),
-                Mode::Copies => config.read.compare,
+            max_inline_calls: guests,
+            compare_share: match config.volume.mode {
+                VolumeMode::Shared => Share(0.0),
+                VolumeMode::Copies => config.read.compare,
             },
             pipes: pipes.as_ref().map(|pipes| pipes.segments.clone()),
         };
@@ -466,14 +470,17 @@ impl Core {
             deadlines,
             attempt_deadline: config.read.attempt_deadline,
             attribute_ttl: config.fuse.attribute_ttl,
-            caching: CachingPolicy { cache: config.read.cache, memory: memory::available() },
+            cache_mode: CacheModePolicy {
+                cache: config.read.cache,
+                memory: system_memory::memory_limit(),
+            },
             passthrough: config.read.passthrough == Passthrough::WholeFile,
             write: (config.volume.access == Access::ReadWrite).then_some(WritePolicy {
                 replica: config.write.replica,
                 deadlines: Deadlines::new(config.write.deadline, config.read.deadline_all),
                 lag: config.write.lag,
             }),
-            locks: (config.write.locks == Locks::Forward).then_some(config.write.replica),
+            lock_replica: (config.write.locks == LockMode::Forward).then_some(config.write.replica),
         };
         let fs =
             Fs::new(policy, replicas.clone(), Arc::clone(&reader), Arc::clone(&counters), runtime);
@@ -483,23 +490,23 @@ impl Core {
         Self {
             config,
             mount_point,
-            keeper: OnceLock::new(),
-            former: OnceLock::new(),
-            extra,
-            orders,
+            supervisor: OnceLock::new(),
+            predecessors: OnceLock::new(),
+            overrides: extra,
+            handover_requests: orders,
             replicas,
             roster,
             reader,
             fs,
             counters,
-            replies,
-            started,
+            reply_pipes: replies,
+            started_at: started,
         }
     }
 
-    fn ask_for_root(&self) -> Result<(), StartError> {
+    fn read_root(&self) -> Result<(), StartError> {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
-        self.fs.start(move |answer| {
+        self.fs.init_root(move |answer| {
             let _ = send.send(answer);
         });
         match receive.recv() {
@@ -509,19 +516,23 @@ impl Core {
         }
     }
 
-    fn mount_at(self: &Arc<Self>, place: &Place) -> Result<Session, AttachError> {
-        let options = self.mount_options(&self.extra);
-        let first = |agreed: &Agreed| self.write_down(agreed);
+    fn start_session(self: &Arc<Self>, place: &MountTarget) -> Result<Session, MountError> {
+        let options = self.mount_options(&self.overrides);
+        let first = |agreed: &InitParams| self.start_journal(agreed);
         let session = Session::start(Arc::clone(&self.fs), place, &options, first)?;
-        if place.is_dead {
+        if place.has_dead_mount {
             let at = place.path.display();
             tracing::warn!(%at, "a dead mount was in the way and is unmounted");
         }
         Ok(session)
     }
 
-    fn mount_options(&self, extra: &Extra) -> MountOptions {
-        let source = if extra.no_control { served::PRIVATE_SOURCE } else { served::SOURCE };
+    fn mount_options(&self, extra: &MountOverrides) -> MountOptions {
+        let source = if extra.no_control {
+            fanfs_mounts::PRIVATE_SOURCE_PREFIX
+        } else {
+            fanfs_mounts::SOURCE_PREFIX
+        };
         MountOptions {
             name: format!("{source}{}", self.config.volume.name),
             allow_other: self.config.fuse.allow_other || extra.allow_other,
@@ -531,31 +542,33 @@ impl Core {
             read_only: self.config.volume.access == Access::ReadOnly,
             threads: self.config.fuse.threads,
             max_background: self.config.fuse.max_background,
-            max_request: tuning::max_request(&self.config),
-            pipes: self.replies.clone(),
+            max_request: kernel_tuning::max_request(&self.config),
+            pipes: self.reply_pipes.clone(),
         }
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         let reads = self.reader.gauges();
         reads.requests == 0 && self.fs.gauges().calls == 0
     }
 }
 
-impl Core {
-    async fn answer(&self, ask: Ask) -> Result<Reply, String> {
+impl VolumeCore {
+    async fn handle_request(&self, ask: ControlRequest) -> Result<ControlResponse, String> {
         let json = match ask {
-            Ask::Trace => return Ok(Reply::Lines(self.trace())),
-            Ask::Busiest => serde_json::to_vec(&self.busiest()),
-            Ask::Status => serde_json::to_vec(&self.status()),
-            Ask::Explain { path } => serde_json::to_vec(&self.facts(path).await?),
-            Ask::Upgrade { program } => {
-                serde_json::to_vec(&self.order(Order::upgrade(program)).await?)
+            ControlRequest::Trace => return Ok(ControlResponse::TraceStream(self.start_trace())),
+            ControlRequest::Busiest => serde_json::to_vec(&self.file_activity()),
+            ControlRequest::Status => serde_json::to_vec(&self.status()),
+            ControlRequest::Explain { path } => serde_json::to_vec(&self.file_facts(path).await?),
+            ControlRequest::Upgrade { program } => {
+                serde_json::to_vec(&self.request_handover(HandoverRequest::upgrade(program)).await?)
             }
-            Ask::Reload { volume } => {
-                serde_json::to_vec(&self.order(Order { volume, ..Order::reload() }).await?)
-            }
+            ControlRequest::Reload { volume } => serde_json::to_vec(
+                &self
+                    .request_handover(HandoverRequest { volume, ..HandoverRequest::reload() })
+                    .await?,
+            ),
         };
-        json.map(Reply::Once).map_err(|error| error.to_string())
+        json.map(ControlResponse::Json).map_err(|error| error.to_string())
     }
 }

@@ -6,7 +6,7 @@
 //! what they cost. Nothing is changed; a replica is written to only where
 //! [`Options::write`] says so, to ask its server for the time.
 //!
-//! Facts come from the mount table and mountstats (`volume::mounts`), /proc and
+//! Facts come from the mount table and mountstats (`volume::mount_table`), /proc and
 //! /sys ([`machine`], below a root that tests replace), ss(8) ([`sockets`]), the
 //! route and echoes to the servers ([`network`]), and, where asked for, from
 //! reading the replicas ([`measure`]).
@@ -15,22 +15,22 @@
 //! do. What touches a replica or a network runs in a thread of its own, which is
 //! abandoned when it is late, and says "unknown" then.
 
+pub mod checks;
 mod clock;
+mod collect;
 mod facts;
-mod gather;
-pub mod judge;
 mod machine;
 mod measure;
 mod network;
-mod sockets;
+mod tcp_info;
 
+pub use checks::{CheckResult, CheckStatus, Finding, run_checks};
+pub use collect::{DoctorOptions, examine};
 pub use facts::{
-    Connection, Facts, Interface, Machine, Measured, Nfs, ReadCalls, Replica, Route, Sample,
-    Settings,
+    DoctorFacts, ExaminedReplica, MachineFacts, MeasuredRates, NetworkInterface, NfsFacts,
+    RateMeasurement, ReadCallStats, ServerRoute, TcpConnection, VolumeSettings,
 };
-pub use gather::{Options, examine};
-pub use judge::{Finding, Light, Row, judge};
-pub use measure::{DEFAULT_SECONDS, Measure};
+pub use measure::{DEFAULT_SECONDS, MeasureOptions};
 
 #[cfg(test)]
 mod tests;

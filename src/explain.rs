@@ -10,20 +10,20 @@
 //! Pure. The daemon gathers the facts; `fanfs explain` asks for them and prints.
 
 mod findings;
-mod model;
+mod forecast;
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-use crate::placement::{Builder, ChunkMap};
+use crate::placement::{ChunkMap, ChunkMapBuilder};
 use crate::volume::ByteRange;
 
 pub use findings::Improvement;
 
 /// What is known of a file and of the replicas.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Facts {
+pub struct ExplainFacts {
     /// Its path in the volume.
     pub path: String,
     /// Bytes.
@@ -35,7 +35,7 @@ pub struct Facts {
     /// The nodes' names, as the provider has them.
     pub nodes: Vec<String>,
     /// Where the chunks are.
-    pub regions: Vec<Region>,
+    pub regions: Vec<RegionFacts>,
     /// For each node, the replicas on it, by their place.
     pub replicas_on: Vec<Vec<usize>>,
     /// The replicas.
@@ -52,7 +52,7 @@ pub struct Facts {
 
 /// A stretch of a file; see [`crate::placement::chunks::Region`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Region {
+pub struct RegionFacts {
     /// First byte.
     pub start: u64,
     /// One past the last byte.
@@ -161,13 +161,13 @@ pub struct ListedChunk {
 }
 
 /// Chunks listed at most: 16 TiB in chunks of 256 MiB.
-pub const MOST_LISTED: usize = 65_536;
+pub const MAX_LISTED_CHUNKS: usize = 65_536;
 
-impl Facts {
+impl ExplainFacts {
     /// Puts `chunks` in, as they were answered.
     pub fn set_chunks(&mut self, chunks: &ChunkMap) {
         self.nodes = chunks.nodes().iter().map(|node| node.to_string()).collect();
-        let region = |region: &crate::placement::chunks::Region| Region {
+        let region = |region: &crate::placement::chunks::Region| RegionFacts {
             start: region.range.start,
             end: region.range.end,
             unit: region.unit,
@@ -177,8 +177,8 @@ impl Facts {
     }
 
     /// The chunks, with other names for the nodes.
-    fn chunks_as<'n>(&'n self, name: impl Fn(usize) -> Vec<&'n str>) -> ChunkMap {
-        let mut builder = Builder::new();
+    fn chunks_with_names<'n>(&'n self, name: impl Fn(usize) -> Vec<&'n str>) -> ChunkMap {
+        let mut builder = ChunkMapBuilder::new();
         for region in &self.regions {
             let range = ByteRange::new(region.start, region.end.min(self.size));
             let cells = region.cells.iter().map(|cell| {
@@ -186,15 +186,17 @@ impl Facts {
             });
             // Facts that are none end the list: they come from a daemon of
             // another version.
-            if builder.striped(range, region.unit, cells).is_err() {
+            if builder.add_striped(range, region.unit, cells).is_err() {
                 break;
             }
         }
         builder.finish()
     }
 
-    fn chunks(&self) -> ChunkMap {
-        self.chunks_as(|node| self.nodes.get(node).map(|name| &**name).into_iter().collect())
+    fn chunk_map(&self) -> ChunkMap {
+        self.chunks_with_names(|node| {
+            self.nodes.get(node).map(|name| &**name).into_iter().collect()
+        })
     }
 
     fn replicas_of(&self, node: usize) -> &[usize] {
@@ -204,8 +206,8 @@ impl Facts {
 
 /// Says what `facts` mean. `epoch` may be any instant; the simulation counts
 /// from it.
-pub fn explain(facts: &Facts, epoch: Instant) -> Explanation {
-    let chunks = facts.chunks();
+pub fn explain(facts: &ExplainFacts, epoch: Instant) -> Explanation {
+    let chunks = facts.chunk_map();
     let nodes = chunks.nodes();
     let place = |name: &str| facts.nodes.iter().position(|node| node == name);
     let mut copies = std::collections::BTreeMap::<usize, u64>::new();
@@ -235,7 +237,7 @@ pub fn explain(facts: &Facts, epoch: Instant) -> Explanation {
         if !replicas.is_empty() {
             local += chunk.range.len();
         }
-        if listed.len() < MOST_LISTED {
+        if listed.len() < MAX_LISTED_CHUNKS {
             listed.push(ListedChunk {
                 start: chunk.range.start,
                 end: chunk.range.end,
@@ -244,7 +246,7 @@ pub fn explain(facts: &Facts, epoch: Instant) -> Explanation {
             });
         }
     }
-    let now = model::expect(facts, &model::What::Now, epoch);
+    let now = forecast::forecast(facts, &forecast::WhatIf::Unchanged, epoch);
     let share = |(i, replica): (usize, &ReplicaFacts)| ReplicaShare {
         name: replica.name.clone(),
         node: replica.node.clone(),
@@ -289,20 +291,20 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     /// 40 chunks of 256 MiB, all with their first copy on n1.
-    fn facts(copies: usize, replicas: usize) -> Facts {
+    fn facts(copies: usize, replicas: usize) -> ExplainFacts {
         let cell = |chunk: u16| match copies {
             1 => vec![0],
             2 => vec![0, 1 + chunk % 2],
             _ => vec![0, 1, 2],
         };
-        Facts {
+        ExplainFacts {
             path: "/f".into(),
             size: 40 * 256 * MIB,
             provider: "table".into(),
             failure: None,
             nodes: ["n1", "n2", "n3"].map(str::to_owned).to_vec(),
             regions: (0..40u64)
-                .map(|i| Region {
+                .map(|i| RegionFacts {
                     start: i * 256 * MIB,
                     end: (i + 1) * 256 * MIB,
                     unit: 256 * MIB,

@@ -2,9 +2,9 @@
 //!
 //! Operations come from `fuse` in fanfs's own terms and are answered through a
 //! callback, now or later, on any thread. Metadata goes to one replica at a time
-//! and to the next where that one fails or is late ([`call`]); file data goes
-//! through [`crate::read`]. [`inode`] knows the inodes that the kernel knows and
-//! by which names, [`handle`] what is open. Errnos are chosen in [`error`] alone.
+//! and to the next where that one fails or is late ([`metadata_client`]); file data goes
+//! through [`crate::read`]. [`inodes`] knows the inodes that the kernel knows and
+//! by which names, [`handles`] what is open. Errnos are chosen in [`error`] alone.
 //!
 //! *Invariants:*
 //! - No method blocks on a replica.
@@ -14,42 +14,42 @@
 //! - Paths sent to replicas are made of names that the kernel looked up, with no
 //!   `.` or `..` among them.
 
+mod activity;
 mod append;
-mod arrivals;
-mod attributes;
-mod author;
-mod busy;
-mod caching;
-mod call;
-mod carried;
-mod change;
-mod directory;
+mod cache_mode;
+mod entry_ref;
 mod error;
-mod handle;
-mod inode;
-mod intake;
+mod file_replacement;
+mod fsync;
+mod getattr;
+mod handles;
+mod inode_ref;
+mod inodes;
 mod journal;
 mod listing;
+mod listing_memory;
 mod lock;
-mod look;
-mod moves;
-mod name;
-mod newer;
-mod object;
+mod metadata_client;
+mod name_freshness;
+mod namespace_ops;
 mod open;
 mod passthrough;
-mod ranges;
+mod path_queries;
+mod payload_budget;
+mod pending_writes;
+mod range_ops;
 mod read;
-mod recent;
-mod replaced;
-mod root;
-mod shelf;
-mod stat;
-mod sync;
+mod readdir;
+mod recent_changes;
+mod renames;
+mod root_attrs;
+mod set_id;
+mod setattr;
+mod snapshot;
 mod unanswered;
 mod unsettled;
 mod write;
-mod written;
+mod write_gate;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -59,47 +59,47 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, BackendError, Replica, Requester};
+use crate::backend::{Attr, BackendError, Replica, RequestContext};
 use crate::read::{Deadlines, Reader};
 use crate::telemetry::VolumeCounters;
-use crate::volume::{Mode, ReplicaId, ReplicaMap};
-use busy::Busy;
-use call::{Caller, Rights, Spot};
-use handle::Handles;
-use inode::Inodes;
-use intake::Intake;
+use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
+use activity::ActivityLog;
+use entry_ref::DirEntryRef;
+use file_replacement::{AttrOwner, OpenFileCheck};
+use handles::Handles;
+use inodes::Inodes;
+use listing_memory::ListingMemory;
 use lock::Locks;
-use moves::{Done, Moves};
-use name::Named;
-use newer::{At, Newer};
+use metadata_client::{CallTarget, MetadataClient, RunAs};
+use name_freshness::{NameFreshness, ReplicaPath};
 use passthrough::Passthrough;
-use recent::Recent;
-use replaced::{Looked, Whose};
-use shelf::Shelf;
+use payload_budget::PayloadBudget;
+use recent_changes::RecentChanges;
+use renames::{RenameTracker, ReplyFn};
 
-pub use busy::FileUse;
-pub use caching::{Caching, CachingPolicy};
-pub use call::PinnedTimes;
-pub use carried::{Carried, FORMAT};
-pub use directory::{PlusEntry, PlusPage};
+pub use activity::ReadActivity;
+pub use cache_mode::{CacheMode, CacheModePolicy};
 pub use error::Errno;
-pub use handle::HandleId;
-pub use inode::{Ino, ROOT};
-pub use journal::recover;
-pub use listing::{Listed, Listing};
-pub use lock::{LockOwner, Waiting};
-pub use open::{OpenReply, Opened};
-pub use passthrough::{Backing, Lent, PassthroughStatus};
-pub use write::{Created, WriteRequest};
+pub use handles::HandleId;
+pub use inodes::{Ino, ROOT};
+pub use journal::recover_journal;
+pub use listing::{ListedEntry, Listing};
+pub use lock::{LockOwner, LockWait};
+pub use metadata_client::PinnedLatencies;
+pub use open::{OpenResponder, OpenedFile};
+pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
+pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
+pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT};
+pub use write::{CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
 
 /// What an operation is answered with.
-pub type Answer<T> = Result<T, Errno>;
+pub type FsResult<T> = Result<T, Errno>;
 
 /// An object as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct InodeAttr {
     /// Its inode number on this mount.
     pub ino: Ino,
     /// Its attributes; the inode number in them is the replica's.
@@ -110,7 +110,7 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct FsPolicy {
     /// How the replicas relate.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// By when every call is answered.
     pub deadlines: Deadlines,
     /// How long one replica may take before the next is asked.
@@ -118,13 +118,13 @@ pub struct FsPolicy {
     /// How long the kernel may trust attributes.
     pub attribute_ttl: Duration,
     /// Who caches file data.
-    pub caching: CachingPolicy,
+    pub cache_mode: CacheModePolicy,
     /// Whether the kernel is to read files from one replica by itself.
     pub passthrough: bool,
     /// Who carries out changes, where there may be any.
     pub write: Option<WritePolicy>,
     /// Who keeps the locks, where this machine's kernel does not.
-    pub locks: Option<ReplicaId>,
+    pub lock_replica: Option<ReplicaId>,
 }
 
 /// How changes are carried out.
@@ -141,29 +141,29 @@ pub struct WritePolicy {
 /// One volume as a file system.
 pub struct Fs {
     policy: FsPolicy,
-    caller: Arc<Caller>,
+    client: Arc<MetadataClient>,
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
     /// Memory for listings.
-    shelf: Shelf,
+    listing_memory: ListingMemory,
     /// Memory for what requests carry.
-    intake: Intake,
+    payload_budget: PayloadBudget,
     /// The entries of these tables that the kernel may not know of.
-    unanswered: Arc<Mutex<unanswered::Unanswered>>,
+    unanswered: Arc<Mutex<unanswered::UnansweredEntries>>,
     /// Whether the kernel maps files that are open direct.
-    maps_direct: AtomicBool,
+    direct_mmap: AtomicBool,
     passthrough: Passthrough,
     /// What was changed a short while ago.
-    recent: Recent,
-    newer: Newer,
+    recent_changes: RecentChanges,
+    name_freshness: NameFreshness,
     /// Changes of files so far: tells answers from before one from those after it.
-    changes: AtomicU64,
-    moves: Moves,
+    change_seq: AtomicU64,
+    renames: RenameTracker,
     locks: Locks,
-    busy: Busy,
+    activity: ActivityLog,
     /// What the root was last seen to be.
-    root: Mutex<Option<(ReplicaId, Attr)>>,
+    last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
     counters: Arc<VolumeCounters>,
 }
 
@@ -188,132 +188,143 @@ impl Fs {
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
         let passthrough = Passthrough::new(policy.passthrough, replicas.len());
-        let recent = Recent::new(policy.write.map_or(Duration::ZERO, |write| write.lag));
+        let recent = RecentChanges::new(policy.write.map_or(Duration::ZERO, |write| write.lag));
         let own = Arc::clone(&counters);
         let to = policy.write.map_or("", |write| &replicas[write.replica].name);
-        let intake = Intake::new(Arc::clone(&reader), policy.attempt_deadline, to);
-        let caller = Caller::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
+        let intake = PayloadBudget::new(Arc::clone(&reader), policy.attempt_deadline, to);
+        let caller =
+            MetadataClient::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
         Arc::new(Self {
-            recent,
-            newer: Newer::default(),
-            changes: AtomicU64::new(0),
-            moves: Moves::default(),
+            recent_changes: recent,
+            name_freshness: NameFreshness::default(),
+            change_seq: AtomicU64::new(0),
+            renames: RenameTracker::default(),
             locks: Locks::new(runtime, reader.budget().clone()),
-            busy: Busy::default(),
-            root: Mutex::new(None),
+            activity: ActivityLog::default(),
+            last_root_attr: Mutex::new(None),
             counters: own,
             inodes: Mutex::new(Inodes::new(policy.mode)),
             handles: Handles::default(),
-            shelf: Shelf::new(Arc::clone(&reader)),
-            intake,
+            listing_memory: ListingMemory::new(Arc::clone(&reader)),
+            payload_budget: intake,
             unanswered: Arc::default(),
-            maps_direct: AtomicBool::new(false),
+            direct_mmap: AtomicBool::new(false),
             passthrough,
-            caller: Arc::new(caller),
+            client: Arc::new(caller),
             reader,
             policy,
         })
     }
 
-    fn path(&self, ino: Ino) -> Answer<PathBuf> {
+    fn path(&self, ino: Ino) -> FsResult<PathBuf> {
         self.inodes.lock().path(ino).ok_or(Errno::STALE)
     }
 
-    fn spot(&self, path: &Path) -> Spot {
-        let spot = Spot::new(path, self.reader.locator().pin(path));
+    fn call_target(&self, path: &Path) -> CallTarget {
+        let spot = CallTarget::new(path, self.reader.locator().pin(path));
         let now = Instant::now();
         match self.policy.write {
-            Some(write) if self.recent.covers(path, now) => spot.only(write.replica),
-            Some(write) if self.recent.covers_listing(path, now) => spot.first(write.replica),
-            _ => self.newer.first(path, now).map_or(spot, |replica| spot.first(replica)),
+            Some(write) if self.recent_changes.has_path_changed(path, now) => {
+                spot.only_on(write.replica)
+            }
+            Some(write) if self.recent_changes.has_listing_changed(path, now) => {
+                spot.preferring(write.replica)
+            }
+            _ => self
+                .name_freshness
+                .preferred_replica(path, now)
+                .map_or(spot, |replica| spot.preferring(replica)),
         }
     }
 
     /// The same for what is in the directory `path`.
-    fn listing_spot(&self, path: &Path) -> Spot {
-        let spot = self.spot(path);
+    fn listing_target(&self, path: &Path) -> CallTarget {
+        let spot = self.call_target(path);
         match self.policy.write {
             Some(write)
-                if self.recent.covers_listing(path, Instant::now())
-                    || self.handles.is_written_in(path) =>
+                if self.recent_changes.has_listing_changed(path, Instant::now())
+                    || self.handles.has_writer_in_dir(path) =>
             {
-                spot.only(write.replica)
+                spot.only_on(write.replica)
             }
             _ => spot,
         }
     }
 
     /// The same for a name, which may be one that the kernel was told of.
-    fn spot_of_name(&self, (parent, name): (Ino, &OsStr), path: &Path) -> Spot {
-        let spot = self.spot(path);
+    fn call_target_of_name(&self, (parent, name): (Ino, &OsStr), path: &Path) -> CallTarget {
+        let spot = self.call_target(path);
         match self.policy.mode {
-            Mode::Shared if self.inodes.lock().named(parent, name).is_some() => spot.known(),
+            VolumeMode::Shared if self.inodes.lock().child(parent, name).is_some() => {
+                spot.known_to_exist()
+            }
             _ => spot,
         }
     }
 
     /// The same for the path of an inode, which may have been changed by another.
-    fn spot_of(&self, ino: Ino, path: &Path) -> Spot {
+    fn call_target_of_inode(&self, ino: Ino, path: &Path) -> CallTarget {
         let spot = match self.policy.mode {
-            Mode::Shared => self.spot(path).known(),
+            VolumeMode::Shared => self.call_target(path).known_to_exist(),
             // The first replica decides what the tree looks like.
-            Mode::Copies => self.spot(path),
+            VolumeMode::Copies => self.call_target(path),
         };
         match self.policy.write {
-            Some(write) if self.is_changed(ino) => spot.only(write.replica),
+            Some(write) if self.is_recently_changed(ino) => spot.only_on(write.replica),
             _ => spot,
         }
     }
 
     /// Whether any handle may write the file.
-    fn is_written(&self, ino: Ino) -> bool {
-        self.policy.write.is_some() && self.handles.inode(ino).is_some_and(|open| open.is_written())
+    fn is_open_for_write(&self, ino: Ino) -> bool {
+        self.policy.write.is_some()
+            && self.handles.find_inode(ino).is_some_and(|open| open.has_writers())
     }
 
     /// The number of changes before a question.
-    fn now(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    fn change_seq(&self) -> u64 {
+        self.change_seq.load(Ordering::Acquire)
     }
 
     /// The number of one more change.
-    fn one_more(&self) -> u64 {
-        self.changes.fetch_add(1, Ordering::AcqRel) + 1
+    fn next_change_seq(&self) -> u64 {
+        self.change_seq.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Whether an answer of `replica` may be from before a change that was made
     /// while it was on its way, or that it does not know of.
-    fn is_overtaken(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
+    fn is_possibly_stale(&self, replica: ReplicaId, path: &Path, ino: Ino) -> bool {
         let now = Instant::now();
         let is_recent = || {
-            self.recent.covers(path, now)
-                || self.recent.covers_inode(ino, now)
-                || self.is_written(ino)
+            self.recent_changes.has_path_changed(path, now)
+                || self.recent_changes.has_inode_changed(ino, now)
+                || self.is_open_for_write(ino)
         };
         self.policy.write.is_some_and(|write| write.replica != replica && is_recent())
     }
 
     /// How the affinity rules do, in their order.
-    pub fn pinned(&self) -> Vec<PinnedTimes> {
-        self.caller.pinned()
+    pub fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
+        self.client.pinned_latencies()
     }
 
     /// The kernel maps files that are open direct, or it does not.
-    pub fn maps_direct(&self, it_does: bool) {
-        self.maps_direct.store(it_does, Ordering::Relaxed);
+    pub fn set_direct_mmap(&self, it_does: bool) {
+        self.direct_mmap.store(it_does, Ordering::Relaxed);
     }
 
     /// Whether the kernel is to read files from one replica by itself.
-    pub fn wants_passthrough(&self) -> bool {
+    pub fn is_passthrough_wanted(&self) -> bool {
         self.passthrough.is_wanted()
     }
 
     /// The kernel cannot.
-    pub fn has_no_passthrough(&self, why: String) {
-        self.passthrough.is_impossible(why);
+    pub fn disable_passthrough(&self, why: String) {
+        self.passthrough.disable(why);
     }
 
     /// How that stands.
-    pub fn passthrough(&self) -> PassthroughStatus {
+    pub fn passthrough_status(&self) -> PassthroughStatus {
         self.passthrough.status()
     }
 
@@ -323,8 +334,8 @@ impl Fs {
     }
 
     /// Whether a replica keeps the locks.
-    pub fn forwards_locks(&self) -> bool {
-        self.policy.locks.is_some()
+    pub fn has_lock_replica(&self) -> bool {
+        self.policy.lock_replica.is_some()
     }
 
     /// How long the kernel may trust what it is told.
@@ -335,111 +346,119 @@ impl Fs {
     /// Looks a name up; the kernel then knows the inode once more.
     pub fn lookup(
         self: &Arc<Self>,
-        who: Requester,
+        who: RequestContext,
         parent: Ino,
         name: &OsStr,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
     ) {
         let (name, since) = (name.to_owned(), Instant::now());
-        let look_up = move |fs: &Arc<Self>, done: Done<Entry>| match fs.name(parent, &name) {
+        let look_up = move |fs: &Arc<Self>, done: ReplyFn<InodeAttr>| match fs
+            .entry_ref(parent, &name)
+        {
             Ok(at) => {
-                let spot = fs.spot_of_name((parent, &name), &at.path()).since(since);
-                if fs.caller.has_just_passed_its_deadline(spot) {
+                let spot = fs.call_target_of_name((parent, &name), &at.path()).requested_at(since);
+                if fs.client.has_recent_lookup_timeout(spot) {
                     return done(Err(BackendError::Late.into()));
                 }
-                fs.look_up(who, (parent, name.clone()), at, spot, done);
+                fs.lookup_on_replica(who, (parent, name.clone()), at, spot, done);
             }
             Err(errno) => done(Err(errno)),
         };
-        self.by_path((&[parent], false), look_up, done);
+        self.call_with_rename_retry((&[parent], false), look_up, done);
     }
 
-    fn look_up(
+    fn lookup_on_replica(
         self: &Arc<Self>,
-        who: Requester,
+        who: RequestContext,
         (parent, name): (Ino, OsString),
-        named: Named,
-        spot: Spot,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+        named: DirEntryRef,
+        spot: CallTarget,
+        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
     ) {
-        let (fs, path, asked) = (Arc::clone(self), named.path(), self.now());
+        let (fs, path, asked) = (Arc::clone(self), named.path(), self.change_seq());
         let (open, its, at) = (Arc::clone(self), name.clone(), path.clone());
-        self.caller.call_by_replica(
+        self.client.call_by_replica(
             spot,
-            Rights::Enough(who),
+            RunAs::DaemonThenCaller(who),
             move |replica, backend| {
                 let known = (parent, its.as_os_str());
-                let at = At { replica, backend, path: &at };
-                let attr = open.stat_as_named(known, at, &named.on(replica))?;
-                Ok((attr, open.look_at_named((parent, &its), replica, &attr)))
+                let at = ReplicaPath { replica, backend, path: &at };
+                let attr = open.stat_revalidated(known, at, &named.name_on(replica))?;
+                Ok((attr, open.check_open_file_by_name((parent, &its), replica, &attr)))
             },
             move |answer| {
                 let (replica, (attr, looked)) = match answer {
                     Ok(found) => found,
                     Err(error) => {
                         if error == BackendError::Late {
-                            fs.caller.passed_its_deadline(spot);
+                            fs.client.record_lookup_timeout(spot);
                         }
                         return done(Err(error.into()));
                     }
                 };
-                let number = fs.inodes.lock().number(parent, &name, replica, &attr);
+                let number = fs.inodes.lock().ino_for(parent, &name, replica, &attr);
                 let is_old = |ino| {
-                    fs.is_overtaken(replica, &path, ino)
-                        || fs.whose(ino, &attr, &looked) == Whose::Unclear
-                        || !fs.inodes.lock().is_there(parent, &name, ino, asked)
+                    fs.is_possibly_stale(replica, &path, ino)
+                        || fs.attr_owner(ino, &attr, &looked) == AttrOwner::Unknown
+                        || !fs.inodes.lock().is_current_entry(parent, &name, ino, asked)
                 };
                 if number.is_some_and(is_old) {
                     // It was changed by another name, or removed meanwhile.
-                    let again = number.map_or(spot, |ino| fs.spot_of(ino, &path));
-                    let spot = again.instead_of(spot);
-                    return fs.look_up_by_new_path(who, (parent, name), spot, done);
+                    let again = number.map_or(spot, |ino| fs.call_target_of_inode(ino, &path));
+                    let spot = again.for_retry_of(spot);
+                    return fs.retry_lookup(who, (parent, name), spot, done);
                 }
-                done(fs.enter((parent, &name), (replica, &attr), &looked, asked, who.request));
+                done(fs.entry_reply(
+                    (parent, &name),
+                    (replica, &attr),
+                    &looked,
+                    asked,
+                    who.request,
+                ));
             },
         );
     }
 
     /// Looks a name up once more, by the path that its directory has now.
-    fn look_up_by_new_path(
+    fn retry_lookup(
         self: &Arc<Self>,
-        who: Requester,
+        who: RequestContext,
         (parent, name): (Ino, OsString),
-        spot: Spot,
-        done: impl FnOnce(Answer<Entry>) + Send + 'static,
+        spot: CallTarget,
+        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
     ) {
-        match self.name(parent, &name) {
-            Ok(named) => self.look_up(who, (parent, name), named, spot, done),
+        match self.entry_ref(parent, &name) {
+            Ok(named) => self.lookup_on_replica(who, (parent, name), named, spot, done),
             Err(errno) => done(Err(errno)),
         }
     }
 
     /// The kernel is about to be told of what has this name; it was asked for when
     /// there had been `asked` changes, by `request`.
-    fn enter(
+    fn entry_reply(
         &self,
         (parent, name): (Ino, &OsStr),
         (replica, attr): (ReplicaId, &Attr),
-        looked: &Looked,
+        looked: &OpenFileCheck,
         asked: u64,
         request: u64,
-    ) -> Answer<Entry> {
+    ) -> FsResult<InodeAttr> {
         let ino = {
             let mut inodes = self.inodes.lock();
-            self.part_from_replaced(&mut inodes, (parent, name), (replica, attr), looked, asked);
-            let known = inodes.remember_for(request, (parent, name), (replica, attr), asked);
+            self.detach_replaced_file(&mut inodes, (parent, name), (replica, attr), looked, asked);
+            let known = inodes.record_lookup(request, (parent, name), (replica, attr), asked);
             known.ok_or(Errno::STALE)?
         };
-        self.learned(ino, attr, looked, asked);
-        self.keep_journal_short();
-        Ok(Entry { ino, attr: *attr })
+        self.apply_attrs(ino, attr, looked, asked);
+        self.compact_journal_if_due();
+        Ok(InodeAttr { ino, attr: *attr })
     }
 
     /// Attributes of what is at `path`, which is made of plain names.
-    pub fn look(&self, path: PathBuf, done: impl FnOnce(Answer<Attr>) + Send + 'static) {
-        self.caller.call(
-            self.spot(&path),
-            Rights::DAEMON,
+    pub fn stat_path(&self, path: PathBuf, done: impl FnOnce(FsResult<Attr>) + Send + 'static) {
+        self.client.call(
+            self.call_target(&path),
+            RunAs::DAEMON,
             move |backend| backend.stat(&path),
             move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| attr)),
         );
@@ -448,7 +467,7 @@ impl Fs {
     /// The kernel forgets `count` lookups of an inode.
     pub fn forget(&self, ino: Ino, count: u64) {
         self.inodes.lock().forget(ino, count);
-        self.keep_journal_short();
+        self.compact_journal_if_due();
     }
 
     /// What is open and known.
@@ -456,7 +475,7 @@ impl Fs {
         FsGauges {
             inodes: self.inodes.lock().len(),
             handles: self.handles.len(),
-            calls: self.caller.pending(),
+            calls: self.client.pending(),
         }
     }
 }

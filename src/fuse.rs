@@ -1,8 +1,8 @@
 //! The kernel's side: the mount itself and the FUSE session.
 //!
 //! A thin layer. [`adapter`] turns fuser's requests into calls of [`Fs`] and its
-//! answers into replies; [`attach`] makes and ends the mount; [`handshake`] agrees
-//! with the kernel, or goes on with what another process agreed on; [`parking`] lets a
+//! answers into replies; [`mount`] makes and ends the mount; [`handshake`] agrees
+//! with the kernel, or goes on with what another process agreed on; [`session_pause`] lets a
 //! session rest while its mount is handed over. No policy lives here, and nothing else
 //! in fanfs imports fuser.
 //!
@@ -12,18 +12,18 @@
 //! whoever has the answer; a reply that is dropped is answered with EIO.
 
 mod adapter;
-mod answers;
-mod attach;
+mod attr_invalidation;
+mod convert;
 mod features;
 mod handshake;
-mod kernel;
-mod names;
-mod notice;
-mod opening;
-mod parking;
-mod repeat;
-mod reply;
-mod wire;
+mod mount;
+mod names_only_listing;
+mod notifier;
+mod open_responder;
+mod raw_reply;
+mod replies;
+mod resend;
+mod session_pause;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,22 +33,22 @@ use std::thread::JoinHandle;
 
 use serde::{Deserialize, Serialize};
 
-use crate::buffer::Pipes;
+use crate::buffer::PipePool;
 use crate::fs::Fs;
-use handshake::Prepared;
-use parking::Parking;
+use handshake::NegotiatedSession;
+use session_pause::SessionPauser;
 
-pub use attach::{AttachError, abort, detach};
-pub use handshake::{Agreed, Ready};
+pub use handshake::{InitParams, ResumableSession};
+pub use mount::{MountError, abort_connection, unmount};
 
 /// Where to mount.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct MountTarget {
     /// The mount point's canonical path.
     pub path: PathBuf,
     /// Whether a dead mount of fanfs is there. It stays until the new mount replaces it, so
     /// no program writes to the directory beneath.
-    pub is_dead: bool,
+    pub has_dead_mount: bool,
 }
 
 /// How to mount.
@@ -74,12 +74,12 @@ pub struct MountOptions {
     pub max_request: u64,
     /// Where replies whose data are pages are put together; `None` where there
     /// are none.
-    pub pipes: Option<Pipes>,
+    pub pipes: Option<PipePool>,
 }
 
 /// What the kernel keeps of how it was mounted; nobody can change it later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fixed {
+pub struct FixedMountOptions {
     name: String,
     allow_other: bool,
     suid: bool,
@@ -90,8 +90,8 @@ pub struct Fixed {
 
 impl MountOptions {
     /// What the kernel keeps of them.
-    pub fn fixed(&self) -> Fixed {
-        Fixed {
+    pub fn fixed_options(&self) -> FixedMountOptions {
+        FixedMountOptions {
             name: self.name.clone(),
             allow_other: self.allow_other,
             suid: self.suid,
@@ -102,9 +102,9 @@ impl MountOptions {
     }
 }
 
-impl Fixed {
+impl FixedMountOptions {
     /// What of it `other` wants to be otherwise.
-    pub fn differs_in(&self, other: &Self) -> Option<&'static str> {
+    pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
         let pairs = [
             (self.name != other.name, "the volume's name"),
             (self.allow_other != other.allow_other, "allow_other"),
@@ -121,8 +121,8 @@ impl Fixed {
 pub struct Session {
     mount_point: PathBuf,
     threads: Option<JoinHandle<io::Result<()>>>,
-    parking: Parking,
-    agreed: Agreed,
+    pauser: SessionPauser,
+    init_params: InitParams,
 }
 
 impl Session {
@@ -135,23 +135,23 @@ impl Session {
     /// there was one.
     pub fn start(
         fs: Arc<Fs>,
-        place: &Place,
+        place: &MountTarget,
         options: &MountOptions,
-        first: impl FnOnce(&Agreed),
-    ) -> Result<Self, AttachError> {
-        let device = attach::attach(place, options)?;
+        first: impl FnOnce(&InitParams),
+    ) -> Result<Self, MountError> {
+        let device = mount::mount(place, options)?;
         let begin = |device: OwnedFd| {
-            let asked = handshake::receive(device.as_fd())?;
-            let (prepared, agreed) = Prepared::new(fs, options, asked)?;
-            rustix::io::write(&device, agreed.answer())?;
+            let asked = handshake::read_message(device.as_fd())?;
+            let (prepared, agreed) = NegotiatedSession::negotiate(fs, options, asked)?;
+            rustix::io::write(&device, agreed.init_reply())?;
             first(&agreed);
             Self::run(prepared, agreed, device, &place.path)
         };
         begin(device).map_err(|error| {
-            if !place.is_dead {
-                let _ = detach(&place.path, true);
+            if !place.has_dead_mount {
+                let _ = unmount(&place.path, true);
             }
-            AttachError::Handshake(error)
+            MountError::Handshake(error)
         })
     }
 
@@ -160,10 +160,15 @@ impl Session {
     ///
     /// # Errors
     /// Where `fs` would want something else of the kernel now.
-    pub fn prepare(fs: Arc<Fs>, options: &MountOptions, agreed: &Agreed) -> io::Result<Ready> {
-        let (prepared, now) = Prepared::new(fs, options, agreed.asked().to_vec())?;
+    pub fn prepare_resume(
+        fs: Arc<Fs>,
+        options: &MountOptions,
+        agreed: &InitParams,
+    ) -> io::Result<ResumableSession> {
+        let (prepared, now) =
+            NegotiatedSession::negotiate(fs, options, agreed.init_request().to_vec())?;
         match now == *agreed {
-            true => Ok(Ready(prepared)),
+            true => Ok(ResumableSession(prepared)),
             false => Err(io::Error::other(
                 "it would agree on something else with the kernel than was agreed on when this was mounted; unmount and mount again",
             )),
@@ -177,61 +182,61 @@ impl Session {
     /// # Errors
     /// Where there are no threads.
     pub fn resume(
-        ready: Ready,
-        agreed: Agreed,
+        ready: ResumableSession,
+        agreed: InitParams,
         device: OwnedFd,
         mount_point: &Path,
     ) -> io::Result<Self> {
-        if agreed.resends() {
-            handshake::ask_to_resend(device.as_fd())?;
+        if agreed.can_resend() {
+            handshake::request_resend(device.as_fd())?;
         }
         Self::run(ready.0, agreed, device, mount_point)
     }
 
     fn run(
-        prepared: Prepared,
-        agreed: Agreed,
+        prepared: NegotiatedSession,
+        agreed: InitParams,
         device: OwnedFd,
         mount_point: &Path,
     ) -> io::Result<Self> {
         let (parking, threads) = prepared.run(device)?;
         let (mount_point, threads) = (mount_point.to_owned(), Some(threads));
-        Ok(Self { mount_point, threads, parking, agreed })
+        Ok(Self { mount_point, threads, pauser: parking, init_params: agreed })
     }
 
     /// What was agreed on with the kernel.
-    pub fn agreed(&self) -> &Agreed {
-        &self.agreed
+    pub fn init_params(&self) -> &InitParams {
+        &self.init_params
     }
 
     /// The device.
     pub fn device(&self) -> BorrowedFd<'_> {
-        self.parking.device()
+        self.pauser.device()
     }
 
-    /// Takes no more requests until [`Session::unpark`]; those that were taken are
+    /// Takes no more requests until [`Session::unpause`]; those that were taken are
     /// answered.
     ///
     /// # Errors
     /// Where that cannot be made sure of; requests are taken as before then.
-    pub fn park(&self) -> io::Result<()> {
-        self.parking.park()
+    pub fn pause(&self) -> io::Result<()> {
+        self.pauser.pause()
     }
 
     /// Threads that have not come back for the next request.
     ///
     /// # Errors
     /// Where that cannot be seen.
-    pub fn busy(&self) -> io::Result<usize> {
-        self.parking.busy()
+    pub fn busy_threads(&self) -> io::Result<usize> {
+        self.pauser.busy_threads()
     }
 
     /// Takes requests again.
     ///
     /// # Errors
     /// Where the descriptor cannot be replaced.
-    pub fn unpark(&self) -> io::Result<()> {
-        self.parking.unpark()
+    pub fn unpause(&self) -> io::Result<()> {
+        self.pauser.unpause()
     }
 
     /// Lets go of the mount: no answer gets to the kernel any more. Returns the device.
@@ -239,17 +244,17 @@ impl Session {
     ///
     /// # Errors
     /// Where the descriptors cannot be replaced.
-    pub fn let_go(&self) -> io::Result<OwnedFd> {
-        self.parking.let_go()
+    pub fn release_device(&self) -> io::Result<OwnedFd> {
+        self.pauser.release_device()
     }
 
-    /// Has what [`Session::let_go`] has let go of again. What was answered meanwhile is
+    /// Has what [`Session::release_device`] has let go of again. What was answered meanwhile is
     /// asked again.
     ///
     /// # Errors
     /// Where the descriptors cannot be replaced.
-    pub fn take_up(&self, device: &OwnedFd) -> io::Result<()> {
-        self.parking.take_up(device)
+    pub fn reacquire_device(&self, device: &OwnedFd) -> io::Result<()> {
+        self.pauser.reacquire_device(device)
     }
 
     /// Where it is mounted.
@@ -258,7 +263,7 @@ impl Session {
     }
 
     /// Whether the kernel has ended the session: somebody unmounted it.
-    pub fn is_over(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.threads.as_ref().is_none_or(JoinHandle::is_finished)
     }
 

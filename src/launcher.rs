@@ -5,7 +5,7 @@
 //! its successor, and the child would hang inside execve, where even ps(1) waits for it.
 //! So the daemon forks this process before it opens anything on a replica, and asks it.
 //!
-//! In goes a [`Wish`] with the program's standard input, out comes a process with a
+//! In goes a [`LaunchRequest`] with the program's standard input, out comes a process with a
 //! descriptor for it (pidfd_open(2)).
 //!
 //! *Invariants:*
@@ -42,18 +42,18 @@ static LAUNCHER: OnceLock<Mutex<Launcher>> = OnceLock::new();
 struct Launcher {
     socket: OwnedFd,
     /// The number of the last wish.
-    last: u64,
+    last_request: u64,
 }
 
 /// No message is longer: the arguments of a mount.
-const LONGEST: usize = 128 * 1024;
+const MAX_MESSAGE: usize = 128 * 1024;
 
 /// How long starting a program may take. It is read from a disk.
-const STARTED_WITHIN: Duration = Duration::from_secs(30);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is to be started.
 #[derive(Serialize, Deserialize)]
-struct Wish {
+struct LaunchRequest {
     /// The answer has the same. An answer that came too late for its own wish must not be
     /// taken for the answer to the next one.
     number: u64,
@@ -64,31 +64,31 @@ struct Wish {
 }
 
 /// What came of it: a process, or an errno and its words.
-type Came = Result<u32, (Option<i32>, String)>;
+type LaunchResult = Result<u32, (Option<i32>, String)>;
 
 /// The number of a wish, and what came of it.
-type Answer = (u64, Came);
+type LaunchResponse = (u64, LaunchResult);
 
 /// A process that was started.
 #[derive(Debug)]
-pub struct Started {
+pub struct ChildProcess {
     /// Its number.
     pub pid: u32,
-    process: OwnedFd,
+    pidfd: OwnedFd,
 }
 
-impl Started {
+impl ChildProcess {
     /// Ends it.
     pub fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.process, rustix::process::Signal::KILL);
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 }
 
 /// How long threads that have done their work may take to end.
-const ENDING: Duration = Duration::from_secs(1);
+const THREAD_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Whether the process has one thread.
-fn is_alone() -> io::Result<bool> {
+fn is_single_threaded() -> io::Result<bool> {
     Ok(std::fs::read_dir("/proc/self/task")?.count() == 1)
 }
 
@@ -97,16 +97,16 @@ fn is_alone() -> io::Result<bool> {
 ///
 /// # Errors
 /// Where there are no processes or descriptors.
-pub fn prepare() -> io::Result<()> {
+pub fn fork_launcher() -> io::Result<()> {
     if LAUNCHER.get().is_some() {
         return Ok(());
     }
     // The kernel shows a thread for a moment after its last instruction.
-    let until = Instant::now() + ENDING;
-    while !is_alone()? && Instant::now() < until {
+    let until = Instant::now() + THREAD_EXIT_TIMEOUT;
+    while !is_single_threaded()? && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    if !is_alone()? {
+    if !is_single_threaded()? {
         return Err(io::Error::other("there is more than one thread already"));
     }
     let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
@@ -117,14 +117,14 @@ pub fn prepare() -> io::Result<()> {
             // The launcher's death shows at this end.
             drop(theirs);
             // It has nothing of the daemon's open any more when it says so.
-            hear::<()>(ours.as_fd())?;
-            let _ = LAUNCHER.set(Mutex::new(Launcher { socket: ours, last: 0 }));
+            recv::<()>(ours.as_fd())?;
+            let _ = LAUNCHER.set(Mutex::new(Launcher { socket: ours, last_request: 0 }));
             Ok(())
         }
         ForkResult::Child => {
             drop(ours);
-            let ready = become_launcher(&theirs).and_then(|()| say(theirs.as_fd(), &(), None));
-            let ended = ready.and_then(|()| serve(&theirs));
+            let ready = become_launcher(&theirs).and_then(|()| send(theirs.as_fd(), &(), None));
+            let ended = ready.and_then(|()| serve_requests(&theirs));
             std::process::exit(i32::from(ended.is_err()))
         }
     }
@@ -134,9 +134,13 @@ pub fn prepare() -> io::Result<()> {
 ///
 /// # Errors
 /// What the program could not be started with; or that there is no launcher any more.
-pub fn launch(program: &Path, args: Vec<OsString>, stdin: BorrowedFd<'_>) -> io::Result<Started> {
+pub fn launch(
+    program: &Path,
+    args: Vec<OsString>,
+    stdin: BorrowedFd<'_>,
+) -> io::Result<ChildProcess> {
     let launcher = LAUNCHER.get().ok_or_else(|| io::Error::other("no launcher was prepared"))?;
-    launcher.lock().launch(program, args, stdin, STARTED_WITHIN)
+    launcher.lock().launch(program, args, stdin, LAUNCH_TIMEOUT)
 }
 
 impl Launcher {
@@ -146,22 +150,23 @@ impl Launcher {
         args: Vec<OsString>,
         stdin: BorrowedFd<'_>,
         within: Duration,
-    ) -> io::Result<Started> {
+    ) -> io::Result<ChildProcess> {
         let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
-        self.last += 1;
+        self.last_request += 1;
         let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
-        let wish = Wish { number: self.last, program: program.into(), args, at };
-        say(self.socket.as_fd(), &wish, Some(stdin)).map_err(gone)?;
+        let wish = LaunchRequest { number: self.last_request, program: program.into(), args, at };
+        send(self.socket.as_fd(), &wish, Some(stdin)).map_err(gone)?;
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if !is_readable(self.socket.as_fd(), left)? {
+            if !poll_readable(self.socket.as_fd(), left)? {
                 let late = format!("{} was not started within {within:?}", program.display());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, late));
             }
-            let ((number, came), process) = hear::<Answer>(self.socket.as_fd()).map_err(gone)?;
-            let started = started(came, process);
-            if number == self.last {
+            let ((number, came), process) =
+                recv::<LaunchResponse>(self.socket.as_fd()).map_err(gone)?;
+            let started = to_child_process(came, process);
+            if number == self.last_request {
                 return started;
             }
             // Its caller has stopped waiting for it.
@@ -172,9 +177,9 @@ impl Launcher {
     }
 }
 
-fn started(came: Came, process: Option<OwnedFd>) -> io::Result<Started> {
+fn to_child_process(came: LaunchResult, process: Option<OwnedFd>) -> io::Result<ChildProcess> {
     match (came, process) {
-        (Ok(pid), Some(process)) => Ok(Started { pid, process }),
+        (Ok(pid), Some(process)) => Ok(ChildProcess { pid, pidfd: process }),
         (Err((Some(errno), _)), _) => Err(io::Error::from_raw_os_error(errno)),
         (Err((None, why)), _) => Err(io::Error::other(why)),
         (Ok(_), None) => Err(io::Error::other("no process came along")),
@@ -190,7 +195,7 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
         return Err(io::Error::other("the daemon has ended"));
     }
     // Handled, not ignored: a program that is started does not inherit that.
-    let handler = SigHandler::Handler(nothing);
+    let handler = SigHandler::Handler(ignore_signal);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         // SAFETY: the handler does nothing, which is safe at any moment.
@@ -213,37 +218,37 @@ fn become_launcher(socket: &OwnedFd) -> io::Result<()> {
     std::env::set_current_dir("/")
 }
 
-extern "C" fn nothing(_: i32) {}
+extern "C" fn ignore_signal(_: i32) {}
 
-fn serve(socket: &OwnedFd) -> io::Result<()> {
+fn serve_requests(socket: &OwnedFd) -> io::Result<()> {
     let mut children: Vec<(Pid, OwnedFd)> = Vec::new();
     loop {
-        let is_asked = wait_for_one(socket, &children)?;
+        let is_asked = wait_for_request_or_exit(socket, &children)?;
         children.retain(|(pid, _)| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
         if !is_asked {
             continue;
         }
-        let (wish, stdin) = match hear::<Wish>(socket.as_fd()) {
+        let (wish, stdin) = match recv::<LaunchRequest>(socket.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
             heard => heard?,
         };
         let number = wish.number;
-        match start(wish, stdin) {
+        match spawn(wish, stdin) {
             Ok((pid, process)) => {
                 let id = pid.as_raw_nonzero().get() as u32;
-                say::<Answer>(socket.as_fd(), &(number, Ok(id)), Some(process.as_fd()))?;
+                send::<LaunchResponse>(socket.as_fd(), &(number, Ok(id)), Some(process.as_fd()))?;
                 children.push((pid, process));
             }
             Err(error) => {
                 let came = Err((error.raw_os_error(), error.to_string()));
-                say::<Answer>(socket.as_fd(), &(number, came), None)?;
+                send::<LaunchResponse>(socket.as_fd(), &(number, came), None)?;
             }
         }
     }
 }
 
 /// Sleeps until the daemon asks for something or ends, which returns true, or a child ends.
-fn wait_for_one(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io::Result<bool> {
+fn wait_for_request_or_exit(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io::Result<bool> {
     let all = std::iter::once(socket).chain(children.iter().map(|(_, process)| process));
     let mut all: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
     loop {
@@ -257,7 +262,7 @@ fn wait_for_one(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io::Result<boo
     }
 }
 
-fn start(wish: Wish, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
+fn spawn(wish: LaunchRequest, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
     let mut command = Command::new(&wish.program);
     command.arg0("fanfs").args(&wish.args).current_dir(&wish.at);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null());
@@ -266,7 +271,7 @@ fn start(wish: Wish, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
     Ok((pid, pidfd_open(pid, PidfdFlags::empty())?))
 }
 
-fn is_readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
+fn poll_readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     let within = Timespec::try_from(within).map_err(io::Error::other)?;
     loop {
         match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], Some(&within)) {
@@ -276,7 +281,7 @@ fn is_readable(socket: BorrowedFd<'_>, within: Duration) -> io::Result<bool> {
     }
 }
 
-fn say<T: Serialize>(
+fn send<T: Serialize>(
     socket: BorrowedFd<'_>,
     message: &T,
     along: Option<BorrowedFd<'_>>,
@@ -292,8 +297,8 @@ fn say<T: Serialize>(
     Ok(())
 }
 
-fn hear<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Option<OwnedFd>)> {
-    let mut bytes = vec![0; LONGEST];
+fn recv<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<(T, Option<OwnedFd>)> {
+    let mut bytes = vec![0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(&mut bytes)];
@@ -322,7 +327,7 @@ mod tests {
     fn a_late_answer_is_not_taken_for_the_next_wish_and_its_process_ends() {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
-        let mut launcher = Launcher { socket: ours, last: 0 };
+        let mut launcher = Launcher { socket: ours, last_request: 0 };
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let mut launch =
             |within| launcher.launch(Path::new("program"), Vec::new(), null.as_fd(), within);
@@ -332,10 +337,10 @@ mod tests {
         let (mut first, first_fd) = sleep();
         let (mut second, second_fd) = sleep();
         let answer = |number, child: &std::process::Child, process: &OwnedFd| {
-            let answer: Answer = (number, Ok(child.id()));
-            say(theirs.as_fd(), &answer, Some(process.as_fd())).expect("an answer");
+            let answer: LaunchResponse = (number, Ok(child.id()));
+            send(theirs.as_fd(), &answer, Some(process.as_fd())).expect("an answer");
         };
-        let (wish, _) = hear::<Wish>(theirs.as_fd()).expect("the first wish");
+        let (wish, _) = recv::<LaunchRequest>(theirs.as_fd()).expect("the first wish");
         answer(wish.number, &first, &first_fd);
         answer(wish.number + 1, &second, &second_fd);
 
@@ -350,8 +355,8 @@ mod tests {
     fn a_process_that_ends_is_let_go_of_without_another_wish() {
         let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None).expect("sockets");
-        let launcher = std::thread::spawn(move || serve(&theirs));
-        let mut daemon = Launcher { socket: ours, last: 0 };
+        let launcher = std::thread::spawn(move || serve_requests(&theirs));
+        let mut daemon = Launcher { socket: ours, last_request: 0 };
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let within = Duration::from_secs(60);
         let started = daemon.launch(Path::new("true"), Vec::new(), null.as_fd(), within);

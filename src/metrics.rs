@@ -1,7 +1,7 @@
 //! What a volume tells Prometheus.
 //!
-//! [`names`] is the list of all metrics: what each is called, what it means, and where
-//! in a [`Status`] its value is. [`text`] writes them down, [`serve`] answers HTTP
+//! [`definitions`] is the list of all metrics: what each is called, what it means, and where
+//! in a [`Status`] its value is. [`encode`] writes them down, [`http`] answers HTTP
 //! requests with that, and [`textfile`] puts it into a file; [`Exporter`] is both for
 //! as long as a volume is mounted.
 //!
@@ -16,47 +16,47 @@
 //! - What is left behind at the end, a socket or a file, is removed by who made it, and
 //!   only if it is still his.
 
-mod names;
-mod place;
+mod definitions;
+mod encode;
+mod endpoint;
+mod http;
 mod process;
-mod serve;
-mod text;
 mod textfile;
 
 use std::sync::Arc;
 
 use crate::config;
 use crate::control::Status;
-use crate::telemetry::times::Counts;
+use crate::telemetry::histogram::HistogramSnapshot;
 
-pub use names::{Kind, METRICS, Metric, Stability, markdown};
-pub use place::{MetricsError, Opened};
-pub use process::Process;
-pub use text::{Form, write};
+pub use definitions::{METRICS, Metric, MetricKind, Stability, markdown_table};
+pub use encode::{ExpositionFormat, encode_metrics};
+pub use endpoint::{BoundListener, MetricsError};
+pub use process::ProcessStats;
 
-use textfile::Written;
+use textfile::TextfileWriter;
 
 /// How a volume is at some moment.
-pub struct Snapshot {
+pub struct MetricsSnapshot {
     /// As `fanfs status` shows it.
     pub status: Status,
     /// What applications waited for their reads.
-    pub read_times: Counts,
+    pub read_latency: HistogramSnapshot,
     /// How long positioned reads took, of each replica in their order.
-    pub replica_times: Vec<Counts>,
+    pub replica_read_latency: Vec<HistogramSnapshot>,
     /// The daemon; `None` where it is not to be told of.
-    pub process: Option<Process>,
+    pub process: Option<ProcessStats>,
 }
 
 /// Says how a volume is.
-pub type Look = Arc<dyn Fn() -> Snapshot + Send + Sync>;
+pub type SnapshotFn = Arc<dyn Fn() -> MetricsSnapshot + Send + Sync>;
 
 /// What publishes a volume's metrics; that ends, and nothing is left behind, when it is
 /// dropped.
 pub struct Exporter {
     tasks: Vec<tokio::task::JoinHandle<()>>,
-    socket: Arc<place::Socket>,
-    file: Option<Arc<Written>>,
+    socket_path: Arc<endpoint::SharedSocketPath>,
+    file: Option<Arc<TextfileWriter>>,
 }
 
 impl Exporter {
@@ -65,42 +65,42 @@ impl Exporter {
     /// is left of it, may not have let go of it yet.
     pub fn start(
         runtime: &tokio::runtime::Handle,
-        config: &config::Metrics,
-        opened: Option<Opened>,
-        look: Look,
+        config: &config::MetricsConfig,
+        opened: Option<BoundListener>,
+        look: SnapshotFn,
     ) -> Self {
-        let socket = Arc::new(place::Socket::default());
+        let socket = Arc::new(endpoint::SharedSocketPath::default());
         let mut tasks = Vec::new();
         if let Some(listen) = &config.listen {
             let (listen, socket, look) = (listen.clone(), Arc::clone(&socket), Arc::clone(&look));
             tasks.push(runtime.spawn(async move {
-                if let Some(listener) = place::listener(&listen, opened, &socket).await {
-                    serve::accept(listener, look).await;
+                if let Some(listener) = endpoint::async_listener(&listen, opened, &socket).await {
+                    http::accept_loop(listener, look).await;
                 }
             }));
         }
         let file = config.textfile.as_ref().map(|textfile| {
-            let written = Arc::new(Written::new(textfile.path.clone()));
+            let written = Arc::new(TextfileWriter::new(textfile.path.clone()));
             let (every, file) = (textfile.interval, Arc::clone(&written));
-            tasks.push(runtime.spawn(textfile::keep_writing(file, every, look)));
+            tasks.push(runtime.spawn(textfile::write_periodically(file, every, look)));
             written
         });
-        Self { tasks, socket, file }
+        Self { tasks, socket_path: socket, file }
     }
 
     /// Gives up the address and writes no more; what is there stays for the next daemon.
-    pub fn rest(&self) {
+    pub fn suspend(&self) {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
         if let Some(file) = &self.file {
-            file.rest();
+            file.suspend();
         }
     }
 }
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        self.rest();
-        drop(self.socket.lock().take());
+        self.suspend();
+        drop(self.socket_path.lock().take());
         if let Some(file) = &self.file {
             file.remove();
         }

@@ -12,35 +12,37 @@
 //! does not, every replica is a candidate like any other.
 
 pub mod affinity;
-mod ask;
 pub mod beegfs;
 pub mod cephfs;
 pub mod chunks;
 pub mod command;
 mod error;
 pub mod exec;
-pub mod file;
+pub mod file_placement;
 pub mod glusterfs;
 pub mod hdfs;
 pub mod learned;
 pub mod locator;
 pub mod lustre;
 pub mod maprfs;
-pub mod names;
+pub mod node_names;
 pub mod table;
+mod tool;
 
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 
-pub use chunks::{Builder, ChunkMap, Mapped};
+pub use chunks::{ChunkMap, ChunkMapBuilder, LocalityMap};
 pub use error::PlacementError;
-pub use file::Came;
-pub use locator::{FileAt, Ground, Locator, LocatorPolicy, PlacementStatus, Source};
-pub use names::NodeNames;
+pub use file_placement::Delivery;
+pub use locator::{
+    LocatedFile, Locator, LocatorPolicy, PlacementSource, PlacementStatus, ReplicaTopology,
+};
+pub use node_names::NodeNames;
 
-use crate::config::placement::{Provider as Written, Tool};
-use crate::config::{self, Placement};
+use crate::config::placement::{ClusterTool, ProviderConfig as Written};
+use crate::config::{self, PlacementConfig};
 use crate::volume::{ByteRange, ReplicaId};
 
 /// What a provider returns.
@@ -70,7 +72,7 @@ impl Query {
 }
 
 /// Answers to come.
-pub type Answering<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
+pub type LocateFuture<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
 
 /// Somebody who knows where chunks are.
 pub trait Provider: Send + Sync {
@@ -83,7 +85,7 @@ pub trait Provider: Send + Sync {
     }
 
     /// Where the chunks of a file are. Ends within the configured time.
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a>;
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a>;
 }
 
 /// Who is asked, by configuration; `chunk_size` is the volume's.
@@ -91,52 +93,61 @@ pub trait Provider: Send + Sync {
 /// # Errors
 /// Where the provider cannot be used as it is configured: a table that is none,
 /// a file of certificates that cannot be read.
-pub fn source(placement: &Placement, chunk_size: u64) -> Result<Source> {
+pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<PlacementSource> {
     let limit = placement.timeout;
     let root = placement.root.clone();
     let provider: Arc<dyn Provider> = match &placement.provider {
-        Written::None => return Ok(Source::Nobody),
-        Written::Learned => return Ok(Source::Timing(chunk_size)),
-        Written::Table { file } => Arc::new(table::Table::open(file)?),
+        Written::None => return Ok(PlacementSource::None),
+        Written::Learned => return Ok(PlacementSource::Timing(chunk_size)),
+        Written::Table { file } => Arc::new(table::TableProvider::open(file)?),
         Written::Exec { command } => {
-            Arc::new(exec::Exec::new(template(Some(command), &[])?, root, limit))
+            Arc::new(exec::ExecProvider::new(command_template(Some(command), &[])?, root, limit))
         }
         Written::WebHdfs { urls, user, ca_file } => {
-            Arc::new(hdfs::WebHdfs::new(hdfs::WebSettings {
+            Arc::new(hdfs::WebHdfs::new(hdfs::WebHdfsSettings {
                 urls: urls.clone(),
                 user: user.clone(),
-                ca: ca_file.clone(),
+                ca_file: ca_file.clone(),
                 root,
-                limit,
+                timeout: limit,
             })?)
         }
         Written::Tool { tool, command, layout_command } => {
-            let own = |usual| template(command.as_deref(), usual);
+            let own = |usual| command_template(command.as_deref(), usual);
             match tool {
-                Tool::MapRfs => Arc::new(maprfs::MaprFs::new(own(maprfs::COMMAND)?, root, limit)),
-                Tool::Hdfs => Arc::new(hdfs::Fsck::new(own(hdfs::fsck::COMMAND)?, root, limit)),
-                Tool::CephFs => {
-                    let layout = template(layout_command.as_deref(), cephfs::LAYOUT_COMMAND)?;
+                ClusterTool::MapRfs => {
+                    Arc::new(maprfs::MaprFs::new(own(maprfs::COMMAND)?, root, limit))
+                }
+                ClusterTool::Hdfs => {
+                    Arc::new(hdfs::Fsck::new(own(hdfs::fsck::COMMAND)?, root, limit))
+                }
+                ClusterTool::CephFs => {
+                    let layout =
+                        command_template(layout_command.as_deref(), cephfs::LAYOUT_COMMAND)?;
                     Arc::new(cephfs::CephFs::new(own(cephfs::COMMAND)?, layout, root, limit))
                 }
-                Tool::GlusterFs => {
+                ClusterTool::GlusterFs => {
                     Arc::new(glusterfs::GlusterFs::new(own(glusterfs::COMMAND)?, root, limit))
                 }
-                Tool::Lustre => Arc::new(lustre::Lustre::new(own(lustre::COMMAND)?, root, limit)),
-                Tool::BeeGfs => Arc::new(beegfs::BeeGfs::new(own(beegfs::COMMAND)?, root, limit)),
+                ClusterTool::Lustre => {
+                    Arc::new(lustre::Lustre::new(own(lustre::COMMAND)?, root, limit))
+                }
+                ClusterTool::BeeGfs => {
+                    Arc::new(beegfs::BeeGfs::new(own(beegfs::COMMAND)?, root, limit))
+                }
             }
         }
     };
-    Ok(Source::Provider(provider))
+    Ok(PlacementSource::Provider(provider))
 }
 
-fn template(own: Option<&[String]>, usual: &[&str]) -> Result<command::Template> {
+fn command_template(own: Option<&[String]>, usual: &[&str]) -> Result<command::CommandTemplate> {
     let words = own.map_or_else(|| usual.iter().map(|w| (*w).to_owned()).collect(), <[_]>::to_vec);
-    command::Template::new(words).map_err(PlacementError::Nonsense)
+    command::CommandTemplate::new(words).map_err(PlacementError::InvalidAnswer)
 }
 
 /// The names that the replicas answer to by configuration.
-pub fn configured_names(replicas: &[config::Replica]) -> NodeNames {
+pub fn configured_names(replicas: &[config::ReplicaConfig]) -> NodeNames {
     let mut names = NodeNames::new();
     for (id, replica) in replicas.iter().enumerate() {
         for name in std::iter::once(&replica.node).chain(&replica.aliases) {

@@ -2,12 +2,12 @@
 //!
 //! Segments that are wanted wait in one queue for the whole volume, the most
 //! urgent first. Whenever something changed (a segment was wanted, one came
-//! back, time passed) the owner asks [`Scheduler::next`] what to send where.
+//! back, time passed) the owner asks [`Scheduler::schedule`] what to send where.
 //! Pure parts answer:
 //!
 //! - [`estimate`]: how fast each replica delivers, measured apart for segments
-//!   that its node holds and for others ([`pace`]); how long its reads take at
-//!   least; how much is in flight to it. [`cached`]: deliveries from a page cache, which
+//!   that its node holds and for others ([`rate`]); how long its reads take at
+//!   least; how much is in flight to it. [`cache_hits`]: deliveries from a page cache, which
 //!   do not count as measurements.
 //! - [`assign`]: each waiting segment goes to the replica that is expected to
 //!   complete it first, counting what is in flight there *and* what waits
@@ -16,10 +16,10 @@
 //!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
 //!   Whose node holds the segment goes first; who does not is asked where that
 //!   is measurably sooner.
-//! - [`health`], [`board`]: who may be asked at all; [`hedge`]: what is late, and
+//! - [`health`], [`health_board`]: who may be asked at all; [`hedge`]: what is late, and
 //!   whether a second replica may be asked for it.
-//! - [`turns`]: in which order files are served.
-//! - [`metadata`]: whom to ask for what is no file data.
+//! - [`fair_queue`]: in which order files are served.
+//! - [`metadata_order`]: whom to ask for what is no file data.
 //!
 //! A segment is bound to a replica as late as possible: what exceeds a
 //! replica's in-flight cap (about twice rate x latency) stays in the queue and
@@ -31,55 +31,55 @@
 //! attempts that have not finished.
 
 pub mod assign;
-pub mod board;
-pub mod cached;
+pub mod cache_hits;
 pub mod estimate;
+pub mod fair_queue;
 pub mod health;
+pub mod health_board;
 pub mod hedge;
-mod late;
-pub mod metadata;
-pub mod pace;
-mod probing;
-pub mod turns;
+mod hedge_scan;
+pub mod metadata_order;
+mod probe;
+pub mod rate;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
-use assign::{Assigner, Assignment, Demand};
-use board::{HealthBoard, Silence};
-use estimate::{Estimate, Limits, Sent};
-use health::{HealthReading, HealthState, Heard, Proof};
-use hedge::{HedgeBudget, Lateness};
-use pace::{ByLocality, Locality};
-use turns::Turns;
+use assign::{Assigner, Assignment, WaitingSegment};
+use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
+use fair_queue::FairQueue;
+use health::{CallOutcome, HealthSnapshot, HealthState, MountCheck};
+use health_board::{HealthBoard, Responsiveness};
+use hedge::{HedgeBudget, LatenessHistogram};
+use rate::{Locality, PerLocality};
 
 /// Names one attempt to read one segment from one replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(u64);
 
 /// Names a segment that waits in the queue, and orders it: those that a reader
-/// waits for come first, then the others; files in [`turns`], the segments of
+/// waits for come first, then the others; files in [`fair_queue`], the segments of
 /// one as they came. (Ordered by the distance from the reader when they came, a
 /// window that is refilled in one go overtakes what had been wanted before it,
 /// and the reader waits for that.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct WantId {
+pub struct QueueKey {
     /// `false` sorts first.
-    ahead: bool,
-    turn: u64,
+    is_readahead: bool,
+    start_tag: u64,
     sequence: u64,
 }
 
 /// A segment that is wanted.
 #[derive(Clone, Debug)]
-pub struct Want<T> {
+pub struct SegmentRequest<T> {
     /// What the owner knows it by.
     pub item: T,
     /// Its size in bytes.
     pub bytes: u64,
     /// Whether it is fetched ahead, and nobody waits for it yet.
-    pub ahead: bool,
+    pub is_readahead: bool,
     /// Replicas that it may be read from.
     pub candidates: ReplicaSet,
     /// Who holds its chunk.
@@ -88,20 +88,20 @@ pub struct Want<T> {
     /// can be. Empty where it is not pinned.
     pub pinned: ReplicaSet,
     /// Whether it is on its way from another replica, which is late.
-    pub hedge: bool,
+    pub is_hedge: bool,
     /// Names the file that it belongs to.
-    pub stream: u64,
+    pub file_number: u64,
     /// Its first byte there.
     pub start: u64,
     /// Replicas that have the file open; all where that does not matter.
-    pub open: ReplicaSet,
+    pub open_on: ReplicaSet,
 }
 
-impl<T> Want<T> {
+impl<T> SegmentRequest<T> {
     /// Whom to choose from while `usable` may be asked.
     /// None of those where reads of its file hang: one more would take a place and wait.
-    fn choice(&self, usable: ReplicaSet, hung: &HungFiles) -> ReplicaSet {
-        let hung = hung.get(&self.stream).copied().unwrap_or(ReplicaSet::EMPTY);
+    fn eligible_replicas(&self, usable: ReplicaSet, hung: &HungFiles) -> ReplicaSet {
+        let hung = hung.get(&self.file_number).copied().unwrap_or(ReplicaSet::EMPTY);
         let candidates = self.candidates.minus(hung);
         // A segment whose candidates are all ejected is better tried than
         // failed: the last replica is never ejected.
@@ -116,7 +116,7 @@ impl<T> Want<T> {
     }
 }
 
-/// A decision: send this segment there. Finish it with [`Scheduler::finished`].
+/// A decision: send this segment there. Finish it with [`Scheduler::attempt_finished`].
 #[derive(Debug)]
 pub struct Dispatch<T> {
     /// Names the attempt.
@@ -133,12 +133,12 @@ pub struct Dispatch<T> {
 
 /// What is known of an attempt that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct FinishedAttempt {
     /// How long it took.
     pub took: Duration,
     /// How long it took to be served: the time since what came before it.
     /// `None` where it was too small to tell, or did not deliver.
-    pub service: Option<Duration>,
+    pub service_time: Option<Duration>,
     /// Whether the replica's node holds the segment.
     pub locality: Locality,
     /// Whether it was a second read of what was late elsewhere.
@@ -147,7 +147,7 @@ pub struct Ended {
 
 /// A segment that is later than it should be and may go to another replica too.
 #[derive(Debug)]
-pub struct Late<T> {
+pub struct LateAttempt<T> {
     /// The segment.
     pub item: T,
     /// Who is late with it.
@@ -162,20 +162,20 @@ pub struct Late<T> {
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The replica delivered this many bytes.
     Delivered(u64),
     /// The replica failed.
     Failed,
     /// The replica or the object failed: a call on the replica's root decides which.
-    Doubtful,
+    AmbiguousError,
     /// It did not come to a read, and the replica is not to blame.
-    Unused,
+    Neutral,
 }
 
 /// How the scheduler is set up; the same for all replicas but where named.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct SchedulerPolicy {
     /// The usual segment size, bytes.
     pub segment: u64,
     /// How long an attempt may take before another replica is asked in any case.
@@ -183,8 +183,8 @@ pub struct Policy {
     /// The replicas' names, for the log.
     pub names: ReplicaMap<String>,
     /// Whether a replica that was ejected has to prove itself, by
-    /// [`Scheduler::proved`], before it is asked again.
-    pub proofs: bool,
+    /// [`Scheduler::mount_checked`], before it is asked again.
+    pub requires_mount_checks: bool,
 }
 
 /// What the scheduler needs to know of one replica beforehand.
@@ -201,37 +201,37 @@ pub struct ReplicaPolicy {
 struct Attempt<T> {
     item: T,
     replica: ReplicaId,
-    sent: Sent,
+    read: InFlightRead,
     expected: Duration,
     /// Who else might have been sent it.
-    others: ReplicaSet,
+    other_candidates: ReplicaSet,
     /// Who of them holds a copy of it.
-    copies: ReplicaSet,
+    other_holders: ReplicaSet,
     /// Whether others would read another copy of it.
-    has_copies: bool,
+    has_other_copies: bool,
     /// Whether a second replica has been asked since.
-    hedged: bool,
+    is_hedged: bool,
     /// Whether it is a second one itself.
     is_hedge: bool,
     /// A probe that a reader waits for: another replica is asked after this
     /// time, which is paid for already.
-    race_after: Option<Duration>,
+    hedge_after: Option<Duration>,
     /// The segment: its file and its offset.
-    segment: (u64, u64),
+    segment_key: (u64, u64),
     /// Whether another replica has delivered the segment since.
-    beaten: bool,
+    is_delivered_elsewhere: bool,
     /// Whether its replica's in-flight limit no longer counts it, so that an attempt
     /// that hangs does not keep other segments out.
-    written_off: bool,
+    is_written_off: bool,
 }
 
 /// What `fanfs status` shows of one replica.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct ReplicaSnapshot {
     /// Its health.
-    pub health: HealthReading,
+    pub health: HealthSnapshot,
     /// The measured rate that the next decision will use, bytes a second.
-    pub rate: ByLocality<f64>,
+    pub rate: PerLocality<f64>,
     /// Whether any of it was measured.
     pub is_measured: bool,
     /// The part of a read's time that does not depend on its size.
@@ -244,23 +244,23 @@ pub struct Standing {
 
 /// The queue and everything known about the replicas.
 pub struct Scheduler<T> {
-    policy: Policy,
-    estimates: ReplicaMap<Estimate>,
+    policy: SchedulerPolicy,
+    estimates: ReplicaMap<ReplicaEstimate>,
     health: HealthBoard,
-    lateness: ReplicaMap<Lateness>,
+    lateness: ReplicaMap<LatenessHistogram>,
     hedges: HedgeBudget,
-    queue: BTreeMap<WantId, Want<T>>,
-    turns: Turns,
+    queue: BTreeMap<QueueKey, SegmentRequest<T>>,
+    fair_queue: FairQueue,
     /// In order, so that what is decided about them is the same in each run.
     attempts: BTreeMap<AttemptId, Attempt<T>>,
-    assigner: Assigner<WantId>,
+    assigner: Assigner<QueueKey>,
     /// Kept between rounds for its memory.
-    decided: Vec<Assignment<WantId>>,
+    assignments: Vec<Assignment<QueueKey>>,
     sequence: u64,
-    probed: Option<Instant>,
+    last_probe: Option<Instant>,
     /// Replicas that have not delivered anything for longer than an attempt may take.
-    stuck: ReplicaSet,
-    hung: HungFiles,
+    stuck_replicas: ReplicaSet,
+    hung_files: HungFiles,
 }
 
 /// Files with the replicas on which reads of them hang.
@@ -268,116 +268,122 @@ type HungFiles = BTreeMap<u64, ReplicaSet>;
 
 impl<T: Clone> Scheduler<T> {
     /// A scheduler with an empty queue.
-    pub fn new(policy: Policy, replicas: ReplicaMap<ReplicaPolicy>, now: Instant) -> Self {
+    pub fn new(policy: SchedulerPolicy, replicas: ReplicaMap<ReplicaPolicy>, now: Instant) -> Self {
         let estimates = replicas.map(|_, replica| {
-            let limits = Limits {
+            let limits = InFlightLimits {
                 segment: policy.segment,
                 max_bytes: replica.max_in_flight,
                 max_reads: replica.max_reads,
             };
-            Estimate::new(replica.weight, limits, now)
+            ReplicaEstimate::new(replica.weight, limits, now)
         });
         Self {
-            health: HealthBoard::new(policy.names.clone(), policy.proofs, now),
-            lateness: replicas.map(|_, _| Lateness::default()),
+            health: HealthBoard::new(policy.names.clone(), policy.requires_mount_checks, now),
+            lateness: replicas.map(|_, _| LatenessHistogram::default()),
             hedges: HedgeBudget::new(policy.segment, replicas.len()),
             policy,
             assigner: Assigner::new(estimates.len()),
             estimates,
             queue: BTreeMap::new(),
-            turns: Turns::default(),
+            fair_queue: FairQueue::default(),
             attempts: BTreeMap::new(),
-            decided: Vec::new(),
+            assignments: Vec::new(),
             sequence: 0,
-            probed: None,
-            stuck: ReplicaSet::EMPTY,
-            hung: HungFiles::new(),
+            last_probe: None,
+            stuck_replicas: ReplicaSet::EMPTY,
+            hung_files: HungFiles::new(),
         }
     }
 
     /// Puts a segment into the queue.
-    pub fn want(&mut self, want: Want<T>) -> WantId {
+    pub fn enqueue(&mut self, want: SegmentRequest<T>) -> QueueKey {
         self.sequence += 1;
         // A second read of what is late was paid for with the first.
-        let turn = match want.hedge {
-            true => self.turns.at_once(),
-            false => self.turns.take(want.stream, want.bytes),
+        let turn = match want.is_hedge {
+            true => self.fair_queue.virtual_time(),
+            false => self.fair_queue.assign_tag(want.file_number, want.bytes),
         };
-        let id = WantId { ahead: want.ahead, turn, sequence: self.sequence };
+        let id =
+            QueueKey { is_readahead: want.is_readahead, start_tag: turn, sequence: self.sequence };
         self.queue.insert(id, want);
         id
     }
 
     /// Moves a waiting segment to the front: a reader has reached it. Nothing
     /// happens where it has been sent already.
-    pub fn hurry(&mut self, id: WantId) -> Option<WantId> {
+    pub fn promote(&mut self, id: QueueKey) -> Option<QueueKey> {
         let mut want = self.queue.remove(&id)?;
-        want.ahead = false;
-        let id = WantId { ahead: false, ..id };
+        want.is_readahead = false;
+        let id = QueueKey { is_readahead: false, ..id };
         self.queue.insert(id, want);
         Some(id)
     }
 
     /// Takes a segment out of the queue; `None` where it has been sent already.
-    pub fn cancel(&mut self, id: WantId) -> Option<Want<T>> {
+    pub fn cancel(&mut self, id: QueueKey) -> Option<SegmentRequest<T>> {
         let want = self.queue.remove(&id)?;
-        if !want.hedge {
-            self.turns.give_back(want.stream, want.bytes);
+        if !want.is_hedge {
+            self.fair_queue.refund(want.file_number, want.bytes);
         }
         Some(want)
     }
 
     /// What is fetched ahead and waits, the least urgent first.
-    pub fn ahead(&self) -> impl Iterator<Item = &Want<T>> {
-        self.queue.values().rev().take_while(|want| want.ahead)
+    pub fn queued_readahead(&self) -> impl Iterator<Item = &SegmentRequest<T>> {
+        self.queue.values().rev().take_while(|want| want.is_readahead)
     }
 
     /// Decides what to send now, appending to `out`.
-    pub fn next(&mut self, now: Instant, out: &mut Vec<Dispatch<T>>) {
+    pub fn schedule(&mut self, now: Instant, out: &mut Vec<Dispatch<T>>) {
         if self.queue.is_empty() {
             return;
         }
         let usable = self.usable(now);
         // The last one is not ejected, but it may hang: what waits for its room would
         // wait until it heals, while one that is ejected may be back.
-        let usable =
-            if usable.minus(self.stuck).is_empty() { self.estimates.all() } else { usable };
+        let usable = if usable.minus(self.stuck_replicas).is_empty() {
+            self.estimates.all()
+        } else {
+            usable
+        };
         let loads = self.loads(now);
         // Where the others take whatever is wanted at once, nothing is left for it
         // afterwards. What is small would tell nothing.
-        let tells = |id: &WantId, want: &Want<T>| id.ahead && want.bytes * 2 > self.policy.segment;
+        let tells = |id: &QueueKey, want: &SegmentRequest<T>| {
+            id.is_readahead && want.bytes * 2 > self.policy.segment
+        };
         if self.queue.last_key_value().is_some_and(|(id, want)| tells(id, want)) {
-            self.probe(usable, now, out);
+            self.probe_idle_replica(usable, now, out);
         }
-        if self.probe_alone(usable, &loads, now, out) {
+        if self.probe_with_lone_segment(usable, &loads, now, out) {
             return;
         }
         let demands = self.queue.iter().map(|(id, want)| {
-            let demand = Demand {
+            let demand = WaitingSegment {
                 bytes: want.bytes,
-                candidates: want.choice(usable, &self.hung),
+                candidates: want.eligible_replicas(usable, &self.hung_files),
                 holders: want.holders,
-                ahead: want.ahead,
-                stream: want.stream,
+                is_readahead: want.is_readahead,
+                file_number: want.file_number,
                 start: want.start,
-                open: want.open,
+                open_on: want.open_on,
             };
             (*id, demand)
         });
-        let mut decided = std::mem::take(&mut self.decided);
+        let mut decided = std::mem::take(&mut self.assignments);
         self.assigner.assign(demands, &loads, &mut decided);
         for Assignment { key, replica, expected, .. } in decided.drain(..) {
             let want = self.queue.remove(&key).expect("assigned segments come from the queue");
-            self.turns.sent(key.turn);
-            out.push(self.send(want, replica, Duration::from_secs_f64(expected), now));
+            self.fair_queue.advance(key.start_tag);
+            out.push(self.start_attempt(want, replica, Duration::from_secs_f64(expected), now));
         }
-        self.decided = decided;
-        self.probe(usable, now, out);
+        self.assignments = decided;
+        self.probe_idle_replica(usable, now, out);
     }
 
-    fn send(
+    fn start_attempt(
         &mut self,
-        want: Want<T>,
+        want: SegmentRequest<T>,
         replica: ReplicaId,
         expected: Duration,
         now: Instant,
@@ -385,93 +391,96 @@ impl<T: Clone> Scheduler<T> {
         self.sequence += 1;
         let attempt = AttemptId(self.sequence);
         let locality = want.locality(replica);
-        let sent = Sent { at: now, bytes: want.bytes, locality };
-        self.estimates[replica].sent(sent);
-        self.assigner.sent(replica, want.stream, want.start.saturating_add(want.bytes));
-        let segment = (want.stream, want.start);
-        let Want { item, bytes, candidates, hedge, holders, .. } = want;
+        let sent = InFlightRead { at: now, bytes: want.bytes, locality };
+        self.estimates[replica].record_sent(sent);
+        self.assigner.record_sent(replica, want.file_number, want.start.saturating_add(want.bytes));
+        let segment = (want.file_number, want.start);
+        let SegmentRequest { item, bytes, candidates, is_hedge: hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let copies = others.and(holders.local);
         let mut state = Attempt {
             item: item.clone(),
             replica,
-            sent,
+            read: sent,
             expected,
-            others,
-            copies,
-            has_copies: holders.spare || !copies.is_empty(),
-            hedged: false,
+            other_candidates: others,
+            other_holders: copies,
+            has_other_copies: holders.is_held_elsewhere || !copies.is_empty(),
+            is_hedged: false,
             is_hedge: hedge,
-            race_after: None,
-            segment,
-            beaten: false,
-            written_off: false,
+            hedge_after: None,
+            segment_key: segment,
+            is_delivered_elsewhere: false,
+            is_written_off: false,
         };
         // One that is tried again is to cost nobody anything.
         if self.health.state(replica) == HealthState::Probing {
-            state.race_after = self.race_after(state.others, state.sent.bytes, now);
+            state.hedge_after =
+                self.reserve_probe_hedge(state.other_candidates, state.read.bytes, now);
         }
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
     }
 
-    /// An attempt ended. Call [`Scheduler::next`] afterwards: there is room now.
+    /// An attempt ended. Call [`Scheduler::schedule`] afterwards: there is room now.
     /// `None` where there is no such attempt.
-    pub fn finished(
+    pub fn attempt_finished(
         &mut self,
         attempt: AttemptId,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         now: Instant,
-    ) -> Option<Ended> {
+    ) -> Option<FinishedAttempt> {
         let attempt = self.attempts.remove(&attempt)?;
         let replica = attempt.replica;
-        if matches!(outcome, Outcome::Delivered(_)) && (attempt.is_hedge || attempt.hedged) {
-            let same = self.attempts.values_mut().filter(|a| a.segment == attempt.segment);
-            same.for_each(|other| other.beaten = true);
+        if matches!(outcome, AttemptOutcome::Delivered(_))
+            && (attempt.is_hedge || attempt.is_hedged)
+        {
+            let same = self.attempts.values_mut().filter(|a| a.segment_key == attempt.segment_key);
+            same.for_each(|other| other.is_delivered_elsewhere = true);
         }
         let estimate = &mut self.estimates[replica];
-        let took = now.saturating_duration_since(attempt.sent.at);
+        let took = now.saturating_duration_since(attempt.read.at);
         let mut service = None;
         match outcome {
-            Outcome::Delivered(bytes)
-                if attempt.written_off
-                    || self.health.was_ejected_since(replica, attempt.sent.at) =>
+            AttemptOutcome::Delivered(bytes)
+                if attempt.is_written_off
+                    || self.health.was_ejected_since(replica, attempt.read.at) =>
             {
-                estimate.outlived(now, attempt.sent);
-                self.hedges.earn(bytes);
-                self.health.delivered(replica, now);
+                estimate.record_hung_delivery(now, attempt.read);
+                self.hedges.refill(bytes);
+                self.health.record_delivery(replica, now);
             }
-            Outcome::Delivered(bytes) => {
-                service = estimate.completed(now, attempt.sent, bytes);
+            AttemptOutcome::Delivered(bytes) => {
+                service = estimate.record_delivery(now, attempt.read, bytes);
                 self.lateness[replica].add(took, attempt.expected);
-                self.hedges.earn(bytes);
+                self.hedges.refill(bytes);
                 if service.is_some() {
                     let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
-                    let best = self.best_but(replica, now);
-                    self.health.delivered_at(replica, rate, best, now);
+                    let best = self.best_other_rate(replica, now);
+                    self.health.record_delivery_rate(replica, rate, best, now);
                 } else {
-                    self.health.delivered(replica, now);
+                    self.health.record_delivery(replica, now);
                 }
             }
-            Outcome::Failed => {
-                estimate.dropped(now, attempt.sent);
-                self.health.failed(replica, now);
+            AttemptOutcome::Failed => {
+                estimate.remove_unmeasured(now, attempt.read);
+                self.health.record_failure(replica, now);
             }
-            Outcome::Doubtful => {
-                estimate.dropped(now, attempt.sent);
-                self.health.doubted(replica, now);
+            AttemptOutcome::AmbiguousError => {
+                estimate.remove_unmeasured(now, attempt.read);
+                self.health.record_ambiguous_error(replica, now);
             }
-            Outcome::Unused => estimate.dropped(now, attempt.sent),
+            AttemptOutcome::Neutral => estimate.remove_unmeasured(now, attempt.read),
         }
-        let (locality, is_hedge) = (attempt.sent.locality, attempt.is_hedge);
-        Some(Ended { took, service, locality, is_hedge })
+        let (locality, is_hedge) = (attempt.read.locality, attempt.is_hedge);
+        Some(FinishedAttempt { took, service_time: service, locality, is_hedge })
     }
 
     /// What the best of the other replicas delivers, bytes a second, as far as that
     /// was measured.
-    fn best_but(&self, replica: ReplicaId, now: Instant) -> f64 {
+    fn best_other_rate(&self, replica: ReplicaId, now: Instant) -> f64 {
         let others = self.estimates.iter().filter(|(id, _)| *id != replica);
-        others.filter_map(|(_, estimate)| estimate.comparable(now)).fold(0.0, f64::max)
+        others.filter_map(|(_, estimate)| estimate.comparable_rate(now)).fold(0.0, f64::max)
     }
 
     /// Whether anything waits or is in flight.
@@ -485,13 +494,13 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// What is known of each replica now.
-    pub fn standings(&self, now: Instant) -> ReplicaMap<Standing> {
+    pub fn snapshots(&self, now: Instant) -> ReplicaMap<ReplicaSnapshot> {
         self.estimates.map(|id, estimate| {
             let load = estimate.load(now);
-            Standing {
-                health: self.health.reading(id, now),
+            ReplicaSnapshot {
+                health: self.health.snapshot(id, now),
                 rate: load.rate,
-                is_measured: estimate.comparable(now).is_some(),
+                is_measured: estimate.comparable_rate(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
                 in_flight: load.in_flight,
                 cap: load.cap,
@@ -500,22 +509,22 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// What a replica delivers over a long time, where there is enough to tell.
-    pub fn steady(&self, replica: ReplicaId) -> ByLocality<Option<f64>> {
-        self.estimates[replica].steady()
+    pub fn steady_rates(&self, replica: ReplicaId) -> PerLocality<Option<f64>> {
+        self.estimates[replica].steady_rates()
     }
 
     /// A call outside the read path (an open, a lookup) told something about a
     /// replica's health.
-    pub fn heard(&mut self, replica: ReplicaId, heard: Heard, now: Instant) {
+    pub fn record_call(&mut self, replica: ReplicaId, heard: CallOutcome, now: Instant) {
         match heard {
-            Heard::Well => self.health.delivered(replica, now),
-            Heard::Late => self.health.late(replica, now),
-            Heard::Failed => {
+            CallOutcome::Success => self.health.record_delivery(replica, now),
+            CallOutcome::Late => self.health.record_late(replica, now),
+            CallOutcome::Unanswered => {
                 // It may be the object that hangs: the replica's root decides.
-                self.health.late(replica, now);
-                self.health.doubted(replica, now);
+                self.health.record_late(replica, now);
+                self.health.record_ambiguous_error(replica, now);
             }
-            Heard::Doubtful => self.health.doubted(replica, now),
+            CallOutcome::AmbiguousError => self.health.record_ambiguous_error(replica, now),
         }
     }
 
@@ -530,45 +539,45 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// Whether all replicas are asked as always.
-    pub fn all_are_in(&self) -> bool {
-        self.health.all_are_in()
+    pub fn all_available(&self) -> bool {
+        self.health.all_available()
     }
 
     /// Replicas that have failed or were late lately, and are asked.
-    pub fn suspect(&self) -> ReplicaSet {
-        self.health.suspect()
+    pub fn suspects(&self) -> ReplicaSet {
+        self.health.suspects()
     }
 
     /// Suspect replicas that returned errors, but in time.
-    pub fn refusing(&self) -> ReplicaSet {
-        self.health.refusing()
+    pub fn error_suspects(&self) -> ReplicaSet {
+        self.health.error_suspects()
     }
 
     /// Replicas that are to prove that they are the mounts that they were; see
-    /// [`Policy::proofs`].
-    pub fn to_prove(&mut self, now: Instant) -> ReplicaSet {
-        self.health.to_prove(now)
+    /// [`SchedulerPolicy::requires_mount_checks`].
+    pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
+        self.health.due_mount_checks(now)
     }
 
     /// What came of a proof.
-    pub fn proved(&mut self, replica: ReplicaId, proof: Proof, now: Instant) {
-        self.health.proved(replica, proof, now);
+    pub fn mount_checked(&mut self, replica: ReplicaId, proof: MountCheck, now: Instant) {
+        self.health.mount_checked(replica, proof, now);
     }
 
-    /// Whether any replica of a set answers; see [`HealthBoard::silence`].
-    pub fn silence(&mut self, of: ReplicaSet, now: Instant) -> Silence {
-        self.health.silence(of, now)
+    /// Whether any replica of a set answers; see [`HealthBoard::responsiveness`].
+    pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
+        self.health.responsiveness(of, now)
     }
 
     /// A replica has not been in service yet, and is being examined;
-    /// [`Scheduler::proved`] reports the result.
-    pub fn expected(&mut self, replica: ReplicaId, now: Instant) {
-        self.health.expected(replica, now);
+    /// [`Scheduler::mount_checked`] reports the result.
+    pub fn mark_awaiting_admission(&mut self, replica: ReplicaId, now: Instant) {
+        self.health.mark_awaiting_admission(replica, now);
     }
 
     /// A replica's mount has gone from its place.
-    pub fn gone(&mut self, replica: ReplicaId, now: Instant) {
-        self.health.gone(replica, now);
+    pub fn mount_gone(&mut self, replica: ReplicaId, now: Instant) {
+        self.health.mount_gone(replica, now);
     }
 
     /// Something was mounted or unmounted somewhere: absent replicas may be back.
@@ -576,17 +585,17 @@ impl<T: Clone> Scheduler<T> {
         self.health.mounts_changed(now);
     }
 
-    fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::Load> {
+    fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::ReplicaLoad> {
         // One that has delivered nothing yet is taken for as good as the best,
         // by weight: that is how it gets to show what it can do.
         let best = self
             .estimates
             .iter()
-            .filter_map(|(_, estimate)| Some(estimate.measured(now)? / estimate.weight()))
+            .filter_map(|(_, estimate)| Some(estimate.measured_rate(now)? / estimate.weight()))
             .fold(0.0, f64::max);
         if best > 0.0 {
             for (_, estimate) in self.estimates.iter_mut() {
-                estimate.suppose(best * estimate.weight());
+                estimate.set_assumed_rate(best * estimate.weight());
             }
         }
         self.estimates.map(|id, estimate| {

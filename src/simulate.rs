@@ -2,7 +2,7 @@
 //!
 //! A discrete-event simulation: nodes with disks and networks, gateways that
 //! fetch other nodes' chunks over the network, readers with a window. What is
-//! fetched is decided by the daemon's own planner ([`crate::read::plan`],
+//! fetched is decided by the daemon's own planner ([`crate::read::split`],
 //! [`crate::read::readahead`]), from whom by its own scheduler
 //! ([`crate::scheduler`]), or by a simpler policy to compare it with.
 //!
@@ -16,18 +16,21 @@
 //! on one segment at a time, in the order in which they came.
 
 mod engine;
+mod fifo_server;
 pub mod metadata;
 mod outcome;
 mod policy;
 mod reader;
 pub mod scenario;
-mod server;
 mod world;
 
 pub use engine::run;
-pub use outcome::{Outcome, ReplicaOutcome};
+pub use outcome::{ReplicaOutcome, SimulationOutcome};
 pub use policy::PolicyKind;
-pub use world::{Change, Cluster, File, Gateway, Knowledge, Node, Reader, Reads, Workload, World};
+pub use world::{
+    Cluster, Gateway, PlacementKnowledge, RateChange, ReadPattern, ReaderSpec, SimulatedFile,
+    StorageNode, Workload, World,
+};
 
 /// A small generator (xorshift), so that runs repeat.
 #[derive(Clone, Debug)]

@@ -17,15 +17,15 @@
 //! - Nothing is changed on a replica.
 
 mod attributes;
+mod checkpoint;
+mod compare_object;
 mod contents;
+mod diff_ranges;
 mod difference;
-mod ledger;
-mod narrow;
-mod object;
-mod pace;
-mod peers;
+mod progress;
+mod replica_calls;
 mod sample;
-mod state;
+mod throttle;
 mod walk;
 
 use std::collections::VecDeque;
@@ -37,27 +37,30 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::FileKind;
-use crate::volume::{Mode, ReplicaId, ReplicaSet};
-use attributes::{Look, Rules, Seen, here, look_again};
-use contents::How;
-use ledger::{Earlier, Ledger};
-use peers::{Miss, Peers};
-use state::{Identity, Position};
-use walk::Batch;
+use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
+use attributes::{CompareRules, ObjectView, ReplicaView, present_replicas, view_uncached};
+use checkpoint::{RunId, WalkPosition};
+use contents::ContentOptions;
+use progress::{ResumePoint, RunProgress};
+use replica_calls::{CallError, ReplicaCalls};
+use walk::EntryBatch;
 
-pub use difference::{Content, Difference, Group, IGNORABLE, Kind, NotCompared, Range, Shown};
-pub use peers::Member;
-pub use sample::{BLOCK, Coverage};
-pub use state::{State, StateError, Totals};
+pub use checkpoint::{Checkpoint, CheckpointError, Totals};
+pub use difference::{
+    ContentDifference, Difference, DifferenceKind, DifferingRange, EscapedPath, IGNORABLE,
+    NotCompared, ReplicaGroup,
+};
+pub use replica_calls::ComparedReplica;
+pub use sample::{COMPARE_BLOCK_SIZE, Coverage};
 
 /// What is compared, and how.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct VerifyOptions {
     /// The volume's name.
     pub volume: String,
     /// How its replicas relate: in `shared` volumes inode numbers and change times
     /// are compared as well.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// A file or directory relative to the volume's root; empty for all of it.
     pub path: PathBuf,
     /// How much of each file.
@@ -65,7 +68,7 @@ pub struct Options {
     /// Which blocks, where not all are.
     pub seed: u64,
     /// Kinds of differences, of [`IGNORABLE`], that are none.
-    pub ignore: Vec<Kind>,
+    pub ignore: Vec<DifferenceKind>,
     /// Whether extended attributes `user.*` are compared.
     pub xattrs: bool,
     /// Files compared at a time, and blocks read at a time from each replica; at
@@ -87,7 +90,7 @@ pub enum VerifyError {
     NoSuchPath(String),
     /// Fewer than two replicas can be looked at.
     #[error("fewer than two replicas can be compared{0}")]
-    TooFew(String),
+    TooFewReplicas(String),
     /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(String),
@@ -95,37 +98,37 @@ pub enum VerifyError {
 
 /// A comparison under way.
 pub struct Run {
-    shared: Arc<Shared>,
+    shared: Arc<RunShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What the threads of a run have in common.
-struct Shared {
-    options: Options,
-    rules: Rules,
-    how: How,
-    peers: Peers,
-    ledger: Ledger,
+struct RunShared {
+    options: VerifyOptions,
+    rules: CompareRules,
+    content_options: ContentOptions,
+    replicas: ReplicaCalls,
+    progress: RunProgress,
     /// Where an earlier run has ended.
-    resumed_at: Option<Position>,
-    queue: Mutex<Queue>,
+    resume_position: Option<WalkPosition>,
+    batch_queue: Mutex<BatchQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Queue {
-    batches: VecDeque<Batch>,
+struct BatchQueue {
+    batches: VecDeque<EntryBatch>,
     /// Nothing more will come.
     is_closed: bool,
     /// Threads that have ended.
-    ended: usize,
+    ended_threads: usize,
 }
 
 /// Batches that wait for a worker at most, for each.
-const WAITING: usize = 2;
+const MAX_WAITING_BATCHES_PER_WORKER: usize = 2;
 
 /// How often who waits looks whether the run was stopped.
-const TICK: Duration = Duration::from_millis(50);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Run {
     /// Begins to compare, or goes on where `state` says. Of the threads that it
@@ -134,65 +137,72 @@ impl Run {
     /// # Errors
     /// Where there is nothing to compare.
     pub fn start(
-        options: Options,
-        members: Vec<Member>,
-        state: Option<State>,
+        options: VerifyOptions,
+        members: Vec<ComparedReplica>,
+        state: Option<Checkpoint>,
     ) -> Result<Self, VerifyError> {
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         let jobs = options.jobs.max(1);
-        let peers = Peers::new(members, jobs, options.rate, options.deadline);
-        if peers.there().len() < 2 {
-            let why: Vec<&str> = peers.left_out().map(|(_, why)| why).collect();
+        let peers = ReplicaCalls::new(members, jobs, options.rate, options.deadline);
+        if peers.reachable().len() < 2 {
+            let why: Vec<&str> = peers.excluded().map(|(_, why)| why).collect();
             let why = if why.is_empty() { String::new() } else { format!(": {}", why.join("; ")) };
-            return Err(VerifyError::TooFew(why));
+            return Err(VerifyError::TooFewReplicas(why));
         }
-        let rules =
-            Rules { mode: options.mode, ignore: options.ignore.clone(), xattrs: options.xattrs };
-        let root = look_again(&peers, &options.path, peers.there(), &rules);
-        if root.iter().all(|(_, seen)| *seen == Seen::Gone) {
-            return Err(VerifyError::NoSuchPath(Shown(&options.path).to_string()));
+        let rules = CompareRules {
+            mode: options.mode,
+            ignore: options.ignore.clone(),
+            xattrs: options.xattrs,
+        };
+        let root = view_uncached(&peers, &options.path, peers.reachable(), &rules);
+        if root.iter().all(|(_, seen)| *seen == ReplicaView::Missing) {
+            return Err(VerifyError::NoSuchPath(EscapedPath(&options.path).to_string()));
         }
         let resumed_at = state.as_ref().and_then(|state| state.position.clone());
-        let ledger = Ledger::new(Identity::of(&options, &names), names.len(), state);
-        let how = How { coverage: options.coverage, seed: options.seed, window: jobs };
-        let shared = Arc::new(Shared {
+        let ledger = RunProgress::new(RunId::new(&options, &names), names.len(), state);
+        let how = ContentOptions {
+            coverage: options.coverage,
+            seed: options.seed,
+            max_blocks_in_flight: jobs,
+        };
+        let shared = Arc::new(RunShared {
             options,
             rules,
-            how,
-            peers,
-            ledger,
-            resumed_at,
-            queue: Mutex::default(),
+            content_options: how,
+            replicas: peers,
+            progress: ledger,
+            resume_position: resumed_at,
+            batch_queue: Mutex::default(),
             changed: Condvar::new(),
         });
         let mut run = Self { shared, threads: Vec::new() };
-        run.thread("walk", move |shared| shared.walk(root))?;
+        run.spawn_thread("walk", move |shared| shared.run_walk(root))?;
         for _ in 0..jobs {
-            run.thread("compare", Shared::work)?;
+            run.spawn_thread("compare", RunShared::run_worker)?;
         }
         Ok(run)
     }
 
-    fn thread(
+    fn spawn_thread(
         &mut self,
         name: &str,
-        work: impl FnOnce(&Shared) + Send + 'static,
+        work: impl FnOnce(&RunShared) + Send + 'static,
     ) -> Result<(), VerifyError> {
         /// Says that a thread has ended, however it does.
-        struct Ended(Arc<Shared>);
-        impl Drop for Ended {
+        struct CountEndOnDrop(Arc<RunShared>);
+        impl Drop for CountEndOnDrop {
             fn drop(&mut self) {
                 // Without one of them the others would wait for ever.
                 if std::thread::panicking() {
-                    self.0.peers.stop();
+                    self.0.replicas.stop();
                 }
-                self.0.queue.lock().ended += 1;
+                self.0.batch_queue.lock().ended_threads += 1;
                 self.0.changed.notify_all();
             }
         }
         let shared = Arc::clone(&self.shared);
         let run = move || {
-            let ended = Ended(shared);
+            let ended = CountEndOnDrop(shared);
             work(&ended.0);
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
@@ -209,10 +219,10 @@ impl Run {
     /// Waits for the end, at most so long; whether it has come.
     pub fn wait(&self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
-        let mut queue = self.shared.queue.lock();
-        while queue.ended < self.threads.len() {
+        let mut queue = self.shared.batch_queue.lock();
+        while queue.ended_threads < self.threads.len() {
             if self.shared.changed.wait_until(&mut queue, until).timed_out() {
-                return queue.ended == self.threads.len();
+                return queue.ended_threads == self.threads.len();
             }
         }
         true
@@ -220,56 +230,57 @@ impl Run {
 
     /// Has the run end soon, wherever it is.
     pub fn stop(&self) {
-        self.shared.peers.stop();
+        self.shared.replicas.stop();
         self.shared.changed.notify_all();
     }
 
     /// Whether all has been compared that can be; asked when it has ended.
     pub fn is_complete(&self) -> bool {
-        !self.shared.peers.is_stopped() && self.shared.ledger.is_idle()
+        !self.shared.replicas.is_stopped() && self.shared.progress.is_idle()
     }
 
     /// Where it is, for another run to go on from.
-    pub fn state(&self) -> State {
-        self.shared.ledger.state()
+    pub fn checkpoint(&self) -> Checkpoint {
+        self.shared.progress.checkpoint()
     }
 
     /// How much has been compared, by earlier runs as well.
     pub fn totals(&self) -> Totals {
-        self.shared.ledger.totals()
+        self.shared.progress.totals()
     }
 
     /// Differences from number `from` on, in the tree's order; at most 10,000 are
     /// listed.
     pub fn differences(&self, from: usize) -> Vec<Difference> {
-        self.shared.ledger.differences(from)
+        self.shared.progress.differences(from)
     }
 
     /// What could not be compared, from number `from` on; at most 10,000 are
     /// listed. What a replica that did not answer at all missed is in
     /// [`Run::absent`].
     pub fn not_compared(&self, from: usize) -> Vec<NotCompared> {
-        self.shared.ledger.not_compared(from)
+        self.shared.progress.not_compared(from)
     }
 
     /// Replicas that were not asked for some objects, as they did not answer, and
     /// for how many.
-    pub fn absent(&self) -> Vec<(String, u64)> {
-        let absent = self.shared.ledger.absent().into_iter().enumerate();
-        let named = |(i, objects)| (self.shared.peers.name(ReplicaId::new(i)).to_owned(), objects);
+    pub fn absent_replicas(&self) -> Vec<(String, u64)> {
+        let absent = self.shared.progress.absent_counts().into_iter().enumerate();
+        let named =
+            |(i, objects)| (self.shared.replicas.name(ReplicaId::new(i)).to_owned(), objects);
         absent.map(named).filter(|(_, objects)| *objects > 0).collect()
     }
 
     /// Replicas that could not be looked at at all, and why.
-    pub fn left_out(&self) -> Vec<(String, String)> {
-        let left_out = self.shared.peers.left_out();
+    pub fn excluded_replicas(&self) -> Vec<(String, String)> {
+        let left_out = self.shared.replicas.excluded();
         left_out.map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
     }
 
     /// Lists what has been found out of order as well. For a run that has ended
     /// and is not gone on with; its [`State`] is no use after that.
-    pub fn close(&self) {
-        self.shared.ledger.close();
+    pub fn merge_out_of_order(&self) {
+        self.shared.progress.merge_out_of_order();
     }
 }
 
@@ -279,42 +290,45 @@ impl Drop for Run {
     }
 }
 
-impl Shared {
+impl RunShared {
     /// The walk's thread.
-    fn walk(&self, root: Look) {
+    fn run_walk(&self, root: ObjectView) {
         // Stopped: the workers are, too.
-        let _ = self.walk_from(&root);
-        self.queue.lock().is_closed = true;
+        let _ = self.compare_tree(&root);
+        self.batch_queue.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    fn walk_from(&self, root: &Look) -> Result<(), Miss> {
+    fn compare_tree(&self, root: &ObjectView) -> Result<(), CallError> {
         let path: &Path = &self.options.path;
-        let directories = here(root).filter(|(_, root)| root.attr.kind == FileKind::Directory);
+        let directories =
+            present_replicas(root).filter(|(_, root)| root.attr.kind == FileKind::Directory);
         let among = directories.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id));
-        if self.resumed_at.is_none() {
+        if self.resume_position.is_none() {
             // Absolute, so that it is none in the tree.
-            let position = Position { dir: PathBuf::from("/"), name: path.to_owned() };
-            let number = walk::begin(self, &position, Some(path))?;
-            let earlier = match self.ledger.earlier(number) {
-                Earlier::Part(progress) => Some(progress),
+            let position = WalkPosition { dir: PathBuf::from("/"), name: path.to_owned() };
+            let number = walk::start_object(self, &position, Some(path))?;
+            let earlier = match self.progress.resume_point(number) {
+                ResumePoint::Partial(progress) => Some(progress),
                 _ => None,
             };
-            let report = |progress: &_| self.ledger.progress(number, progress);
-            let found = object::object(self, path, root.clone(), earlier, report)?;
-            self.ledger.done(number, found);
+            let report = |progress: &_| self.progress.set_file_progress(number, progress);
+            let found = compare_object::compare_object(self, path, root.clone(), earlier, report)?;
+            self.progress.finish_object(number, found);
         }
-        if among.len() > 1 { walk::walk(self, path, among) } else { Ok(()) }
+        if among.len() > 1 { walk::walk_tree(self, path, among) } else { Ok(()) }
     }
 
     /// Gives a batch to the workers, when one of them is near its turn.
-    fn hand_out(&self, batch: Batch) -> Result<(), Miss> {
-        let mut queue = self.queue.lock();
-        while queue.batches.len() >= WAITING * self.how.window {
-            if self.peers.is_stopped() {
-                return Err(Miss::Stopped);
+    fn enqueue_batch(&self, batch: EntryBatch) -> Result<(), CallError> {
+        let mut queue = self.batch_queue.lock();
+        while queue.batches.len()
+            >= MAX_WAITING_BATCHES_PER_WORKER * self.content_options.max_blocks_in_flight
+        {
+            if self.replicas.is_stopped() {
+                return Err(CallError::Stopped);
             }
-            self.changed.wait_for(&mut queue, TICK);
+            self.changed.wait_for(&mut queue, STOP_CHECK_INTERVAL);
         }
         queue.batches.push_back(batch);
         self.changed.notify_all();
@@ -322,18 +336,18 @@ impl Shared {
     }
 
     /// A worker's thread.
-    fn work(&self) {
+    fn run_worker(&self) {
         while let Some(batch) = self.next_batch() {
-            if object::batch(self, &batch).is_err() {
+            if compare_object::compare_batch(self, &batch).is_err() {
                 return;
             }
         }
     }
 
-    fn next_batch(&self) -> Option<Batch> {
-        let mut queue = self.queue.lock();
+    fn next_batch(&self) -> Option<EntryBatch> {
+        let mut queue = self.batch_queue.lock();
         loop {
-            if self.peers.is_stopped() {
+            if self.replicas.is_stopped() {
                 return None;
             }
             if let Some(batch) = queue.batches.pop_front() {
@@ -343,7 +357,7 @@ impl Shared {
             if queue.is_closed {
                 return None;
             }
-            self.changed.wait_for(&mut queue, TICK);
+            self.changed.wait_for(&mut queue, STOP_CHECK_INTERVAL);
         }
     }
 }

@@ -7,21 +7,21 @@
 //! [`ReplicaSet`]s, small enough to copy.
 //!
 //! This module stands below all others and does no I/O, with these exceptions:
-//! for `fanfs check` and for start-up, [`mounts`] reads the kernel's mount table
-//! and [`survey`] looks at the replicas' roots; [`served`] asks the kernel about fanfs's
+//! for `fanfs check` and for start-up, [`mount_table`] reads the kernel's mount table
+//! and [`survey`] looks at the replicas' roots; [`fanfs_mounts`] asks the kernel about fanfs's
 //! own mounts; [`sample`] finds a file for `fanfs doctor` and `fanfs bench`.
 
+pub mod fanfs_mounts;
 mod holders;
-pub mod mounts;
+pub mod mount_table;
 pub mod name;
 mod range;
 mod replica;
 pub mod sample;
-pub mod served;
 pub mod survey;
 mod version;
 
 pub use holders::Holders;
 pub use range::ByteRange;
 pub use replica::{AtomicReplicaSet, MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
-pub use version::{FileId, FileVersion, Mode};
+pub use version::{FileId, FileVersion, VolumeMode};

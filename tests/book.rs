@@ -6,7 +6,7 @@
 //! Anchors are those that mdBook and GitHub make of headings; the pages keep to such
 //! headings for which both make the same.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -402,6 +402,49 @@ fn every_promise_names_a_test_or_says_why_it_has_none() {
     let remedy = "write (test: `binary::module::function`) or (not tested: reason) beside it";
     assert!(bare.is_empty(), "promises without a test; {remedy}:\n{}", bare.join("\n"));
     assert!(not_tested <= NOT_TESTED, "{not_tested} promises have no test");
+}
+
+/// The Rust files in a directory and below.
+fn sources(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let below = |path: PathBuf| match path.is_dir() {
+        true => sources(&path),
+        false => vec![path],
+    };
+    let files = entries.flat_map(below);
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// Items of the code that a page names: paths, and types.
+fn items(page: &str) -> impl Iterator<Item = &str> {
+    let is_item = |text: &&str| {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let is_type = text.starts_with(|c: char| c.is_ascii_uppercase())
+            && text.contains(|c: char| c.is_ascii_lowercase());
+        text.chars().all(is_name) && (is_type || text.contains("::"))
+    };
+    page.split('`').skip(1).step_by(2).filter(is_item)
+}
+
+#[test]
+fn the_architecture_names_items_that_exist() {
+    let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
+    let mut words = HashSet::new();
+    for dir in ["src", "tests", "benches"] {
+        for path in sources(&root().join(dir)) {
+            let text = fs::read_to_string(&path).unwrap();
+            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let names = path.to_string_lossy().replace(".rs", "");
+            for line in code.chain([&*names]) {
+                let all = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                words.extend(all.map(str::to_owned));
+            }
+        }
+    }
+    let is_known = |item: &&str| item.split("::").all(|part| words.contains(part));
+    let unknown: Vec<_> = items(&page).filter(|item| !is_known(item)).collect();
+    assert!(items(&page).count() > 60, "the page names items in another way");
+    assert!(unknown.is_empty(), "no such item: {unknown:?}");
 }
 
 #[test]

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fanfs::cli::check::Report;
-use fanfs::config::placement::Provider;
+use fanfs::cli::check::CheckReport;
+use fanfs::config::placement::ProviderConfig;
 use fanfs::config::units::Share;
 use fanfs::config::{
-    Access, CachePolicy, Config, Fuse, Locks, Memory, Passthrough, Placement, Read, Replica,
-    Volume, Write,
+    Access, CachePolicy, Config, FuseConfig, LockMode, MemoryConfig, Passthrough, PlacementConfig,
+    ReadConfig, ReplicaConfig, VolumeConfig, WriteConfig,
 };
 use fanfs::volume::survey::{Severity, survey};
-use fanfs::volume::{Mode, ReplicaId};
+use fanfs::volume::{ReplicaId, VolumeMode};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -59,8 +59,8 @@ fn tmpfs(path: PathBuf) -> PathBuf {
     path
 }
 
-fn config(mode: Mode, paths: &[&Path]) -> Config {
-    let replicas = paths.iter().map(|path| Replica {
+fn config(mode: VolumeMode, paths: &[&Path]) -> Config {
+    let replicas = paths.iter().map(|path| ReplicaConfig {
         name: path.file_name().expect("a name").to_string_lossy().into_owned(),
         path: path.to_path_buf(),
         node: "localhost".into(),
@@ -73,7 +73,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
     });
     Config {
         source: "test.toml".into(),
-        volume: Volume {
+        volume: VolumeConfig {
             name: "test".into(),
             mode,
             chunk_size: 1 << 28,
@@ -81,7 +81,7 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             min_replicas: 1,
         },
         replicas: replicas.collect(),
-        read: Read {
+        read: ReadConfig {
             segment_size: 1 << 20,
             readahead_max: 0,
             threads_per_replica: 1,
@@ -93,14 +93,14 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             cache: CachePolicy::Kernel,
             passthrough: Passthrough::Off,
         },
-        write: Write {
+        write: WriteConfig {
             replica: ReplicaId::new(0),
             deadline: Duration::from_secs(300),
             lag: Duration::ZERO,
-            locks: Locks::Forward,
+            locks: LockMode::Forward,
         },
-        memory: Memory { budget: 1 << 30 },
-        fuse: Fuse {
+        memory: MemoryConfig { budget: 1 << 30 },
+        fuse: FuseConfig {
             threads: 1,
             allow_other: false,
             kernel_tuning: false,
@@ -109,10 +109,10 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
             max_background: 64,
             attribute_ttl: Duration::from_secs(1),
         },
-        metrics: fanfs::config::Metrics::default(),
-        log: fanfs::config::Log::default(),
-        placement: Placement {
-            provider: Provider::None,
+        metrics: fanfs::config::MetricsConfig::default(),
+        log: fanfs::config::LogConfig::default(),
+        placement: PlacementConfig {
+            provider: ProviderConfig::None,
             root: "/".into(),
             timeout: Duration::from_secs(20),
             ttl: Duration::from_secs(600),
@@ -122,14 +122,14 @@ fn config(mode: Mode, paths: &[&Path]) -> Config {
     }
 }
 
-fn check(mode: Mode, paths: &[&Path], limit: Duration) -> Report {
+fn check(mode: VolumeMode, paths: &[&Path], limit: Duration) -> CheckReport {
     let config = config(mode, paths);
-    let report = Report::new(&config, &survey(config.question(None), limit));
+    let report = CheckReport::new(&config, &survey(config.survey_request(None), limit));
     eprintln!("{report}");
     report
 }
 
-fn errors(report: &Report) -> Vec<&str> {
+fn errors(report: &CheckReport) -> Vec<&str> {
     let errors = report.findings.iter().filter(|remark| remark.severity == Severity::Error);
     errors.map(|remark| remark.text.as_str()).collect()
 }
@@ -137,9 +137,9 @@ fn errors(report: &Report) -> Vec<&str> {
 #[test]
 fn passthrough_that_cannot_be_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let mut config = config(Mode::Shared, &[dir.path()]);
+    let mut config = config(VolumeMode::Shared, &[dir.path()]);
     let found = |config: &Config| {
-        let report = Report::new(config, &survey(config.question(None), LIMIT));
+        let report = CheckReport::new(config, &survey(config.survey_request(None), LIMIT));
         report.findings.iter().any(|remark| remark.text.contains("has a max_rate"))
     };
     config.replicas[0].max_rate = Some(1 << 20);
@@ -158,7 +158,7 @@ fn two_bind_mounts_of_one_directory_are_one_file_system() {
         for replica in [&a, &b] {
             mount_bind(&data, replica).expect("bind mount");
         }
-        let report = check(Mode::Shared, &[&a, &b], LIMIT);
+        let report = check(VolumeMode::Shared, &[&a, &b], LIMIT);
         assert_eq!(errors(&report), [""; 0]);
         assert!(report.findings.iter().any(|r| r.text.contains("are on one file system")));
         let row = &report.replicas[0];
@@ -171,7 +171,7 @@ fn two_bind_mounts_of_one_directory_are_one_file_system() {
 fn two_file_systems_are_not_a_shared_volume() {
     with_mounts("two_file_systems_are_not_a_shared_volume", |scratch| {
         let (a, b) = (tmpfs(scratch.join("a")), tmpfs(scratch.join("b")));
-        let report = check(Mode::Shared, &[&a, &b], LIMIT);
+        let report = check(VolumeMode::Shared, &[&a, &b], LIMIT);
         let [error] = errors(&report)[..] else { panic!("not one error: {report}") };
         for row in &report.replicas {
             let inode = row.root_inode.expect("an inode number");
@@ -188,10 +188,11 @@ fn copies_with_other_content_are_noticed() {
         for replica in [&a, &b] {
             fs::write(replica.join("same"), "same").expect("write");
         }
-        let differ = |report: &Report| report.findings.iter().any(|r| r.text.contains("differ:"));
-        assert!(!differ(&check(Mode::Copies, &[&a, &b], LIMIT)));
+        let differ =
+            |report: &CheckReport| report.findings.iter().any(|r| r.text.contains("differ:"));
+        assert!(!differ(&check(VolumeMode::Copies, &[&a, &b], LIMIT)));
         fs::write(b.join("same"), "longer").expect("write");
-        let report = check(Mode::Copies, &[&a, &b], LIMIT);
+        let report = check(VolumeMode::Copies, &[&a, &b], LIMIT);
         assert!(differ(&report) && errors(&report).is_empty());
     });
 }
@@ -200,7 +201,7 @@ fn copies_with_other_content_are_noticed() {
 fn a_directory_that_nothing_is_mounted_on_is_an_error() {
     with_mounts("a_directory_that_nothing_is_mounted_on_is_an_error", |scratch| {
         let (a, b) = (tmpfs(scratch.join("a")), directory(scratch.join("b")));
-        let report = check(Mode::Shared, &[&a, &b, &scratch.join("nowhere")], LIMIT);
+        let report = check(VolumeMode::Shared, &[&a, &b, &scratch.join("nowhere")], LIMIT);
         let errors = errors(&report);
         assert_eq!(errors.len(), 2, "{errors:?}");
         assert!(errors.iter().any(|text| text.contains("nowhere does not exist")), "{errors:?}");
@@ -223,7 +224,7 @@ fn a_hung_mount_does_not_hang_the_survey() {
         mount("test", &hung, "fuse.hung", MountFlags::empty(), Some(&*options)).expect("mount");
 
         let start = Instant::now();
-        let report = check(Mode::Shared, &[&a, &hung], Duration::from_millis(500));
+        let report = check(VolumeMode::Shared, &[&a, &hung], Duration::from_millis(500));
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         assert_eq!(report.replicas[0].state, "ok");
         let row = &report.replicas[1];
@@ -237,7 +238,7 @@ fn a_hung_mount_does_not_hang_the_survey() {
 #[test]
 fn the_report_is_an_aligned_table_and_json() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let report = check(Mode::Shared, &[&scratch.path().join("gone")], LIMIT);
+    let report = check(VolumeMode::Shared, &[&scratch.path().join("gone")], LIMIT);
     let text = report.to_string();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[2].find("NODE"), lines[3].find("localhost"), "{text}");
@@ -250,7 +251,7 @@ fn the_report_is_an_aligned_table_and_json() {
     assert_eq!(json["findings"][0]["replicas"][0], "gone");
 }
 
-fn warnings(report: &Report) -> Vec<&str> {
+fn warnings(report: &CheckReport) -> Vec<&str> {
     let warnings = report.findings.iter().filter(|remark| remark.severity == Severity::Warning);
     // That a tmpfs is on no network.
     let local = |text: &&str| !text.contains("not on a network") && !text.contains("file system");
@@ -266,9 +267,9 @@ fn read_only_replicas_of_a_writable_volume_are_named() {
             mount_bind(&data, path).expect("bind mount");
         }
         let report = |access| {
-            let mut config = config(Mode::Shared, &[&paths[0], &paths[1]]);
+            let mut config = config(VolumeMode::Shared, &[&paths[0], &paths[1]]);
             config.volume.access = access;
-            let report = Report::new(&config, &survey(config.question(None), LIMIT));
+            let report = CheckReport::new(&config, &survey(config.survey_request(None), LIMIT));
             eprintln!("{report}");
             report
         };
@@ -300,13 +301,13 @@ fn copies_over_three_paths_to_one_tree_are_named() {
             mount_bind(&data, path).expect("bind mount");
         }
         let [a, b, c] = &paths;
-        let report = check(Mode::Copies, &[a, b, c], LIMIT);
+        let report = check(VolumeMode::Copies, &[a, b, c], LIMIT);
         let [text] = warnings(&report)[..] else { panic!("not one warning: {report}") };
         assert!(text.starts_with("a, b and c seem to be paths to one tree"), "{text}");
-        assert_eq!(warnings(&check(Mode::Shared, &[a, b, c], LIMIT)), [""; 0]);
+        assert_eq!(warnings(&check(VolumeMode::Shared, &[a, b, c], LIMIT)), [""; 0]);
         // Two trees with the same content.
         let copy = tmpfs(scratch.join("copy"));
         fs::write(copy.join("file"), "same").expect("write");
-        assert_eq!(warnings(&check(Mode::Copies, &[a, &copy], LIMIT)), [""; 0]);
+        assert_eq!(warnings(&check(VolumeMode::Copies, &[a, &copy], LIMIT)), [""; 0]);
     });
 }

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use fanfs::config::units::Share;
 use fanfs::config::{
-    self, Access, CachePolicy, Config, Listen, Locks, Log, LogFormat, Metrics, Passthrough,
-    Textfile,
+    self, Access, CachePolicy, Config, ListenAddress, LockMode, LogConfig, LogFormat,
+    MetricsConfig, Passthrough, TextfileConfig,
 };
-use fanfs::volume::{Mode, ReplicaId};
+use fanfs::volume::{ReplicaId, VolumeMode};
 use proptest::prelude::*;
 
 const EXAMPLE: &str = include_str!("../config/example.toml");
@@ -35,7 +35,7 @@ fn the_minimal_file_gets_every_default() {
     let config = parse(MINIMAL).unwrap();
     assert_eq!(config.source, Path::new("v.toml"));
     assert_eq!(config.volume.name, "data");
-    assert_eq!(config.volume.mode, Mode::Shared);
+    assert_eq!(config.volume.mode, VolumeMode::Shared);
     assert_eq!(config.volume.chunk_size, 256 << 20);
     assert_eq!(config.volume.access, Access::ReadOnly);
     assert_eq!(config.replicas.len(), 2);
@@ -58,7 +58,7 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.write.replica, ReplicaId::new(0));
     assert_eq!(config.write.deadline, Duration::from_secs(300));
     assert_eq!(config.write.lag, Duration::from_secs(65));
-    assert_eq!(config.write.locks, Locks::Forward);
+    assert_eq!(config.write.locks, LockMode::Forward);
     assert_eq!(config.memory.budget, 256 << 20);
     let cpus = std::thread::available_parallelism().unwrap().get();
     assert_eq!(config.fuse.threads, (cpus + 4).clamp(6, 12));
@@ -68,9 +68,12 @@ fn the_minimal_file_gets_every_default() {
     assert_eq!(config.fuse.kernel_readahead, 1 << 20);
     assert_eq!(config.fuse.max_background, 256);
     assert_eq!(config.fuse.attribute_ttl, Duration::from_secs(1));
-    assert_eq!(config.metrics, Metrics { listen: None, textfile: None });
+    assert_eq!(config.metrics, MetricsConfig { listen: None, textfile: None });
     let level = "warn,fanfs=info".to_owned();
-    assert_eq!(config.log, Log { level, format: LogFormat::Text, rate: 10, max_size: 10 << 20 });
+    assert_eq!(
+        config.log,
+        LogConfig { level, format: LogFormat::Text, rate: 10, max_size: 10 << 20 }
+    );
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn every_key_is_taken_over() {
     )
     .unwrap();
     assert_eq!(config.volume.name, "v-2.x_y");
-    assert_eq!(config.volume.mode, Mode::Copies);
+    assert_eq!(config.volume.mode, VolumeMode::Copies);
     assert_eq!(config.volume.chunk_size, 4 << 20);
     let named: Vec<_> = config.replicas.iter().map(|r| (&r.name[..], &r.node[..])).collect();
     assert_eq!(named, [("a", "10.0.0.1:2049"), ("n", "n"), ("c", "c")]);
@@ -152,7 +155,7 @@ fn every_key_is_taken_over() {
     assert_eq!(config.read.passthrough, Passthrough::WholeFile);
     assert_eq!(config.write.replica, ReplicaId::new(1));
     assert_eq!(config.write.deadline, Duration::from_secs(120));
-    assert_eq!((config.write.lag, config.write.locks), (Duration::ZERO, Locks::Local));
+    assert_eq!((config.write.lag, config.write.locks), (Duration::ZERO, LockMode::Local));
     assert_eq!(config.memory.budget, 32 << 20);
     assert_eq!(config.fuse.threads, 64);
     assert!(config.fuse.allow_other);
@@ -160,11 +163,11 @@ fn every_key_is_taken_over() {
     assert!(!config.fuse.splice);
     assert_eq!(config.fuse.kernel_readahead, 0);
     assert_eq!(config.fuse.attribute_ttl, Duration::ZERO);
-    let listen = Listen::Tcp("[::1]:9469".parse().unwrap());
-    let textfile = Textfile { path: "/a/v.prom".into(), interval: Duration::from_secs(60) };
-    assert_eq!(config.metrics, Metrics { listen: Some(listen), textfile: Some(textfile) });
+    let listen = ListenAddress::Tcp("[::1]:9469".parse().unwrap());
+    let textfile = TextfileConfig { path: "/a/v.prom".into(), interval: Duration::from_secs(60) };
+    assert_eq!(config.metrics, MetricsConfig { listen: Some(listen), textfile: Some(textfile) });
     let level = "debug,fanfs::scheduler=trace".to_owned();
-    assert_eq!(config.log, Log { level, format: LogFormat::Json, rate: 0, max_size: 0 });
+    assert_eq!(config.log, LogConfig { level, format: LogFormat::Json, rate: 0, max_size: 0 });
 }
 
 #[test]

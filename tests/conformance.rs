@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fanfs::backend::{
-    Backend, BackendError, Directory, FaultScript, Faulty, FileKind, RateLimited, Result, SeekTo,
-    Target,
+    Backend, BackendError, DirBackend, FaultInjector, FaultScript, FileKind, ObjectRef,
+    RateLimited, Result, SeekTo,
 };
-use fanfs::buffer::Pipes;
+use fanfs::buffer::PipePool;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -46,7 +46,7 @@ fn suite(backend: &dyn Backend) {
     attributes(backend);
     // Directories.
     let mut names: Vec<_> = backend
-        .entries(&Target::named(p("d")))
+        .entries(&ObjectRef::unchecked(p("d")))
         .unwrap()
         .into_iter()
         .map(|e| (e.name, e.kind))
@@ -63,16 +63,20 @@ fn suite(backend: &dyn Backend) {
     ];
     assert_eq!(names, expected.map(|(name, kind)| (OsString::from(name), kind)));
     let asked = ["f".into(), "gone".into(), "up".into()];
-    let found = backend.stat_entries(&Target::named(p("d")), &asked).unwrap();
+    let found = backend.stat_entries(&ObjectRef::unchecked(p("d")), &asked).unwrap();
     assert_eq!(found[0].unwrap().size, MIB as u64 + 5);
     assert_eq!(refused(found[1]), Errno::NOENT);
     assert_eq!(found[2].unwrap().kind, FileKind::Symlink);
     // Symbolic links come verbatim and are followed by nobody.
-    assert_eq!(backend.read_link(&Target::named(p("d/up"))).unwrap(), "../../somewhere");
+    assert_eq!(backend.read_link(&ObjectRef::unchecked(p("d/up"))).unwrap(), "../../somewhere");
     for way_out in ["d/out/f", "d/inside/x", "d/slash/etc/passwd", "d/up/x"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::LOOP, "{way_out}");
         assert_eq!(refused(backend.open(p(way_out))), Errno::LOOP, "{way_out}");
-        assert_eq!(refused(backend.entries(&Target::named(p(way_out)))), Errno::LOOP, "{way_out}");
+        assert_eq!(
+            refused(backend.entries(&ObjectRef::unchecked(p(way_out)))),
+            Errno::LOOP,
+            "{way_out}"
+        );
     }
     for way_out in ["..", "d/../../outside/f", "/etc/passwd"] {
         assert_eq!(refused(backend.stat(p(way_out))), Errno::XDEV, "{way_out}");
@@ -81,14 +85,14 @@ fn suite(backend: &dyn Backend) {
     // Errors are the file system's.
     assert_eq!(refused(backend.stat(p("none"))), Errno::NOENT);
     assert_eq!(refused(backend.stat(p("d/f/x"))), Errno::NOTDIR);
-    assert_eq!(refused(backend.entries(&Target::named(p("d/f")))), Errno::NOTDIR);
+    assert_eq!(refused(backend.entries(&ObjectRef::unchecked(p("d/f")))), Errno::NOTDIR);
     assert_eq!(refused(backend.open(p("d/up"))), Errno::LOOP);
     assert!(backend.open(p("d")).is_err());
     assert_eq!(
-        refused(backend.get_xattr(&Target::named(p("d/f")), "user.none".as_ref())),
+        refused(backend.get_xattr(&ObjectRef::unchecked(p("d/f")), "user.none".as_ref())),
         Errno::NODATA
     );
-    assert!(backend.list_xattr(&Target::named(p("d/f"))).is_ok());
+    assert!(backend.list_xattr(&ObjectRef::unchecked(p("d/f"))).is_ok());
     let size = backend.stat_fs().unwrap();
     assert!(size.blocks >= size.bfree && size.frsize > 0);
     files(backend);
@@ -126,8 +130,8 @@ fn files(backend: &dyn Backend) {
     assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
 }
 
-fn directory(room: &TempDir) -> Directory {
-    Directory::open(&room.path().join("root")).unwrap()
+fn directory(room: &TempDir) -> DirBackend {
+    DirBackend::open(&room.path().join("root")).unwrap()
 }
 
 #[test]
@@ -138,9 +142,9 @@ fn a_directory() {
 #[test]
 fn a_directory_read_past_its_page_cache() {
     let room = tree();
-    suite(&directory(&room).past_page_cache(true));
+    suite(&directory(&room).with_direct_io(true));
     // Whole blocks in a buffer that begins at one: what O_DIRECT takes.
-    let (file, _) = directory(&room).past_page_cache(true).open(Path::new("d/f")).unwrap();
+    let (file, _) = directory(&room).with_direct_io(true).open(Path::new("d/f")).unwrap();
     let mut memory = vec![0; MIB + 4096];
     let start = memory.as_ptr().align_offset(4096);
     let block = &mut memory[start..start + MIB];
@@ -154,14 +158,14 @@ fn a_directory_read_past_its_page_cache() {
 #[test]
 fn what_is_spliced_is_what_is_read() {
     let room = tree();
-    let (file, attr) = directory(&room).past_page_cache(false).open(Path::new("d/f")).unwrap();
-    let mut pipe = Pipes::new(MIB).unwrap().pipe().unwrap();
+    let (file, attr) = directory(&room).with_direct_io(false).open(Path::new("d/f")).unwrap();
+    let mut pipe = PipePool::new(MIB).unwrap().pipe().unwrap();
     let len = 300_000;
-    while pipe.holds() < len {
-        let (at, left) = (4096 + pipe.holds() as u64, len - pipe.holds());
+    while pipe.buffered() < len {
+        let (at, left) = (4096 + pipe.buffered() as u64, len - pipe.buffered());
         let spliced = file.splice_at(at, pipe.write_end(), left).unwrap().unwrap();
         assert!(spliced > 0);
-        pipe.filled(spliced);
+        pipe.add_buffered(spliced);
     }
     let mut bytes = vec![0; len];
     pipe.copy_out(&mut bytes).unwrap();
@@ -171,7 +175,7 @@ fn what_is_spliced_is_what_is_read() {
     // It does not wait for room in a pipe that nobody empties.
     let full = loop {
         match file.splice_at(0, pipe.write_end(), MIB).unwrap() {
-            Ok(spliced) => pipe.filled(spliced),
+            Ok(spliced) => pipe.add_buffered(spliced),
             Err(error) => break error,
         }
     };
@@ -185,14 +189,17 @@ fn a_directory_behind_a_rate_limit() {
 
 #[test]
 fn a_directory_that_could_fail_but_does_not() {
-    suite(&Faulty::new(directory(&tree()), Arc::new(FaultScript::default())));
+    suite(&FaultInjector::new(directory(&tree()), Arc::new(FaultScript::default())));
 }
 
 #[test]
 fn decorators_on_each_other() {
     let room = tree();
     let limited = RateLimited::new(directory(&room), 0);
-    suite(&RateLimited::new(Faulty::new(limited, Arc::new(FaultScript::default())), 1 << 30));
+    suite(&RateLimited::new(
+        FaultInjector::new(limited, Arc::new(FaultScript::default())),
+        1 << 30,
+    ));
 }
 
 #[test]
@@ -232,7 +239,7 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let pid = std::process::id();
     // A mount inside a replica is a part of it, what its links stand for is not.
-    assert!(backend.entries(&Target::named(Path::new(&format!("proc/{pid}/fd")))).is_ok());
+    assert!(backend.entries(&ObjectRef::unchecked(Path::new(&format!("proc/{pid}/fd")))).is_ok());
     for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]
     {
         assert_eq!(refused(backend.open(Path::new(&way_out))), Errno::LOOP, "{way_out}");

@@ -20,18 +20,22 @@ use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Backend, Create, Directory, NewPerm, OpenAccess, PoolLimits, Replica, Requester, SyncMode,
-    WriteOpen,
+    Backend, CreateMode, CreateOptions, DirBackend, OpenAccess, PoolLimits, Replica,
+    RequestContext, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
-use fanfs::fs::{Answer, Caching, CachingPolicy, Fs, FsPolicy, Ino, Opened, ROOT, WritePolicy};
-use fanfs::placement::affinity::Affinities;
-use fanfs::placement::{Ground, Locator, LocatorPolicy, Source, configured_names};
+use fanfs::fs::{
+    CacheMode, CacheModePolicy, Fs, FsPolicy, FsResult, Ino, OpenedFile, ROOT, WritePolicy,
+};
+use fanfs::placement::affinity::AffinityRules;
+use fanfs::placement::{
+    Locator, LocatorPolicy, PlacementSource, ReplicaTopology, configured_names,
+};
 use fanfs::read::{Deadlines, ReadPolicy, Reader};
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::telemetry::{ReplicaCounters, VolumeCounters};
-use fanfs::volume::{ByteRange, Mode, ReplicaId, ReplicaMap};
+use fanfs::volume::{ByteRange, ReplicaId, ReplicaMap, VolumeMode};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -42,7 +46,7 @@ fn volume(tree: &Path, cache: CachePolicy, runtime: &tokio::runtime::Runtime) ->
 
 /// A volume over `trees`, of which the first is the write replica.
 fn volume_over(trees: &[&Path], cache: CachePolicy, runtime: &tokio::runtime::Runtime) -> Arc<Fs> {
-    let open = |tree: &&Path| -> Arc<dyn Backend> { Arc::new(Directory::open(tree).unwrap()) };
+    let open = |tree: &&Path| -> Arc<dyn Backend> { Arc::new(DirBackend::open(tree).unwrap()) };
     volume_of(trees.iter().map(open).collect(), cache, runtime)
 }
 
@@ -64,15 +68,15 @@ fn volume_with(
     let mut text = "[volume]\nname = \"fs\"\nmode = \"shared\"\n".to_owned();
     (0..backends.len()).for_each(|i| text += &format!("[[replica]]\npath = \"/fs{i}\"\n"));
     let config = config::parse(&text, Path::new("fs")).unwrap();
-    let ground = Ground {
+    let ground = ReplicaTopology {
         names: configured_names(&config.replicas),
         directories: (0..backends.len()).map(|i| format!("/fs{i}").into()).collect(),
-        affinities: Affinities::new(&[]),
+        affinities: AffinityRules::new(&[]),
     };
-    let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, smallest: 0, timeout: LONG };
-    let locator = Locator::new(Source::Nobody, asking, ground, runtime.handle().clone());
+    let asking = LocatorPolicy { ttl: LONG, retry_after: LONG, min_file_size: 0, timeout: LONG };
+    let locator = Locator::new(PlacementSource::None, asking, ground, runtime.handle().clone());
     let replica = |(i, backend): (usize, Arc<dyn Backend>)| {
-        let pool = PoolLimits { threads: 4, queue: 16, guests: 0 };
+        let pool = PoolLimits { threads: 4, queue: 16, max_inline_calls: 0 };
         let counters = Arc::new(ReplicaCounters::default());
         Arc::new(Replica::new(ReplicaId::new(i), format!("fs{i}"), backend, pool, counters))
     };
@@ -86,34 +90,34 @@ fn volume_with(
         segment: 1 << 16,
         readahead_max: 0,
         budget: 1 << 20,
-        deadlines: Deadlines { some: LONG, all: LONG },
+        deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
         pipes: None,
-        guests: 0,
-        compare: Share(0.0),
+        max_inline_calls: 0,
+        compare_share: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());
     let reader =
         Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), Arc::new(locator));
     let policy = FsPolicy {
-        mode: Mode::Shared,
-        deadlines: Deadlines { some: LONG, all: LONG },
+        mode: VolumeMode::Shared,
+        deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
         attribute_ttl: LONG,
-        caching: CachingPolicy { cache, memory: 4096 },
+        cache_mode: CacheModePolicy { cache, memory: 4096 },
         passthrough,
         write: Some(WritePolicy {
             replica: ReplicaId::new(0),
-            deadlines: Deadlines { some: LONG, all: LONG },
+            deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
             lag: LONG,
         }),
-        locks: None,
+        lock_replica: None,
     };
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
 
 /// What `call` answers its callback with.
-fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>)) -> T {
+fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) -> T {
     let (send, receive) = sync_channel(1);
     call(Box::new(move |answer| send.send(answer).unwrap()));
     receive.recv().unwrap().unwrap()
@@ -127,11 +131,11 @@ fn waits_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn open(fs: &Arc<Fs>, ino: Ino) -> Opened {
-    answer(|done| fs.open(Requester::DAEMON, ino, false, done))
+fn open(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
+    answer(|done| fs.open(RequestContext::DAEMON, ino, false, done))
 }
 
-fn read(fs: &Arc<Fs>, opened: &Opened) -> Vec<u8> {
+fn read(fs: &Arc<Fs>, opened: &OpenedFile) -> Vec<u8> {
     let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), 0, done));
     data.to_vec().unwrap()
 }
@@ -150,26 +154,26 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
     let fs = volume(tree.path(), cache, &runtime);
-    let ino = answer(|done| fs.lookup(Requester::DAEMON, ROOT, "f".as_ref(), done)).ino;
+    let ino = answer(|done| fs.lookup(RequestContext::DAEMON, ROOT, "f".as_ref(), done)).ino;
 
     let before = open(&fs, ino);
-    assert!(before.unchanged && open(&fs, ino).unchanged, "there is nothing to drop");
+    assert!(before.keep_cache && open(&fs, ino).keep_cache, "there is nothing to drop");
     assert_eq!(read(&fs, &before), b"one");
 
     fs::write(tree.path().join("f"), "second").unwrap();
     let first = open(&fs, ino);
-    assert!(!first.unchanged);
-    assert!(!open(&fs, ino).unchanged, "nobody knows that the kernel has dropped it");
+    assert!(!first.keep_cache);
+    assert!(!open(&fs, ino).keep_cache, "nobody knows that the kernel has dropped it");
     assert_eq!(read(&fs, &before), b"second");
-    assert!(!open(&fs, ino).unchanged, "the handle read was opened at the older version");
+    assert!(!open(&fs, ino).keep_cache, "the handle read was opened at the older version");
     assert_eq!(read(&fs, &first), b"second");
-    assert!(open(&fs, ino).unchanged);
+    assert!(open(&fs, ino).keep_cache);
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
-    answer(|done| fs.attributes(Requester::DAEMON, ino, None, done));
+    answer(|done| fs.getattr(RequestContext::DAEMON, ino, None, done));
     assert_eq!(read(&fs, &first), b"a third");
-    assert!(!open(&fs, ino).unchanged);
+    assert!(!open(&fs, ino).keep_cache);
 }
 
 /// In a volume whose memory is 4 KiB, so that 2 KiB are a large file.
@@ -180,24 +184,25 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
     fs::write(tree.path().join("large"), [0; 2048]).unwrap();
     let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
-    let ino =
-        |name: &str| answer(|done| fs.lookup(Requester::DAEMON, ROOT, name.as_ref(), done)).ino;
+    let ino = |name: &str| {
+        answer(|done| fs.lookup(RequestContext::DAEMON, ROOT, name.as_ref(), done)).ino
+    };
     let (small, large) = (ino("small"), ino("large"));
-    assert_eq!(open(&fs, large).caching, Caching::Kernel, "it could not be mapped");
+    assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel, "it could not be mapped");
 
-    fs.maps_direct(true);
-    assert_eq!(open(&fs, small).caching, Caching::Kernel);
+    fs.set_direct_mmap(true);
+    assert_eq!(open(&fs, small).cache_mode, CacheMode::Kernel);
     let handle = open(&fs, large);
-    assert_eq!(handle.caching, Caching::Direct);
+    assert_eq!(handle.cache_mode, CacheMode::Direct);
     (0..64).for_each(|_| drop(read(&fs, &handle)));
     fs.release(handle.handle);
-    assert_eq!(open(&fs, large).caching, Caching::Kernel);
+    assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel);
 
     // The kernel forgets the file, and so does fanfs.
     let other = ino("large");
-    assert_eq!(open(&fs, other).caching, Caching::Kernel);
+    assert_eq!(open(&fs, other).cache_mode, CacheMode::Kernel);
     fs.forget(large, 2);
-    assert_eq!(open(&fs, ino("large")).caching, Caching::Direct);
+    assert_eq!(open(&fs, ino("large")).cache_mode, CacheMode::Direct);
 }
 
 /// A file system uses the number of a file again at once, and two threads may tell the
@@ -208,17 +213,21 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
     let tree = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
-    let how =
-        WriteOpen { access: OpenAccess::Write, truncate: false, sync: SyncMode::No, known: None };
-    let new = Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } };
+    let how = WriteOpenOptions {
+        access: OpenAccess::Write,
+        truncate: false,
+        sync: SyncMode::No,
+        expected: None,
+    };
+    let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
     let create = |name: &str| {
         let (since, (send, receive)) = (Instant::now(), sync_channel(1));
-        fs.create(Requester::DAEMON, ROOT, name.as_ref(), (how, new), move |made| {
+        fs.create(RequestContext::DAEMON, ROOT, name.as_ref(), (how, new), move |made| {
             send.send(made.unwrap().entry.ino).unwrap();
         });
         let ino = loop {
             // A daemon that hands over waits for it.
-            let is_changing = fs.is_changing();
+            let is_changing = fs.has_changes_in_flight();
             match receive.try_recv() {
                 Ok(ino) => break ino,
                 Err(_) => assert!(is_changing),

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use fanfs::placement::{
-    Answering, Builder, FileAt, Ground, Locator, LocatorPolicy, NodeNames, PlacementError,
-    PlacementStatus, Provider, Query, Source,
+    ChunkMapBuilder, LocateFuture, LocatedFile, Locator, LocatorPolicy, NodeNames, PlacementError,
+    PlacementSource, PlacementStatus, Provider, Query, ReplicaTopology,
 };
 use fanfs::volume::{FileVersion, ReplicaId, ReplicaSet};
 use tokio::sync::Semaphore;
@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 const MIB: u64 = 1 << 20;
 
 /// What one question to a piecewise provider is about.
-const PIECE: u64 = fanfs::placement::file::PIECE;
+const PIECE: u64 = fanfs::placement::file_placement::PIECE_SIZE;
 
 #[derive(Clone, Copy)]
 enum Does {
@@ -60,7 +60,7 @@ impl Provider for Scripted {
         self.piecewise
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
             self.asked.fetch_add(1, SeqCst);
             self.most_inside.fetch_max(self.inside.fetch_add(1, SeqCst) + 1, SeqCst);
@@ -72,7 +72,7 @@ impl Provider for Scripted {
                 Does::Names(names) => nodes = names,
                 Does::Fails => return Err(PlacementError::NotFound),
                 Does::Complains => {
-                    return Err(PlacementError::Failed {
+                    return Err(PlacementError::ProgramFailed {
                         program: "tool".to_owned(),
                         status: "exit status: 3".to_owned(),
                         said: "/secret/name is away".to_owned(),
@@ -82,8 +82,8 @@ impl Provider for Scripted {
                 Does::Panics => panic!("as it was told to"),
                 Does::Waits => drop(self.gate.acquire().await),
             }
-            let mut builder = Builder::new();
-            builder.chunk(query.range, nodes.iter().copied())?;
+            let mut builder = ChunkMapBuilder::new();
+            builder.add_chunk(query.range, nodes.iter().copied())?;
             Ok(builder.finish())
         })
     }
@@ -98,7 +98,7 @@ struct Rig {
 const POLICY: LocatorPolicy = LocatorPolicy {
     ttl: Duration::from_secs(600),
     retry_after: Duration::from_secs(600),
-    smallest: 0,
+    min_file_size: 0,
     timeout: Duration::from_secs(20),
 };
 
@@ -117,21 +117,24 @@ fn rig(does: Does, piecewise: bool, policy: LocatorPolicy) -> Rig {
     for i in 0..2 {
         names.add(ReplicaId::new(i), &format!("n{}", i + 1));
     }
-    let ground =
-        Ground { names, directories: vec!["/r1".into(), "/r2".into()], ..Ground::default() };
-    let source = Source::Provider(Arc::clone(&provider) as Arc<dyn Provider>);
+    let ground = ReplicaTopology {
+        names,
+        directories: vec!["/r1".into(), "/r2".into()],
+        ..ReplicaTopology::default()
+    };
+    let source = PlacementSource::Provider(Arc::clone(&provider) as Arc<dyn Provider>);
     let locator = Arc::new(Locator::new(source, policy, ground, runtime.handle().clone()));
     Rig { provider, locator, runtime }
 }
 
 impl Rig {
-    fn file(&self, path: &str, size: u64) -> Arc<FileAt> {
+    fn file(&self, path: &str, size: u64) -> Arc<LocatedFile> {
         let version = FileVersion { ino: 7, size, mtime: (0, 0), ctime: (0, 0) };
-        self.locator.file(Path::new(path), version).unwrap()
+        self.locator.locate_file(Path::new(path), version).unwrap()
     }
 
-    fn prompt(&self, file: &Arc<FileAt>, offset: u64) {
-        self.locator.prompt(file, offset, Instant::now());
+    fn prompt(&self, file: &Arc<LocatedFile>, offset: u64) {
+        self.locator.query_if_due(file, offset, Instant::now());
     }
 
     fn asked(&self) -> usize {
@@ -148,7 +151,7 @@ impl Rig {
     }
 
     /// Prompts until that has been asked once more.
-    fn prompt_until_asked(&self, file: &Arc<FileAt>, since: Instant) -> Duration {
+    fn prompt_until_asked(&self, file: &Arc<LocatedFile>, since: Instant) -> Duration {
         let before = self.asked();
         self.eventually("it is asked again", |_| {
             self.prompt(file, 0);
@@ -195,7 +198,7 @@ impl Log {
     }
 }
 
-fn local(file: &FileAt, offset: u64, now: Instant) -> Option<ReplicaSet> {
+fn local(file: &LocatedFile, offset: u64, now: Instant) -> Option<ReplicaSet> {
     file.placement.holders(offset, now).map(|holders| holders.local)
 }
 
@@ -384,7 +387,7 @@ fn a_provider_that_panics_has_failed_and_is_asked_again() {
 
 #[test]
 fn a_short_file_is_not_asked_about() {
-    let rig = rig(Does::Answers, false, LocatorPolicy { smallest: MIB, ..POLICY });
+    let rig = rig(Does::Answers, false, LocatorPolicy { min_file_size: MIB, ..POLICY });
     rig.prompt(&rig.file("short", MIB - 1), 0);
     rig.prompt(&rig.file("long", MIB), 0);
     rig.eventually("the long one is answered", |status| status.answers == 1);

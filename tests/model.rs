@@ -10,9 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fanfs::backend::{Backend, Directory};
+use fanfs::backend::{Backend, DirBackend};
 use fanfs::config;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 use proptest::prelude::*;
 
@@ -114,10 +114,10 @@ fn mount(room: &Path) -> Mount {
     );
     text.push_str("[memory]\nbudget = \"1MiB\"\n");
     let config = config::parse(&text, Path::new("model")).unwrap();
-    let open = || Arc::new(Directory::open(&room.join("tree")).unwrap()) as Arc<dyn Backend>;
+    let open = || Arc::new(DirBackend::open(&room.join("tree")).unwrap()) as Arc<dyn Backend>;
     let backends: ReplicaMap<_> = (0..3).map(|_| open()).collect();
-    let extra = Extra { no_control: true, ..Extra::default() };
-    Mount::start(config, backends, &room.join("mnt"), &extra).unwrap()
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+    Mount::start_with_backends(config, backends, &room.join("mnt"), &extra).unwrap()
 }
 
 struct Run<'a> {

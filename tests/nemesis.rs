@@ -37,7 +37,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use fanfs::scheduler::health::LONGEST;
+use fanfs::scheduler::health::MAX_EJECTION;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;
@@ -60,7 +60,7 @@ const CI_SECOND: [(u64, Duration); 1] = [(1, Duration::from_secs(45))];
 
 /// After the last healing all replicas are read from again within this time: the
 /// longest pause between two probes, and what it takes to be thought quick again.
-const RECOVERY: Duration = LONGEST.saturating_add(Duration::from_secs(10));
+const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(10));
 
 /// Resident memory may grow so much, from the first quarter of a round to its end,
 /// and from the first rounds to the last: small allocations leave holes.

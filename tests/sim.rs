@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use fanfs::scheduler::{
-    AttemptId, Dispatch, Outcome, Policy, ReplicaPolicy, Scheduler, Want, WantId,
+    AttemptId, AttemptOutcome, Dispatch, QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy,
+    SegmentRequest,
 };
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use proptest::prelude::*;
@@ -70,11 +71,11 @@ struct Sim {
 impl Sim {
     fn new(links: Vec<Link>, segments: u64) -> Self {
         let now = Instant::now();
-        let policy = Policy {
+        let policy = SchedulerPolicy {
             segment: MIB,
             attempt_deadline: Duration::from_secs(5),
             names: ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1)),
-            proofs: false,
+            requires_mount_checks: false,
         };
         let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
         let replicas = ReplicaMap::from_fn(links.len(), |_| replica.clone());
@@ -106,20 +107,20 @@ impl Sim {
         let left = all.minus(self.tried[segment as usize]);
         // Everybody has failed once: begin again, as a new request would.
         let candidates = if left.is_empty() { all } else { left };
-        let want = Want {
+        let want = SegmentRequest {
             item: segment,
             bytes: MIB,
-            ahead,
+            is_readahead: ahead,
             candidates,
             holders: self.holders[segment as usize],
             pinned: ReplicaSet::EMPTY,
-            hedge: false,
-            stream: 1,
+            is_hedge: false,
+            file_number: 1,
             start: segment * MIB,
-            open: candidates,
+            open_on: candidates,
         };
         self.causes[segment as usize] += 1;
-        self.scheduler.want(want);
+        self.scheduler.enqueue(want);
     }
 
     /// Reads the whole file; returns the seconds that took.
@@ -156,7 +157,7 @@ impl Sim {
 
     fn step(&mut self) {
         let mut dispatches = Vec::new();
-        self.scheduler.next(self.now, &mut dispatches);
+        self.scheduler.schedule(self.now, &mut dispatches);
         for Dispatch { attempt, item, replica, .. } in dispatches {
             self.sent[item as usize] += 1;
             self.tried[item as usize] = self.tried[item as usize].with(replica);
@@ -190,8 +191,9 @@ impl Sim {
             }
         }
         for (attempt, segment, fails) in ended {
-            let outcome = if fails { Outcome::Failed } else { Outcome::Delivered(MIB) };
-            self.scheduler.finished(attempt, outcome, self.now);
+            let outcome =
+                if fails { AttemptOutcome::Failed } else { AttemptOutcome::Delivered(MIB) };
+            self.scheduler.attempt_finished(attempt, outcome, self.now);
             if !fails {
                 self.here.insert(segment);
             } else if !self.here.contains(&segment) {
@@ -200,10 +202,10 @@ impl Sim {
         }
         if self.steps.is_multiple_of(TICK) {
             let mut late = Vec::new();
-            self.scheduler.late(self.now, |_| true, &mut late);
+            self.scheduler.find_late(self.now, |_| true, &mut late);
             for late in late {
                 if self.seconds() < self.no_memory_until {
-                    self.scheduler.not_hedged(&late);
+                    self.scheduler.cancel_hedge(&late);
                 } else if !self.here.contains(&late.item) {
                     self.want(late.item, false);
                 }
@@ -292,7 +294,7 @@ fn chunks_in_turn(rest: f64) -> Sim {
     let mut sim = Sim::new(links, SEGMENTS / 4);
     for (segment, holders) in sim.holders.iter_mut().enumerate() {
         let local = ReplicaSet::EMPTY.with(ReplicaId::new(segment / 8 % 2));
-        *holders = Holders { local, spare: false };
+        *holders = Holders { local, is_held_elsewhere: false };
     }
     sim.read(WINDOW);
     sim
@@ -350,7 +352,7 @@ fn read_beside(cached: Link) -> Sim {
         }
         sim.step();
     }
-    for (id, standing) in sim.scheduler.standings(sim.now).iter() {
+    for (id, standing) in sim.scheduler.snapshots(sim.now).iter() {
         assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
     }
     sim
@@ -381,7 +383,7 @@ fn hits_are_kept_out_of_the_rate() {
     let mut sim = Sim::new(vec![link(|_| 100.0), link(|_| 100.0)], SEGMENTS);
     sim.links[0].cached_every = Some(4);
     sim.read(WINDOW);
-    let rate = sim.scheduler.standings(sim.now)[ReplicaId::new(0)].rate.local / MIB as f64;
+    let rate = sim.scheduler.snapshots(sim.now)[ReplicaId::new(0)].rate.local / MIB as f64;
     assert!((80.0..120.0).contains(&rate), "{rate} MiB/s");
 }
 
@@ -419,7 +421,7 @@ fn the_only_holder_is_asked_again_after_one_slow_read() {
     let mut sim = Sim::new(vec![link(slow_once), link(|_| 50.0)], 4096);
     sim.read_singly(0.9);
     let holder = ReplicaSet::EMPTY.with(ReplicaId::new(0));
-    sim.holders.fill(Holders { local: holder, spare: false });
+    sim.holders.fill(Holders { local: holder, is_held_elsewhere: false });
     sim.read_singly(2.5);
     assert!(sim.links[1].delivered > 10, "the other did not help out");
     sim.read_singly(6.0);
@@ -453,18 +455,18 @@ struct Reader {
     next: u64,
     asked: u64,
     here: BTreeSet<u64>,
-    wants: BTreeMap<u64, WantId>,
+    wants: BTreeMap<u64, QueueKey>,
 }
 
 /// How many segments each of the readers with these windows has after `rounds`
 /// deliveries of one replica.
 fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
     let mut now = Instant::now();
-    let policy = Policy {
+    let policy = SchedulerPolicy {
         segment: MIB,
         attempt_deadline: Duration::from_secs(5),
         names: ReplicaMap::from_fn(1, |_| String::new()),
-        proofs: false,
+        requires_mount_checks: false,
     };
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
     let mut scheduler = Scheduler::new(policy, ReplicaMap::from_fn(1, |_| replica.clone()), now);
@@ -485,33 +487,33 @@ fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
                 reader.next += 1;
             }
             if let Some(want) = reader.wants.get_mut(&reader.next)
-                && let Some(hurried) = scheduler.hurry(*want)
+                && let Some(hurried) = scheduler.promote(*want)
             {
                 *want = hurried;
             }
             while reader.asked <= reader.next + reader.window {
-                let want = Want {
+                let want = SegmentRequest {
                     item: (i, reader.asked),
                     bytes: MIB,
-                    ahead: reader.asked > reader.next,
+                    is_readahead: reader.asked > reader.next,
                     candidates: ReplicaSet::first(1),
                     holders: Holders::UNKNOWN,
                     pinned: ReplicaSet::EMPTY,
-                    hedge: false,
-                    stream: i as u64,
-                    open: Default::default(),
+                    is_hedge: false,
+                    file_number: i as u64,
+                    open_on: Default::default(),
                     start: reader.asked * MIB,
                 };
-                reader.wants.insert(reader.asked, scheduler.want(want));
+                reader.wants.insert(reader.asked, scheduler.enqueue(want));
                 reader.asked += 1;
             }
         }
         let mut out = Vec::new();
-        scheduler.next(now, &mut out);
+        scheduler.schedule(now, &mut out);
         flying.extend(out);
         now += Duration::from_millis(10);
         let Dispatch { attempt, item: (i, segment), .. } = flying.pop_front().expect("work");
-        scheduler.finished(attempt, Outcome::Delivered(MIB), now);
+        scheduler.attempt_finished(attempt, AttemptOutcome::Delivered(MIB), now);
         readers[i].wants.remove(&segment);
         readers[i].here.insert(segment);
     }
@@ -566,7 +568,7 @@ proptest! {
         for (i, holders) in sim.holders.iter_mut().enumerate() {
             let first = i / chunk + turn;
             let local = (0..copies).map(|copy| ReplicaId::new((first + copy) % n));
-            *holders = Holders { local: local.fold(ReplicaSet::EMPTY, ReplicaSet::with), spare };
+            *holders = Holders { local: local.fold(ReplicaSet::EMPTY, ReplicaSet::with), is_held_elsewhere: spare };
         }
         sim.read(WINDOW);
         prop_assert_eq!(sim.here.len(), 1024);

@@ -23,9 +23,10 @@ mod schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use fanfs::scheduler::health::{LONGEST, Proof};
+use fanfs::scheduler::health::{MAX_EJECTION, MountCheck};
 use fanfs::scheduler::{
-    AttemptId, Dispatch, Late, Outcome, Policy, ReplicaPolicy, Scheduler, Want, WantId,
+    AttemptId, AttemptOutcome, Dispatch, LateAttempt, QueueKey, ReplicaPolicy, Scheduler,
+    SchedulerPolicy, SegmentRequest,
 };
 use fanfs::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use schedule::{Calls, Menu, Random, Schedule, Trouble};
@@ -49,7 +50,7 @@ const BOUND: Duration = Duration::from_millis(3500);
 
 /// After the healing every replica is used again within the longest pause between
 /// two probes, and what it takes to be thought quick again.
-const RECOVERY: Duration = LONGEST.saturating_add(Duration::from_secs(5));
+const RECOVERY: Duration = MAX_EJECTION.saturating_add(Duration::from_secs(5));
 
 /// Segments in a row that may be read twice, whatever was delivered before: the
 /// burst and the overdraft of the hedge budget, and what deadlines ask for.
@@ -82,20 +83,22 @@ impl Link {
     }
 
     /// What comes of a proof; nothing while it hangs.
-    fn proof(&self) -> Option<Proof> {
+    fn proof(&self) -> Option<MountCheck> {
         match self.trouble {
             Some(Trouble::Hang(Calls::Metadata | Calls::All)) => None,
-            Some(Trouble::Error(_, Calls::Metadata | Calls::All)) => Some(Proof::Failed),
-            Some(Trouble::Unmounted) => Some(Proof::Gone),
-            _ => Some(Proof::Same),
+            Some(Trouble::Error(_, Calls::Metadata | Calls::All)) => Some(MountCheck::Failed),
+            Some(Trouble::Unmounted) => Some(MountCheck::MountGone),
+            _ => Some(MountCheck::SameMount),
         }
     }
 
-    fn outcome(&self) -> Outcome {
+    fn outcome(&self) -> AttemptOutcome {
         match self.trouble {
-            Some(Trouble::Error(_, Calls::Reads | Calls::All)) => Outcome::Failed,
-            Some(Trouble::EndsEarly | Trouble::Diverged | Trouble::Unmounted) => Outcome::Unused,
-            _ => Outcome::Delivered(MIB),
+            Some(Trouble::Error(_, Calls::Reads | Calls::All)) => AttemptOutcome::Failed,
+            Some(Trouble::EndsEarly | Trouble::Diverged | Trouble::Unmounted) => {
+                AttemptOutcome::Neutral
+            }
+            _ => AttemptOutcome::Delivered(MIB),
         }
     }
 }
@@ -106,7 +109,7 @@ struct Segment {
     since: Option<Duration>,
     tried: ReplicaSet,
     outstanding: usize,
-    want: Option<WantId>,
+    want: Option<QueueKey>,
     here: bool,
 }
 
@@ -151,11 +154,11 @@ impl Run {
             unmounts: true,
         };
         let epoch = Instant::now();
-        let policy = Policy {
+        let policy = SchedulerPolicy {
             segment: MIB,
             attempt_deadline: ATTEMPT,
             names: ReplicaMap::from_fn(replicas, |id| format!("r{}", id.index() + 1)),
-            proofs: true,
+            requires_mount_checks: true,
         };
         let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
         let policies = ReplicaMap::from_fn(replicas, |_| replica.clone());
@@ -204,7 +207,7 @@ impl Run {
 
     /// How the replicas are, and what is thought of them.
     fn states(&self) -> Vec<String> {
-        let standings = self.scheduler.standings(self.instant());
+        let standings = self.scheduler.snapshots(self.instant());
         let states = standings.iter().zip(&self.links).map(|((_, thought), link)| {
             let Link { rate, trouble, queue, delivered, .. } = link;
             let (health, rate) = (thought.health.state, rate / MIB as f64);
@@ -230,17 +233,17 @@ impl Run {
     }
 
     fn want(&mut self, item: Item, ahead: bool, hedge: bool, candidates: ReplicaSet) {
-        let want = self.scheduler.want(Want {
+        let want = self.scheduler.enqueue(SegmentRequest {
             item,
             bytes: MIB,
-            ahead,
+            is_readahead: ahead,
             candidates,
             holders: Holders::UNKNOWN,
             pinned: ReplicaSet::EMPTY,
-            hedge,
-            stream: item.0 as u64,
+            is_hedge: hedge,
+            file_number: item.0 as u64,
             start: item.1 * MIB,
-            open: ReplicaSet::first(self.links.len()),
+            open_on: ReplicaSet::first(self.links.len()),
         });
         self.segments.get_mut(&item).expect("somebody waits for it").want = Some(want);
     }
@@ -296,7 +299,7 @@ impl Run {
             {
                 segment.since = Some(self.now);
                 if let Some(want) = segment.want {
-                    segment.want = self.scheduler.hurry(want);
+                    segment.want = self.scheduler.promote(want);
                 }
             }
             for segment in wanted..=next + window {
@@ -308,7 +311,7 @@ impl Run {
 
     fn send(&mut self) {
         let mut out = Vec::new();
-        self.scheduler.next(self.instant(), &mut out);
+        self.scheduler.schedule(self.instant(), &mut out);
         for Dispatch { attempt, item, replica, .. } in out {
             if let Some(segment) = self.segments.get_mut(&item) {
                 segment.tried = segment.tried.with(replica);
@@ -337,13 +340,13 @@ impl Run {
 
     fn ended(&mut self, replica: usize, attempt: AttemptId, item: Item) {
         let outcome = self.links[replica].outcome();
-        if self.scheduler.finished(attempt, outcome, self.instant()).is_none() {
+        if self.scheduler.attempt_finished(attempt, outcome, self.instant()).is_none() {
             self.note(format!("an attempt at {item:?} ended twice"));
         }
-        if outcome == Outcome::Unused {
+        if outcome == AttemptOutcome::Neutral {
             self.links[replica].refused_until = Some(self.now + REFUSED);
         }
-        let is_good = matches!(outcome, Outcome::Delivered(_));
+        let is_good = matches!(outcome, AttemptOutcome::Delivered(_));
         self.links[replica].delivered += u64::from(is_good);
         let known = self.segments.get_mut(&item);
         if is_good {
@@ -365,21 +368,21 @@ impl Run {
 
     /// As the daemon's clock does.
     fn tick(&mut self) {
-        for id in self.scheduler.to_prove(self.instant()).iter() {
+        for id in self.scheduler.due_mount_checks(self.instant()).iter() {
             self.links[id.index()].proving = true;
         }
         for i in 0..self.links.len() {
             if let Some(proof) = self.links[i].proof()
                 && std::mem::take(&mut self.links[i].proving)
             {
-                self.scheduler.proved(ReplicaId::new(i), proof, self.instant());
+                self.scheduler.mount_checked(ReplicaId::new(i), proof, self.instant());
             }
         }
         let mut late = Vec::new();
         let segments = &self.segments;
         let awaited = |item: &Item| segments.get(item).is_some_and(|s| s.since.is_some());
-        self.scheduler.late(self.epoch + self.now, awaited, &mut late);
-        for Late { item, candidates, .. } in late {
+        self.scheduler.find_late(self.epoch + self.now, awaited, &mut late);
+        for LateAttempt { item, candidates, .. } in late {
             let Some(segment) = self.segments.get(&item) else { continue };
             let left = self.candidates().and(candidates).minus(segment.tried);
             if !segment.here && segment.want.is_none() && !left.is_empty() {
@@ -462,7 +465,7 @@ impl Run {
         if self.wrong.is_empty() && self.scheduler.depth() != (0, 0) {
             self.note(format!("left in the queue and in flight: {:?}", self.scheduler.depth()));
         }
-        let standings = self.scheduler.standings(self.instant());
+        let standings = self.scheduler.snapshots(self.instant());
         let in_flight: u64 = standings.iter().map(|(_, standing)| standing.in_flight).sum();
         if self.wrong.is_empty() && in_flight > 0 {
             self.note(format!("{in_flight} bytes in flight, and nothing is"));

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::simulate::scenario::parse;
 use fanfs::simulate::{
-    Change, Cluster, File, Gateway, Knowledge, Node, Outcome, PolicyKind, Random, Reader, Reads,
-    Workload, World, run,
+    Cluster, Gateway, PlacementKnowledge, PolicyKind, Random, RateChange, ReadPattern, ReaderSpec,
+    SimulatedFile, SimulationOutcome, StorageNode, Workload, World, run,
 };
 
 const MB: f64 = 1e6;
@@ -20,7 +20,7 @@ const PUBLISHED: [(&str, usize, std::ops::RangeInclusive<f64>, f64); 3] = [
     (include_str!("../config/scenarios/mapr-r3.toml"), 3, 661.0..=809.0, 735.0),
 ];
 
-fn rate(outcome: &Outcome) -> f64 {
+fn rate(outcome: &SimulationOutcome) -> f64 {
     assert!(outcome.complete);
     outcome.bytes_per_second / MB
 }
@@ -47,8 +47,8 @@ fn seeded(seed: u64) -> (World, Workload) {
     let replication = 1 + random.below(3) as usize;
     let kind = seed % 6;
     let base = 50.0 + random.below(300) as f64;
-    let nodes: Vec<Node> = (0..nodes_count)
-        .map(|i| Node {
+    let nodes: Vec<StorageNode> = (0..nodes_count)
+        .map(|i| StorageNode {
             name: format!("n{i}"),
             disk: MB
                 * match kind {
@@ -63,13 +63,13 @@ fn seeded(seed: u64) -> (World, Workload) {
     let mut changes = Vec::new();
     match kind {
         // One is dying: slower and slower.
-        3 => changes.extend((1..=6).map(|step| Change {
+        3 => changes.extend((1..=6).map(|step| RateChange {
             at: Duration::from_millis(400 * step),
             node: 1,
             factor: 0.6f64.powi(step as i32),
         })),
         // Rates that change.
-        4 => changes.extend((1..=30).map(|step| Change {
+        4 => changes.extend((1..=30).map(|step| RateChange {
             at: Duration::from_millis(700 * step),
             node: random.below(nodes_count as u64) as usize,
             factor: 0.2 + random.below(100) as f64 / 60.0,
@@ -80,8 +80,8 @@ fn seeded(seed: u64) -> (World, Workload) {
     let count = if kind == 5 { 4 } else { 1 + random.below(3) as usize };
     let chunk = [4, 16, 64, 128][random.below(4) as usize] * MIB;
     let size = 1024 * MIB;
-    let files: Vec<File> = (0..count)
-        .map(|_| File::placed(size, chunk, replication, &names, None, Some(&mut random)))
+    let files: Vec<SimulatedFile> = (0..count)
+        .map(|_| SimulatedFile::placed(size, chunk, replication, &names, None, Some(&mut random)))
         .collect();
     let gateway = |node: usize| Gateway {
         name: format!("r{node}"),
@@ -90,15 +90,20 @@ fn seeded(seed: u64) -> (World, Workload) {
     };
     let gateways = (0..replicas).map(gateway).collect();
     let readers = (0..count)
-        .map(|file| Reader {
+        .map(|file| ReaderSpec {
             burst: (kind == 5).then_some((64 * MIB, Duration::from_millis(150))),
             start: Duration::from_millis(if kind == 5 { 40 * file as u64 } else { 0 }),
-            ..Reader::sequential(file)
+            ..ReaderSpec::sequential(file)
         })
         .collect();
     let workload = Workload { readers, seed, ..Workload::default() };
     (
-        World { cluster: Cluster::Nodes { nodes, head_first: false }, gateways, files, changes },
+        World {
+            cluster: Cluster::Nodes { nodes, always_first_node: false },
+            gateways,
+            files,
+            changes,
+        },
         workload,
     )
 }
@@ -146,18 +151,18 @@ fn the_same_seed_gives_the_same_outcome() {
 /// Three nodes of 100 MB/s whose network makes proxying cost half, one chunk of
 /// 64 MiB on each in turn.
 fn proxying() -> (World, Workload) {
-    let nodes: Vec<Node> = (0..3)
-        .map(|i| Node { name: format!("n{i}"), disk: 100.0 * MB, network: 50.0 * MB })
+    let nodes: Vec<StorageNode> = (0..3)
+        .map(|i| StorageNode { name: format!("n{i}"), disk: 100.0 * MB, network: 50.0 * MB })
         .collect();
     let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
-    let files = vec![File::placed(1024 * MIB, 16 * MIB, 1, &names, None, None)];
+    let files = vec![SimulatedFile::placed(1024 * MIB, 16 * MIB, 1, &names, None, None)];
     let gateway =
         |node| Gateway { name: format!("n{node}"), node, latency: Duration::from_micros(300) };
     let gateways = (0..3).map(gateway).collect();
-    let workload = Workload { readers: vec![Reader::sequential(0)], ..Workload::default() };
+    let workload = Workload { readers: vec![ReaderSpec::sequential(0)], ..Workload::default() };
     (
         World {
-            cluster: Cluster::Nodes { nodes, head_first: true },
+            cluster: Cluster::Nodes { nodes, always_first_node: true },
             gateways,
             files,
             changes: Vec::new(),
@@ -173,7 +178,7 @@ fn knowing_where_chunks_are_pays_and_is_used() {
         let workload = Workload { knowledge, ..workload.clone() };
         run(&world, &workload, PolicyKind::Fanfs, Instant::now())
     };
-    let (known, none) = (with(Knowledge::Known), with(Knowledge::None));
+    let (known, none) = (with(PlacementKnowledge::Known), with(PlacementKnowledge::None));
     assert!(known.local > 0.9, "{}", known.local);
     assert!(rate(&known) > 1.1 * rate(&none), "{} {}", rate(&known), rate(&none));
 }
@@ -182,16 +187,17 @@ fn knowing_where_chunks_are_pays_and_is_used() {
 fn what_timing_tells_is_better_than_nothing() {
     // Chunks longer than the window, so that there is time to learn.
     let (mut world, mut workload) = proxying();
-    world.files = vec![File::placed(4096 * MIB, 256 * MIB, 2, &["n0", "n1", "n2"], None, None)];
+    world.files =
+        vec![SimulatedFile::placed(4096 * MIB, 256 * MIB, 2, &["n0", "n1", "n2"], None, None)];
     if let Cluster::Nodes { nodes, .. } = &mut world.cluster {
         nodes.iter_mut().for_each(|node| node.network = 1250.0 * MB);
     }
-    workload.readers = vec![Reader::sequential(0)];
+    workload.readers = vec![ReaderSpec::sequential(0)];
     let with = |knowledge| {
         let workload = Workload { knowledge, ..workload.clone() };
         run(&world, &workload, PolicyKind::Fanfs, Instant::now())
     };
-    let (learned, none) = (with(Knowledge::Learned), with(Knowledge::None));
+    let (learned, none) = (with(PlacementKnowledge::Learned), with(PlacementKnowledge::None));
     println!("learned {} {}, none {} {}", rate(&learned), learned.local, rate(&none), none.local);
     assert!(rate(&learned) > 0.98 * rate(&none), "{} {}", rate(&learned), rate(&none));
 }
@@ -210,8 +216,11 @@ fn a_thousand_nodes_and_sixty_four_replicas_are_simulated() {
 #[test]
 fn small_random_reads_are_not_read_past() {
     let (world, mut workload) = proxying();
-    workload.readers =
-        vec![Reader { block: 4096, reads: Reads::Random(2000), ..Reader::sequential(0) }];
+    workload.readers = vec![ReaderSpec {
+        block: 4096,
+        reads: ReadPattern::Random(2000),
+        ..ReaderSpec::sequential(0)
+    }];
     let outcome = run(&world, &workload, PolicyKind::Fanfs, Instant::now());
     let delivered: u64 = outcome.replicas.iter().map(|replica| replica.bytes).sum();
     assert_eq!(outcome.bytes, 2000 * 4096);

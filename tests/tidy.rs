@@ -77,14 +77,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "volume",
             "telemetry",
-            "privilege",
+            "capabilities",
         ],
     ),
     (
         "control",
         &["explain", "fs", "read", "placement", "scheduler", "config", "volume", "telemetry"],
     ),
-    ("fuse", &["fs", "buffer", "backend", "config", "volume", "telemetry", "privilege"]),
+    ("fuse", &["fs", "buffer", "backend", "config", "volume", "telemetry", "capabilities"]),
     (
         "fs",
         &[
@@ -96,7 +96,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "config",
             "volume",
             "telemetry",
-            "privilege",
+            "capabilities",
         ],
     ),
     (
@@ -110,15 +110,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("doctor", &["config", "volume"]),
     ("verify", &["backend", "config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),
-    ("buffer", &["sync", "telemetry", "privilege", "headroom"]),
-    ("backend", &["volume", "telemetry", "privilege", "headroom"]),
+    ("buffer", &["sync", "telemetry", "capabilities", "memory_headroom"]),
+    ("backend", &["volume", "telemetry", "capabilities", "memory_headroom"]),
     ("config", &["volume"]),
     ("volume", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
     ("metrics", &["control", "scheduler", "config", "telemetry"]),
-    ("privilege", &[]),
-    ("headroom", &[]),
+    ("capabilities", &[]),
+    ("memory_headroom", &[]),
     ("launcher", &[]),
 ];
 
@@ -169,10 +169,10 @@ fn what_decides_does_no_io_and_reads_no_clock() {
     ];
     let pure = |path: &str| {
         matches!(room(path), "scheduler" | "simulate" | "explain")
-            || path.starts_with("doctor/judge")
-            || path == "read/plan.rs"
+            || path.starts_with("doctor/checks")
+            || path == "read/split.rs"
             || path == "read/readahead.rs"
-            || matches!(path, "verify/narrow.rs" | "verify/sample.rs" | "verify/pace.rs")
+            || matches!(path, "verify/diff_ranges.rs" | "verify/sample.rs" | "verify/throttle.rs")
     };
     let mut seen = 0;
     for (path, text) in sources().into_iter().filter(|(path, _)| pure(path)) {
@@ -188,7 +188,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
 /// modification. How long something took or may take is measured by `Instant`.
 #[test]
 fn nothing_waits_by_the_clock_of_the_day() {
-    let may = ["fuse/wire.rs", "fuse/adapter.rs", "placement/table.rs", "verify/attributes.rs"];
+    let may = ["fuse/convert.rs", "fuse/adapter.rs", "placement/table.rs", "verify/attributes.rs"];
     // It compares this machine's clock with servers'.
     let compares = "doctor/clock.rs";
     let mut seen = 0;
@@ -234,7 +234,7 @@ fn every_unsafe_block_says_why_it_is_sound() {
     }
 }
 
-/// `println!` and `eprintln!` panic where the terminal has gone: `cli::audience` writes.
+/// `println!` and `eprintln!` panic where the terminal has gone: `cli::cancellation` writes.
 #[test]
 fn commands_do_not_panic_when_their_terminal_has_gone() {
     for (path, text) in sources() {

@@ -103,7 +103,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         // Without a device nothing has been mounted, or nothing that answers.
-        let _ = fanfs::fuse::detach(&self.mount_point, true);
+        let _ = fanfs::fuse::unmount(&self.mount_point, true);
         if self.device.is_none() {
             let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
             let _ = pid.map(|pid| kill_process(pid, Signal::TERM));

@@ -8,7 +8,7 @@
 //! *Invariant:* the kernel sees what it sees of fanfs: the same INIT flags,
 //! limits, mount options, flags of an open file, session threads and clones of
 //! the device. What can be configured is taken from fanfs's defaults; what
-//! `src/fuse.rs`, `src/fuse/adapter.rs` and `src/fuse/attach.rs` fix is repeated
+//! `src/fuse.rs`, `src/fuse/adapter.rs` and `src/fuse/mount.rs` fix is repeated
 //! here and changes with them.
 
 use std::ffi::{CString, OsStr};
@@ -116,7 +116,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
         wait(&session)
     });
     // Where somebody else has unmounted, there is nothing to detach.
-    let _ = fanfs::fuse::detach(&args.mount_point, true);
+    let _ = fanfs::fuse::unmount(&args.mount_point, true);
     served
 }
 
@@ -138,7 +138,7 @@ fn wait(session: &std::thread::JoinHandle<std::io::Result<()>>) -> Result<(), Fa
     })
 }
 
-/// As `src/fuse/attach.rs` does it for root.
+/// As `src/fuse/mount.rs` does it for root.
 fn attach(mount_point: &Path) -> Result<OwnedFd, Failure> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device = rustix::fs::open("/dev/fuse", flags, Mode::empty())

@@ -5,28 +5,28 @@
 
 use std::path::Path;
 
-use fanfs::control::{Ask, Status};
-use fanfs::explain::Facts;
-use fanfs::volume::mounts::MountTable;
+use fanfs::control::{ControlRequest, Status};
+use fanfs::explain::ExplainFacts;
+use fanfs::volume::mount_table::MountTable;
 
 /// Gives the message to who reads it.
 pub(crate) fn check_message(data: &[u8]) {
     let Some((&reader, message)) = data.split_first() else { return };
     match reader % 3 {
-        0 => request(message),
-        1 => answer(message),
-        _ => table(message),
+        0 => check_request(message),
+        1 => check_response(message),
+        _ => check_mount_table(message),
     }
 }
 
-fn request(message: &[u8]) {
-    match Ask::parse(message) {
-        Ok(ask) => {
+fn check_request(message: &[u8]) {
+    match ControlRequest::parse(message) {
+        Ok(request) => {
             // What is understood is what was meant: written again it is the same.
-            let again = serde_json::to_vec(&ask).expect("a request can be written");
-            let read = Ask::parse(&again).expect("what was written can be read");
-            assert_eq!(format!("{ask:?}"), format!("{read:?}"));
-            let _ = ask.changes();
+            let again = serde_json::to_vec(&request).expect("a request can be written");
+            let read = ControlRequest::parse(&again).expect("what was written can be read");
+            assert_eq!(format!("{request:?}"), format!("{read:?}"));
+            let _ = request.is_mutating();
         }
         Err(error) => {
             assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
@@ -34,15 +34,15 @@ fn request(message: &[u8]) {
     }
 }
 
-fn answer(message: &[u8]) {
-    let _ = serde_json::from_slice::<Facts>(message);
+fn check_response(message: &[u8]) {
+    let _ = serde_json::from_slice::<ExplainFacts>(message);
     if let Ok(status) = serde_json::from_slice::<Status>(message) {
         let again = serde_json::to_vec(&status).expect("a status can be written");
         serde_json::from_slice::<Status>(&again).expect("what was written can be read");
     }
 }
 
-fn table(message: &[u8]) {
+fn check_mount_table(message: &[u8]) {
     let table = MountTable::parse(message);
     for path in ["/", "/mnt", "/mnt/fanfs/v", "relative"] {
         if let Some(mount) = table.containing(Path::new(path)) {

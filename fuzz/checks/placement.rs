@@ -11,7 +11,7 @@ use fanfs::volume::{ByteRange, ReplicaSet};
 
 /// Chunks looked at in one map, and regions: a stripe of units of one byte has
 /// as many chunks as the file has bytes.
-const LOOKED_AT: usize = 4000;
+const MAX_CHECKED_CHUNKS: usize = 4000;
 
 /// Gives the answer to its parser.
 pub(crate) fn check_answer(data: &[u8]) {
@@ -57,14 +57,14 @@ fn check<E: ToString>(answer: Result<ChunkMap, E>, size: u64) {
         assert!(region.range.end <= size && region.unit > 0 && !region.cells.is_empty());
         end = region.range.end;
     }
-    let mapped = map.map(|_| ReplicaSet::EMPTY);
+    let mapped = map.to_locality_map(|_| ReplicaSet::EMPTY);
     let mut end = 0;
-    for chunk in map.chunks().take(LOOKED_AT) {
+    for chunk in map.chunks().take(MAX_CHECKED_CHUNKS) {
         assert!(chunk.range.start >= end && chunk.range.end > chunk.range.start);
         assert!(chunk.range.end <= size);
         assert!(chunk.nodes.iter().all(|node| usize::from(*node) < map.nodes().len()));
         for offset in [chunk.range.start, chunk.range.end - 1] {
-            assert_eq!(mapped.at(offset).map(|(_, range)| range), Some(chunk.range));
+            assert_eq!(mapped.holders_at(offset).map(|(_, range)| range), Some(chunk.range));
         }
         end = chunk.range.end;
     }
@@ -86,12 +86,12 @@ fn layout(text: &str, size: u64) {
         end = piece.range.end;
     }
     let objects: usize = pieces.iter().map(|piece| piece.objects.len()).sum();
-    assert!(objects as u64 <= cephfs::MOST_OBJECTS, "{objects}");
+    assert!(objects as u64 <= cephfs::MAX_OBJECTS, "{objects}");
 }
 
-fn entries(entries: Result<table::Entries, String>, path: &str, size: u64) {
+fn entries(entries: Result<table::TableEntries, String>, path: &str, size: u64) {
     match entries {
-        Ok(entries) => check(entries.map(path.as_ref(), size), size),
+        Ok(entries) => check(entries.chunk_map_of(path.as_ref(), size), size),
         Err(error) => one_line(error),
     }
 }

@@ -1,7 +1,7 @@
 //! The errors of backend calls, and how fanfs reacts to each. Only the choice of the
 //! application's errno is elsewhere, in [`crate::fs::Errno`].
 //!
-//! | from a replica | [`Origin`] | try another | counts against the replica |
+//! | from a replica | [`ErrorOrigin`] | try another | counts against the replica |
 //! |---|---|---|---|
 //! | ENOENT and other answers about the object (1) | answer | no | no |
 //! | EKEYEXPIRED, ENOKEY, EILSEQ and the like | object or caller | yes | no |
@@ -30,17 +30,17 @@ pub enum BackendError {
     Os(Errno),
     /// The replica shows another version of the file than the handle's.
     #[error("it shows another version of the file")]
-    Version,
+    VersionMismatch,
     /// The path leads to another object than the one that is meant, or, for the directory
     /// of a name, nowhere.
     #[error("another object has its path")]
-    Another,
+    WrongObject,
     /// The file ended before the size that its version promised.
     #[error("the file ended early")]
-    Short,
+    Truncated,
     /// The replica's pool has no room.
     #[error("its queue is full")]
-    Busy,
+    QueueFull,
     /// No answer came in time.
     #[error("it did not answer in time")]
     Late,
@@ -90,18 +90,18 @@ impl BackendError {
         use rustix::io::Errno as E;
         let refusals = [E::BUSY, E::AGAIN, E::DEADLK, E::NOLCK, E::BADF, E::STALE];
         let is_listed = matches!(self, Self::Os(errno) if refusals.contains(errno));
-        is_listed || *self == Self::Another || self.is_definite()
+        is_listed || *self == Self::WrongObject || self.is_definite()
     }
 
     /// The cause of the error. Only this table decides it.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> ErrorOrigin {
         use rustix::io::Errno as E;
         match self {
-            _ if self.is_definite() => Origin::Answer,
-            Self::Version | Self::Short | Self::Another => Origin::Object,
-            Self::Busy => Origin::Machine,
-            Self::Late | Self::Absent => Origin::Replica,
-            Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) => Origin::Machine,
+            _ if self.is_definite() => ErrorOrigin::Answer,
+            Self::VersionMismatch | Self::Truncated | Self::WrongObject => ErrorOrigin::Object,
+            Self::QueueFull => ErrorOrigin::Machine,
+            Self::Late | Self::Absent => ErrorOrigin::Replica,
+            Self::Os(E::MFILE | E::NFILE | E::NOMEM | E::INTR | E::AGAIN) => ErrorOrigin::Machine,
             Self::Os(
                 E::KEYEXPIRED
                 | E::KEYREVOKED
@@ -116,23 +116,23 @@ impl BackendError {
                 | E::UCLEAN
                 | E::NODEV
                 | E::USERS,
-            ) => Origin::Object,
+            ) => ErrorOrigin::Object,
             // A server returns these both for one object (a bad block, a dead mount
             // inside the replica) and when all of it fails.
-            Self::Os(_) => Origin::Unclear,
+            Self::Os(_) => ErrorOrigin::Unclear,
         }
     }
 
     /// Whether the error may count against the replica's health. A full queue or a lack
     /// of descriptors is this process's own fault; another version concerns one file.
     pub fn is_replica_fault(&self) -> bool {
-        matches!(self.origin(), Origin::Unclear | Origin::Replica)
+        matches!(self.origin(), ErrorOrigin::Unclear | ErrorOrigin::Replica)
     }
 }
 
 /// The cause of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ErrorOrigin {
     /// None: it is an answer about the object, and every replica would give the same.
     Answer,
     /// The object or the caller. Another replica may succeed.
@@ -173,21 +173,21 @@ mod tests {
     fn errors_of_an_object_or_a_caller_never_count() {
         let keys = [Errno::KEYEXPIRED, Errno::KEYREVOKED, Errno::KEYREJECTED, Errno::NOKEY];
         for errno in keys.into_iter().chain([Errno::ILSEQ, Errno::BUSY, Errno::NOLCK]) {
-            assert_eq!(BackendError::Os(errno).origin(), Origin::Object, "{errno:?}");
+            assert_eq!(BackendError::Os(errno).origin(), ErrorOrigin::Object, "{errno:?}");
             assert!(!BackendError::Os(errno).is_replica_fault());
         }
-        assert_eq!(BackendError::Os(Errno::ACCESS).origin(), Origin::Answer);
+        assert_eq!(BackendError::Os(Errno::ACCESS).origin(), ErrorOrigin::Answer);
     }
 
     #[test]
     fn what_may_be_either_is_for_the_root_to_tell() {
         let either = [Errno::IO, Errno::NOTCONN, Errno::STALE, Errno::TIMEDOUT, Errno::HOSTDOWN];
         for errno in either.into_iter().chain([Errno::from_raw_os_error(512)]) {
-            assert_eq!(BackendError::Os(errno).origin(), Origin::Unclear, "{errno:?}");
+            assert_eq!(BackendError::Os(errno).origin(), ErrorOrigin::Unclear, "{errno:?}");
         }
-        assert_eq!(BackendError::Late.origin(), Origin::Replica);
-        assert_eq!(BackendError::Version.origin(), Origin::Object);
-        assert_eq!(BackendError::Another.origin(), Origin::Object);
+        assert_eq!(BackendError::Late.origin(), ErrorOrigin::Replica);
+        assert_eq!(BackendError::VersionMismatch.origin(), ErrorOrigin::Object);
+        assert_eq!(BackendError::WrongObject.origin(), ErrorOrigin::Object);
     }
 
     #[test]

@@ -13,20 +13,20 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use super::{
-    Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
-    OpenedToWrite, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileMutation, Lock,
+    LockRequest, ObjectRef, Result, SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use crate::volume::ByteRange;
 
 /// Which calls a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum FaultOp {
     /// Positioned reads.
     Read,
     /// Opens, those for writing too.
     Open,
     /// Whatever changes the replica but an open.
-    Change,
+    Mutation,
     /// Everything else.
     Metadata,
     /// Every call.
@@ -43,14 +43,14 @@ pub enum Fault {
     /// It does not return until the script is healed.
     Hang,
     /// A read returns at most this many bytes.
-    Short(usize),
+    ShortRead(usize),
 }
 
 /// One fault, for some calls.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultRule {
     /// The calls it is about.
-    pub op: Op,
+    pub op: FaultOp,
     /// What happens to them.
     pub fault: Fault,
     /// How many such calls go well first.
@@ -66,7 +66,7 @@ pub struct FaultRule {
 
 impl FaultRule {
     /// Hits every call of `op` from now on.
-    pub fn always(op: Op, fault: Fault) -> Self {
+    pub fn always(op: FaultOp, fault: Fault) -> Self {
         Self { op, fault, after: 0, count: u64::MAX, within: None, path: None }
     }
 
@@ -77,10 +77,10 @@ impl FaultRule {
         Self { path: Some(path), ..self }
     }
 
-    fn is_about(&self, op: Op, path: &Path, offset: Option<u64>) -> bool {
+    fn is_match(&self, op: FaultOp, path: &Path, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
-        (self.op == op || self.op == Op::Any)
+        (self.op == op || self.op == FaultOp::Any)
             && self.within.is_none_or(inside)
             && self
                 .path
@@ -114,29 +114,29 @@ impl FaultScript {
     }
 
     /// Whether a rule has hit all the calls that it was to hit.
-    pub fn is_used_up(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.rules.lock().iter().any(|rule| rule.count == 0)
     }
 
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
-    fn meet(&self, op: Op, path: &Path) -> Result<usize> {
-        self.meet_at(op, path, None)
+    fn apply(&self, op: FaultOp, path: &Path) -> Result<usize> {
+        self.apply_at(op, path, None)
     }
 
     /// Applies the rules with a path to one entry of a call about several. The rules
     /// for the whole call have been applied before.
-    fn meet_entry(&self, path: &Path) -> Result<usize> {
+    fn apply_to_entry(&self, path: &Path) -> Result<usize> {
         let names = |rule: &FaultRule| rule.path.is_some();
         if !self.rules.lock().iter().any(names) {
             return Ok(usize::MAX);
         }
-        self.meet(Op::Metadata, path)
+        self.apply(FaultOp::Metadata, path)
     }
 
-    fn meet_at(&self, op: Op, path: &Path, offset: Option<u64>) -> Result<usize> {
+    fn apply_at(&self, op: FaultOp, path: &Path, offset: Option<u64>) -> Result<usize> {
         let mut rules = self.rules.lock();
-        let is_met = |rule: &&mut FaultRule| rule.count > 0 && rule.is_about(op, path, offset);
+        let is_met = |rule: &&mut FaultRule| rule.count > 0 && rule.is_match(op, path, offset);
         let Some(rule) = rules.iter_mut().find(is_met) else {
             return Ok(usize::MAX);
         };
@@ -147,7 +147,7 @@ impl FaultScript {
         rule.count -= 1;
         match rule.fault {
             Fault::Errno(errno) => Err(errno.into()),
-            Fault::Short(most) => Ok(most),
+            Fault::ShortRead(most) => Ok(most),
             Fault::Delay(time) => {
                 // Who is healed meanwhile has nothing more to wait for.
                 self.healed.wait_for(&mut rules, time);
@@ -162,158 +162,167 @@ impl FaultScript {
 }
 
 /// The decorator.
-pub struct Faulty<B> {
+pub struct FaultInjector<B> {
     inner: B,
     script: Arc<FaultScript>,
 }
 
-impl<B> Faulty<B> {
+impl<B> FaultInjector<B> {
     /// Makes `inner` misbehave as `script` says.
     pub fn new(inner: B, script: Arc<FaultScript>) -> Self {
         Self { inner, script }
     }
 
     fn file(&self, path: &Path, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
-        Arc::new(FaultyFile { inner, path: path.to_owned(), script: Arc::clone(&self.script) })
+        Arc::new(FaultInjectorFile {
+            inner,
+            path: path.to_owned(),
+            script: Arc::clone(&self.script),
+        })
     }
 }
 
-impl<B: Backend> Backend for Faulty<B> {
+impl<B: Backend> Backend for FaultInjector<B> {
     fn stat(&self, path: &Path) -> Result<Attr> {
-        self.script.meet(Op::Metadata, path)?;
+        self.script.apply(FaultOp::Metadata, path)?;
         self.inner.stat(path)
     }
 
-    fn stat_entry(&self, name: &Name) -> Result<Attr> {
-        self.script.meet(Op::Metadata, &name.path())?;
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
+        self.script.apply(FaultOp::Metadata, &name.path())?;
         self.inner.stat_entry(name)
     }
 
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        self.script.meet(Op::Metadata, dir.path())?;
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        self.script.apply(FaultOp::Metadata, dir.path())?;
         let mut found = self.inner.stat_entries(dir, names)?;
         for (name, attr) in names.iter().zip(&mut found) {
-            if let Err(error) = self.script.meet_entry(&dir.path().join(name)) {
+            if let Err(error) = self.script.apply_to_entry(&dir.path().join(name)) {
                 *attr = Err(error);
             }
         }
         Ok(found)
     }
 
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
-        self.script.meet(Op::Metadata, dir.path())?;
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
+        self.script.apply(FaultOp::Metadata, dir.path())?;
         self.inner.list(dir, each)
     }
 
-    fn visit(&self, dir: &Target) -> Result<()> {
-        self.script.meet(Op::Metadata, dir.path())?;
-        self.inner.visit(dir)
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.script.apply(FaultOp::Metadata, dir.path())?;
+        self.inner.check_open_dir(dir)
     }
 
-    fn refresh(&self, dir: &Target) -> Result<()> {
-        self.script.meet(Op::Metadata, dir.path())?;
-        self.inner.refresh(dir)
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.script.apply(FaultOp::Metadata, dir.path())?;
+        self.inner.revalidate_dir(dir)
     }
 
-    fn prove(&self) -> Result<bool> {
-        self.script.meet(Op::Metadata, Path::new(""))?;
-        self.inner.prove()
+    fn check_mount(&self) -> Result<bool> {
+        self.script.apply(FaultOp::Metadata, Path::new(""))?;
+        self.inner.check_mount()
     }
 
     fn is_in_service(&self) -> bool {
         self.inner.is_in_service()
     }
 
-    fn leave(&self, mount: u64) {
-        self.inner.leave(mount);
+    fn handle_unmount(&self, mount: u64) {
+        self.inner.handle_unmount(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Target) -> Result<OsString> {
-        self.script.meet(Op::Metadata, path.path())?;
+    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
+        self.script.apply(FaultOp::Metadata, path.path())?;
         self.inner.read_link(path)
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
-        self.script.meet(Op::Open, path)?;
+        self.script.apply(FaultOp::Open, path)?;
         let (inner, attr) = self.inner.open(path)?;
         Ok((self.file(path, inner), attr))
     }
 
     fn stat_fs(&self) -> Result<StatFs> {
-        self.script.meet(Op::Metadata, Path::new(""))?;
+        self.script.apply(FaultOp::Metadata, Path::new(""))?;
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata, path.path())?;
+    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
+        self.script.apply(FaultOp::Metadata, path.path())?;
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
-        self.script.meet(Op::Metadata, path.path())?;
+    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
+        self.script.apply(FaultOp::Metadata, path.path())?;
         self.inner.list_xattr(path)
     }
 
-    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
-        self.script.meet(Op::Open, path)?;
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
+        self.script.apply(FaultOp::Open, path)?;
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
+        Ok(WritableFile { file: self.file(path, opened.file), ..opened })
     }
 
-    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
         let path = name.path();
-        self.script.meet(Op::Open, &path)?;
+        self.script.apply(FaultOp::Open, &path)?;
         let opened = self.inner.create(name, how, create)?;
-        Ok(OpenedToWrite { file: self.file(&path, opened.file), ..opened })
+        Ok(WritableFile { file: self.file(&path, opened.file), ..opened })
     }
 
-    fn change(&self, change: &Change) -> Result<Option<Attr>> {
-        self.script.meet(Op::Change, Path::new(""))?;
-        self.inner.change(change)
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
+        self.script.apply(FaultOp::Mutation, Path::new(""))?;
+        self.inner.mutate(change)
     }
 }
 
-struct FaultyFile {
+struct FaultInjectorFile {
     inner: Arc<dyn BackendFile>,
     /// The path at which it was opened.
     path: PathBuf,
     script: Arc<FaultScript>,
 }
 
-impl BackendFile for FaultyFile {
+impl BackendFile for FaultInjectorFile {
     fn attr(&self) -> Result<Attr> {
-        self.script.meet(Op::Metadata, &self.path)?;
+        self.script.apply(FaultOp::Metadata, &self.path)?;
         self.inner.attr()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let most = self.script.meet_at(Op::Read, &self.path, Some(offset))?.min(buf.len());
+        let most = self.script.apply_at(FaultOp::Read, &self.path, Some(offset))?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
-        match self.script.meet_at(Op::Read, &self.path, Some(offset)) {
+        match self.script.apply_at(FaultOp::Read, &self.path, Some(offset)) {
             Ok(most) => self.inner.splice_at(offset, pipe, most.min(len)),
             Err(error) => Some(Err(error)),
         }
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
-        self.script.meet(Op::Metadata, &self.path)?;
+        self.script.apply(FaultOp::Metadata, &self.path)?;
         self.inner.seek(offset, to)
     }
 
-    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
-        self.script.meet(Op::Change, &self.path)?;
-        self.inner.change(change)
+    fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
+        self.script.apply(FaultOp::Mutation, &self.path)?;
+        self.inner.mutate(change)
     }
 
     fn lock(&self, request: &LockRequest) -> Result<Lock> {
-        self.script.meet(Op::Metadata, &self.path)?;
+        self.script.apply(FaultOp::Metadata, &self.path)?;
         self.inner.lock(request)
     }
 }

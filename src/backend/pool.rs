@@ -10,15 +10,15 @@
 //! a window of segments.
 //!
 //! One object that hangs must not take all threads, on any replica. A thread that is
-//! inside one call for [`STUCK`] is *stuck*: another one is started in its place, up to
-//! [`most_replaced`] of them; not for changes, which are to be begun by no more
+//! inside one call for [`STUCK_AFTER`] is *stuck*: another one is started in its place, up to
+//! [`max_replacements`] of them; not for changes, which are to be begun by no more
 //! threads than the pool has. Once a call is stuck, calls about its object and about
-//! objects near it begin only as [`super::bound`] admits them. The jobs that it refuses
+//! objects near it begin only as [`super::bulkhead`] admits them. The jobs that it refuses
 //! wait without a thread, until their callers give up.
 //!
-//! A job's deadline counts from when its turn last came nearer ([`super::progress`]).
+//! A job's deadline counts from when its turn last came nearer ([`super::queue_progress`]).
 
-mod inside;
+mod current_call;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,63 +27,63 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::bound::{Answered, Bound, Call, most_replaced, own_threads};
-use super::hung::{Hung, by_object};
-use super::progress::{Progress, Ticket};
-use super::{About, BackendError, Result};
-use crate::headroom;
-use inside::{INSIDE, Inside, Slot, VISITED, Visit};
+use super::bulkhead::{ActiveCall, Bulkhead, ResponsiveObjects, base_threads, max_replacements};
+use super::hung_path::{HungPath, group_by_path};
+use super::queue_progress::{QueueProgress, Ticket};
+use super::{BackendError, PathKey, Result};
+use crate::memory_headroom;
+use current_call::{CURRENT_CALL, CallSlot, CurrentCall, InlineCall, REGISTERED_POOLS};
 
-pub use inside::{has_a_part, inside};
+pub use current_call::{enter_call, report_progress};
 
 /// A thread that is inside one call for so long is stuck. What a replica at work takes
 /// for a call is far below.
-pub(super) const STUCK: Duration = Duration::from_secs(2);
+pub(super) const STUCK_AFTER: Duration = Duration::from_secs(2);
 
 /// How often a job that waits without a thread is looked at.
-const LOOK: Duration = Duration::from_millis(250);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What is known of a job beforehand.
 #[derive(Default)]
-pub struct Errand {
+pub struct JobOptions {
     /// The object that it is about.
-    pub about: About,
+    pub path_key: PathKey,
     /// Whether it may change something.
-    pub once: bool,
+    pub is_mutation: bool,
     /// Whether it asks the replica's root whether the replica answers. It goes first, and
     /// has a thread of its own where all others are taken.
     pub is_probe: bool,
     /// Whether its caller has given up. Such a job must not call the replica any more.
-    pub is_over: Option<Box<dyn Fn() -> bool + Send>>,
+    pub is_abandoned: Option<Box<dyn Fn() -> bool + Send>>,
 }
 
 struct Job {
     ticket: Ticket,
-    errand: Errand,
+    errand: JobOptions,
     run: Box<dyn FnOnce() + Send>,
 }
 
 /// Names pools, each by its own number.
-static POOLS: AtomicU64 = AtomicU64::new(0);
+static NEXT_POOL_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A call of one of the pool's threads under way.
-struct Running {
+struct RunningCall {
     number: u64,
     since: Instant,
-    about: About,
+    path_key: PathKey,
     lane: Lane,
-    once: bool,
-    slot: Slot,
+    is_mutation: bool,
+    call_slot: CallSlot,
 }
 
-impl Running {
+impl RunningCall {
     fn is_stuck(&self, now: Instant) -> bool {
         is_stuck(self.since, now)
     }
 }
 
 fn is_stuck(since: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(since) >= STUCK
+    now.saturating_duration_since(since) >= STUCK_AFTER
 }
 
 /// Which kind of work a job is.
@@ -103,132 +103,141 @@ pub struct PoolLimits {
     /// Most jobs waiting in each lane; the next one is refused.
     pub queue: usize,
     /// Most threads of others that may be inside a call at once.
-    pub guests: usize,
+    pub max_inline_calls: usize,
 }
 
 /// The threads of one replica.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
 }
 
-struct Shared {
+struct PoolShared {
     name: String,
     /// Whether threads are named as those that may be inside a change.
-    makes_changes: AtomicBool,
+    is_write_replica: AtomicBool,
     limits: PoolLimits,
     /// The pool's number.
-    pool: u64,
-    state: Mutex<State>,
+    pool_id: u64,
+    state: Mutex<PoolState>,
     wake: Condvar,
-    /// Whether any call was stuck when it was last looked ([`Pool::tend`]): guests ask
+    /// Whether any call was stuck when it was last looked ([`Pool::replace_stuck_threads`]): guests ask
     /// this without the lock.
     is_any_stuck: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
-    metadata: VecDeque<Job>,
-    reads: VecDeque<Job>,
-    threads: usize,
-    idle: usize,
-    reading: usize,
-    running: Vec<Running>,
-    progress: Progress,
+struct PoolState {
+    metadata_queue: VecDeque<Job>,
+    read_queue: VecDeque<Job>,
+    thread_count: usize,
+    idle_threads: usize,
+    reading_threads: usize,
+    running: Vec<RunningCall>,
+    progress: QueueProgress,
     /// Jobs queued so far.
-    queued: u64,
+    jobs_queued: u64,
     /// Probes that have not ended.
-    probes: usize,
+    pending_probes: usize,
     stopped: bool,
-    pool: u64,
+    pool_id: u64,
     /// The slots of threads that have been guests. A guest's call takes no lock but
     /// that of its own slot.
-    guests: Vec<Weak<Mutex<Inside>>>,
-    /// Whether any guest was stuck when it was last looked ([`Pool::tend`]).
-    is_guest_stuck: bool,
+    inline_slots: Vec<Weak<Mutex<CurrentCall>>>,
+    /// Whether any guest was stuck when it was last looked ([`Pool::replace_stuck_threads`]).
+    is_inline_call_stuck: bool,
     /// Whether any call was stuck then.
     is_any_stuck: bool,
-    answered: Answered,
+    responsive: ResponsiveObjects,
 }
 
-impl State {
+impl PoolState {
     /// Threads that there may be.
-    fn most(&self, limits: &PoolLimits, now: Instant) -> usize {
-        self.most_of(Lane::Metadata, |_| true, limits, now)
+    fn max_threads(&self, limits: &PoolLimits, now: Instant) -> usize {
+        self.max_threads_for(Lane::Metadata, |_| true, limits, now)
     }
 
     /// Of them, those that may be inside a read.
-    fn most_reading(&self, limits: &PoolLimits, now: Instant) -> usize {
-        self.most_of(Lane::Read, |call| call.lane == Lane::Read, limits, now)
+    fn max_reading_threads(&self, limits: &PoolLimits, now: Instant) -> usize {
+        self.max_threads_for(Lane::Read, |call| call.lane == Lane::Read, limits, now)
     }
 
-    fn most_of(
+    fn max_threads_for(
         &self,
         lane: Lane,
-        counts: impl Fn(&Running) -> bool,
+        counts: impl Fn(&RunningCall) -> bool,
         limits: &PoolLimits,
         now: Instant,
     ) -> usize {
-        let is_replaced = |call: &&Running| !call.once && counts(call) && call.is_stuck(now);
+        let is_replaced =
+            |call: &&RunningCall| !call.is_mutation && counts(call) && call.is_stuck(now);
         let replaced = self.running.iter().filter(is_replaced).count();
-        own_threads(lane, limits.threads) + replaced.min(most_replaced(lane, limits.threads))
+        base_threads(lane, limits.threads) + replaced.min(max_replacements(lane, limits.threads))
     }
 
     /// Threads that there may be, one for probes included.
-    fn most_with_probes(&self, limits: &PoolLimits, now: Instant) -> usize {
-        self.most(limits, now) + usize::from(self.probes > 0)
+    fn max_threads_with_probes(&self, limits: &PoolLimits, now: Instant) -> usize {
+        self.max_threads(limits, now) + usize::from(self.pending_probes > 0)
     }
 
     /// What decides which calls may begin.
-    fn bound(&self, threads: usize, now: Instant) -> Bound<'_> {
-        let call = |about, lane, since| Call { about, lane, is_stuck: is_stuck(since, now) };
+    fn bulkhead(&self, threads: usize, now: Instant) -> Bulkhead<'_> {
+        let call = |about, lane, since| ActiveCall {
+            path_key: about,
+            lane,
+            is_stuck: is_stuck(since, now),
+        };
         let own =
-            self.running.iter().map(|running| call(running.about, running.lane, running.since));
-        let visits = self.visits().into_iter();
-        let guests = visits.map(|(visit, _)| call(visit.about, Lane::Read, visit.since));
-        Bound { threads, calls: own.chain(guests).collect(), answered: &self.answered }
+            self.running.iter().map(|running| call(running.path_key, running.lane, running.since));
+        let visits = self.inline_calls().into_iter();
+        let guests = visits.map(|(visit, _)| call(visit.path_key, Lane::Read, visit.since));
+        Bulkhead { threads, calls: own.chain(guests).collect(), responsive: &self.responsive }
     }
 
     /// The calls of guests, each with where it is.
-    fn visits(&self) -> Vec<(Visit, Slot)> {
-        let visit = |slot: &Weak<Mutex<Inside>>| {
+    fn inline_calls(&self) -> Vec<(InlineCall, CallSlot)> {
+        let visit = |slot: &Weak<Mutex<CurrentCall>>| {
             let slot = slot.upgrade()?;
-            let visit = slot.lock().visit.filter(|visit| visit.pool == self.pool)?;
+            let visit = slot.lock().inline_call.filter(|visit| visit.pool_id == self.pool_id)?;
             Some((visit, slot))
         };
-        self.guests.iter().filter_map(visit).collect()
+        self.inline_slots.iter().filter_map(visit).collect()
     }
 
     /// The next job of a lane that may be begun.
-    fn next(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
+    fn next_job(&mut self, lane: Lane, limits: &PoolLimits, now: Instant) -> Option<Job> {
         // A thread more than there may be: it ends, or is a probe's.
-        if self.running.len() >= self.most(limits, now) {
-            let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+        if self.running.len() >= self.max_threads(limits, now) {
+            let queue =
+                if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
             let is_probe = queue.front().is_some_and(|job| job.errand.is_probe);
             return if is_probe { queue.pop_front() } else { None };
         }
         let is_any_stuck =
-            self.is_guest_stuck || self.running.iter().any(|call| call.is_stuck(now));
-        let queue = if lane == Lane::Read { &self.reads } else { &self.metadata };
+            self.is_inline_call_stuck || self.running.iter().any(|call| call.is_stuck(now));
+        let queue = if lane == Lane::Read { &self.read_queue } else { &self.metadata_queue };
         if !is_any_stuck {
-            let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+            let queue =
+                if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
             return queue.pop_front();
         }
-        let bound = self.bound(limits.threads, now);
+        let bound = self.bulkhead(limits.threads, now);
         let may = |job: &Job| {
-            job.errand.is_over.as_ref().is_some_and(|is_over| is_over())
-                || bound.admits(&job.errand.about, lane)
+            job.errand.is_abandoned.as_ref().is_some_and(|is_over| is_over())
+                || bound.allows(&job.errand.path_key, lane)
         };
         let at = queue.iter().position(may)?;
-        let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
+        let queue =
+            if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
         queue.remove(at)
     }
 
-    fn enqueue(&mut self, lane: Lane, errand: Errand, run: Box<dyn FnOnce() + Send>) -> Ticket {
-        self.note_own_answer();
-        self.queued += 1;
-        let ticket = Ticket { number: self.queued, at: Instant::now() };
-        let queue = if lane == Lane::Read { &mut self.reads } else { &mut self.metadata };
-        self.probes += usize::from(errand.is_probe);
+    fn enqueue(&mut self, lane: Lane, errand: JobOptions, run: Box<dyn FnOnce() + Send>) -> Ticket {
+        self.record_current_job_answer();
+        self.jobs_queued += 1;
+        let ticket = Ticket { number: self.jobs_queued, queued_at: Instant::now() };
+        let queue =
+            if lane == Lane::Read { &mut self.read_queue } else { &mut self.metadata_queue };
+        self.pending_probes += usize::from(errand.is_probe);
         match errand.is_probe {
             true => queue.push_front(Job { ticket, errand, run }),
             false => queue.push_back(Job { ticket, errand, run }),
@@ -236,85 +245,86 @@ impl State {
         ticket
     }
 
-    fn begin(&mut self, job: &Job, lane: Lane, slot: &Slot) {
-        slot.lock().begin();
-        self.running.push(Running {
+    fn start_job(&mut self, job: &Job, lane: Lane, slot: &CallSlot) {
+        slot.lock().reset();
+        self.running.push(RunningCall {
             number: job.ticket.number,
             since: Instant::now(),
-            about: job.errand.about,
+            path_key: job.errand.path_key,
             lane,
-            once: job.errand.once,
-            slot: Arc::clone(slot),
+            is_mutation: job.errand.is_mutation,
+            call_slot: Arc::clone(slot),
         });
     }
 
-    fn end(&mut self, number: u64, slot: &Slot) {
+    fn finish_job(&mut self, number: u64, slot: &CallSlot) {
         if let Some(at) = self.running.iter().position(|call| call.number == number) {
             let call = self.running.swap_remove(at);
             if self.is_any_stuck && slot.lock().has_called {
-                self.note_answer(&call.about, call.since);
+                self.record_responsive(&call.path_key, call.since);
             }
         }
-        self.answered(number, slot);
+        self.record_answer(number, slot);
     }
 
     /// An object has answered while calls are stuck.
-    fn note_answer(&mut self, about: &About, since: Instant) {
+    fn record_responsive(&mut self, about: &PathKey, since: Instant) {
         if !is_stuck(since, Instant::now()) {
-            self.answered.note(about);
+            self.responsive.add(about);
         }
     }
 
     /// A job that queues another one has its answer: the new job does not wait for it.
-    fn note_own_answer(&mut self) {
-        INSIDE.with(|slot| {
-            let own = self.running.iter().find(|call| Arc::ptr_eq(&call.slot, slot));
+    fn record_current_job_answer(&mut self) {
+        CURRENT_CALL.with(|slot| {
+            let own = self.running.iter().find(|call| Arc::ptr_eq(&call.call_slot, slot));
             if let Some(number) = own.map(|call| call.number) {
-                self.answered(number, slot);
+                self.record_answer(number, slot);
             }
         });
     }
 
-    fn answered(&mut self, number: u64, slot: &Slot) {
+    fn record_answer(&mut self, number: u64, slot: &CallSlot) {
         // A job that did not call, as its caller gave up, says nothing of the replica.
         if !std::mem::take(&mut slot.lock().has_called) {
             return;
         }
-        let waiting = self.metadata.iter().chain(&self.reads).map(|job| job.ticket.number);
+        let waiting =
+            self.metadata_queue.iter().chain(&self.read_queue).map(|job| job.ticket.number);
         let running = self.running.iter().map(|call| call.number);
-        self.progress.answered(number, Instant::now(), || waiting.chain(running).collect());
+        self.progress.record_answer(number, Instant::now(), || waiting.chain(running).collect());
     }
 
-    fn moved(&self, ticket: Ticket) -> Option<Instant> {
+    fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
         let call = self.running.iter().find(|call| call.number == ticket.number);
-        let own = call.and_then(|call| call.slot.lock().moved);
-        self.progress.of(ticket.number).max(own).filter(|moved| *moved > ticket.at)
+        let own = call.and_then(|call| call.call_slot.lock().last_progress);
+        self.progress.last_before(ticket.number).max(own).filter(|moved| *moved > ticket.queued_at)
     }
 
     /// All that waits, to be dropped when the pool is not locked any more: what a
     /// job holds may want to put one into the queue when it is dropped.
-    fn take_jobs(&mut self) -> [VecDeque<Job>; 2] {
-        [std::mem::take(&mut self.metadata), std::mem::take(&mut self.reads)]
+    fn drain_queues(&mut self) -> [VecDeque<Job>; 2] {
+        [std::mem::take(&mut self.metadata_queue), std::mem::take(&mut self.read_queue)]
     }
 }
 
 impl PoolLimits {
     /// Most threads that may be inside a read at once.
-    pub fn readers(&self) -> usize {
-        own_threads(Lane::Read, self.threads)
+    pub fn max_readers(&self) -> usize {
+        base_threads(Lane::Read, self.threads)
     }
 }
 
 impl Pool {
     /// A pool with no thread yet. `name` names its threads.
     pub fn new(name: &str, limits: PoolLimits) -> Self {
-        let pool = POOLS.fetch_add(1, Ordering::Relaxed);
-        let shared = Shared {
+        let pool = NEXT_POOL_ID.fetch_add(1, Ordering::Relaxed);
+        let shared = PoolShared {
             name: name.to_owned(),
-            makes_changes: AtomicBool::new(false),
+            is_write_replica: AtomicBool::new(false),
             limits: PoolLimits { threads: limits.threads.max(2), ..limits },
-            state: Mutex::new(State { pool, ..State::default() }),
-            pool,
+            state: Mutex::new(PoolState { pool_id: pool, ..PoolState::default() }),
+            pool_id: pool,
             wake: Condvar::new(),
             is_any_stuck: AtomicBool::new(false),
         };
@@ -322,58 +332,61 @@ impl Pool {
     }
 
     /// Names the threads as those that may be inside a change. Call it before the first job.
-    pub(super) fn makes_changes(&self) {
-        self.shared.makes_changes.store(true, Ordering::Relaxed);
+    pub(super) fn set_write_replica(&self) {
+        self.shared.is_write_replica.store(true, Ordering::Relaxed);
     }
 
     /// Queues a job that is about no object.
     pub fn submit(&self, lane: Lane, run: Box<dyn FnOnce() + Send>) -> Result<()> {
-        self.submit_about(lane, Errand::default(), run).map(drop)
+        self.submit_with(lane, JobOptions::default(), run).map(drop)
     }
 
     /// Queues a job; starts a thread where none is idle and there may be one more.
-    pub fn submit_about(
+    pub fn submit_with(
         &self,
         lane: Lane,
-        errand: Errand,
+        errand: JobOptions,
         run: Box<dyn FnOnce() + Send>,
     ) -> Result<Ticket> {
         let mut state = self.shared.state.lock();
         if state.stopped {
-            return Err(BackendError::Busy);
+            return Err(BackendError::QueueFull);
         }
         let queue = match lane {
-            Lane::Metadata => &state.metadata,
-            Lane::Read => &state.reads,
+            Lane::Metadata => &state.metadata_queue,
+            Lane::Read => &state.read_queue,
         };
         if queue.len() >= self.shared.limits.queue {
-            return Err(BackendError::Busy);
+            return Err(BackendError::QueueFull);
         }
         let ticket = state.enqueue(lane, errand, run);
-        let dropped = self.start_more(state);
-        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(ticket) }
+        let dropped = self.start_thread_if_needed(state);
+        if dropped.is_some() { Err(BackendError::QueueFull) } else { Ok(ticket) }
     }
 
     /// When a job's turn last came nearer, or when the job last had a part of its answer;
     /// `None` where neither has happened.
-    pub fn moved(&self, ticket: Ticket) -> Option<Instant> {
-        self.shared.state.lock().moved(ticket)
+    pub fn last_progress(&self, ticket: Ticket) -> Option<Instant> {
+        self.shared.state.lock().last_progress(ticket)
     }
 
     /// Starts a thread where none is idle and there may be one more. Returns all jobs
     /// where there is none to run them.
-    fn start_more(&self, mut state: MutexGuard<'_, State>) -> Option<[VecDeque<Job>; 2]> {
-        let waiting = state.metadata.len() + state.reads.len();
-        let most = state.most_with_probes(&self.shared.limits, Instant::now());
-        if state.idle < waiting && state.threads < most {
-            state.threads += 1;
+    fn start_thread_if_needed(
+        &self,
+        mut state: MutexGuard<'_, PoolState>,
+    ) -> Option<[VecDeque<Job>; 2]> {
+        let waiting = state.metadata_queue.len() + state.read_queue.len();
+        let most = state.max_threads_with_probes(&self.shared.limits, Instant::now());
+        if state.idle_threads < waiting && state.thread_count < most {
+            state.thread_count += 1;
             if let Err(error) = start_thread(&self.shared) {
-                state.threads -= 1;
+                state.thread_count -= 1;
                 // Out of threads in this process: the ones there are carry on.
                 // With none at all the job could never run.
-                if state.threads == 0 {
+                if state.thread_count == 0 {
                     tracing::error!(replica = %self.shared.name, %error, "cannot start a thread");
-                    return Some(state.take_jobs());
+                    return Some(state.drain_queues());
                 }
             }
         }
@@ -385,63 +398,64 @@ impl Pool {
     pub(super) fn submit_close(&self, run: Box<dyn FnOnce() + Send>) -> Result<()> {
         let mut state = self.shared.state.lock();
         if state.stopped {
-            return Err(BackendError::Busy);
+            return Err(BackendError::QueueFull);
         }
-        state.enqueue(Lane::Metadata, Errand::default(), run);
-        let dropped = self.start_more(state);
-        if dropped.is_some() { Err(BackendError::Busy) } else { Ok(()) }
+        state.enqueue(Lane::Metadata, JobOptions::default(), run);
+        let dropped = self.start_thread_if_needed(state);
+        if dropped.is_some() { Err(BackendError::QueueFull) } else { Ok(()) }
     }
 
     /// Threads that are running a job.
-    pub fn busy(&self) -> usize {
+    pub fn busy_threads(&self) -> usize {
         let state = self.shared.state.lock();
-        state.threads - state.idle
+        state.thread_count - state.idle_threads
     }
 
     /// Threads that have been running one job for longer than `time`.
-    pub fn stuck(&self, time: Duration) -> usize {
+    pub fn stuck_threads(&self, time: Duration) -> usize {
         let now = Instant::now();
         let state = self.shared.state.lock();
-        let is_stuck = |call: &&Running| now.saturating_duration_since(call.since) > time;
+        let is_stuck = |call: &&RunningCall| now.saturating_duration_since(call.since) > time;
         state.running.iter().filter(is_stuck).count()
     }
 
     /// Starts a thread in the place of one that is stuck, where jobs wait. Call it now
     /// and then while there are calls.
-    pub fn tend(&self) {
+    pub fn replace_stuck_threads(&self) {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
-        state.is_guest_stuck = state.visits().iter().any(|(visit, _)| is_stuck(visit.since, now));
+        state.is_inline_call_stuck =
+            state.inline_calls().iter().any(|(visit, _)| is_stuck(visit.since, now));
         let is_any_stuck =
-            state.is_guest_stuck || state.running.iter().any(|call| call.is_stuck(now));
+            state.is_inline_call_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
         state.is_any_stuck = is_any_stuck;
         if !is_any_stuck {
-            state.answered.forget();
+            state.responsive.clear();
         }
-        let waits = !state.metadata.is_empty() || !state.reads.is_empty();
-        if !waits || state.stopped || state.idle > 0 {
+        let waits = !state.metadata_queue.is_empty() || !state.read_queue.is_empty();
+        if !waits || state.stopped || state.idle_threads > 0 {
             return;
         }
-        if state.threads < state.most_with_probes(&self.shared.limits, Instant::now()) {
-            state.threads += 1;
+        if state.thread_count < state.max_threads_with_probes(&self.shared.limits, Instant::now()) {
+            state.thread_count += 1;
             if start_thread(&self.shared).is_err() {
-                state.threads -= 1;
+                state.thread_count -= 1;
             }
         }
     }
 
     /// The objects that calls hang on, the longest first.
-    pub fn hung(&self) -> Vec<Hung> {
+    pub fn hung_paths(&self) -> Vec<HungPath> {
         let now = Instant::now();
-        let calls: Vec<(Instant, Slot)> = {
+        let calls: Vec<(Instant, CallSlot)> = {
             let state = self.shared.state.lock();
-            let guests = state.visits().into_iter().map(|(visit, slot)| (visit.since, slot));
-            let own = state.running.iter().map(|call| (call.since, Arc::clone(&call.slot)));
+            let guests = state.inline_calls().into_iter().map(|(visit, slot)| (visit.since, slot));
+            let own = state.running.iter().map(|call| (call.since, Arc::clone(&call.call_slot)));
             own.chain(guests).collect()
         };
         let stuck = calls.into_iter().filter(|(since, _)| is_stuck(*since, now));
-        by_object(
+        group_by_path(
             stuck.map(|(since, slot)| {
                 (slot.lock().path.clone(), now.saturating_duration_since(since))
             }),
@@ -449,47 +463,48 @@ impl Pool {
     }
 
     /// Whether a call about it may be begun.
-    pub fn has_room_for(&self, lane: Lane, about: &About) -> bool {
+    pub fn has_room_for(&self, lane: Lane, about: &PathKey) -> bool {
         if !self.shared.is_any_stuck.load(Ordering::Relaxed) {
             return true;
         }
         let state = self.shared.state.lock();
-        state.bound(self.shared.limits.threads, Instant::now()).admits(about, lane)
+        state.bulkhead(self.shared.limits.threads, Instant::now()).allows(about, lane)
     }
 
     /// Carries `job` out on the calling thread, which is a guest.
-    pub fn host(&self, about: About, job: impl FnOnce()) {
-        self.know_this_thread();
-        let visit = Visit { pool: self.shared.pool, about, since: Instant::now() };
-        let around = INSIDE.with(|slot| slot.lock().visit.replace(visit));
-        carry_out(job);
-        INSIDE.with(|slot| slot.lock().visit = around);
+    pub fn run_inline(&self, about: PathKey, job: impl FnOnce()) {
+        self.register_inline_thread();
+        let visit =
+            InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
+        let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(visit));
+        run_catching_panics(job);
+        CURRENT_CALL.with(|slot| slot.lock().inline_call = around);
         if self.shared.is_any_stuck.load(Ordering::Relaxed) {
-            self.shared.state.lock().note_answer(&about, visit.since);
+            self.shared.state.lock().record_responsive(&about, visit.since);
             // A job may have waited for this call.
             self.shared.wake.notify_one();
         }
     }
 
     /// Has the calling thread's slot among those of guests.
-    fn know_this_thread(&self) {
-        let pool = self.shared.pool;
-        if VISITED.with_borrow(|visited| visited.contains(&pool)) {
+    fn register_inline_thread(&self) {
+        let pool = self.shared.pool_id;
+        if REGISTERED_POOLS.with_borrow(|visited| visited.contains(&pool)) {
             return;
         }
-        let slot = INSIDE.with(Arc::downgrade);
+        let slot = CURRENT_CALL.with(Arc::downgrade);
         let mut state = self.shared.state.lock();
-        state.guests.retain(|slot| slot.strong_count() > 0);
-        state.guests.push(slot);
+        state.inline_slots.retain(|slot| slot.strong_count() > 0);
+        state.inline_slots.push(slot);
         drop(state);
-        VISITED.with_borrow_mut(|visited| visited.push(pool));
+        REGISTERED_POOLS.with_borrow_mut(|visited| visited.push(pool));
     }
 
     /// Drops what waits and ends the threads that are idle, now or later.
     pub fn stop(&self) {
         let mut state = self.shared.state.lock();
         state.stopped = true;
-        let jobs = state.take_jobs();
+        let jobs = state.drain_queues();
         self.shared.wake.notify_all();
         drop(state);
         drop(jobs);
@@ -503,73 +518,77 @@ impl Drop for Pool {
 }
 
 /// What the names of threads begin with that may be inside a change.
-pub const CHANGES: &str = "w:";
+pub const WRITE_THREAD_PREFIX: &str = "w:";
 
 /// The name of a thread of the replica.
 fn thread_name(replica: &str, makes_changes: bool) -> String {
     // The kernel keeps 15 bytes of a thread's name.
-    const MOST: usize = 15;
-    let name = format!("{}{replica}", if makes_changes { CHANGES } else { "r:" });
-    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MOST)]).into_owned()
+    const MAX_LEN: usize = 15;
+    let name = format!("{}{replica}", if makes_changes { WRITE_THREAD_PREFIX } else { "r:" });
+    String::from_utf8_lossy(&name.as_bytes()[..name.len().min(MAX_LEN)]).into_owned()
 }
 
 /// The stack of a thread, bytes; what is usual.
-const STACK: usize = 2 << 20;
+const STACK_SIZE: usize = 2 << 20;
 
-fn start_thread(shared: &Arc<Shared>) -> std::io::Result<()> {
-    if !headroom::is_there(STACK) {
+fn start_thread(shared: &Arc<PoolShared>) -> std::io::Result<()> {
+    if !memory_headroom::is_available(STACK_SIZE) {
         return Err(std::io::ErrorKind::OutOfMemory.into());
     }
     let shared = Arc::clone(shared);
-    let name = thread_name(&shared.name, shared.makes_changes.load(Ordering::Relaxed));
-    std::thread::Builder::new().name(name).stack_size(STACK).spawn(move || run(&shared)).map(drop)
+    let name = thread_name(&shared.name, shared.is_write_replica.load(Ordering::Relaxed));
+    std::thread::Builder::new()
+        .name(name)
+        .stack_size(STACK_SIZE)
+        .spawn(move || thread_loop(&shared))
+        .map(drop)
 }
 
-fn run(shared: &Shared) {
-    let slot = INSIDE.with(Arc::clone);
+fn thread_loop(shared: &PoolShared) {
+    let slot = CURRENT_CALL.with(Arc::clone);
     let limits = &shared.limits;
     let mut state = shared.state.lock();
     loop {
         let now = Instant::now();
-        if let Some(job) = state.next(Lane::Metadata, limits, now) {
-            run_one(&mut state, Lane::Metadata, job, &slot);
-        } else if state.reading < state.most_reading(limits, now)
-            && let Some(job) = state.next(Lane::Read, limits, now)
+        if let Some(job) = state.next_job(Lane::Metadata, limits, now) {
+            run_job(&mut state, Lane::Metadata, job, &slot);
+        } else if state.reading_threads < state.max_reading_threads(limits, now)
+            && let Some(job) = state.next_job(Lane::Read, limits, now)
         {
-            state.reading += 1;
-            run_one(&mut state, Lane::Read, job, &slot);
-            state.reading -= 1;
-        } else if state.stopped || state.threads > state.most_with_probes(limits, now) {
-            state.threads -= 1;
+            state.reading_threads += 1;
+            run_job(&mut state, Lane::Read, job, &slot);
+            state.reading_threads -= 1;
+        } else if state.stopped || state.thread_count > state.max_threads_with_probes(limits, now) {
+            state.thread_count -= 1;
             return;
         } else {
-            state.idle += 1;
-            if state.metadata.is_empty() && state.reads.is_empty() {
+            state.idle_threads += 1;
+            if state.metadata_queue.is_empty() && state.read_queue.is_empty() {
                 shared.wake.wait(&mut state);
             } else {
                 // They wait for what hangs, or for their callers to give up.
-                shared.wake.wait_for(&mut state, LOOK);
+                shared.wake.wait_for(&mut state, RECHECK_INTERVAL);
             }
-            state.idle -= 1;
+            state.idle_threads -= 1;
         }
     }
 }
 
-fn run_one(state: &mut MutexGuard<'_, State>, lane: Lane, job: Job, slot: &Slot) {
-    state.begin(&job, lane, slot);
+fn run_job(state: &mut MutexGuard<'_, PoolState>, lane: Lane, job: Job, slot: &CallSlot) {
+    state.start_job(&job, lane, slot);
     let Job { ticket, errand, run } = job;
     let is_probe = errand.is_probe;
     MutexGuard::unlocked(state, || {
         drop(errand);
-        carry_out(run);
+        run_catching_panics(run);
     });
-    state.probes -= usize::from(is_probe);
-    state.end(ticket.number, slot);
+    state.pending_probes -= usize::from(is_probe);
+    state.finish_job(ticket.number, slot);
 }
 
 /// A job that panics has answered nobody, which those who wait notice; the
 /// thread and the pool's counts survive it.
-fn carry_out(job: impl FnOnce()) {
+fn run_catching_panics(job: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
         tracing::error!("a job panicked; this is a bug in fanfs");
     }
@@ -585,7 +604,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
 
     fn pool(threads: usize, queue: usize) -> Pool {
-        Pool::new("test", PoolLimits { threads, queue, guests: 0 })
+        Pool::new("test", PoolLimits { threads, queue, max_inline_calls: 0 })
     }
 
     #[test]
@@ -611,7 +630,7 @@ mod tests {
         // One runs, one waits, the next has no place. Whether the first has
         // been taken yet is a matter of timing, so allow for one more.
         let results: Vec<_> = (0..4).map(|_| pool.submit(Lane::Read, Box::new(|| ()))).collect();
-        assert_eq!(results.last(), Some(&Err(BackendError::Busy)));
+        assert_eq!(results.last(), Some(&Err(BackendError::QueueFull)));
         drop(release);
     }
 
@@ -633,7 +652,7 @@ mod tests {
         pool.submit(Lane::Read, Box::new(move || hang.recv().unwrap_or(()))).unwrap();
         let wait = |stuck| {
             let until = Instant::now() + SOON;
-            while pool.stuck(Duration::from_millis(20)) != stuck {
+            while pool.stuck_threads(Duration::from_millis(20)) != stuck {
                 assert!(Instant::now() < until, "{stuck} stuck");
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -647,11 +666,11 @@ mod tests {
     fn a_part_of_its_answer_and_an_older_job_move_a_job() {
         let pool = pool(3, 16);
         let queue = |job: Box<dyn FnOnce() + Send>| {
-            pool.submit_about(Lane::Metadata, Errand::default(), job).unwrap()
+            pool.submit_with(Lane::Metadata, JobOptions::default(), job).unwrap()
         };
         let eventually_moves = |ticket| {
             let until = Instant::now() + SOON;
-            while pool.moved(ticket).is_none() {
+            while pool.last_progress(ticket).is_none() {
                 assert!(Instant::now() < until, "nothing moves it");
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -664,21 +683,21 @@ mod tests {
             };
             (release, queue(Box::new(job)))
         };
-        let (older, _) = waits_after(|| inside(Path::new("older")));
-        let (release, hangs) = waits_after(|| inside(Path::new("hangs")));
+        let (older, _) = waits_after(|| enter_call(Path::new("older")));
+        let (release, hangs) = waits_after(|| enter_call(Path::new("hangs")));
         let (_parts, in_parts) = waits_after(|| {
-            inside(Path::new("parts"));
-            has_a_part();
+            enter_call(Path::new("parts"));
+            report_progress();
         });
         eventually_moves(in_parts);
-        assert_eq!(pool.moved(hangs), None, "newer jobs move it");
+        assert_eq!(pool.last_progress(hangs), None, "newer jobs move it");
         drop(older);
         eventually_moves(hangs);
         drop(release);
     }
 
-    fn about(path: &str) -> Errand {
-        Errand { about: About::path(Path::new(path)), ..Errand::default() }
+    fn about(path: &str) -> JobOptions {
+        JobOptions { path_key: PathKey::from_path(Path::new(path)), ..JobOptions::default() }
     }
 
     #[test]
@@ -694,36 +713,38 @@ mod tests {
                 let over = Arc::clone(&over);
                 move || over.load(std::sync::atomic::Ordering::Relaxed)
             };
-            let errand = Errand { is_over: Some(Box::new(is_over)), ..about("d/hung") };
+            let errand = JobOptions { is_abandoned: Some(Box::new(is_over)), ..about("d/hung") };
             let job = move || {
                 if !over.load(std::sync::atomic::Ordering::Relaxed) {
-                    inside(Path::new("d/hung"));
+                    enter_call(Path::new("d/hung"));
                     let _ = hang.lock().recv();
                 }
                 done.send(number).unwrap();
             };
-            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+            pool.submit_with(Lane::Metadata, errand, Box::new(job)).unwrap();
         }
         // The first ones take all threads until they are known to be stuck.
         let (other, others) = mpsc::channel();
-        pool.submit_about(Lane::Metadata, about("d/f"), Box::new(move || other.send(()).unwrap()))
+        pool.submit_with(Lane::Metadata, about("d/f"), Box::new(move || other.send(()).unwrap()))
             .unwrap();
         let until = Instant::now() + SOON;
         while others.try_recv().is_err() {
             assert!(Instant::now() < until, "another object waits for the hung one");
-            pool.tend();
+            pool.replace_stuck_threads();
             std::thread::sleep(Duration::from_millis(20));
         }
-        let hung = pool.hung();
+        let hung = pool.hung_paths();
         assert_eq!((hung.len(), hung[0].path.as_path()), (1, Path::new("d/hung")));
-        assert!(hung[0].threads <= 4 && !pool.has_room_for(Lane::Metadata, &about("d/hung").about));
         assert!(
-            !pool.has_room_for(Lane::Metadata, &about("d/hung/x").about),
+            hung[0].threads <= 4 && !pool.has_room_for(Lane::Metadata, &about("d/hung").path_key)
+        );
+        assert!(
+            !pool.has_room_for(Lane::Metadata, &about("d/hung/x").path_key),
             "what lies beneath it"
         );
         assert!(
-            pool.has_room_for(Lane::Metadata, &about("d").about)
-                && pool.has_room_for(Lane::Metadata, &about("d/f").about)
+            pool.has_room_for(Lane::Metadata, &about("d").path_key)
+                && pool.has_room_for(Lane::Metadata, &about("d/f").path_key)
         );
         // The others are given up, and end without calling.
         given_up.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -735,32 +756,33 @@ mod tests {
             answer.recv_timeout(SOON).unwrap();
         }
         let until = Instant::now() + SOON;
-        while pool.busy() > 0 || pool.shared.state.lock().threads > 4 {
+        while pool.busy_threads() > 0 || pool.shared.state.lock().thread_count > 4 {
             assert!(Instant::now() < until, "threads are left over");
             std::thread::sleep(Duration::from_millis(20));
         }
         assert!(
-            pool.hung().is_empty() && pool.has_room_for(Lane::Metadata, &about("d/hung").about)
+            pool.hung_paths().is_empty()
+                && pool.has_room_for(Lane::Metadata, &about("d/hung").path_key)
         );
     }
 
     /// Waits until calls about `count` objects are stuck.
     fn until_stuck(pool: &Pool, count: usize) {
         let until = Instant::now() + SOON;
-        while pool.hung().len() < count {
-            assert!(Instant::now() < until, "{} are stuck", pool.hung().len());
-            pool.tend();
+        while pool.hung_paths().len() < count {
+            assert!(Instant::now() < until, "{} are stuck", pool.hung_paths().len());
+            pool.replace_stuck_threads();
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
     fn expect_answer(pool: &Pool, lane: Lane, path: &str) {
         let (done, answer) = mpsc::channel();
-        pool.submit_about(lane, about(path), Box::new(move || done.send(()).unwrap())).unwrap();
+        pool.submit_with(lane, about(path), Box::new(move || done.send(()).unwrap())).unwrap();
         let until = Instant::now() + SOON;
         while answer.try_recv().is_err() {
             assert!(Instant::now() < until, "{path} waits for what hangs");
-            pool.tend();
+            pool.replace_stuck_threads();
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -773,10 +795,10 @@ mod tests {
             let (hang, path) = (Arc::clone(&hang), format!("{dir}h{i}"));
             let errand = about(&path);
             let job = move || {
-                inside(Path::new(&path));
+                enter_call(Path::new(&path));
                 let _ = hang.lock().recv();
             };
-            pool.submit_about(lane, errand, Box::new(job)).unwrap();
+            pool.submit_with(lane, errand, Box::new(job)).unwrap();
         }
         release
     }
@@ -786,7 +808,7 @@ mod tests {
         let pool = pool(2, 64);
         let release = hang_in(&pool, lane, dir, 12);
         expect_answer(&pool, lane, "elsewhere/f");
-        until_stuck(&pool, most_replaced(lane, 2));
+        until_stuck(&pool, max_replacements(lane, 2));
         expect_answer(&pool, lane, "elsewhere/f");
         expect_answer(&pool, lane, "elsewhere/g");
         drop(release);
@@ -815,14 +837,14 @@ mod tests {
         for path in ["d/a", "e/b"] {
             let hang = Arc::clone(&hang);
             let job = move || {
-                inside(Path::new(path));
+                enter_call(Path::new(path));
                 let _ = hang.lock().recv();
             };
-            let errand = Errand { once: true, ..about(path) };
-            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+            let errand = JobOptions { is_mutation: true, ..about(path) };
+            pool.submit_with(Lane::Metadata, errand, Box::new(job)).unwrap();
         }
         until_stuck(&pool, 2);
-        assert_eq!(pool.shared.state.lock().most(&pool.shared.limits, Instant::now()), 2);
+        assert_eq!(pool.shared.state.lock().max_threads(&pool.shared.limits, Instant::now()), 2);
         drop(release);
     }
 
@@ -834,20 +856,20 @@ mod tests {
         for i in 0..6 {
             let (hang, begun) = (Arc::clone(&hang), Arc::clone(&begun));
             let path = format!("d/{i}");
-            let errand = Errand { once: true, ..about(&path) };
+            let errand = JobOptions { is_mutation: true, ..about(&path) };
             let job = move || {
                 begun.fetch_add(1, Ordering::Relaxed);
-                inside(Path::new(&path));
+                enter_call(Path::new(&path));
                 let _ = hang.lock().recv();
             };
-            pool.submit_about(Lane::Metadata, errand, Box::new(job)).unwrap();
+            pool.submit_with(Lane::Metadata, errand, Box::new(job)).unwrap();
         }
         until_stuck(&pool, 2);
         for _ in 0..3 {
             let (done, answer) = mpsc::channel();
-            let errand = Errand { is_probe: true, ..about("") };
+            let errand = JobOptions { is_probe: true, ..about("") };
             let job = Box::new(move || done.send(()).unwrap());
-            pool.submit_about(Lane::Metadata, errand, job).unwrap();
+            pool.submit_with(Lane::Metadata, errand, job).unwrap();
             answer.recv_timeout(SOON).expect("a probe waits for changes");
         }
         assert_eq!(begun.load(Ordering::Relaxed), 2, "its thread takes no changes");
@@ -869,6 +891,6 @@ mod tests {
     fn after_stop_nothing_is_taken() {
         let pool = pool(2, 4);
         pool.stop();
-        assert_eq!(pool.submit(Lane::Metadata, Box::new(|| ())), Err(BackendError::Busy));
+        assert_eq!(pool.submit(Lane::Metadata, Box::new(|| ())), Err(BackendError::QueueFull));
     }
 }

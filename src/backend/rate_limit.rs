@@ -14,31 +14,32 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::{
-    Attr, Backend, BackendFile, Change, Create, Each, FileChange, Lock, LockRequest, Name,
-    OpenedToWrite, Parts, PartsOpen, Result, SeekTo, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
+    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile,
+    WriteOpenOptions,
 };
 
 /// The decorator. The rate may be changed while it runs.
 pub struct RateLimited<B> {
     inner: B,
-    link: Arc<Link>,
+    limiter: Arc<RateLimiter>,
 }
 
-struct Link {
+struct RateLimiter {
     bytes_per_second: AtomicU64,
-    free_at: Mutex<Instant>,
+    idle_at: Mutex<Instant>,
 }
 
-impl Link {
+impl RateLimiter {
     /// Takes the link for `bytes` and returns when they have passed.
-    fn pass(&self, bytes: usize) {
+    fn wait_for_transfer(&self, bytes: usize) {
         let rate = self.bytes_per_second.load(Ordering::Relaxed);
         if rate == 0 {
             return;
         }
         let takes = Duration::from_secs_f64(bytes as f64 / rate as f64);
         let done = {
-            let mut free_at = self.free_at.lock();
+            let mut free_at = self.idle_at.lock();
             *free_at = (*free_at).max(Instant::now()) + takes;
             *free_at
         };
@@ -49,20 +50,20 @@ impl Link {
 impl<B> RateLimited<B> {
     /// Limits `inner` to `bytes_per_second`; 0 means no limit.
     pub fn new(inner: B, bytes_per_second: u64) -> Self {
-        let link = Link {
+        let link = RateLimiter {
             bytes_per_second: AtomicU64::new(bytes_per_second),
-            free_at: Mutex::new(Instant::now()),
+            idle_at: Mutex::new(Instant::now()),
         };
-        Self { inner, link: Arc::new(link) }
+        Self { inner, limiter: Arc::new(link) }
     }
 
     fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
-        Arc::new(LimitedFile { inner, link: Arc::clone(&self.link) })
+        Arc::new(RateLimitedFile { inner, limiter: Arc::clone(&self.limiter) })
     }
 
     /// A handle that changes the rate, in bytes a second, from now on.
-    pub fn dial(&self) -> impl Fn(u64) + Send + Sync + use<B> {
-        let link = Arc::clone(&self.link);
+    pub fn rate_setter(&self) -> impl Fn(u64) + Send + Sync + use<B> {
+        let link = Arc::clone(&self.limiter);
         move |rate| link.bytes_per_second.store(rate, Ordering::Relaxed)
     }
 }
@@ -72,43 +73,43 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat(path)
     }
 
-    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
         self.inner.stat_entry(name)
     }
 
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.inner.stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
         self.inner.list(dir, each)
     }
 
-    fn visit(&self, dir: &Target) -> Result<()> {
-        self.inner.visit(dir)
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.inner.check_open_dir(dir)
     }
 
-    fn refresh(&self, dir: &Target) -> Result<()> {
-        self.inner.refresh(dir)
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.inner.revalidate_dir(dir)
     }
 
-    fn prove(&self) -> Result<bool> {
-        self.inner.prove()
+    fn check_mount(&self) -> Result<bool> {
+        self.inner.check_mount()
     }
 
     fn is_in_service(&self) -> bool {
         self.inner.is_in_service()
     }
 
-    fn leave(&self, mount: u64) {
-        self.inner.leave(mount);
+    fn handle_unmount(&self, mount: u64) {
+        self.inner.handle_unmount(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Target) -> Result<OsString> {
+    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
         self.inner.read_link(path)
     }
 
@@ -121,57 +122,62 @@ impl<B: Backend> Backend for RateLimited<B> {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
 
-    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+        Ok(WritableFile { file: self.file(opened.file), ..opened })
     }
 
-    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
         let opened = self.inner.create(name, how, create)?;
-        Ok(OpenedToWrite { file: self.file(opened.file), ..opened })
+        Ok(WritableFile { file: self.file(opened.file), ..opened })
     }
 
-    fn change(&self, change: &Change) -> Result<Option<Attr>> {
-        self.inner.change(change)
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
+        self.inner.mutate(change)
     }
 
-    fn adopt(&self, parts: Parts) -> Option<Arc<dyn BackendFile>> {
+    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         Some(self.file(self.inner.adopt(parts)?))
     }
 }
 
-struct LimitedFile {
+struct RateLimitedFile {
     inner: Arc<dyn BackendFile>,
-    link: Arc<Link>,
+    limiter: Arc<RateLimiter>,
 }
 
-impl BackendFile for LimitedFile {
+impl BackendFile for RateLimitedFile {
     fn attr(&self) -> Result<Attr> {
         self.inner.attr()
     }
 
-    fn parts(&self) -> PartsOpen<'_> {
-        self.inner.parts()
+    fn fds(&self) -> BorrowedFds<'_> {
+        self.inner.fds()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let n = self.inner.read_at(offset, buf)?;
-        self.link.pass(n);
+        self.limiter.wait_for_transfer(n);
         Ok(n)
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
         let spliced = self.inner.splice_at(offset, pipe, len)?;
         if let Ok(n) = spliced {
-            self.link.pass(n);
+            self.limiter.wait_for_transfer(n);
         }
         Some(spliced)
     }
@@ -180,9 +186,9 @@ impl BackendFile for LimitedFile {
         self.inner.seek(offset, to)
     }
 
-    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
-        let written = self.inner.change(change)?;
-        self.link.pass(written as usize);
+    fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
+        let written = self.inner.mutate(change)?;
+        self.limiter.wait_for_transfer(written as usize);
         Ok(written)
     }
 

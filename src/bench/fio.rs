@@ -11,28 +11,28 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::plan::{Load, Part};
+use super::plan::{FilePart, Load};
 
 /// The variable that names the mount, for jobs that read through fanfs.
-pub const MOUNT: &str = "FANFS_MOUNT";
+pub const MOUNT_VARIABLE: &str = "FANFS_MOUNT";
 
 /// One reader of a job: the replica's name, or the mount's, its directory (none: the
 /// mount), whether with O_DIRECT, and what it reads.
 #[derive(Clone, Debug)]
-pub struct Reader {
+pub struct FioReader {
     /// Names the section.
     pub name: String,
     /// Where the file is.
     pub directory: Option<PathBuf>,
     /// With O_DIRECT.
-    pub direct: bool,
+    pub is_direct: bool,
     /// What part of the file.
-    pub part: Part,
+    pub part: FilePart,
 }
 
 /// A pass, as fio is told of it.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub struct FioJob {
     /// A line that says what it is.
     pub title: String,
     /// What the readers do.
@@ -40,26 +40,29 @@ pub struct Job {
     /// The file, below each reader's directory.
     pub file: PathBuf,
     /// Bytes of a read.
-    pub block: u64,
+    pub block_size: u64,
     /// How long.
-    pub pass: Duration,
+    pub duration: Duration,
     /// Of the random order.
     pub seed: u64,
     /// Begin again at the end of a part, until the time is over. Not where the pass
     /// itself came to the end: what is read twice comes from a cache.
-    pub time_based: bool,
+    pub is_time_based: bool,
     /// At least one.
-    pub readers: Vec<Reader>,
+    pub readers: Vec<FioReader>,
 }
 
 /// The job's file.
 ///
 /// # Errors
 /// Where a path cannot be written in one.
-pub fn text(job: &Job) -> Result<String, String> {
+pub fn render_job(job: &FioJob) -> Result<String, String> {
     let mut text = format!("# {}\n", job.title);
     if job.readers.iter().any(|reader| reader.directory.is_none()) {
-        let _ = writeln!(text, "# {MOUNT} must name the mount: `{MOUNT}=/genomes fio THIS.fio`");
+        let _ = writeln!(
+            text,
+            "# {MOUNT_VARIABLE} must name the mount: `{MOUNT_VARIABLE}=/genomes fio THIS.fio`"
+        );
     }
     let random = job.load == Load::Random;
     let _ = writeln!(
@@ -67,19 +70,19 @@ pub fn text(job: &Job) -> Result<String, String> {
         "[global]\nioengine=psync\nrw={}\nbs={}\ninvalidate=1\n\
          iomem_align=4096\nthread\nruntime={}ms{}\nexitall\ngroup_reporting",
         if random { "randread" } else { "read" },
-        job.block,
-        job.pass.as_millis(),
-        if job.time_based { "\ntime_based" } else { "" },
+        job.block_size,
+        job.duration.as_millis(),
+        if job.is_time_based { "\ntime_based" } else { "" },
     );
     if random {
         let _ = writeln!(text, "randseed={}", job.seed);
     }
-    let file = value(&job.file)?;
-    for group in job.readers.chunk_by(follows) {
-        let Reader { name, directory, direct, part } = &group[0];
+    let file = escape_path(&job.file)?;
+    for group in job.readers.chunk_by(is_same_section) {
+        let FioReader { name, directory, is_direct: direct, part } = &group[0];
         let directory = match directory {
-            Some(directory) => value(directory)?,
-            None => format!("${{{MOUNT}}}"),
+            Some(directory) => escape_path(directory)?,
+            None => format!("${{{MOUNT_VARIABLE}}}"),
         };
         let _ = writeln!(
             text,
@@ -98,7 +101,7 @@ pub fn text(job: &Job) -> Result<String, String> {
 }
 
 /// Whether two readers are neighbours in one directory: then they are one section.
-fn follows(one: &Reader, next: &Reader) -> bool {
+fn is_same_section(one: &FioReader, next: &FioReader) -> bool {
     one.name == next.name
         && one.part.len == next.part.len
         && one.part.offset + one.part.len == next.part.offset
@@ -106,7 +109,7 @@ fn follows(one: &Reader, next: &Reader) -> bool {
 
 /// A path as a job file takes it. fio takes `:` for a separator unless escaped, and has
 /// no way to write some others.
-fn value(path: &Path) -> Result<String, String> {
+fn escape_path(path: &Path) -> Result<String, String> {
     let odd = |c: char| c.is_control() || "$\"'#;%*".contains(c);
     match path.to_str() {
         Some(text) if !text.contains(odd) && text.trim() == text => {
@@ -117,25 +120,25 @@ fn value(path: &Path) -> Result<String, String> {
 }
 
 /// A script that runs all jobs beside it, the volume mounted for those that need it.
-pub fn script(volume: &Path, jobs: &[String]) -> String {
+pub fn render_script(volume: &Path, jobs: &[String]) -> String {
     let volume = volume.display().to_string().replace('\'', "'\\''");
     format!(
         "#!/bin/sh\n# Runs the jobs beside it with fio; those through fanfs over a mount of their own.\n\
-         set -eu\ncd \"$(dirname \"$0\")\"\n{MOUNT}=$(mktemp -d)\nexport {MOUNT}\n\
-         trap 'fanfs umount \"${MOUNT}\" || true; rmdir \"${MOUNT}\"' EXIT\n\
-         fanfs mount '{volume}' \"${MOUNT}\"\nfor job in {}; do\n  fio \"$job\"\ndone\n",
+         set -eu\ncd \"$(dirname \"$0\")\"\n{MOUNT_VARIABLE}=$(mktemp -d)\nexport {MOUNT_VARIABLE}\n\
+         trap 'fanfs umount \"${MOUNT_VARIABLE}\" || true; rmdir \"${MOUNT_VARIABLE}\"' EXIT\n\
+         fanfs mount '{volume}' \"${MOUNT_VARIABLE}\"\nfor job in {}; do\n  fio \"$job\"\ndone\n",
         jobs.join(" ")
     )
 }
 
-const TICK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Has fio run a job's file; MiB/s.
 ///
 /// # Errors
 /// What fio says, or that it had to be ended: it was interrupted, or took longer than
 /// `limit`.
-pub(super) fn run(
+pub(super) fn run_fio(
     job: &Path,
     mount: Option<&Path>,
     limit: Duration,
@@ -146,7 +149,7 @@ pub(super) fn run(
     // It leaves a file with its state there.
     command.current_dir(job.parent().unwrap_or(Path::new("/")));
     if let Some(mount) = mount {
-        command.env(MOUNT, mount);
+        command.env(MOUNT_VARIABLE, mount);
     }
     let output = |name: &str| {
         let path = job.with_extension(name);
@@ -164,11 +167,11 @@ pub(super) fn run(
         if is_interrupted() || Instant::now() > until {
             // One that is inside a replica that hangs is not waited for.
             let _ = child.kill();
-            std::thread::sleep(TICK);
+            std::thread::sleep(POLL_INTERVAL);
             let _ = child.try_wait();
             return Err(format!("fio did not end within {} s", limit.as_secs_f64()));
         }
-        std::thread::sleep(TICK);
+        std::thread::sleep(POLL_INTERVAL);
     };
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
     if !status.success() {
@@ -176,11 +179,11 @@ pub(super) fn run(
         let line = complaint.lines().next().unwrap_or("failed without a reason");
         return Err(format!("fio: {line}"));
     }
-    rate(&read(&said))
+    parse_rate(&read(&said))
 }
 
 /// The rate in fio's report, MiB/s.
-fn rate(report: &str) -> Result<f64, String> {
+fn parse_rate(report: &str) -> Result<f64, String> {
     // Notes may stand before it.
     let json = report.get(report.find('{').unwrap_or(0)..).unwrap_or_default();
     let report: Value =
@@ -197,20 +200,25 @@ fn rate(report: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn reader(name: &str, directory: Option<&str>, offset: u64, len: u64) -> Reader {
+    fn reader(name: &str, directory: Option<&str>, offset: u64, len: u64) -> FioReader {
         let directory = directory.map(PathBuf::from);
-        Reader { name: name.to_owned(), directory, direct: true, part: Part { offset, len } }
+        FioReader {
+            name: name.to_owned(),
+            directory,
+            is_direct: true,
+            part: FilePart { offset, len },
+        }
     }
 
-    fn job(load: Load, readers: Vec<Reader>) -> Job {
-        Job {
+    fn job(load: Load, readers: Vec<FioReader>) -> FioJob {
+        FioJob {
             title: "a title".to_owned(),
             load,
             file: "a/b:c".into(),
-            block: 65536,
-            pass: Duration::from_millis(2500),
+            block_size: 65536,
+            duration: Duration::from_millis(2500),
             seed: 42,
-            time_based: true,
+            is_time_based: true,
             readers,
         }
     }
@@ -223,18 +231,18 @@ mod tests {
                         time_based\nexitall\ngroup_reporting\n\n[r1]\ndirectory=/mnt/r 1\n\
                         filename=a/b\\:c\ndirect=1\n\
                         offset=0\nsize=131072\nnumjobs=1\n";
-        assert_eq!(text(&job(Load::Sequential, readers)).unwrap(), expected);
+        assert_eq!(render_job(&job(Load::Sequential, readers)).unwrap(), expected);
     }
 
     #[test]
     fn neighbours_are_one_section_and_the_mount_is_a_variable() {
         let mut readers: Vec<_> = (0..4).map(|i| reader("fanfs", None, i * 65536, 65536)).collect();
-        let one = text(&job(Load::Random, readers.clone())).unwrap();
+        let one = render_job(&job(Load::Random, readers.clone())).unwrap();
         assert!(one.contains("rw=randread") && one.contains("randseed=42"), "{one}");
         assert!(one.contains("directory=${FANFS_MOUNT}\n"), "{one}");
         assert!(one.ends_with("numjobs=4\noffset_increment=65536\n"), "{one}");
         readers[2].name = "other".to_owned();
-        let four = text(&job(Load::Parallel, readers)).unwrap();
+        let four = render_job(&job(Load::Parallel, readers)).unwrap();
         assert_eq!(four.matches("\n[").count() - 1, 3, "{four}");
     }
 
@@ -243,15 +251,17 @@ mod tests {
         for name in ["a$b", "a\nb", "a;b", " a", "a\"b"] {
             let mut job = job(Load::Random, vec![reader("r1", Some("/r"), 0, 65536)]);
             job.file = name.into();
-            assert!(text(&job).is_err(), "{name:?}");
+            assert!(render_job(&job).is_err(), "{name:?}");
         }
     }
 
     #[test]
     fn the_rate_is_fios_own() {
         let report = "note: x\n{\"jobs\": [{\"error\": 0, \"read\": {\"bw_bytes\": 2097152}}]}";
-        assert_eq!(rate(report), Ok(2.0));
-        assert!(rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err().contains('5'));
-        assert!(rate("nothing").is_err());
+        assert_eq!(parse_rate(report), Ok(2.0));
+        assert!(
+            parse_rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err().contains('5')
+        );
+        assert!(parse_rate("nothing").is_err());
     }
 }

@@ -71,7 +71,7 @@ impl Candidate {
 
 /// One pass to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct PassSpec {
     /// From 0.
     pub round: usize,
     /// What is done.
@@ -79,14 +79,14 @@ pub struct Step {
     /// Through what.
     pub candidate: Candidate,
     /// Its place among the load's regions, below `slots`.
-    pub slot: usize,
+    pub region_index: usize,
     /// How many regions there are.
-    pub slots: usize,
+    pub region_count: usize,
 }
 
 /// A part of the file, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Part {
+pub struct FilePart {
     /// Where it begins.
     pub offset: u64,
     /// How long it is.
@@ -94,7 +94,7 @@ pub struct Part {
 }
 
 /// Numbers of replicas that fanfs is measured over: each up to four, then doubling.
-pub fn counts(replicas: usize) -> Vec<usize> {
+pub fn replica_counts(replicas: usize) -> Vec<usize> {
     let doubling = (3..).map(|power| 1 << power).take_while(|n| *n < replicas);
     let mut counts: Vec<usize> = (1..=replicas.min(4)).chain(doubling).collect();
     if counts.last().is_some_and(|last| *last < replicas) {
@@ -109,7 +109,7 @@ pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
     let first = |n: usize| replicas.iter().take(n).fold(ReplicaSet::EMPTY, ReplicaSet::with);
     let counts = match load {
         // The line over the number of replicas.
-        Load::Sequential => counts(replicas.len()),
+        Load::Sequential => replica_counts(replicas.len()),
         Load::Random | Load::Parallel => vec![replicas.len()],
     };
     let alone = replicas.iter().map(Candidate::Alone);
@@ -120,7 +120,7 @@ pub fn candidates(load: Load, replicas: ReplicaSet) -> Vec<Candidate> {
 
 /// All passes. Each round has all of them: A B C, then C A B, then B C A, so that none
 /// has the good places.
-pub fn steps(replicas: ReplicaSet, rounds: usize) -> Vec<Step> {
+pub fn plan_passes(replicas: ReplicaSet, rounds: usize) -> Vec<PassSpec> {
     let mut steps = Vec::new();
     for round in 0..rounds {
         for load in Load::ALL {
@@ -130,7 +130,7 @@ pub fn steps(replicas: ReplicaSet, rounds: usize) -> Vec<Step> {
             candidates.rotate_right(round % slots);
             let step = |(index, candidate)| {
                 let slot = (index + round) % slots;
-                Step { round, load, candidate, slot, slots }
+                PassSpec { round, load, candidate, region_index: slot, region_count: slots }
             };
             steps.extend(candidates.into_iter().map(step));
         }
@@ -143,30 +143,31 @@ pub fn steps(replicas: ReplicaSet, rounds: usize) -> Vec<Step> {
 /// Sequential regions begin in the first half of the file and are half of it long, so
 /// that they do not overlap unless the file is small for what is read in a pass. Random
 /// readers have the whole file.
-pub fn parts(step: &Step, size: u64, block: u64, readers: usize) -> Vec<Part> {
+pub fn reader_parts(step: &PassSpec, size: u64, block: u64, readers: usize) -> Vec<FilePart> {
     let down = |bytes: u64| bytes / block * block;
     let (start, len) = match step.load {
         Load::Random => (0, down(size / readers as u64)),
-        Load::Sequential | Load::Parallel => {
-            (down(size / 2 / step.slots as u64 * step.slot as u64), down(size / 2 / readers as u64))
-        }
+        Load::Sequential | Load::Parallel => (
+            down(size / 2 / step.region_count as u64 * step.region_index as u64),
+            down(size / 2 / readers as u64),
+        ),
     };
-    (0..readers as u64).map(|i| Part { offset: start + i * len, len }).collect()
+    (0..readers as u64).map(|i| FilePart { offset: start + i * len, len }).collect()
 }
 
 /// The replica that reader number `reader` of a sum reads from.
-pub fn dealt(set: ReplicaSet, reader: usize) -> Option<ReplicaId> {
+pub fn replica_for_reader(set: ReplicaSet, reader: usize) -> Option<ReplicaId> {
     set.iter().nth(reader % set.len().max(1))
 }
 
 /// The smallest file that can be measured with: sixteen blocks for each of `readers`, the
 /// most that a pass has.
-pub fn least(block: u64, random_block: u64, readers: usize) -> u64 {
+pub fn min_file_size(block: u64, random_block: u64, readers: usize) -> u64 {
     (32 * block).max(16 * random_block) * readers as u64
 }
 
 /// How long all passes take, with what is done between them.
-pub fn duration(steps: usize, pass: Duration) -> Duration {
+pub fn total_duration(steps: usize, pass: Duration) -> Duration {
     // Dropping pages, opening, waiting until the daemon is quiet.
     const BETWEEN: Duration = Duration::from_millis(60);
     (pass + BETWEEN) * steps as u32
@@ -182,12 +183,12 @@ mod tests {
 
     #[test]
     fn numbers_of_replicas() {
-        assert_eq!(counts(1), [1]);
-        assert_eq!(counts(3), [1, 2, 3]);
-        assert_eq!(counts(4), [1, 2, 3, 4]);
-        assert_eq!(counts(5), [1, 2, 3, 4, 5]);
-        assert_eq!(counts(8), [1, 2, 3, 4, 8]);
-        assert_eq!(counts(20), [1, 2, 3, 4, 8, 16, 20]);
+        assert_eq!(replica_counts(1), [1]);
+        assert_eq!(replica_counts(3), [1, 2, 3]);
+        assert_eq!(replica_counts(4), [1, 2, 3, 4]);
+        assert_eq!(replica_counts(5), [1, 2, 3, 4, 5]);
+        assert_eq!(replica_counts(8), [1, 2, 3, 4, 8]);
+        assert_eq!(replica_counts(20), [1, 2, 3, 4, 8, 16, 20]);
     }
 
     #[test]
@@ -201,24 +202,24 @@ mod tests {
 
     #[test]
     fn three_replicas_fit_into_three_minutes() {
-        let steps = steps(set(3), 3);
+        let steps = plan_passes(set(3), 3);
         assert_eq!(steps.len(), 3 * (8 + 5 + 5));
-        assert!(duration(steps.len(), Duration::from_secs(3)) < Duration::from_secs(180));
+        assert!(total_duration(steps.len(), Duration::from_secs(3)) < Duration::from_secs(180));
     }
 
     #[test]
     fn rounds_have_all_in_turned_order_and_other_regions() {
-        let steps = steps(set(3), 3);
-        let of = |round: usize| -> Vec<Step> {
-            let its = |s: &&Step| s.round == round && s.load == Load::Random;
+        let steps = plan_passes(set(3), 3);
+        let of = |round: usize| -> Vec<PassSpec> {
+            let its = |s: &&PassSpec| s.round == round && s.load == Load::Random;
             steps.iter().filter(its).copied().collect()
         };
         let (first, second) = (of(0), of(1));
         assert_eq!(first.last().unwrap().candidate, second[0].candidate);
         assert_eq!(first[0].candidate, second[1].candidate);
-        assert_ne!(first[0].slot, second[1].slot);
+        assert_ne!(first[0].region_index, second[1].region_index);
         for round in 0..3 {
-            let mut slots: Vec<usize> = of(round).iter().map(|s| s.slot).collect();
+            let mut slots: Vec<usize> = of(round).iter().map(|s| s.region_index).collect();
             slots.sort_unstable();
             assert_eq!(slots, [0, 1, 2, 3, 4]);
         }
@@ -227,9 +228,9 @@ mod tests {
     #[test]
     fn parts_are_whole_blocks_in_the_file_and_do_not_overlap() {
         let size = (100 << 20) + 12345;
-        for step in steps(set(5), 2) {
+        for step in plan_passes(set(5), 2) {
             for (block, readers) in [(1 << 20, 1), (1 << 20, 7), (65536, 4), (12288, 5)] {
-                let parts = parts(&step, size, block, readers);
+                let parts = reader_parts(&step, size, block, readers);
                 assert_eq!(parts.len(), readers);
                 let mut end = 0;
                 for part in parts {
@@ -246,11 +247,11 @@ mod tests {
     fn a_file_that_is_large_enough_has_blocks_for_all() {
         // (replicas, --readers, the most that a pass has)
         for (replicas, readers, most) in [(3, 4, 4), (17, 1, 17)] {
-            let size = least(1 << 20, 65536, most);
+            let size = min_file_size(1 << 20, 65536, most);
             assert_eq!(size, (most as u64) << 25);
-            for step in steps(set(replicas), 1) {
+            for step in plan_passes(set(replicas), 1) {
                 let readers = step.candidate.readers(step.load, readers);
-                for part in parts(&step, size, 1 << 20, readers) {
+                for part in reader_parts(&step, size, 1 << 20, readers) {
                     assert!(part.len >= 16 << 20);
                 }
             }
@@ -266,7 +267,7 @@ mod tests {
         assert_eq!(Candidate::Fanfs(set(6)).readers(Load::Parallel, 4), 4);
         assert_eq!(Candidate::Fanfs(set(6)).readers(Load::Sequential, 4), 1);
         let dealt: Vec<usize> =
-            (0..4).filter_map(|i| dealt(set(3), i)).map(|r| r.index()).collect();
+            (0..4).filter_map(|i| replica_for_reader(set(3), i)).map(|r| r.index()).collect();
         assert_eq!(dealt, [0, 1, 2, 0]);
     }
 }

@@ -16,20 +16,20 @@ use plotters::prelude::*;
 
 use axis::Axis;
 
-use super::figures::{Report, Row, Spread};
 use super::plan::Load;
-use super::table::{label, size};
+use super::results::{Report, ResultRow, Spread};
+use super::table::{format_bytes, row_label};
 
 const WIDTH: u32 = 860;
-const LEGEND: u32 = 190;
-const LEAST_HEIGHT: u32 = 360;
-const LEGEND_LINE: i32 = 20;
+const LEGEND_WIDTH: u32 = 190;
+const MIN_HEIGHT: u32 = 360;
+const LEGEND_LINE_HEIGHT: i32 = 20;
 const FONT: &str = "sans-serif";
 
-const INK: RGBColor = RGBColor(34, 34, 34);
-const FANFS: RGBColor = RGBColor(0, 0, 0);
-const SUM: RGBColor = RGBColor(110, 110, 110);
-const REPLICAS: [RGBColor; 6] = [
+const INK_COLOR: RGBColor = RGBColor(34, 34, 34);
+const FANFS_COLOR: RGBColor = RGBColor(0, 0, 0);
+const SUM_COLOR: RGBColor = RGBColor(110, 110, 110);
+const REPLICA_COLORS: [RGBColor; 6] = [
     RGBColor(230, 159, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
@@ -39,41 +39,41 @@ const REPLICAS: [RGBColor; 6] = [
 ];
 
 #[derive(Clone, Copy)]
-struct Look {
-    colour: RGBColor,
+struct PlotStyle {
+    color: RGBColor,
     width: u32,
     /// Length of a dash and of a gap.
     dash: Option<(u32, u32)>,
     has_points: bool,
 }
 
-impl Look {
+impl PlotStyle {
     fn replica(index: usize) -> Self {
-        let dash = match index / REPLICAS.len() {
+        let dash = match index / REPLICA_COLORS.len() {
             0 => None,
             1 => Some((8, 4)),
             _ => Some((2, 3)),
         };
-        let colour = REPLICAS[index % REPLICAS.len()];
-        Self { colour, width: 2, dash, has_points: false }
+        let colour = REPLICA_COLORS[index % REPLICA_COLORS.len()];
+        Self { color: colour, width: 2, dash, has_points: false }
     }
 
-    const FANFS: Self = Self { colour: FANFS, width: 3, dash: None, has_points: false };
-    const SUM: Self = Self { colour: SUM, width: 2, dash: Some((8, 5)), has_points: false };
+    const FANFS: Self = Self { color: FANFS_COLOR, width: 3, dash: None, has_points: false };
+    const SUM: Self = Self { color: SUM_COLOR, width: 2, dash: Some((8, 5)), has_points: false };
 
     fn with_points(self) -> Self {
         Self { has_points: true, ..self }
     }
 
-    fn style(self) -> ShapeStyle {
-        self.colour.stroke_width(self.width)
+    fn shape_style(self) -> ShapeStyle {
+        self.color.stroke_width(self.width)
     }
 }
 
-struct Line {
+struct PlotLine {
     name: String,
     points: Vec<(f64, f64)>,
-    look: Look,
+    style: PlotStyle,
 }
 
 /// What the reader got through fanfs, and each replica delivered, over the time of one
@@ -81,31 +81,34 @@ struct Line {
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn over_time(report: &Report) -> Result<Option<String>, String> {
+pub fn plot_over_time(report: &Report) -> Result<Option<String>, String> {
     let Some(over) = &report.over_time else { return Ok(None) };
     let along = |rates: &[f64]| over.seconds.iter().copied().zip(rates.iter().copied()).collect();
-    let mut lines =
-        vec![Line { name: "reader".to_owned(), points: along(&over.reader), look: Look::FANFS }];
+    let mut lines = vec![PlotLine {
+        name: "reader".to_owned(),
+        points: along(&over.reader),
+        style: PlotStyle::FANFS,
+    }];
     let last = over.seconds.last().copied().unwrap_or(1.0);
     let all = over.replicas.len();
     let sum = if all == 1 { "alone" } else { "sum" };
-    let raw = rate(report, sum, all).map(|raw| raw.median);
-    lines.extend(raw.map(|raw| Line {
+    let raw = sequential_rate(report, sum, all).map(|raw| raw.median);
+    lines.extend(raw.map(|raw| PlotLine {
         name: "raw sum (median)".to_owned(),
         points: vec![(0.0, raw), (last, raw)],
-        look: Look::SUM,
+        style: PlotStyle::SUM,
     }));
-    lines.extend(over.replicas.iter().enumerate().map(|(index, replica)| Line {
+    lines.extend(over.replicas.iter().enumerate().map(|(index, replica)| PlotLine {
         name: replica.name.clone(),
         points: along(&replica.mib_per_second),
-        look: Look::replica(index),
+        style: PlotStyle::replica(index),
     }));
     let most = lines.iter().flat_map(|line| &line.points).map(|(_, rate)| *rate);
     let most = most.fold(0.0, f64::max);
     let title = format!("One reader through fanfs over time (round {})", over.round);
     let mut seconds = Axis::linear("seconds since the begin of the pass", last);
-    seconds.end.1 = last * 1.01;
-    seconds.marks.retain(|(at, _)| *at <= last);
+    seconds.bounds.1 = last * 1.01;
+    seconds.ticks.retain(|(at, _)| *at <= last);
     draw(&title, &seconds, &Axis::linear("MiB/s", most), &lines, &[]).map(Some)
 }
 
@@ -113,7 +116,7 @@ pub fn over_time(report: &Report) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn scaling(report: &Report) -> Result<Option<String>, String> {
+pub fn plot_scaling(report: &Report) -> Result<Option<String>, String> {
     let its = |kind: &str| -> Vec<(f64, Spread)> {
         let rows = report.rows.iter().filter(|row| row.load == Load::Sequential);
         let rows = rows.filter(|row| row.kind == kind);
@@ -122,35 +125,35 @@ pub fn scaling(report: &Report) -> Result<Option<String>, String> {
     let fanfs = its("fanfs");
     let mut raw = its("sum");
     // The sum of one is the first replica alone.
-    raw.extend(rate(report, "alone", 1).map(|alone| (1.0, alone)));
+    raw.extend(sequential_rate(report, "alone", 1).map(|alone| (1.0, alone)));
     raw.sort_by(|one, other| one.0.total_cmp(&other.0));
     if fanfs.len() < 2 {
         return Ok(None);
     }
     let medians = |of: &[(f64, Spread)]| of.iter().map(|(n, rate)| (*n, rate.median)).collect();
     let lines = [
-        Line {
+        PlotLine {
             name: "raw sum (ideal)".to_owned(),
             points: medians(&raw),
-            look: Look::SUM.with_points(),
+            style: PlotStyle::SUM.with_points(),
         },
-        Line {
+        PlotLine {
             name: "fanfs, one reader".to_owned(),
             points: medians(&fanfs),
-            look: Look::FANFS.with_points(),
+            style: PlotStyle::FANFS.with_points(),
         },
     ];
     let bars = |of: &[(f64, Spread)], colour: RGBColor| -> Vec<(f64, Spread, RGBColor)> {
         of.iter().map(|(n, rate)| (*n, *rate, colour)).collect()
     };
-    let bars = [bars(&raw, SUM), bars(&fanfs, FANFS)].concat();
+    let bars = [bars(&raw, SUM_COLOR), bars(&fanfs, FANFS_COLOR)].concat();
     let most = bars.iter().map(|(_, rate, _)| rate.max).fold(0.0, f64::max);
     let counts: Vec<f64> = fanfs.iter().map(|(n, _)| *n).collect();
     let last = counts.iter().copied().fold(1.0, f64::max);
     let replicas = Axis {
         name: "replicas".to_owned(),
-        end: (0.0, last * 1.05),
-        marks: counts.into_iter().map(|n| (n, format!("{n:.0}"))).collect(),
+        bounds: (0.0, last * 1.05),
+        ticks: counts.into_iter().map(|n| (n, format!("{n:.0}"))).collect(),
     };
     let title = "Sequential reads over more and more replicas: median, least to largest";
     draw(title, &replicas, &Axis::linear("MiB/s", most), &lines, &bars).map(Some)
@@ -160,23 +163,27 @@ pub fn scaling(report: &Report) -> Result<Option<String>, String> {
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn latency(report: &Report) -> Result<Option<String>, String> {
+pub fn plot_latency(report: &Report) -> Result<Option<String>, String> {
     let rows = report.rows.iter().filter(|row| row.load == Load::Random);
     let mut alone = 0;
-    let line = |row: &Row| {
+    let line = |row: &ResultRow| {
         let look = match row.kind {
-            "fanfs" => Look::FANFS,
-            "sum" => Look::SUM,
+            "fanfs" => PlotStyle::FANFS,
+            "sum" => PlotStyle::SUM,
             _ => {
                 alone += 1;
-                Look::replica(alone - 1)
+                PlotStyle::replica(alone - 1)
             }
         };
         let quantiles = &row.latency_ms.as_ref()?.quantiles;
-        let place = |(part, ms): &(f64, f64)| (nines(*part), ms.max(1e-3).log10());
-        Some(Line { name: label(row), points: quantiles.iter().map(place).collect(), look })
+        let place = |(part, ms): &(f64, f64)| (nines_position(*part), ms.max(1e-3).log10());
+        Some(PlotLine {
+            name: row_label(row),
+            points: quantiles.iter().map(place).collect(),
+            style: look,
+        })
     };
-    let lines: Vec<Line> = rows.filter_map(line).collect();
+    let lines: Vec<PlotLine> = rows.filter_map(line).collect();
     let points = || lines.iter().flat_map(|line| &line.points);
     if points().next().is_none() {
         return Ok(None);
@@ -186,25 +193,27 @@ pub fn latency(report: &Report) -> Result<Option<String>, String> {
     let last = points().map(|(part, _)| *part).fold(1.0, f64::max);
     let known = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999];
     let names = ["0 %", "50 %", "90 %", "99 %", "99.9 %", "99.99 %", "99.999 %", "99.9999 %"];
-    let marks = known.iter().zip(names).map(|(part, name)| (nines(*part), name.to_owned()));
+    let marks =
+        known.iter().zip(names).map(|(part, name)| (nines_position(*part), name.to_owned()));
     let parts = Axis {
         name: "part of the reads that took at most so long".to_owned(),
-        end: (0.0, last * 1.02),
-        marks: marks.filter(|(place, _)| *place <= last * 1.02).collect(),
+        bounds: (0.0, last * 1.02),
+        ticks: marks.filter(|(place, _)| *place <= last * 1.02).collect(),
     };
     let taken =
         Axis::logarithmic("milliseconds (logarithmic)", 10_f64.powf(least), 10_f64.powf(most));
-    let title = format!("Latency of random reads of {}", size(report.settings.random_block));
+    let title =
+        format!("Latency of random reads of {}", format_bytes(report.settings.random_block));
     draw(&title, &parts, &taken, &lines, &[]).map(Some)
 }
 
 /// Where a part of all stands on an axis on which each further nine is one more.
-fn nines(part: f64) -> f64 {
+fn nines_position(part: f64) -> f64 {
     -(1.0 - part).log10()
 }
 
 /// The sequential rate of the first row of a kind over so many replicas.
-fn rate(report: &Report, kind: &str, replicas: usize) -> Option<Spread> {
+fn sequential_rate(report: &Report, kind: &str, replicas: usize) -> Option<Spread> {
     let row = report.rows.iter().find(|row| {
         row.load == Load::Sequential && row.kind == kind && row.replicas.len() == replicas
     });
@@ -215,92 +224,95 @@ fn draw(
     title: &str,
     x: &Axis,
     y: &Axis,
-    lines: &[Line],
+    lines: &[PlotLine],
     bars: &[(f64, Spread, RGBColor)],
 ) -> Result<String, String> {
-    let height = LEAST_HEIGHT.max(80 + LEGEND_LINE as u32 * lines.len() as u32);
+    let height = MIN_HEIGHT.max(80 + LEGEND_LINE_HEIGHT as u32 * lines.len() as u32);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE).map_err(said)?;
-        let ink = |size: u32| (FONT, size).into_font().color(&INK);
-        let area = area.titled(title, ink(17)).map_err(said)?;
-        let (left, right) = area.split_horizontally(WIDTH - LEGEND);
+        area.fill(&WHITE).map_err(draw_error)?;
+        let ink = |size: u32| (FONT, size).into_font().color(&INK_COLOR);
+        let area = area.titled(title, ink(17)).map_err(draw_error)?;
+        let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
         let mut chart = ChartBuilder::on(&left)
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(64)
             .build_cartesian_2d(x.clone(), y.clone())
-            .map_err(said)?;
+            .map_err(draw_error)?;
         chart
             .configure_mesh()
-            .x_labels(x.marks.len())
-            .y_labels(y.marks.len())
-            .x_label_formatter(&|at| x.text(*at))
-            .y_label_formatter(&|at| y.text(*at))
+            .x_labels(x.ticks.len())
+            .y_labels(y.ticks.len())
+            .x_label_formatter(&|at| x.tick_label(*at))
+            .y_label_formatter(&|at| y.tick_label(*at))
             .x_desc(&x.name)
             .y_desc(&y.name)
-            .bold_line_style(INK.mix(0.15))
+            .bold_line_style(INK_COLOR.mix(0.15))
             .light_line_style(TRANSPARENT)
-            .axis_style(INK)
+            .axis_style(INK_COLOR)
             .label_style(ink(14))
             .axis_desc_style(ink(14))
             .draw()
-            .map_err(said)?;
+            .map_err(draw_error)?;
         for (n, rate, colour) in bars {
             let bar =
                 PathElement::new(vec![(*n, rate.min), (*n, rate.max)], colour.stroke_width(1));
-            chart.draw_series([bar]).map_err(said)?;
+            chart.draw_series([bar]).map_err(draw_error)?;
         }
-        for Line { points, look, .. } in lines {
+        for PlotLine { points, style: look, .. } in lines {
             let points = points.clone();
             match look.dash {
                 Some((dash, gap)) => {
-                    let line = DashedLineSeries::new(points.clone(), dash, gap, look.style());
-                    chart.draw_series(line).map_err(said)?;
+                    let line = DashedLineSeries::new(points.clone(), dash, gap, look.shape_style());
+                    chart.draw_series(line).map_err(draw_error)?;
                 }
                 None => {
-                    let line = LineSeries::new(points.clone(), look.style());
-                    chart.draw_series(line).map_err(said)?;
+                    let line = LineSeries::new(points.clone(), look.shape_style());
+                    chart.draw_series(line).map_err(draw_error)?;
                 }
             }
             if look.has_points {
-                let circle = |at: (f64, f64)| Circle::new(at, 4, look.colour.filled());
-                chart.draw_series(points.into_iter().map(circle)).map_err(said)?;
+                let circle = |at: (f64, f64)| Circle::new(at, 4, look.color.filled());
+                chart.draw_series(points.into_iter().map(circle)).map_err(draw_error)?;
             }
         }
-        legend(&right, lines)?;
-        area.present().map_err(said)?;
+        draw_legend(&right, lines)?;
+        area.present().map_err(draw_error)?;
     }
     Ok(svg)
 }
 
-fn legend(area: &DrawingArea<SVGBackend<'_>, Shift>, lines: &[Line]) -> Result<(), String> {
-    for (number, Line { name, look, .. }) in (0..).zip(lines) {
-        let y = 24 + LEGEND_LINE * number;
+fn draw_legend(
+    area: &DrawingArea<SVGBackend<'_>, Shift>,
+    lines: &[PlotLine],
+) -> Result<(), String> {
+    for (number, PlotLine { name, style: look, .. }) in (0..).zip(lines) {
+        let y = 24 + LEGEND_LINE_HEIGHT * number;
         let sample = [(4, y), (32, y)];
         match look.dash {
             Some((dash, gap)) => {
-                area.draw(&DashedPathElement::new(sample, dash, gap, look.style()))
+                area.draw(&DashedPathElement::new(sample, dash, gap, look.shape_style()))
             }
-            None => area.draw(&PathElement::new(sample, look.style())),
+            None => area.draw(&PathElement::new(sample, look.shape_style())),
         }
-        .map_err(said)?;
+        .map_err(draw_error)?;
         if look.has_points {
-            area.draw(&Circle::new((18, y), 4, look.colour.filled())).map_err(said)?;
+            area.draw(&Circle::new((18, y), 4, look.color.filled())).map_err(draw_error)?;
         }
         let longest = 20;
         let name = match name.char_indices().nth(longest) {
             Some((end, _)) => format!("{}…", &name[..end]),
             None => name.clone(),
         };
-        let text = Text::new(name, (40, y - 7), (FONT, 14).into_font().color(&INK));
-        area.draw(&text).map_err(said)?;
+        let text = Text::new(name, (40, y - 7), (FONT, 14).into_font().color(&INK_COLOR));
+        area.draw(&text).map_err(draw_error)?;
     }
     Ok(())
 }
 
-fn said(error: impl Display) -> String {
+fn draw_error(error: impl Display) -> String {
     format!("cannot draw: {error}")
 }
 
@@ -311,7 +323,7 @@ mod tests {
     #[test]
     fn each_nine_is_one_more() {
         for (part, place) in [(0.0, 0.0), (0.9, 1.0), (0.999, 3.0)] {
-            assert!((nines(part) - place).abs() < 1e-9);
+            assert!((nines_position(part) - place).abs() < 1e-9);
         }
     }
 }

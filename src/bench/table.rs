@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::figures::{Report, Row, Spread, mib};
 use super::plan::Load;
+use super::results::{Report, ResultRow, Spread, mib};
 
 /// What a row is called.
-pub fn label(row: &Row) -> String {
+pub fn row_label(row: &ResultRow) -> String {
     match (row.kind, row.replicas.len()) {
         ("alone", _) => format!("{} alone", row.replicas.join("")),
         ("sum", n) => format!("raw, {n} replicas"),
@@ -38,7 +38,7 @@ pub fn header(report: &Report) -> Vec<&'static str> {
 }
 
 /// A row's figures, in the header's order; `-` for what there is not.
-pub fn cells(row: &Row, report: &Report) -> Vec<String> {
+pub fn cells(row: &ResultRow, report: &Report) -> Vec<String> {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
     };
@@ -66,16 +66,21 @@ pub fn cells(row: &Row, report: &Report) -> Vec<String> {
 }
 
 /// A load's heading.
-pub fn heading(load: Load, report: &Report) -> String {
+pub fn load_heading(load: Load, report: &Report) -> String {
     let settings = &report.settings;
     match load {
-        Load::Sequential => format!("sequential, blocks of {}, one reader", size(settings.block)),
+        Load::Sequential => {
+            format!("sequential, blocks of {}, one reader", format_bytes(settings.block))
+        }
         Load::Random => format!(
             "random, blocks of {}, several readers, one read at a time each",
-            size(settings.random_block)
+            format_bytes(settings.random_block)
         ),
         Load::Parallel => {
-            format!("parallel: several sequential readers, blocks of {}", size(settings.block))
+            format!(
+                "parallel: several sequential readers, blocks of {}",
+                format_bytes(settings.block)
+            )
         }
     }
 }
@@ -88,7 +93,7 @@ pub fn preamble(report: &Report) -> Vec<String> {
             "volume {}, file {} ({}{}); {} rounds, {} s a pass, seed {}; took {:.0} s",
             report.volume,
             report.file,
-            size(report.file_bytes),
+            format_bytes(report.file_bytes),
             if report.made { ", made for this and removed" } else { "" },
             settings.rounds,
             settings.seconds_per_pass,
@@ -123,7 +128,7 @@ fn has_fio(report: &Report) -> bool {
 }
 
 /// Bytes in the largest unit that leaves a whole number, or nearly.
-pub(super) fn size(bytes: u64) -> String {
+pub(super) fn format_bytes(bytes: u64) -> String {
     for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift {
             let value = bytes as f64 / (1_u64 << shift) as f64;
@@ -135,18 +140,18 @@ pub(super) fn size(bytes: u64) -> String {
 }
 
 /// The whole report.
-pub fn text(report: &Report) -> String {
+pub fn render_text(report: &Report) -> String {
     let mut text = preamble(report).join("\n") + "\n";
-    let names: Vec<String> = report.rows.iter().map(label).collect();
+    let names: Vec<String> = report.rows.iter().map(row_label).collect();
     let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
     let header = header(report);
     for load in Load::ALL {
-        let rows: Vec<(&Row, &String)> =
+        let rows: Vec<(&ResultRow, &String)> =
             report.rows.iter().zip(&names).filter(|(row, _)| row.load == load).collect();
         if rows.is_empty() {
             continue;
         }
-        let _ = write!(text, "\n{}\n  {:first$}", heading(load, report), "");
+        let _ = write!(text, "\n{}\n  {:first$}", load_heading(load, report), "");
         for name in &header {
             let _ = write!(text, "  {name:>width$}", width = name.len().max(7));
         }
@@ -171,13 +176,13 @@ pub fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::size;
+    use super::format_bytes;
 
     #[test]
     fn sizes_are_short() {
-        assert_eq!(size(1 << 20), "1 MiB");
-        assert_eq!(size(65536), "64 KiB");
-        assert_eq!(size(3 << 29), "1.5 GiB");
-        assert_eq!(size(100), "100 B");
+        assert_eq!(format_bytes(1 << 20), "1 MiB");
+        assert_eq!(format_bytes(65536), "64 KiB");
+        assert_eq!(format_bytes(3 << 29), "1.5 GiB");
+        assert_eq!(format_bytes(100), "100 B");
     }
 }

@@ -6,32 +6,32 @@ use std::sync::Arc;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 
 /// What to do with a reservation that had to be waited for.
-type Grant = Box<dyn FnOnce(Reservation) + Send>;
+type GrantFn = Box<dyn FnOnce(Reservation) + Send>;
 
 /// A number of bytes that may be claimed at once.
 #[derive(Clone)]
 pub struct Budget {
-    inner: Arc<Inner>,
+    inner: Arc<BudgetInner>,
 }
 
-struct Inner {
+struct BudgetInner {
     limit: u64,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     /// Whether anybody waits, readable without the lock.
-    waiting: AtomicBool,
+    has_waiters: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct BudgetState {
     used: u64,
     /// By turn, and as they came.
-    waiters: BTreeMap<(u64, u64), (u64, Grant)>,
-    came: u64,
+    waiters: BTreeMap<(u64, u64), (u64, GrantFn)>,
+    next_sequence: u64,
 }
 
 /// A claim of some bytes; given back when dropped.
 pub struct Reservation {
-    inner: Arc<Inner>,
+    inner: Arc<BudgetInner>,
     bytes: u64,
 }
 
@@ -41,7 +41,8 @@ const DEMAND_SHARE: u64 = 8;
 impl Budget {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        let inner = Inner { limit, state: Mutex::default(), waiting: AtomicBool::new(false) };
+        let inner =
+            BudgetInner { limit, state: Mutex::default(), has_waiters: AtomicBool::new(false) };
         Self { inner: Arc::new(inner) }
     }
 
@@ -68,7 +69,7 @@ impl Budget {
 
     /// Claims `bytes` if they are free, also where others wait in line: for what cannot
     /// wait and does with less.
-    pub fn claim_past_line(&self, bytes: u64) -> Option<Reservation> {
+    pub fn claim_past_waiters(&self, bytes: u64) -> Option<Reservation> {
         let mut state = self.inner.state.lock();
         if state.used + bytes > self.inner.limit {
             return None;
@@ -94,34 +95,39 @@ impl Budget {
         Some(Reservation { inner: Arc::clone(&self.inner), bytes })
     }
 
-    /// Stands in line for `bytes`; [`Budget::settle`] calls `grant` with them.
+    /// Stands in line for `bytes`; [`Budget::grant_waiters`] calls `grant` with them.
     /// Who has the smaller `turn` stands before others; turns must grow in time,
     /// so that everybody's comes. A claim larger than the whole budget is cut to
     /// it.
-    pub fn wait(&self, turn: u64, bytes: u64, grant: impl FnOnce(Reservation) + Send + 'static) {
+    pub fn enqueue_waiter(
+        &self,
+        turn: u64,
+        bytes: u64,
+        grant: impl FnOnce(Reservation) + Send + 'static,
+    ) {
         let bytes = bytes.min(self.inner.limit);
         let mut state = self.inner.state.lock();
-        state.came += 1;
-        let place = (turn, state.came);
+        state.next_sequence += 1;
+        let place = (turn, state.next_sequence);
         state.waiters.insert(place, (bytes, Box::new(grant)));
-        self.inner.waiting.store(true, Ordering::Release);
+        self.inner.has_waiters.store(true, Ordering::Release);
     }
 
     /// Whether anybody stands in line.
-    pub fn is_waited_for(&self) -> bool {
-        self.inner.waiting.load(Ordering::Acquire)
+    pub fn has_waiters(&self) -> bool {
+        self.inner.has_waiters.load(Ordering::Acquire)
     }
 
     /// Serves the line, in order, as far as the budget goes.
     ///
     /// Giving back does not do this by itself: a buffer may be dropped under
     /// any lock, and a grant takes locks. Call it where none is held.
-    pub fn settle(&self) {
-        while self.is_waited_for() {
+    pub fn grant_waiters(&self) {
+        while self.has_waiters() {
             let (bytes, grant) = {
                 let mut state = self.inner.state.lock();
                 let Some((&place, &(bytes, _))) = state.waiters.first_key_value() else {
-                    self.inner.waiting.store(false, Ordering::Release);
+                    self.inner.has_waiters.store(false, Ordering::Release);
                     return;
                 };
                 if state.used + bytes > self.inner.limit {
@@ -196,29 +202,29 @@ mod tests {
         let served = Arc::new(Mutex::new(Vec::new()));
         for (name, turn, bytes) in [("large", 0, 8), ("later", 7, 5), ("small", 0, 2)] {
             let served = Arc::clone(&served);
-            budget.wait(turn, bytes, move |claim| served.lock().push((name, claim)));
+            budget.enqueue_waiter(turn, bytes, move |claim| served.lock().push((name, claim)));
         }
-        budget.settle();
+        budget.grant_waiters();
         assert!(served.lock().is_empty());
         drop(all);
         assert!(budget.claim(1).is_none(), "a newcomer jumped the line");
-        budget.settle();
+        budget.grant_waiters();
         assert_eq!(served.lock().iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["large", "small"]);
         assert_eq!(budget.shortage(), 5);
         let done: Vec<_> = served.lock().drain(..).collect();
         drop(done);
-        budget.settle();
+        budget.grant_waiters();
         assert_eq!(served.lock()[0].0, "later");
-        assert!(!budget.is_waited_for() || budget.shortage() == 0);
+        assert!(!budget.has_waiters() || budget.shortage() == 0);
     }
 
     #[test]
     fn a_claim_past_the_line_keeps_to_the_limit_and_an_overdraft_is_paid_back() {
         let budget = Budget::new(10);
         let held = budget.claim(8).unwrap();
-        budget.wait(0, 5, drop);
-        assert!(budget.claim(1).is_none() && budget.claim_past_line(3).is_none());
-        let past = budget.claim_past_line(2).unwrap();
+        budget.enqueue_waiter(0, 5, drop);
+        assert!(budget.claim(1).is_none() && budget.claim_past_waiters(3).is_none());
+        let past = budget.claim_past_waiters(2).unwrap();
         let over = budget.overdraw(4);
         assert_eq!((budget.used(), budget.shortage()), (14, 9));
         drop((held, past, over));

@@ -8,26 +8,26 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
-use crate::privilege;
+use crate::capabilities;
 
 /// Pipes kept for reuse. As many as the longest window has segments, several
 /// times; each is two descriptors.
-const MOST_IDLE: usize = 256;
+const MAX_IDLE: usize = 256;
 
 /// Pipes of one size.
 #[derive(Clone, Debug)]
-pub struct Pipes {
-    inner: Arc<Inner>,
+pub struct PipePool {
+    inner: Arc<PipePoolInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PipePoolInner {
     bytes: usize,
-    idle: Mutex<Vec<Ends>>,
+    idle: Mutex<Vec<PipeEnds>>,
 }
 
 #[derive(Debug)]
-struct Ends {
+struct PipeEnds {
     read: OwnedFd,
     write: OwnedFd,
 }
@@ -37,13 +37,13 @@ struct Ends {
 #[derive(Debug)]
 pub struct Pipe {
     /// Some until dropped.
-    ends: Option<Ends>,
+    ends: Option<PipeEnds>,
     /// Bytes put in and not taken out.
-    holds: usize,
-    home: Arc<Inner>,
+    buffered: usize,
+    pool: Arc<PipePoolInner>,
 }
 
-impl Pipes {
+impl PipePool {
     /// Pipes that take `bytes` in whole pages.
     ///
     /// # Errors
@@ -51,8 +51,8 @@ impl Pipes {
     /// may not exceed it; EMFILE without descriptors.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.next_power_of_two();
-        let first = Ends::new(bytes)?;
-        Ok(Self { inner: Arc::new(Inner { bytes, idle: Mutex::new(vec![first]) }) })
+        let first = PipeEnds::new(bytes)?;
+        Ok(Self { inner: Arc::new(PipePoolInner { bytes, idle: Mutex::new(vec![first]) }) })
     }
 
     /// Bytes that each takes, in whole pages.
@@ -68,15 +68,15 @@ impl Pipes {
         let idle = self.inner.idle.lock().pop();
         let ends = match idle {
             Some(ends) => ends,
-            None => Ends::new(self.inner.bytes)?,
+            None => PipeEnds::new(self.inner.bytes)?,
         };
-        Ok(Pipe { ends: Some(ends), holds: 0, home: Arc::clone(&self.inner) })
+        Ok(Pipe { ends: Some(ends), buffered: 0, pool: Arc::clone(&self.inner) })
     }
 }
 
-impl Ends {
+impl PipeEnds {
     fn new(bytes: usize) -> io::Result<Self> {
-        let _raised = privilege::raise(privilege::PIPES);
+        let _raised = capabilities::raise(capabilities::PIPES);
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // Above the limit this fails; what it got is rounded up, never down.
         fcntl_setpipe_size(&write, bytes)?;
@@ -85,49 +85,49 @@ impl Ends {
 }
 
 impl Pipe {
-    fn ends(&self) -> &Ends {
+    fn ends(&self) -> &PipeEnds {
         self.ends.as_ref().expect("a pipe has its ends until it is dropped")
     }
 
     /// The same pipe, of a kind that no further one can be made of.
     #[cfg(test)]
-    pub(super) fn last_of_its_kind(mut self) -> Self {
-        let (ends, holds) = (self.ends.take(), std::mem::take(&mut self.holds));
+    pub(super) fn without_siblings(mut self) -> Self {
+        let (ends, holds) = (self.ends.take(), std::mem::take(&mut self.buffered));
         // More than any pipe takes.
-        let inner = Inner { bytes: usize::MAX, idle: Mutex::default() };
-        Self { ends, holds, home: Arc::new(inner) }
+        let inner = PipePoolInner { bytes: usize::MAX, idle: Mutex::default() };
+        Self { ends, buffered: holds, pool: Arc::new(inner) }
     }
 
     /// An empty pipe of the same kind.
     ///
     /// # Errors
-    /// As [`Pipes::pipe`].
-    pub fn another(&self) -> io::Result<Pipe> {
-        Pipes { inner: Arc::clone(&self.home) }.pipe()
+    /// As [`PipePool::pipe`].
+    pub fn new_sibling(&self) -> io::Result<Pipe> {
+        PipePool { inner: Arc::clone(&self.pool) }.pipe()
     }
 
-    /// Where to put pages in. Whoever does says so with [`Pipe::filled`].
+    /// Where to put pages in. Whoever does says so with [`Pipe::add_buffered`].
     pub fn write_end(&self) -> BorrowedFd<'_> {
         self.ends().write.as_fd()
     }
 
     /// `bytes` were put in.
-    pub fn filled(&mut self, bytes: usize) {
-        self.holds += bytes;
+    pub fn add_buffered(&mut self, bytes: usize) {
+        self.buffered += bytes;
     }
 
     /// Bytes in it.
-    pub fn holds(&self) -> usize {
-        self.holds
+    pub fn buffered(&self) -> usize {
+        self.buffered
     }
 
     /// Copies `bytes` in.
     ///
     /// # Errors
     /// `WouldBlock` where they do not fit.
-    pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let written = rustix::io::write(&self.ends().write, bytes)?;
-        self.holds += written;
+        self.buffered += written;
         if written < bytes.len() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
     }
 
@@ -135,7 +135,7 @@ impl Pipe {
     ///
     /// # Errors
     /// `WouldBlock` where they do not fit there.
-    pub fn move_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
+    pub fn splice_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
             let (from, to) = (&self.ends().read, &other.ends().write);
@@ -143,8 +143,8 @@ impl Pipe {
             if moved == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            self.holds -= moved;
-            other.holds += moved;
+            self.buffered -= moved;
+            other.buffered += moved;
             left -= moved;
         }
         Ok(())
@@ -154,10 +154,10 @@ impl Pipe {
     ///
     /// # Errors
     /// What the device refuses it with; the pipe is then of no use any more.
-    pub fn hand_over(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
-        let all = self.holds;
+    pub fn splice_to_device(&mut self, device: BorrowedFd<'_>) -> io::Result<()> {
+        let all = self.buffered;
         let taken = splice(&self.ends().read, None, device, None, all, SpliceFlags::MOVE)?;
-        self.holds -= taken;
+        self.buffered -= taken;
         if taken < all { Err(io::ErrorKind::WriteZero.into()) } else { Ok(()) }
     }
 
@@ -166,11 +166,11 @@ impl Pipe {
     /// # Errors
     /// `UnexpectedEof` where there are not so many.
     pub fn copy_out(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
-        while !bytes.is_empty() && self.holds > 0 {
+        while !bytes.is_empty() && self.buffered > 0 {
             match rustix::io::read(&self.ends().read, &mut *bytes) {
                 Ok(0) => break,
                 Ok(read) => {
-                    self.holds -= read;
+                    self.buffered -= read;
                     bytes = &mut bytes[read..];
                 }
                 Err(Errno::INTR) => {}
@@ -183,11 +183,11 @@ impl Pipe {
 
 impl Drop for Pipe {
     fn drop(&mut self) {
-        if self.holds == 0
+        if self.buffered == 0
             && let Some(ends) = self.ends.take()
         {
-            let mut idle = self.home.idle.lock();
-            if idle.len() < MOST_IDLE {
+            let mut idle = self.pool.idle.lock();
+            if idle.len() < MAX_IDLE {
                 idle.push(ends);
             }
         }
@@ -200,12 +200,12 @@ mod tests {
 
     #[test]
     fn bytes_come_out_as_they_went_in() {
-        let pipes = Pipes::new(8192).unwrap();
+        let pipes = PipePool::new(8192).unwrap();
         let (mut first, mut second) = (pipes.pipe().unwrap(), pipes.pipe().unwrap());
-        first.put(b"header").unwrap();
-        second.put(b"data and more").unwrap();
-        second.move_to(&mut first, 4).unwrap();
-        assert_eq!((first.holds(), second.holds()), (10, 9));
+        first.write(b"header").unwrap();
+        second.write(b"data and more").unwrap();
+        second.splice_to(&mut first, 4).unwrap();
+        assert_eq!((first.buffered(), second.buffered()), (10, 9));
         let mut bytes = [0; 10];
         first.copy_out(&mut bytes).unwrap();
         assert_eq!(&bytes, b"headerdata");
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn only_an_empty_pipe_is_used_again() {
-        let pipes = Pipes::new(4096).unwrap();
-        let idle = |pipes: &Pipes| pipes.inner.idle.lock().len();
+        let pipes = PipePool::new(4096).unwrap();
+        let idle = |pipes: &PipePool| pipes.inner.idle.lock().len();
         let mut pipe = pipes.pipe().unwrap();
-        pipe.put(b"left behind").unwrap();
+        pipe.write(b"left behind").unwrap();
         drop(pipe);
         assert_eq!(idle(&pipes), 0);
         drop(pipes.pipe().unwrap());

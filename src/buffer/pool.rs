@@ -8,31 +8,31 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Budget, Reservation};
-use crate::headroom;
+use crate::memory_headroom;
 
 /// Alignment and smallest size: a page, as O_DIRECT reads of a replica want.
-const PAGE: usize = 4096;
+const PAGE_SIZE: usize = 4096;
 
 /// What a buffer for `len` bytes costs: the next power of two, a page at least.
 /// Reservations are made in these sizes.
 pub fn size_class(len: u64) -> u64 {
-    len.max(PAGE as u64).next_power_of_two()
+    len.max(PAGE_SIZE as u64).next_power_of_two()
 }
 
 /// Buffers of all sizes for one budget.
 #[derive(Clone)]
 pub struct BufferPool {
-    inner: Arc<Inner>,
+    inner: Arc<PoolInner>,
 }
 
-struct Inner {
+struct PoolInner {
     budget: Budget,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleBlocks>,
 }
 
 /// Blocks that wait to be used again, by the power of two of their size.
 #[derive(Default)]
-struct Idle {
+struct IdleBlocks {
     bytes: u64,
     /// All blocks there are, in use or not.
     allocated: u64,
@@ -44,14 +44,14 @@ struct Block {
     memory: NonNull<u8>,
     layout: Layout,
     /// Whether it is a mapping of its own.
-    mapped: bool,
+    is_mapped: bool,
 }
 
 /// Blocks from this size are mapped, so that one that is freed is gone. The
 /// allocator would keep it: with 256 readers, whose windows' blocks came and went
 /// in several sizes, it held 100 MiB beyond a budget of 256. Not the small ones:
 /// the kernel allows 65530 mappings.
-const MAPPED_FROM: usize = 128 * 1024;
+const MIN_MAPPED_BYTES: usize = 128 * 1024;
 
 // SAFETY: a block is the only owner of its allocation, which no thread is tied to.
 unsafe impl Send for Block {}
@@ -61,20 +61,25 @@ unsafe impl Sync for Block {}
 impl Block {
     /// `None` where there is no memory.
     fn new(bytes: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(bytes, PAGE).expect("a buffer size fits a layout");
-        if bytes >= MAPPED_FROM {
-            return headroom::map(bytes).map(|memory| Self { memory, layout, mapped: true });
+        let layout =
+            Layout::from_size_align(bytes, PAGE_SIZE).expect("a buffer size fits a layout");
+        if bytes >= MIN_MAPPED_BYTES {
+            return memory_headroom::try_map(bytes).map(|memory| Self {
+                memory,
+                layout,
+                is_mapped: true,
+            });
         }
         // SAFETY: the size is a power of two of at least a page, so not zero.
         let memory = unsafe { alloc_zeroed(layout) };
-        Some(Self { memory: NonNull::new(memory)?, layout, mapped: false })
+        Some(Self { memory: NonNull::new(memory)?, layout, is_mapped: false })
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
         let memory = self.memory.as_ptr();
-        if self.mapped {
+        if self.is_mapped {
             // SAFETY: mapped for `new` with this size and unmapped only here.
             let unmapped = unsafe { rustix::mm::munmap(memory.cast(), self.layout.size()) };
             debug_assert!(unmapped.is_ok(), "{unmapped:?}");
@@ -88,7 +93,7 @@ impl Drop for Block {
 impl BufferPool {
     /// A pool that keeps no more than `budget` leaves unclaimed.
     pub fn new(budget: Budget) -> Self {
-        Self { inner: Arc::new(Inner { budget, idle: Mutex::default() }) }
+        Self { inner: Arc::new(PoolInner { budget, idle: Mutex::default() }) }
     }
 
     /// The budget that pays for the buffers.
@@ -104,11 +109,11 @@ impl BufferPool {
     ///
     /// # Panics
     /// Where `claim` is below the size class of `len`.
-    pub fn buffer(&self, len: usize, claim: Reservation) -> Result<Buffer, Reservation> {
+    pub fn allocate(&self, len: usize, claim: Reservation) -> Result<Buffer, Reservation> {
         let class = size_class(len as u64);
         assert!(claim.bytes() >= class, "a buffer of {class} bytes paid with {}", claim.bytes());
         let mut idle = self.inner.idle.lock();
-        let block = match idle.take(class) {
+        let block = match idle.pop(class) {
             Some(block) => block,
             None => {
                 let room = self.inner.budget.limit().saturating_sub(self.inner.budget.used());
@@ -116,7 +121,7 @@ impl BufferPool {
                 idle.allocated += class;
                 drop(idle);
                 drop(excess);
-                match Block::new(class as usize).or_else(|| self.instead_of_idle(class)) {
+                match Block::new(class as usize).or_else(|| self.evict_idle_for(class)) {
                     Some(block) => block,
                     None => {
                         self.inner.idle.lock().allocated -= class;
@@ -130,7 +135,7 @@ impl BufferPool {
 
     /// Frees all that is kept, for a block of another size.
     #[cold]
-    fn instead_of_idle(&self, class: u64) -> Option<Block> {
+    fn evict_idle_for(&self, class: u64) -> Option<Block> {
         let kept = self.inner.idle.lock().shrink_to(0);
         drop(kept);
         Block::new(class as usize)
@@ -138,7 +143,7 @@ impl BufferPool {
 
     /// Frees what is kept beyond what the budget leaves: something else than a
     /// buffer has been paid for.
-    pub fn make_room(&self) {
+    pub fn trim_idle(&self) {
         let mut idle = self.inner.idle.lock();
         let room = self.inner.budget.limit().saturating_sub(self.inner.budget.used());
         let excess = idle.shrink_to(room);
@@ -157,14 +162,14 @@ impl BufferPool {
     }
 }
 
-impl Idle {
-    fn take(&mut self, class: u64) -> Option<Block> {
+impl IdleBlocks {
+    fn pop(&mut self, class: u64) -> Option<Block> {
         let block = self.classes.get_mut(class.trailing_zeros() as usize)?.pop()?;
         self.bytes -= class;
         Some(block)
     }
 
-    fn put(&mut self, block: Block) {
+    fn push(&mut self, block: Block) {
         let class = block.layout.size().trailing_zeros() as usize;
         if self.classes.len() <= class {
             self.classes.resize_with(class + 1, Vec::new);
@@ -193,7 +198,7 @@ pub struct Buffer {
     /// Some until dropped.
     block: Option<Block>,
     len: usize,
-    pool: Arc<Inner>,
+    pool: Arc<PoolInner>,
     // Behind `block` in drop order: the memory is back before its claim is.
     claim: Reservation,
 }
@@ -233,7 +238,7 @@ impl Drop for Buffer {
         // The claim is still counted as used here; what is kept must fit beside
         // the other claims once it is given back.
         let others = self.pool.budget.used().saturating_sub(self.claim.bytes());
-        idle.put(block);
+        idle.push(block);
         let excess = idle.shrink_to(self.pool.budget.limit().saturating_sub(others));
         drop(idle);
         drop(excess);
@@ -250,14 +255,14 @@ mod tests {
 
     fn take(pool: &BufferPool, len: usize) -> Buffer {
         let claim = pool.budget().claim(size_class(len as u64)).unwrap();
-        pool.buffer(len, claim).map_err(|_| "no memory").unwrap()
+        pool.allocate(len, claim).map_err(|_| "no memory").unwrap()
     }
 
     #[test]
     fn buffers_are_page_aligned_and_used_again() {
         let pool = pool(1 << 20);
         let mut first = take(&pool, 5000);
-        assert_eq!(first.as_ptr() as usize % PAGE, 0);
+        assert_eq!(first.as_ptr() as usize % PAGE_SIZE, 0);
         assert_eq!(first.len(), 5000);
         first.fill(7);
         let address = first.as_ptr();
@@ -287,6 +292,6 @@ mod tests {
     fn a_buffer_must_be_paid_for() {
         let pool = pool(1 << 20);
         let claim = pool.budget().claim(4096).unwrap();
-        let _ = pool.buffer(4097, claim);
+        let _ = pool.allocate(4097, claim);
     }
 }

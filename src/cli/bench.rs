@@ -11,10 +11,10 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 
-use super::audience::{self, Audience, tell};
-use super::{Failure, Outcome, say, to_json, verify, volume};
-use crate::bench::campaign::{self, Watcher};
-use crate::bench::{ALIGNMENT, BenchError, Settings, page, table};
+use super::cancellation::{self, Cancellation, print_message};
+use super::{CommandResult, Failure, print_result, to_json, verify, volume};
+use crate::bench::runner::{self, ProgressWatcher};
+use crate::bench::{ALIGNMENT, BenchError, BenchOptions, html_report, table};
 use crate::config::units::{Size, Time};
 use crate::config::{self, Config};
 
@@ -87,50 +87,52 @@ pub(super) struct Args {
 
 const MAX_BLOCK: u64 = 64 << 20;
 
-pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let config = config::load(&volume::file(&args.volume)?).map_err(Failure::usage)?;
+pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
+    let config = config::load(&volume::config_file(&args.volume)?).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let settings = settings(args, &config)?;
     // Now, and not after minutes, it is said that it cannot be written.
-    let place = args.report.as_deref().map(Place::of).transpose()?;
-    let terminal = Terminal::new(audience, &settings);
-    let report = campaign::run(&config, &settings, &terminal);
+    let place = args.report.as_deref().map(ReportFile::prepare).transpose()?;
+    let terminal = ProgressDisplay::new(audience, &settings);
+    let report = runner::run(&config, &settings, &terminal);
     terminal.clear();
     let report = match report {
         Ok(report) => report,
         Err(BenchError::Usage(why)) => return Err(Failure::Usage(why)),
         Err(BenchError::Failed(why)) => return Err(Failure::Failed(why)),
-        Err(BenchError::Interrupted) => return Ok(ExitCode::from(audience::STATUS)),
+        Err(BenchError::Interrupted) => {
+            return Ok(ExitCode::from(cancellation::INTERRUPTED_STATUS));
+        }
     };
     // The figures first: the page may still fail.
-    say(&if args.json { to_json(&report)? } else { table::text(&report) })?;
+    print_result(&if args.json { to_json(&report)? } else { table::render_text(&report) })?;
     if let Some(place) = place {
-        place.write(&page::html(&report).map_err(Failure::failed)?)?;
+        place.write(&html_report::render_html(&report).map_err(Failure::failed)?)?;
     }
     Ok(ExitCode::from(u8::from(report.failed)))
 }
 
-fn wrong(path: &Path, error: &io::Error) -> Failure {
+fn path_failure(path: &Path, error: &io::Error) -> Failure {
     Failure::failed(format!("{}: {error}", path.display()))
 }
 
 /// Where the page goes. What is there already stays as it is until there is a page.
-struct Place {
+struct ReportFile {
     path: PathBuf,
     /// What takes the place of a regular file, or of none; goes with its value. None for
     /// all else (a pipe, a terminal), which is written as it is.
-    aside: Option<NamedTempFile>,
+    temp_file: Option<NamedTempFile>,
 }
 
-impl Place {
+impl ReportFile {
     /// Finds out whether it can be written.
-    fn of(path: &Path) -> Result<Self, Failure> {
+    fn prepare(path: &Path) -> Result<Self, Failure> {
         let prepare = || {
             let (path, mode) = match fs::metadata(path) {
                 Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
                 // /dev/stdout may be a file, which has the table in it by then.
                 Ok(there) if !there.is_file() || path.starts_with("/dev") => {
-                    return Ok(Self { path: path.to_owned(), aside: None });
+                    return Ok(Self { path: path.to_owned(), temp_file: None });
                 }
                 Ok(there) => {
                     OpenOptions::new().write(true).open(path)?;
@@ -149,13 +151,13 @@ impl Place {
             if let Some(mode) = mode {
                 aside.as_file().set_permissions(mode)?;
             }
-            Ok(Self { path, aside: Some(aside) })
+            Ok(Self { path, temp_file: Some(aside) })
         };
-        prepare().map_err(|error| wrong(path, &error))
+        prepare().map_err(|error| path_failure(path, &error))
     }
 
     fn write(self, page: &str) -> Result<(), Failure> {
-        let Self { path, aside } = self;
+        let Self { path, temp_file: aside } = self;
         let written = match aside {
             None => OpenOptions::new()
                 .append(true)
@@ -165,11 +167,11 @@ impl Place {
                 .write_all(page.as_bytes())
                 .and_then(|()| aside.persist(&path).map_err(io::Error::from).map(drop)),
         };
-        written.map_err(|error| wrong(&path, &error))
+        written.map_err(|error| path_failure(&path, &error))
     }
 }
 
-fn settings(args: &Args, config: &Config) -> Result<Settings, Failure> {
+fn settings(args: &Args, config: &Config) -> Result<BenchOptions, Failure> {
     for (name, Size(size)) in [("block", args.block), ("random-block", args.random_block)] {
         if size == 0 || size > MAX_BLOCK || !size.is_multiple_of(ALIGNMENT) {
             let what = "must be a multiple of 4KiB, and at most 64MiB";
@@ -180,18 +182,18 @@ fn settings(args: &Args, config: &Config) -> Result<Settings, Failure> {
         return Err(Failure::usage("--run-fio: there is no fio here; install it (package fio)"));
     }
     let (seconds, rounds) = if args.quick { (1, 1) } else { (3, 3) };
-    let file = args.file.as_deref().map(|path| verify::inside(config, path)).transpose()?;
-    Ok(Settings {
-        block: args.block.0,
-        random_block: args.random_block.0,
+    let file = args.file.as_deref().map(|path| verify::path_in_volume(config, path)).transpose()?;
+    Ok(BenchOptions {
+        block_size: args.block.0,
+        random_block_size: args.random_block.0,
         readers: args.readers.map_or(config.replicas.len().max(4), usize::from),
         rounds: args.rounds.map_or(rounds, usize::from),
-        pass: Duration::from_secs(args.seconds.unwrap_or(seconds).into()),
+        pass_duration: Duration::from_secs(args.seconds.unwrap_or(seconds).into()),
         deadline: args.deadline.0.max(Duration::from_millis(100)),
         seed: args.seed,
         file,
-        make: args.make.map(|size| size.0),
-        fio: args.fio.clone(),
+        scratch_file_size: args.make.map(|size| size.0),
+        fio_dir: args.fio.clone(),
         run_fio: args.run_fio,
     })
 }
@@ -202,16 +204,16 @@ fn has_fio() -> bool {
 }
 
 /// The progress bar and its audience.
-struct Terminal<'a> {
-    audience: &'a Audience,
+struct ProgressDisplay<'a> {
+    audience: &'a Cancellation,
     pass: Duration,
     bar: ProgressBar,
     /// The pass that the bar shows.
-    shown: RefCell<Option<usize>>,
+    shown_pass: RefCell<Option<usize>>,
 }
 
-impl<'a> Terminal<'a> {
-    fn new(audience: &'a Audience, settings: &Settings) -> Self {
+impl<'a> ProgressDisplay<'a> {
+    fn new(audience: &'a Cancellation, settings: &BenchOptions) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new(0);
             let style = ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {wide_msg}");
@@ -220,7 +222,7 @@ impl<'a> Terminal<'a> {
         } else {
             ProgressBar::hidden()
         };
-        Self { audience, pass: settings.pass, bar, shown: RefCell::default() }
+        Self { audience, pass: settings.pass_duration, bar, shown_pass: RefCell::default() }
     }
 
     fn clear(&self) {
@@ -229,36 +231,40 @@ impl<'a> Terminal<'a> {
 }
 
 /// Thousandths of a pass.
-const FINE: u64 = 1000;
+const STEPS_PER_PASS: u64 = 1000;
 
-impl Watcher for Terminal<'_> {
-    fn planned(&self, passes: usize, expected: Duration) {
+impl ProgressWatcher for ProgressDisplay<'_> {
+    fn on_plan(&self, passes: usize, expected: Duration) {
         self.bar.suspend(|| {
             let seconds = Duration::from_secs(expected.as_secs_f64().round() as u64);
             let pass = self.pass.as_secs();
             let time = humantime::format_duration(seconds);
-            tell(&format!("fanfs bench: {passes} passes of at most {pass} s; about {time}"));
+            print_message(&format!(
+                "fanfs bench: {passes} passes of at most {pass} s; about {time}"
+            ));
         });
-        self.bar.set_length(passes as u64 * FINE);
+        self.bar.set_length(passes as u64 * STEPS_PER_PASS);
         self.bar.set_position(0);
     }
 
-    fn making(&self, written: u64, size: u64) {
+    fn on_file_progress(&self, written: u64, size: u64) {
         self.bar.set_length(size);
         self.bar.set_position(written);
         self.bar.set_message("making the file");
     }
 
-    fn passing(&self, number: usize, what: &str, time: Duration, bytes: u64) {
+    fn on_pass_progress(&self, number: usize, what: &str, time: Duration, bytes: u64) {
         let part = time.as_secs_f64() / self.pass.as_secs_f64();
-        self.bar.set_position(number as u64 * FINE + (part.min(1.0) * FINE as f64) as u64);
-        if self.shown.replace(Some(number)) != Some(number) || bytes > 0 {
+        self.bar.set_position(
+            number as u64 * STEPS_PER_PASS + (part.min(1.0) * STEPS_PER_PASS as f64) as u64,
+        );
+        if self.shown_pass.replace(Some(number)) != Some(number) || bytes > 0 {
             let rate = bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-3);
             self.bar.set_message(format!("{what}: {rate:.0} MiB/s"));
         }
     }
 
     fn is_interrupted(&self) -> bool {
-        self.audience.has_gone()
+        self.audience.is_canceled()
     }
 }

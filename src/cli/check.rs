@@ -10,28 +10,30 @@ use bytesize::ByteSize;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use super::{Outcome, printable, say, to_json};
+use super::{CommandResult, print_result, printable, to_json};
 use crate::config::{Config, Passthrough};
-use crate::volume::survey::{Answer, DEFAULT_LIMIT, Finding, Severity, Sight, Survey, survey};
-use crate::volume::{Mode, ReplicaId};
+use crate::volume::survey::{
+    DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey,
+};
+use crate::volume::{ReplicaId, VolumeMode};
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
 /// that are not UTF-8 are replaced in both.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The volume's name.
     pub volume: String,
     /// How the replicas should relate.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// One for each replica, in the configuration's order.
-    pub replicas: Vec<Row>,
+    pub replicas: Vec<CheckedReplica>,
     /// Errors first.
-    pub findings: Vec<Remark>,
+    pub findings: Vec<ReportedFinding>,
 }
 
 /// One replica. What could not be found out is null in JSON, `-` in the table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct CheckedReplica {
     /// Its name.
     pub name: String,
     /// Its path, as configured.
@@ -62,7 +64,7 @@ pub struct Row {
 
 /// A finding, with the replicas' names.
 #[derive(Clone, Debug, Serialize)]
-pub struct Remark {
+pub struct ReportedFinding {
     /// How bad it is.
     pub severity: Severity,
     /// Whom it is about.
@@ -72,26 +74,26 @@ pub struct Remark {
 }
 
 /// Surveys the volume's replicas, prints the report on stdout.
-pub(super) fn run(config: &Config, json: bool) -> Outcome {
-    let report = Report::new(config, &survey(config.question(None), DEFAULT_LIMIT));
-    say(&if json { to_json(&report)? } else { report.to_string() })?;
+pub(super) fn run(config: &Config, json: bool) -> CommandResult {
+    let report = CheckReport::new(config, &survey(config.survey_request(None), DEFAULT_LIMIT));
+    print_result(&if json { to_json(&report)? } else { report.to_string() })?;
     Ok(ExitCode::from(u8::from(report.has_errors())))
 }
 
 /// What keeps the kernel from reading files by itself, where that is configured.
-pub fn passthrough(config: &Config, survey: &Survey) -> Vec<Finding> {
+pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
     if config.read.passthrough == Passthrough::Off {
         return Vec::new();
     }
     let warning = |replicas: Vec<ReplicaId>, why: &str| Finding {
         severity: Severity::Warning,
-        refuses: false,
+        is_fatal: false,
         replicas,
         text: format!("[read] passthrough is not possible: {why}; files are read as without it"),
     };
     let mut found = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if older_than(&release, (6, 9)) {
+    if is_older_than(&release, (6, 9)) {
         found.push(warning(Vec::new(), "Linux 6.9 is needed"));
     }
     let ours = rustix::thread::capabilities(None);
@@ -99,7 +101,7 @@ pub fn passthrough(config: &Config, survey: &Survey) -> Vec<Finding> {
         found.push(warning(Vec::new(), "CAP_SYS_ADMIN is needed, mount as root"));
     }
     for (id, sight) in survey.replicas.iter() {
-        let name = &sight.subject.name;
+        let name = &sight.spec.name;
         if config.replicas[id.index()].max_rate.is_some() {
             found.push(warning(vec![id], &format!("{name} has a max_rate")));
         }
@@ -111,16 +113,16 @@ pub fn passthrough(config: &Config, survey: &Survey) -> Vec<Finding> {
 }
 
 /// Whether a kernel's release is older than a version; not where it says nothing.
-fn older_than(release: &str, version: (u32, u32)) -> bool {
+fn is_older_than(release: &str, version: (u32, u32)) -> bool {
     let mut parts = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
     parts.next().zip(parts.next()).is_some_and(|release| release < version)
 }
 
-impl Report {
+impl CheckReport {
     /// The report on a survey of `config`'s replicas.
-    pub fn new(config: &Config, survey: &Survey) -> Report {
+    pub fn new(config: &Config, survey: &Survey) -> CheckReport {
         let rows = config.replicas.iter().zip(survey.replicas.iter());
-        let remark = |finding: Finding| Remark {
+        let remark = |finding: Finding| ReportedFinding {
             severity: finding.severity,
             replicas: finding
                 .replicas
@@ -129,14 +131,16 @@ impl Report {
                 .collect(),
             text: finding.text,
         };
-        Report {
+        CheckReport {
             volume: config.volume.name.clone(),
             mode: config.volume.mode,
-            replicas: rows.map(|(replica, (_, sight))| Row::new(&replica.node, sight)).collect(),
+            replicas: rows
+                .map(|(replica, (_, sight))| CheckedReplica::new(&replica.node, sight))
+                .collect(),
             findings: survey
                 .findings()
                 .into_iter()
-                .chain(passthrough(config, survey))
+                .chain(passthrough_findings(config, survey))
                 .map(remark)
                 .collect(),
         }
@@ -148,21 +152,21 @@ impl Report {
     }
 }
 
-impl Row {
-    fn new(node: &str, sight: &Sight) -> Row {
+impl CheckedReplica {
+    fn new(node: &str, sight: &Observation) -> CheckedReplica {
         let root = sight.directory();
         let mount = sight.mount.as_ref();
         let nfs = sight.nfs.as_ref();
-        Row {
-            name: sight.subject.name.clone(),
-            path: sight.subject.path.display().to_string(),
+        CheckedReplica {
+            name: sight.spec.name.clone(),
+            path: sight.spec.path.display().to_string(),
             node: node.to_owned(),
-            state: match sight.answer {
-                Answer::Directory(_) => "ok",
-                Answer::Absent => "absent",
-                Answer::NotADirectory => "not-a-directory",
-                Answer::Failed(_) => "failed",
-                Answer::Silent => "silent",
+            state: match sight.probe_result {
+                ProbeResult::Directory(_) => "ok",
+                ProbeResult::Absent => "absent",
+                ProbeResult::NotADirectory => "not-a-directory",
+                ProbeResult::Failed(_) => "failed",
+                ProbeResult::TimedOut => "silent",
             },
             fs_type: mount.map(|mount| mount.fs_type.clone()),
             nfs_version: nfs.and_then(|nfs| nfs.version).map(|version| match version {
@@ -203,17 +207,18 @@ impl Row {
 const HEADER: [&str; 9] =
     ["REPLICA", "NODE", "PATH", "TYPE", "SOURCE", "MOUNT POINT", "SIZE", "FREE", "ROOT INODE"];
 
-impl fmt::Display for Report {
+impl fmt::Display for CheckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match self.mode {
-            Mode::Shared => "shared",
-            Mode::Copies => "copies",
+            VolumeMode::Shared => "shared",
+            VolumeMode::Copies => "copies",
         };
         writeln!(f, "volume {}, mode {mode}, replicas: {}\n", self.volume, self.replicas.len())?;
 
         let header = HEADER.map(str::to_owned);
-        let rows: Vec<_> =
-            std::iter::once(header).chain(self.replicas.iter().map(Row::cells)).collect();
+        let rows: Vec<_> = std::iter::once(header)
+            .chain(self.replicas.iter().map(CheckedReplica::cells))
+            .collect();
         let widths: [usize; 9] = std::array::from_fn(|column| {
             rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         });

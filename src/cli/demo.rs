@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::audience::{self, Audience};
-use super::{Failure, Outcome, say, to_json};
-use crate::backend::{Backend, Directory, RateLimited};
+use super::cancellation::{self, Cancellation};
+use super::{CommandResult, Failure, print_result, to_json};
+use crate::backend::{Backend, DirBackend, RateLimited};
 use crate::config;
 use crate::config::units::{Rate, Size};
-use crate::daemon::{Extra, Mount};
+use crate::daemon::{Mount, MountOverrides};
 use crate::volume::{MAX_REPLICAS, ReplicaMap};
 
 /// Arguments of `fanfs demo`.
@@ -45,7 +45,7 @@ pub(super) struct Args {
 
 /// One line of the table.
 #[derive(Serialize)]
-struct Row {
+struct DemoRow {
     replicas: usize,
     seconds: f64,
     mib_per_second: f64,
@@ -58,27 +58,33 @@ struct Row {
 /// What the application asks for at a time.
 const BLOCK: usize = 1 << 20;
 
-pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     let interrupted = audience.flag();
     let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let room = tempfile::Builder::new().prefix("fanfs-demo-").tempdir_in(&parent);
     // Goes with all that is in it when this function ends, whichever way.
     let room = room.map_err(|e| Failure::failed(format!("{}: {e}", parent.display())))?;
-    match demo(args, room.path(), interrupted) {
-        Ok(rows) => report(args, &rows),
-        Err(_) if interrupted.load(Ordering::Relaxed) => Ok(ExitCode::from(audience::STATUS)),
+    match run_demo(args, room.path(), interrupted) {
+        Ok(rows) => print_report(args, &rows),
+        Err(_) if interrupted.load(Ordering::Relaxed) => {
+            Ok(ExitCode::from(cancellation::INTERRUPTED_STATUS))
+        }
         Err(failure) => Err(failure),
     }
 }
 
-fn demo(args: &Args, room: &Path, interrupted: &Arc<AtomicBool>) -> Result<Vec<Row>, Failure> {
+fn run_demo(
+    args: &Args,
+    room: &Path,
+    interrupted: &Arc<AtomicBool>,
+) -> Result<Vec<DemoRow>, Failure> {
     let tree = room.join("tree");
     let mount_point = room.join("mnt");
     for dir in [&tree, &mount_point] {
         std::fs::create_dir(dir).map_err(|e| Failure::failed(format!("{}: {e}", dir.display())))?;
     }
     if !args.json {
-        say(&format!(
+        print_result(&format!(
             "{} replicas of {} each; one reader reads a file of {} through a mount over some of them\n",
             args.replicas, args.rate, args.size
         ))?;
@@ -87,7 +93,7 @@ fn demo(args: &Args, room: &Path, interrupted: &Arc<AtomicBool>) -> Result<Vec<R
     let expected = make_file(&tree.join("data"), args.size.0, &bar, interrupted);
     let expected = expected.map_err(|e| Failure::failed(format!("{}: {e}", tree.display())))?;
     bar.finish_and_clear();
-    let mut rows: Vec<Row> = Vec::new();
+    let mut rows: Vec<DemoRow> = Vec::new();
     let mut counts = vec![1, 2, usize::from(args.replicas)];
     counts.retain(|n| *n <= usize::from(args.replicas));
     counts.dedup();
@@ -106,15 +112,15 @@ fn measure(
     mount_point: &Path,
     expected: blake3::Hash,
     interrupted: &Arc<AtomicBool>,
-) -> Result<Row, Failure> {
+) -> Result<DemoRow, Failure> {
     let backend = |_| {
-        let directory = Directory::open(tree).map_err(Failure::failed)?;
+        let directory = DirBackend::open(tree).map_err(Failure::failed)?;
         Ok(Arc::new(RateLimited::new(directory, args.rate.0)) as Arc<dyn Backend>)
     };
     let backends = (0..n).map(backend).collect::<Result<ReplicaMap<_>, Failure>>()?;
-    let extra = Extra { no_control: true, ..Extra::default() };
-    let mount =
-        Mount::start(configuration(n)?, backends, mount_point, &extra).map_err(Failure::failed)?;
+    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+    let mount = Mount::start_with_backends(demo_config(n)?, backends, mount_point, &extra)
+        .map_err(Failure::failed)?;
     let bar = progress(&format!("reading through {n}"), args.size.0);
     let started = Instant::now();
     let read = read_all(&mount_point.join("data"), &bar, interrupted);
@@ -130,7 +136,7 @@ fn measure(
     }
     let total: u64 = status.replicas.iter().map(|replica| replica.counters.bytes).sum();
     let share = |bytes: u64| bytes as f64 / total.max(1) as f64;
-    Ok(Row {
+    Ok(DemoRow {
         replicas: n,
         seconds: took.as_secs_f64(),
         mib_per_second: args.size.0 as f64 / f64::from(1 << 20) / took.as_secs_f64(),
@@ -141,7 +147,7 @@ fn measure(
 
 /// A volume of `n` replicas. The paths in it are names only: the backends are
 /// already open.
-fn configuration(n: usize) -> Result<config::Config, Failure> {
+fn demo_config(n: usize) -> Result<config::Config, Failure> {
     let mut text = "[volume]\nname = \"demo\"\nmode = \"shared\"\n".to_owned();
     for i in 1..=n {
         text.push_str(&format!("[[replica]]\npath = \"/demo/r{i}\"\n"));
@@ -161,7 +167,7 @@ fn make_file(
     let mut block = vec![0; BLOCK];
     let mut left = size;
     while left > 0 {
-        stop_if(interrupted)?;
+        check_interrupted(interrupted)?;
         let n = left.min(BLOCK as u64) as usize;
         content.fill(&mut block[..n]);
         hasher.update(&block[..n]);
@@ -177,7 +183,7 @@ fn read_all(path: &Path, bar: &ProgressBar, interrupted: &AtomicBool) -> io::Res
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; BLOCK];
     loop {
-        stop_if(interrupted)?;
+        check_interrupted(interrupted)?;
         match file.read(&mut block)? {
             0 => return Ok(hasher.finalize()),
             n => {
@@ -188,7 +194,7 @@ fn read_all(path: &Path, bar: &ProgressBar, interrupted: &AtomicBool) -> io::Res
     }
 }
 
-fn stop_if(interrupted: &AtomicBool) -> io::Result<()> {
+fn check_interrupted(interrupted: &AtomicBool) -> io::Result<()> {
     if interrupted.load(Ordering::Relaxed) {
         return Err(io::Error::from(io::ErrorKind::Interrupted));
     }
@@ -207,9 +213,9 @@ fn progress(what: &str, bytes: u64) -> ProgressBar {
     bar
 }
 
-fn report(args: &Args, rows: &[Row]) -> Outcome {
+fn print_report(args: &Args, rows: &[DemoRow]) -> CommandResult {
     if args.json {
-        return say(&to_json(&rows)?);
+        return print_result(&to_json(&rows)?);
     }
     let mut text = "\n  replicas   MiB/s   ratio   share of each replica\n".to_owned();
     for row in rows {
@@ -226,5 +232,5 @@ fn report(args: &Args, rows: &[Row]) -> Outcome {
     text.push_str(
         "\nEvery byte was as written. Next: docs/CONFIGURATION.md, `fanfs check`, `fanfs mount`.\n",
     );
-    say(&text)
+    print_result(&text)
 }

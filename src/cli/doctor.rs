@@ -12,13 +12,15 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::volume::{self, Found};
-use super::{Failure, Outcome, absolute, say, to_json};
+use super::volume::{self, VolumeArg};
+use super::{CommandResult, Failure, absolute, print_result, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
-use crate::doctor::judge::{FOR_GOOD, gain};
-use crate::doctor::{DEFAULT_SECONDS, Facts, Finding, Light, Measure, Options, Row};
-use crate::doctor::{examine, judge};
+use crate::doctor::checks::{PERSIST_HINT, measured_gain};
+use crate::doctor::{
+    CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding, MeasureOptions,
+};
+use crate::doctor::{examine, run_checks};
 use crate::volume::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
@@ -72,69 +74,86 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// What `fanfs doctor --json` prints; docs/DOCTOR.md says what changes and what does not.
 #[derive(Serialize)]
-struct Report<'a> {
+struct DoctorReport<'a> {
     /// Of this shape; raised where something goes or means another thing.
     format: u32,
     /// The worst of all rows.
-    state: Light,
-    checks: &'a [Row],
+    state: CheckStatus,
+    checks: &'a [CheckResult],
     findings: &'a [Finding],
     /// Together over the best alone; null where it was not measured.
     gain: Option<f64>,
-    facts: &'a Facts,
+    facts: &'a DoctorFacts,
 }
 
 /// Of the JSON's shape.
-const FORMAT: u32 = 1;
+const JSON_FORMAT: u32 = 1;
 
-pub(super) fn run(args: &Args) -> Outcome {
-    let (config, is_volume) = subject(&args.what)?;
+pub(super) fn run(args: &Args) -> CommandResult {
+    let (config, is_volume) = resolve_target(&args.what)?;
     let measure = args.measure.then(|| {
-        let file = args.file.as_deref().map(|file| inside(&config, file)).transpose()?;
-        Ok::<_, Failure>(Measure { file, step: Duration::from_secs_f64(args.seconds) })
+        let file = args.file.as_deref().map(|file| path_in_replicas(&config, file)).transpose()?;
+        Ok::<_, Failure>(MeasureOptions {
+            file,
+            step_duration: Duration::from_secs_f64(args.seconds),
+        })
     });
-    let unkept = if is_volume { super::mounted::unkept(&config.volume.name) } else { Vec::new() };
-    let options = Options {
-        volume: is_volume,
-        unkept,
-        limit: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
-        write: args.write,
+    let unkept = if is_volume {
+        super::mount_lookup::unsupervised_mounts(&config.volume.name)
+    } else {
+        Vec::new()
+    };
+    let options = DoctorOptions {
+        is_volume,
+        unsupervised: unkept,
+        timeout: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
+        is_write_allowed: args.write,
         measure: measure.transpose()?,
     };
-    let bar = progress();
+    let bar = progress_spinner();
     let facts = examine(&config, &options, &|what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
-    let (rows, findings) = judge(&facts);
-    let state = rows.iter().map(|row| row.state).max().unwrap_or(Light::Ok);
+    let (rows, findings) = run_checks(&facts);
+    let state = rows.iter().map(|row| row.state).max().unwrap_or(CheckStatus::Ok);
     let text = if args.json {
-        let (checks, findings, gain) = (rows.as_slice(), findings.as_slice(), gain(&facts));
-        to_json(&Report { format: FORMAT, state, checks, findings, gain, facts: &facts })?
+        let (checks, findings, gain) =
+            (rows.as_slice(), findings.as_slice(), measured_gain(&facts));
+        to_json(&DoctorReport {
+            format: JSON_FORMAT,
+            state,
+            checks,
+            findings,
+            gain,
+            facts: &facts,
+        })?
     } else {
         let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        table(&rows, in_colour) + &measured(&facts) + &listed(&findings, in_colour)
+        render_checks(&rows, in_colour)
+            + &render_rates(&facts)
+            + &render_findings(&findings, in_colour)
     };
-    say(&text)?;
-    Ok(ExitCode::from(u8::from(state == Light::Bad)))
+    print_result(&text)?;
+    Ok(ExitCode::from(u8::from(state == CheckStatus::Bad)))
 }
 
 /// The volume, or one made of the paths, with the defaults; and whether it is the former.
-fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
+fn resolve_target(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
     if let [one] = what {
         let is_toml = one.extension().is_some_and(|extension| extension == "toml");
-        match volume::find(one)? {
-            Found::Other(_, false)
+        match volume::resolve(one)? {
+            VolumeArg::Unknown(_, false)
                 if !is_toml && !one.as_os_str().as_encoded_bytes().contains(&b'/') =>
             {
                 return Err(Failure::usage(format!(
                     "no volume {} in {}, and no directory of that name here",
                     one.display(),
-                    volume::DIR
+                    volume::CONFIG_DIR
                 )));
             }
             // What does not answer is a mount.
-            Found::Other(..) if !is_toml => {}
+            VolumeArg::Unknown(..) if !is_toml => {}
             found => {
-                let file = volume::file_of(found, one)?;
+                let file = volume::config_file_of(found, one)?;
                 return Ok((config::load(&file).map_err(Failure::usage)?, true));
             }
         }
@@ -158,14 +177,14 @@ fn subject(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
         }
         let quoted = toml::Value::String(shown.to_owned());
         let _ = write!(text, "[[replica]]\npath = {quoted}\nrequire_mount = false\n");
-        let _ = writeln!(text, "name = {}", toml::Value::String(name_of(shown, what)));
+        let _ = writeln!(text, "name = {}", toml::Value::String(replica_name(shown, what)));
     }
     Ok((config::parse(&text, Path::new("PATH")).map_err(Failure::usage)?, false))
 }
 
 /// What a path is called in the table: its last part, unless another has the same
 /// or it is no replica's name.
-fn name_of(path: &str, all: &[PathBuf]) -> String {
+fn replica_name(path: &str, all: &[PathBuf]) -> String {
     let last = path.rsplit('/').next().unwrap_or_default();
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let same = all.iter().filter(|other| other.file_name() == Some(last.as_ref())).count();
@@ -177,9 +196,9 @@ fn name_of(path: &str, all: &[PathBuf]) -> String {
 }
 
 /// The file as it is called from the replicas' roots.
-fn inside(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
+fn path_in_replicas(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
     let below = config.replicas.iter().find_map(|replica| file.strip_prefix(&replica.path).ok());
-    let mounted = volume::below_mount(&config.volume.name, file);
+    let mounted = volume::path_below_mount(&config.volume.name, file);
     let file =
         below.or(mounted.as_deref()).unwrap_or_else(|| file.strip_prefix("/").unwrap_or(file));
     let plain = file.components().all(|part| matches!(part, std::path::Component::Normal(_)));
@@ -190,7 +209,7 @@ fn inside(config: &Config, file: &Path) -> Result<PathBuf, Failure> {
     Ok(file.to_owned())
 }
 
-fn progress() -> ProgressBar {
+fn progress_spinner() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -202,30 +221,30 @@ fn progress() -> ProgressBar {
 }
 
 /// A light's word, padded, in its colour.
-fn word(light: Light, in_colour: bool) -> String {
-    let word = format!("{:<8}", light.word());
+fn status_word(light: CheckStatus, in_colour: bool) -> String {
+    let word = format!("{:<8}", light.as_str());
     let colour = match light {
-        Light::Ok => 32,
-        Light::Unknown => 90,
-        Light::Warn => 33,
-        Light::Bad => 31,
+        CheckStatus::Ok => 32,
+        CheckStatus::Unknown => 90,
+        CheckStatus::Warn => 33,
+        CheckStatus::Bad => 31,
     };
     if in_colour { format!("\x1b[{colour}m{word}\x1b[0m") } else { word }
 }
 
-fn table(rows: &[Row], in_colour: bool) -> String {
+fn render_checks(rows: &[CheckResult], in_colour: bool) -> String {
     let width = rows.iter().map(|row| row.title.len()).max().unwrap_or_default();
     let mut text = String::new();
     for row in rows {
         let more = row.note.clone().unwrap_or_else(|| row.replicas.join(", "));
-        let line = format!("{}{:<width$}  {more}", word(row.state, in_colour), row.title);
+        let line = format!("{}{:<width$}  {more}", status_word(row.state, in_colour), row.title);
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
 }
 
 /// The rates, for people.
-fn measured(facts: &Facts) -> String {
+fn render_rates(facts: &DoctorFacts) -> String {
     let Some(measured) = facts.measured.as_ref().filter(|measured| measured.failed.is_none())
     else {
         return String::new();
@@ -243,13 +262,13 @@ fn measured(facts: &Facts) -> String {
         let _ = writeln!(text, "  {:<width$}{}{late}{cached}", replica.name, rate(sample.rate));
     }
     let _ = writeln!(text, "  {:<width$}{}", "together", rate(measured.together.rate));
-    if let Some(gain) = gain(facts).filter(|_| facts.replicas.len() > 1) {
+    if let Some(gain) = measured_gain(facts).filter(|_| facts.replicas.len() > 1) {
         let _ = writeln!(text, "fanfs can give about {gain:.1} x of the best replica.");
     }
     text
 }
 
-fn listed(findings: &[Finding], in_colour: bool) -> String {
+fn render_findings(findings: &[Finding], in_colour: bool) -> String {
     if findings.is_empty() {
         return "\nNothing holds reads back.\n".to_owned();
     }
@@ -257,7 +276,7 @@ fn listed(findings: &[Finding], in_colour: bool) -> String {
     for finding in findings {
         let mut remedy = finding.remedy.clone();
         for line in finding.mounts.iter().filter(|line| !shown.insert(*line)) {
-            remedy = remedy.replace(line, "the mount command above").replace(FOR_GOOD, "");
+            remedy = remedy.replace(line, "the mount command above").replace(PERSIST_HINT, "");
         }
         let cost = match finding.cost {
             0.0 => String::new(),
@@ -266,7 +285,7 @@ fn listed(findings: &[Finding], in_colour: bool) -> String {
         let _ = write!(
             text,
             "\n{}{}{cost}\n  why:  {}\n  mend: {remedy}\n",
-            word(finding.severity, in_colour),
+            status_word(finding.severity, in_colour),
             finding.id,
             finding.text,
         );

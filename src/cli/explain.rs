@@ -7,14 +7,16 @@ use std::time::Instant;
 
 use bytesize::ByteSize;
 
-use super::{Failure, Outcome, absolute, mounted, printable, say, to_json, volume};
-use crate::backend::{Backend, Directory, FileKind};
+use super::{
+    CommandResult, Failure, absolute, mount_lookup, print_result, printable, to_json, volume,
+};
+use crate::backend::{Backend, DirBackend, FileKind};
 use crate::config;
 use crate::control;
-use crate::daemon::{check_placement, facts_unmounted};
-use crate::explain::{Explanation, Facts, ListedChunk, explain};
-use crate::volume::mounts::MountTable;
-use crate::volume::survey::within;
+use crate::daemon::{check_placement, explain_facts_unmounted};
+use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
+use crate::volume::mount_table::MountTable;
+use crate::volume::survey::run_with_timeout;
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]
@@ -29,16 +31,16 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     let facts = match &args.volume {
-        Some(volume) => unmounted(volume, &args.file)?,
-        None => mounted(&args.file)?,
+        Some(volume) => facts_of_unmounted(volume, &args.file)?,
+        None => facts_of_mounted(&args.file)?,
     };
     let explanation = explain(&facts, Instant::now());
-    say(&if args.json { to_json(&explanation)? } else { text(&explanation) })
+    print_result(&if args.json { to_json(&explanation)? } else { render_text(&explanation) })
 }
 
-fn mounted(file: &Path) -> Result<Facts, Failure> {
+fn facts_of_mounted(file: &Path) -> Result<ExplainFacts, Failure> {
     let path = absolute(file);
     let wrong = |error: String| Failure::failed(format!("{}: {error}", file.display()));
     // The directory may be reached through links; the file itself is not
@@ -47,7 +49,7 @@ fn mounted(file: &Path) -> Result<Facts, Failure> {
     let parent = path.parent().unwrap_or(Path::new("/"));
     let asked = parent.to_owned();
     // The mount there may be hung.
-    let parent = within(mounted::LIMIT, move || asked.canonicalize())
+    let parent = run_with_timeout(mount_lookup::ANSWER_TIMEOUT, move || asked.canonicalize())
         .unwrap_or_else(|| Ok(parent.to_owned()))
         .map_err(|error| wrong(error.to_string()))?;
     let path = parent.join(name);
@@ -58,14 +60,14 @@ fn mounted(file: &Path) -> Result<Facts, Failure> {
         return Err(Failure::usage(format!("{}: {hint}", file.display())));
     };
     let inside = path.strip_prefix(&mount.mount_point).unwrap_or(&path).to_owned();
-    control::ask_facts(&control::socket_path(&mount.mount_point), inside)
-        .map_err(|error| mounted::trouble(&mount.mount_point, &error).into())
+    control::query_facts(&control::socket_path(&mount.mount_point), inside)
+        .map_err(|error| mount_lookup::status_error(&mount.mount_point, &error).into())
 }
 
-fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {
-    let config = config::load(&volume::file(volume)?).map_err(Failure::usage)?;
+fn facts_of_unmounted(volume: &Path, file: &Path) -> Result<ExplainFacts, Failure> {
+    let config = config::load(&volume::config_file(volume)?).map_err(Failure::usage)?;
     check_placement(&config).map_err(Failure::usage)?;
-    let below = volume::below_mount(&config.volume.name, file);
+    let below = volume::path_below_mount(&config.volume.name, file);
     let file = below.as_deref().unwrap_or(file);
     let inside: PathBuf = file.components().filter(|part| *part != Component::RootDir).collect();
     if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
@@ -74,10 +76,10 @@ fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {
     }
     let mut last = None;
     for replica in &config.replicas {
-        let looked = Directory::open(&replica.path).and_then(|tree| tree.stat(&inside));
+        let looked = DirBackend::open(&replica.path).and_then(|tree| tree.stat(&inside));
         match looked {
             Ok(attr) if attr.kind == FileKind::Regular => {
-                return facts_unmounted(&config, &inside, &attr).map_err(Failure::failed);
+                return explain_facts_unmounted(&config, &inside, &attr).map_err(Failure::failed);
             }
             Ok(_) => {
                 return Err(Failure::failed(format!("{}: not a regular file", file.display())));
@@ -90,12 +92,12 @@ fn unmounted(volume: &Path, file: &Path) -> Result<Facts, Failure> {
     Err(Failure::failed(last.unwrap_or_default()))
 }
 
-fn size(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
-fn rate(rate: f64) -> String {
-    format!("{}/s", size(rate as u64))
+fn format_byte_rate(rate: f64) -> String {
+    format!("{}/s", format_bytes(rate as u64))
 }
 
 /// Adds a line to a `String`, which cannot fail.
@@ -106,7 +108,7 @@ macro_rules! line {
     }};
 }
 
-fn text(e: &Explanation) -> String {
+fn render_text(e: &Explanation) -> String {
     let mut text = String::new();
     let is_placed = e.chunks > 0;
     let path = printable(&e.path);
@@ -114,16 +116,16 @@ fn text(e: &Explanation) -> String {
         true => line!(
             text,
             "{path}: {} in {} chunks, placement by {}",
-            size(e.size),
+            format_bytes(e.size),
             e.chunks,
             e.provider
         ),
         false if e.size == 0 => line!(text, "{path}: empty"),
-        false => line!(text, "{path}: {}, where its chunks are is not known", size(e.size)),
+        false => line!(text, "{path}: {}, where its chunks are is not known", format_bytes(e.size)),
     }
     line!(text);
     if is_placed {
-        strip(&mut text, e);
+        draw_chunk_map(&mut text, e);
         line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
         for node in &e.nodes {
             let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
@@ -133,7 +135,7 @@ fn text(e: &Explanation) -> String {
                 node.node,
                 node.chunks,
                 node.first,
-                size(node.bytes)
+                format_bytes(node.bytes)
             );
         }
         line!(text);
@@ -152,8 +154,8 @@ fn text(e: &Explanation) -> String {
             text,
             "  {:<28} {planned:>8} {:>12} {:>12}",
             replica.name,
-            if is_placed { size(replica.bytes) } else { "-".into() },
-            rate(replica.rate)
+            if is_placed { format_bytes(replica.bytes) } else { "-".into() },
+            format_byte_rate(replica.rate)
         );
     }
     line!(text);
@@ -165,8 +167,8 @@ fn text(e: &Explanation) -> String {
     line!(
         text,
         "One sequential reader may expect {} of {} ({basis}){local}.",
-        rate(e.expected_rate),
-        rate(e.sum_of_rates)
+        format_byte_rate(e.expected_rate),
+        format_byte_rate(e.sum_of_rates)
     );
     for finding in &e.findings {
         line!(text, "- {finding}");
@@ -179,7 +181,7 @@ fn text(e: &Explanation) -> String {
             text,
             "- {}: {} ({:.1} times)",
             improvement.what,
-            rate(improvement.rate),
+            format_byte_rate(improvement.rate),
             improvement.gain
         );
     }
@@ -187,20 +189,20 @@ fn text(e: &Explanation) -> String {
 }
 
 /// Cells of the picture of a file.
-const CELLS: usize = 64;
+const MAP_WIDTH: usize = 64;
 
 /// Replicas that the picture has a line for.
-const LINES: usize = 16;
+const MAX_MAP_LINES: usize = 16;
 
 /// Colours that can be told apart on light and dark ground.
-const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+const ANSI_COLORS: [u8; 6] = [36, 33, 35, 32, 34, 31];
 
 /// A picture of the file, a line for each replica: full where its node holds
 /// all chunks of the cell, half where it holds some.
-fn strip(text: &mut String, e: &Explanation) {
+fn draw_chunk_map(text: &mut String, e: &Explanation) {
     let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let cells = e.chunk_map.len().min(CELLS);
-    for (i, replica) in e.replicas.iter().enumerate().take(LINES) {
+    let cells = e.chunk_map.len().min(MAP_WIDTH);
+    for (i, replica) in e.replicas.iter().enumerate().take(MAX_MAP_LINES) {
         let cell = |cell: usize| {
             let part = |n: usize| n * e.chunk_map.len() / cells;
             let chunks: &[ListedChunk] = &e.chunk_map[part(cell)..part(cell + 1)];
@@ -213,12 +215,14 @@ fn strip(text: &mut String, e: &Explanation) {
         let row: String = (0..cells).map(cell).collect();
         let name: String = replica.name.chars().take(20).collect();
         match in_colour {
-            true => line!(text, "  {name:>20} \x1b[{}m{row}\x1b[0m", COLOURS[i % COLOURS.len()]),
+            true => {
+                line!(text, "  {name:>20} \x1b[{}m{row}\x1b[0m", ANSI_COLORS[i % ANSI_COLORS.len()])
+            }
             false => line!(text, "  {name:>20} {row}"),
         }
     }
-    if e.replicas.len() > LINES {
-        line!(text, "  {:>20} and {} more replicas", "", e.replicas.len() - LINES);
+    if e.replicas.len() > MAX_MAP_LINES {
+        line!(text, "  {:>20} and {} more replicas", "", e.replicas.len() - MAX_MAP_LINES);
     }
     line!(text);
 }

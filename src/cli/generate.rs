@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use clap::{Command, CommandFactory, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use super::{Cli, Failure, Outcome, say, to_json};
+use super::{Cli, CommandResult, Failure, print_result, to_json};
 use crate::config::schema;
 
 mod helper_page;
 mod man;
-mod page;
-mod reference;
+mod man_page;
+mod page_sections;
 mod units;
 mod volume_page;
 
@@ -32,11 +32,11 @@ mod volume_page;
   fanfs generate units genomes /genomes --output /etc/systemd/system")]
 pub(super) struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Artifact,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Artifact {
     /// Write the manual pages into DIR/man1, DIR/man5 and DIR/man8
     Man {
         /// A directory, which is made
@@ -46,7 +46,7 @@ enum What {
     /// Print the completions of a shell
     Completions {
         /// Which
-        shell: Language,
+        shell: CompletionShell,
     },
     /// Print the JSON schema of a volume file
     Schema,
@@ -56,42 +56,42 @@ enum What {
 
 /// The shells there are completions for.
 #[derive(Clone, Copy, ValueEnum)]
-enum Language {
+enum CompletionShell {
     Bash,
     Zsh,
     Fish,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     match &args.what {
-        What::Man { dir } => write_all(dir, &man::pages(command())),
-        What::Completions { shell } => say(&completions(*shell)),
-        What::Schema => say(&to_json(&schema::schema())?),
-        What::Units(args) => units::run(args),
+        Artifact::Man { dir } => write_files(dir, &man::pages(cli_command())),
+        Artifact::Completions { shell } => print_result(&completions(*shell)),
+        Artifact::Schema => print_result(&to_json(&schema::schema())?),
+        Artifact::Units(args) => units::run(args),
     }
 }
 
 /// The command line, without `help COMMAND`, which would be one more page and completion
 /// for each command.
-fn command() -> Command {
+fn cli_command() -> Command {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     command
 }
 
-fn completions(language: Language) -> String {
+fn completions(language: CompletionShell) -> String {
     let shell = match language {
-        Language::Bash => Shell::Bash,
-        Language::Zsh => Shell::Zsh,
-        Language::Fish => Shell::Fish,
+        CompletionShell::Bash => Shell::Bash,
+        CompletionShell::Zsh => Shell::Zsh,
+        CompletionShell::Fish => Shell::Fish,
     };
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut command(), "fanfs", &mut text);
+    clap_complete::generate(shell, &mut cli_command(), "fanfs", &mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Writes files below `dir`, each with its path there.
-fn write_all(dir: &Path, files: &[(String, String)]) -> Outcome {
+fn write_files(dir: &Path, files: &[(String, String)]) -> CommandResult {
     for (name, text) in files {
         let path = dir.join(name);
         let parent = path.parent().unwrap_or(dir);

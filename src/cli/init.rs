@@ -1,8 +1,8 @@
 //! `fanfs init`: a volume file for mounts that there are.
 //!
 //! In go directories; each is looked at by the same survey as `fanfs check` does. What the
-//! volume probably is, [`guess`] decides, purely; [`text`] writes it down with what was seen
-//! as comments. Without directories, [`found`] lists network mounts and which of them look
+//! volume probably is, [`infer`] decides, purely; [`render`] writes it down with what was seen
+//! as comments. Without directories, [`candidates`] lists network mounts and which of them look
 //! like one volume, by the mount table alone.
 //!
 //! *Invariant:* what is written is accepted by [`config::load`], and `fanfs check` finds no
@@ -14,15 +14,17 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{Failure, Outcome, absolute, printable, say, to_json, volume};
+use super::{CommandResult, Failure, absolute, print_result, printable, to_json, volume};
 use crate::config;
-use crate::volume::mounts::MountTable;
-use crate::volume::survey::{Answer, DEFAULT_LIMIT, Question, Severity, Subject, Survey, survey};
-use crate::volume::{MAX_REPLICAS, Mode, ReplicaId};
+use crate::volume::mount_table::MountTable;
+use crate::volume::survey::{
+    DEFAULT_LIMIT, ProbeResult, ReplicaSpec, Severity, Survey, SurveyRequest, survey,
+};
+use crate::volume::{MAX_REPLICAS, ReplicaId, VolumeMode};
 
-mod found;
-mod guess;
-mod text;
+mod candidates;
+mod infer;
+mod render;
 
 /// Arguments of `fanfs init`.
 #[derive(clap::Args)]
@@ -70,20 +72,20 @@ enum ModeName {
 }
 
 /// Names a volume where nothing else does.
-const NAME: &str = "data";
+const DEFAULT_NAME: &str = "data";
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     if args.mounts.is_empty() {
         let table = MountTable::read()
             .map_err(|error| Failure::failed(format!("/proc/self/mountinfo: {error}")))?;
-        let found = found::Found::new(&table);
-        return say(&if args.json { to_json(&found)? } else { found.to_string() });
+        let found = candidates::MountCandidates::new(&table);
+        return print_result(&if args.json { to_json(&found)? } else { found.to_string() });
     }
     if args.mounts.len() > MAX_REPLICAS {
         let what = format!("{} directories; use at most {MAX_REPLICAS}", args.mounts.len());
         return Err(Failure::usage(what));
     }
-    if let Some(name) = args.name.as_ref().filter(|name| !guess::is_name(name)) {
+    if let Some(name) = args.name.as_ref().filter(|name| !infer::is_valid_name(name)) {
         let what =
             "is not a name; use 1 to 64 letters, digits, `.`, `_`, `-`, a letter or digit first";
         return Err(Failure::usage(format!("{name:?} {what}")));
@@ -93,24 +95,24 @@ pub(super) fn run(args: &Args) -> Outcome {
         let what = format!("{} exists; choose another file, or --force", path.display());
         return Err(Failure::failed(what));
     }
-    let mut survey = look(&args.mounts);
-    refuse(&survey)?;
-    let mut guess = guess::guess(&survey, &fsids());
+    let mut survey = survey_directories(&args.mounts);
+    check_survey(&survey)?;
+    let mut guess = infer::infer_volume(&survey, &read_nfs_fsids());
     if let Some(mode) = args.mode {
-        guess.insist(match mode {
-            ModeName::Shared => Mode::Shared,
-            ModeName::Copies => Mode::Copies,
+        guess.override_mode(match mode {
+            ModeName::Shared => VolumeMode::Shared,
+            ModeName::Copies => VolumeMode::Copies,
         });
     }
     let stem = args.output.as_deref().and_then(Path::file_stem).and_then(|stem| stem.to_str());
     guess.volume = match (&args.name, stem) {
         (Some(name), _) => name.clone(),
-        (None, Some(stem)) if guess::is_name(stem) => stem.to_owned(),
-        _ => guess::volume_name(&survey).unwrap_or_else(|| NAME.to_owned()),
+        (None, Some(stem)) if infer::is_valid_name(stem) => stem.to_owned(),
+        _ => infer::infer_volume_name(&survey).unwrap_or_else(|| DEFAULT_NAME.to_owned()),
     };
-    survey.question.mode = guess.mode;
+    survey.request.mode = guess.mode;
     for (index, replica) in guess.replicas.iter().enumerate() {
-        survey.replicas[ReplicaId::new(index)].subject.name.clone_from(&replica.name);
+        survey.replicas[ReplicaId::new(index)].spec.name.clone_from(&replica.name);
     }
     for finding in survey.findings() {
         match finding.severity {
@@ -118,13 +120,13 @@ pub(super) fn run(args: &Args) -> Outcome {
             Severity::Warning => guess.warnings.push(finding.text),
         }
     }
-    write(args, &guess)
+    write_or_print(args, &guess)
 }
 
 /// Prints the file or puts it where it belongs.
-fn write(args: &Args, guess: &guess::Guess) -> Outcome {
+fn write_or_print(args: &Args, guess: &infer::InferredVolume) -> CommandResult {
     let file = args.output.as_deref();
-    let text = text::text(guess, file);
+    let text = render::render_config(guess, file);
     // What cannot be written down is found here.
     let source = file.unwrap_or(Path::new("fanfs init"));
     config::parse(&text, source).map_err(Failure::usage)?;
@@ -136,35 +138,36 @@ fn write(args: &Args, guess: &guess::Guess) -> Outcome {
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
         for warning in &guess.warnings {
-            super::audience::tell(&format!("fanfs: warning: {}", printable(warning)));
+            super::cancellation::print_message(&format!("fanfs: warning: {}", printable(warning)));
         }
     }
     match (args.json, file) {
-        (true, _) => say(&to_json(&guess.report(text))?),
-        (false, None) => say(&text),
+        (true, _) => print_result(&to_json(&guess.report(text))?),
+        (false, None) => print_result(&text),
         (false, Some(path)) => {
-            let volume = path.file_stem().filter(|_| path.parent() == Some(volume::DIR.as_ref()));
+            let volume =
+                path.file_stem().filter(|_| path.parent() == Some(volume::CONFIG_DIR.as_ref()));
             let volume = volume.map_or(path.display().to_string(), |n| n.display().to_string());
-            say(&format!("wrote {}; next: fanfs check {volume}\n", path.display()))
+            print_result(&format!("wrote {}; next: fanfs check {volume}\n", path.display()))
         }
     }
 }
 
 /// Looks at all directories. Names and sizes are asked for whatever the mode is: they say
 /// what it is.
-fn look(mounts: &[PathBuf]) -> Survey {
-    let subject = |path: &PathBuf| Subject {
+fn survey_directories(mounts: &[PathBuf]) -> Survey {
+    let subject = |path: &PathBuf| ReplicaSpec {
         name: path.display().to_string(),
-        path: plain(path),
+        path: normalize_path(path),
         require_mount: true,
     };
-    let minimal = config::parse(MINIMAL, Path::new("")).expect("a minimal volume is valid");
-    let question = Question {
-        subjects: mounts.iter().map(subject).collect(),
-        mode: Mode::Copies,
+    let minimal = config::parse(MINIMAL_CONFIG, Path::new("")).expect("a minimal volume is valid");
+    let question = SurveyRequest {
+        replicas: mounts.iter().map(subject).collect(),
+        mode: VolumeMode::Copies,
         segment_size: minimal.read.segment_size,
         deadline: minimal.read.deadline,
-        writer: None,
+        write_replica: None,
         lag: minimal.write.lag,
         mount_point: None,
     };
@@ -172,21 +175,21 @@ fn look(mounts: &[PathBuf]) -> Survey {
 }
 
 /// A volume with every default.
-const MINIMAL: &str = "volume = { name = 'v', mode = 'shared' }\nreplica = [{ path = '/' }]";
+const MINIMAL_CONFIG: &str = "volume = { name = 'v', mode = 'shared' }\nreplica = [{ path = '/' }]";
 
 /// The path as it is to be written. A `..` in it is refused in a volume, as what it leads to
 /// depends on symbolic links.
-fn plain(path: &Path) -> PathBuf {
+fn normalize_path(path: &Path) -> PathBuf {
     let has_parent = path.components().any(|part| part == Component::ParentDir);
     let canonical = if has_parent { path.canonicalize().ok() } else { None };
     canonical.unwrap_or_else(|| absolute(path))
 }
 
 /// The errors of single directories, and of one that is there twice.
-fn refuse(survey: &Survey) -> Result<(), Failure> {
+fn check_survey(survey: &Survey) -> Result<(), Failure> {
     let mut seen: Vec<(&Path, &Path)> = Vec::new();
     for (_, sight) in survey.replicas.iter() {
-        let path = sight.subject.path.as_path();
+        let path = sight.spec.path.as_path();
         let shown = path.display();
         if path.to_str().is_none() {
             let what = format!("{path:?} is not UTF-8, and a volume file is; mount it elsewhere");
@@ -196,16 +199,16 @@ fn refuse(survey: &Survey) -> Result<(), Failure> {
             let what = format!("{shown} is on a volume of fanfs; give the mounts below it");
             return Err(Failure::usage(what));
         }
-        let canonical = match &sight.answer {
-            Answer::Directory(root) => root.canonical.as_path(),
-            Answer::Absent => return Err(Failure::failed(format!("{shown} does not exist"))),
-            Answer::NotADirectory => {
+        let canonical = match &sight.probe_result {
+            ProbeResult::Directory(root) => root.canonical.as_path(),
+            ProbeResult::Absent => return Err(Failure::failed(format!("{shown} does not exist"))),
+            ProbeResult::NotADirectory => {
                 return Err(Failure::failed(format!("{shown} is not a directory")));
             }
-            Answer::Failed(why) => {
+            ProbeResult::Failed(why) => {
                 return Err(Failure::failed(format!("{shown} cannot be opened: {why}")));
             }
-            Answer::Silent => {
+            ProbeResult::TimedOut => {
                 let what = format!("{shown} did not answer within {:?}", survey.limit);
                 return Err(Failure::failed(what));
             }
@@ -228,7 +231,7 @@ fn refuse(survey: &Survey) -> Result<(), Failure> {
 }
 
 /// The file systems that servers say they export, by the mount's device number.
-fn fsids() -> Vec<((u32, u32), String)> {
+fn read_nfs_fsids() -> Vec<((u32, u32), String)> {
     let text = std::fs::read_to_string("/proc/fs/nfsfs/volumes").unwrap_or_default();
-    guess::fsids(&text)
+    infer::parse_nfs_fsids(&text)
 }

@@ -22,15 +22,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::audience::tell;
-use super::mount_options::MountOptions;
-use super::{Failure, Outcome, absolute, check, utab, volume};
-use crate::backend::own;
-use crate::config::{self, Access, Config, ConfigError, Log};
+use super::cancellation::print_message;
+use super::mount_options::ParsedMountOptions;
+use super::{CommandResult, Failure, absolute, check, utab, volume};
+use crate::backend::with_daemon_credentials;
+use crate::config::{self, Access, Config, ConfigError, LogConfig};
 use crate::control;
 use crate::daemon::{
-    Again, Dead, Keeper, KeeperError, Link, Mount, Order, Task, check_placement, drop_privileges,
-    is_automounted, itself, keep, look_around, refuse, service,
+    DeadMount, FdChannel, HandoverRequest, Mount, RespawnCommand, StartMode, SupervisorClient,
+    SupervisorError, check_placement, drop_privileges, is_automounted, refuse_handover,
+    self_command, supervise, survey_replicas, systemd,
 };
 use crate::launcher;
 use crate::telemetry::{self, log::LogFile};
@@ -72,51 +73,51 @@ pub(crate) struct Args {
 }
 
 /// What the daemon says when its mount answers.
-const READY: &str = "ready";
+const READY_MESSAGE: &str = "ready";
 
-pub(super) fn run(mut args: Args) -> Outcome {
-    let mut options = MountOptions::parse(&args.options, args.sloppy)?;
-    options.extra.is_kept = options.keeper || service::keeps();
+pub(super) fn run(mut args: Args) -> CommandResult {
+    let mut options = ParsedMountOptions::parse(&args.options, args.sloppy)?;
+    options.overrides.is_supervised = options.keeper || systemd::has_fd_store();
     if args.successor {
-        return succeed(&args, &options);
+        return run_successor(&args, &options);
     }
     if args.kept {
-        return kept(&args, &options);
+        return run_supervised(&args, &options);
     }
     // mount(8)'s helper and the command that started this daemon have found the file.
     if !args.by_mount && !args.ready {
-        args.volume = volume::file_to_mount(&args.volume)?;
+        args.volume = volume::config_file_to_mount(&args.volume)?;
     }
     let config = config::load(&args.volume).map_err(Failure::usage)?;
     if args.ready {
-        return daemon(&args, config, &options);
+        return run_daemon(&args, config, &options);
     }
-    if options.writes && config.volume.access == Access::ReadOnly {
-        contradicted(&args)?;
+    if options.wants_write && config.volume.access == Access::ReadOnly {
+        check_rw_contradiction(&args)?;
     }
     if args.foreground {
-        log_to(log_file(&args, &options)?, &config.log);
+        init_log(open_log_file(&args, &options)?, &config.log);
         if options.keeper {
-            return keep_it(&args, || {});
+            return run_supervisor(&args, || {});
         }
-        let mut mount = match service::kept() {
-            Some(device) => go_on(&args, config, &options, device)?,
-            None => start(&args, config, &options, None)?,
+        let mut mount = match systemd::take_stored_device() {
+            Some(device) => recover_or_replace(&args, config, &options, device)?,
+            None => start_mount(&args, config, &options, None)?,
         };
-        let told = Told::begin(&mount)?;
-        mount.is_ready(None, again(&args));
-        return serve(mount, told);
+        let told = EventSources::listen(&mount)?;
+        mount.announce_ready(None, respawn_command(&args));
+        return serve_until_end(mount, told);
     }
-    launch(&args, &options)
+    launch_daemon(&args, &options)
 }
 
 /// Handles `rw` for a read-only volume: mount(8) gets a warning, `fanfs mount` an error.
-fn contradicted(args: &Args) -> Result<(), Failure> {
+fn check_rw_contradiction(args: &Args) -> Result<(), Failure> {
     let file = args.volume.display();
     if args.by_mount {
         // mount(8) passes `rw` also by default, so the user may not have asked for it. Its
         // own warning about a write-protected device has the same words.
-        tell(&format!(
+        print_message(&format!(
             "mount.fanfs: WARNING: {file} has [volume] access = \"ro\", mounted read-only"
         ));
         return Ok(());
@@ -127,7 +128,7 @@ fn contradicted(args: &Args) -> Result<(), Failure> {
 }
 
 /// How to start this program again for this mount.
-fn again(args: &Args) -> Again {
+fn respawn_command(args: &Args) -> RespawnCommand {
     let mut options: Vec<OsString> = Vec::new();
     if args.foreground {
         options.push("--foreground".into());
@@ -141,107 +142,113 @@ fn again(args: &Args) -> Again {
     if let Some(log) = &args.log {
         options.extend(["--log".into(), absolute(log).into()]);
     }
-    Again { options, volume: absolute(&args.volume), mount_point: absolute(&args.mount_point) }
+    RespawnCommand {
+        options,
+        volume: absolute(&args.volume),
+        mount_point: absolute(&args.mount_point),
+    }
 }
 
 /// The volume of a process that another one has started for this mount, and its log.
 /// A volume that cannot be read is told of as usual.
-fn config_and_log(
+fn load_config_and_log(
     args: &Args,
-    options: &MountOptions,
+    options: &ParsedMountOptions,
 ) -> Result<Result<Config, ConfigError>, Failure> {
     let file = match args.foreground {
-        true => log_file(args, options)?,
-        false => daemons_log(args, options),
+        true => open_log_file(args, options)?,
+        false => open_daemon_log(args, options),
     };
     let config = config::load(&args.volume);
-    let log = config.as_ref().map_or_else(|_| Log::default(), |config| config.log.clone());
-    log_to(file, &log);
+    let log = config.as_ref().map_or_else(|_| LogConfig::default(), |config| config.log.clone());
+    init_log(file, &log);
     Ok(config)
 }
 
 /// Takes the mount over from the daemon that has started this one.
-fn succeed(args: &Args, options: &MountOptions) -> Outcome {
-    let config = config_and_log(args, options)?;
-    let link = Link::stdin().map_err(Failure::failed)?;
+fn run_successor(args: &Args, options: &ParsedMountOptions) -> CommandResult {
+    let config = load_config_and_log(args, options)?;
+    let link = FdChannel::from_stdin().map_err(Failure::failed)?;
     let prepared = || {
         let config = config.map_err(Failure::usage)?;
-        give_up_privileges(&config, options)?;
+        prepare_process(&config, options)?;
         check_placement(&config).map_err(Failure::usage)?;
         Ok(config)
     };
-    let config = prepared().inspect_err(|failure: &Failure| refuse(&link, &failure.text()))?;
-    let mut mount = Mount::succeed(&link, config, &args.mount_point, &options.extra)
+    let config =
+        prepared().inspect_err(|failure: &Failure| refuse_handover(&link, &failure.text()))?;
+    let mut mount = Mount::take_over(&link, config, &args.mount_point, &options.overrides)
         .map_err(Failure::failed)?;
     drop(link);
-    let told = Told::begin(&mount)?;
-    mount.is_ready(None, again(args));
+    let told = EventSources::listen(&mount)?;
+    mount.announce_ready(None, respawn_command(args));
     tracing::info!(at = %mount.mount_point().display(), "goes on with the mount");
-    serve(mount, told)
+    serve_until_end(mount, told)
 }
 
 /// Does what the keeper that has started this process says.
-fn kept(args: &Args, options: &MountOptions) -> Outcome {
-    let config = config_and_log(args, options)?;
-    let (keeper, task) = Keeper::hear().map_err(Failure::failed)?;
+fn run_supervised(args: &Args, options: &ParsedMountOptions) -> CommandResult {
+    let config = load_config_and_log(args, options)?;
+    let (keeper, task) = SupervisorClient::from_stdin().map_err(Failure::failed)?;
     let begun = config.map_err(Failure::usage).and_then(|config| match task {
-        Task::Begin => start(args, config, options, None),
-        Task::GoOn(device, former) => recover(args, config, options, device, former),
-        Task::Replace(dead) => start(args, config, options, Some(dead)),
+        StartMode::Mount => start_mount(args, config, options, None),
+        StartMode::Recover(device, former) => recover_mount(args, config, options, device, former),
+        StartMode::ReplaceDead(dead) => start_mount(args, config, options, Some(dead)),
     });
     match begun {
         Ok(mut mount) => {
-            let told = Told::begin(&mount)?;
-            mount.is_ready(Some(keeper), again(args));
+            let told = EventSources::listen(&mount)?;
+            mount.announce_ready(Some(keeper), respawn_command(args));
             // The keeper's, which may be that of whoever mounts an automount.
-            leave_group();
-            serve(mount, told)
+            start_new_session();
+            serve_until_end(mount, told)
         }
         Err(failure) => {
-            keeper.failed(failure.text(), matches!(failure, Failure::Usage(_)));
+            keeper.report_failure(failure.text(), matches!(failure, Failure::Usage(_)));
             Err(failure)
         }
     }
 }
 
 /// Goes on with a mount whose daemon was killed; replaces it where that cannot be done.
-fn go_on(
+fn recover_or_replace(
     args: &Args,
     config: Config,
-    options: &MountOptions,
+    options: &ParsedMountOptions,
     device: OwnedFd,
 ) -> Result<Mount, Failure> {
     // systemd has waited for the end of the daemon before.
-    recover(args, config.clone(), options, device, Vec::new()).or_else(|failure| {
+    recover_mount(args, config.clone(), options, device, Vec::new()).or_else(|failure| {
         tracing::error!(why = failure.text(), "the mount is replaced; what was open is lost");
-        service::keep_no_more();
-        start(args, config, options, Dead::at(&absolute(&args.mount_point)))
+        systemd::clear_fd_store();
+        start_mount(args, config, options, DeadMount::abort_at(&absolute(&args.mount_point)))
     })
 }
 
-fn recover(
+fn recover_mount(
     args: &Args,
     config: Config,
-    options: &MountOptions,
+    options: &ParsedMountOptions,
     device: OwnedFd,
     former: Vec<OwnedFd>,
 ) -> Result<Mount, Failure> {
-    give_up_privileges(&config, options)?;
+    prepare_process(&config, options)?;
     let mount_point = absolute(&args.mount_point);
-    Mount::recover((device, former), config, &mount_point, &options.extra).map_err(Failure::failed)
+    Mount::recover((device, former), config, &mount_point, &options.overrides)
+        .map_err(Failure::failed)
 }
 
 /// Keeps the mount of a daemon that is started from here.
-fn keep_it(args: &Args, ready: impl FnOnce()) -> Outcome {
-    match keep(again(args), ready) {
+fn run_supervisor(args: &Args, ready: impl FnOnce()) -> CommandResult {
+    match supervise(respawn_command(args), ready) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(KeeperError::Failed { why, usage: true }) => Err(Failure::Usage(why)),
+        Err(SupervisorError::Failed { why, usage: true }) => Err(Failure::Usage(why)),
         Err(error) => Err(Failure::failed(error)),
     }
 }
 
 /// Starts the daemon and waits until its mount answers or it has failed.
-fn launch(args: &Args, options: &MountOptions) -> Outcome {
+fn launch_daemon(args: &Args, options: &ParsedMountOptions) -> CommandResult {
     let program =
         std::env::current_exe().map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?;
     let open = |path: &PathBuf| {
@@ -249,7 +256,7 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
         file.map_err(|e| Failure::failed(format!("log file {}: {e}", path.display())))
     };
     let log = log_path(args, options, true)?.as_ref().map(open).transpose()?;
-    let mut command = itself(&program);
+    let mut command = self_command(&program);
     command.arg("mount").arg("--ready");
     if args.sloppy {
         command.arg("--sloppy");
@@ -270,9 +277,9 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
     if let Some(out) = child.stdout.take() {
         let _ = BufReader::new(out).read_line(&mut said);
     }
-    if said.trim() == READY {
+    if said.trim() == READY_MESSAGE {
         if options.netdev && rustix::process::geteuid().is_root() {
-            utab::note_network(&absolute(&args.mount_point));
+            utab::add_netdev(&absolute(&args.mount_point));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -284,45 +291,45 @@ fn launch(args: &Args, options: &MountOptions) -> Outcome {
     Err(if status == Some(2) { Failure::Usage(text) } else { Failure::Failed(text) })
 }
 
-/// The daemon's side of [`launch`].
-fn daemon(args: &Args, config: Config, options: &MountOptions) -> Outcome {
+/// The daemon's side of [`launch_daemon`].
+fn run_daemon(args: &Args, config: Config, options: &ParsedMountOptions) -> CommandResult {
     // An automount lets only this process group mount, so there it is left afterwards.
     let is_automounted = is_automounted(&absolute(&args.mount_point));
     if !is_automounted {
-        leave_group();
+        start_new_session();
     }
-    log_to(daemons_log(args, options), &config.log);
+    init_log(open_daemon_log(args, options), &config.log);
     let is_done = || {
         if is_automounted {
-            leave_group();
+            start_new_session();
         }
-        detach(READY);
+        report_start(READY_MESSAGE);
     };
     let done = if options.keeper {
-        keep_it(args, is_done)
+        run_supervisor(args, is_done)
     } else {
-        start(args, config, options, None).and_then(|mut mount| {
-            let told = Told::begin(&mount)?;
-            mount.is_ready(None, again(args));
+        start_mount(args, config, options, None).and_then(|mut mount| {
+            let told = EventSources::listen(&mount)?;
+            mount.announce_ready(None, respawn_command(args));
             is_done();
-            serve(mount, told)
+            serve_until_end(mount, told)
         })
     };
     done.or_else(|failure| {
         // To the one who waits for it, if he still does.
-        detach(&failure.text());
-        Ok(ExitCode::from(failure.status()))
+        report_start(&failure.text());
+        Ok(ExitCode::from(failure.exit_status()))
     })
 }
 
 /// Is in a session and process group of its own: no terminal's, no shell's.
-fn leave_group() {
+fn start_new_session() {
     // A leader of its group, which this fails for, is on its own already.
     let _ = rustix::process::setsid();
 }
 
 /// Says how starting went, to whoever waits for it, and is on its own.
-fn detach(said: &str) {
+fn report_start(said: &str) {
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{said}").and_then(|()| out.flush());
     // Whoever waits reads to the end of this: give it up, and the directory.
@@ -333,31 +340,31 @@ fn detach(said: &str) {
 }
 
 /// To be done before there is a second thread: each has its own.
-fn give_up_privileges(config: &Config, options: &MountOptions) -> Result<(), Failure> {
-    drop_privileges(config, &options.extra)
+fn prepare_process(config: &Config, options: &ParsedMountOptions) -> Result<(), Failure> {
+    drop_privileges(config, &options.overrides)
         .map_err(|e| Failure::failed(format!("cannot give up privileges: {e}")))?;
-    launcher::prepare()
+    launcher::fork_launcher()
         .map_err(|e| Failure::failed(format!("cannot fork what starts programs: {e}")))
 }
 
 /// Mounts, in the place of a `dead` mount if there is one.
-fn start(
+fn start_mount(
     args: &Args,
     config: Config,
-    options: &MountOptions,
-    dead: Option<Dead>,
+    options: &ParsedMountOptions,
+    dead: Option<DeadMount>,
 ) -> Result<Mount, Failure> {
-    give_up_privileges(&config, options)?;
+    prepare_process(&config, options)?;
     check_placement(&config).map_err(Failure::usage)?;
-    let survey = look_around(&config, &absolute(&args.mount_point)).map_err(Failure::failed)?;
-    for finding in check::passthrough(&config, &survey) {
+    let survey = survey_replicas(&config, &absolute(&args.mount_point)).map_err(Failure::failed)?;
+    for finding in check::passthrough_findings(&config, &survey) {
         tracing::warn!("{}", finding.text);
     }
     let name = config.volume.name.clone();
-    let (silent, at) = (survey.silent(), &args.mount_point);
+    let (silent, at) = (survey.timed_out(), &args.mount_point);
     let mount = match dead {
-        Some(dead) => Mount::replace(dead, config, silent, at, &options.extra),
-        None => Mount::begin(config, silent, at, &options.extra),
+        Some(dead) => Mount::replace_dead(dead, config, silent, at, &options.overrides),
+        None => Mount::start_from_config(config, silent, at, &options.overrides),
     };
     let mount = mount.map_err(Failure::failed)?;
     tracing::info!(volume = %name, at = %mount.mount_point().display(), "mounted");
@@ -365,23 +372,23 @@ fn start(
 }
 
 /// What a mount is served until.
-enum Event {
+enum DaemonEvent {
     /// It is to end.
-    End(&'static str),
+    Stop(&'static str),
     /// It is to be handed over.
-    Order(Order),
+    Handover(HandoverRequest),
 }
 
 /// The signals that end a daemon or have it reload, from when this is made on: before
 /// anybody is told that it is ready, or one of them would leave the mount behind.
-struct Told {
+struct EventSources {
     runtime: tokio::runtime::Runtime,
-    signals_of: [Signal; 3],
-    orders: tokio::sync::mpsc::UnboundedReceiver<Order>,
+    signals: [Signal; 3],
+    handover_requests: tokio::sync::mpsc::UnboundedReceiver<HandoverRequest>,
 }
 
-impl Told {
-    fn begin(mount: &Mount) -> Result<Self, Failure> {
+impl EventSources {
+    fn listen(mount: &Mount) -> Result<Self, Failure> {
         let listen = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             let entered = runtime.enter();
@@ -389,7 +396,7 @@ impl Told {
             let [terminate, interrupt, hangup] = kinds.map(signal);
             let signals_of = [terminate?, interrupt?, hangup?];
             drop(entered);
-            Ok(Self { runtime, signals_of, orders: mount.orders() })
+            Ok(Self { runtime, signals: signals_of, handover_requests: mount.handover_requests() })
         };
         listen()
             .map_err(|e: std::io::Error| Failure::failed(format!("cannot wait for signals: {e}")))
@@ -397,28 +404,29 @@ impl Told {
 }
 
 /// Serves until somebody unmounts, a signal says to, or another process does so.
-fn serve(mount: Mount, told: Told) -> Outcome {
-    let Told { runtime: signals, mut signals_of, mut orders } = told;
+fn serve_until_end(mount: Mount, told: EventSources) -> CommandResult {
+    let EventSources { runtime: signals, signals: mut signals_of, handover_requests: mut orders } =
+        told;
     let ended = Arc::new(Notify::new());
-    if let Some(keeper) = mount.keeper() {
+    if let Some(keeper) = mount.supervisor() {
         let end = Arc::clone(&ended);
-        keeper.listen(move || end.notify_one()).map_err(Failure::failed)?;
+        keeper.listen_for_stop(move || end.notify_one()).map_err(Failure::failed)?;
     }
     loop {
-        match signals.block_on(wait(&mount, &mut orders, &ended, &mut signals_of)) {
-            Event::Order(mut order) => {
+        match signals.block_on(next_event(&mount, &mut orders, &ended, &mut signals_of)) {
+            DaemonEvent::Handover(mut order) => {
                 let answer = mount.hand_over(&order);
                 let is_over = answer.is_ok();
-                order.answer(answer);
+                order.respond(answer);
                 if is_over {
-                    telemetry::log::finish();
-                    mount.leave();
+                    telemetry::log::report_pending();
+                    mount.exit_after_handover();
                 }
             }
-            Event::End(reason) => {
+            DaemonEvent::Stop(reason) => {
                 tracing::info!(reason, "ending");
                 let stopped = mount.stop().map_err(Failure::failed);
-                telemetry::log::finish();
+                telemetry::log::report_pending();
                 stopped?;
                 return Ok(ExitCode::SUCCESS);
             }
@@ -427,22 +435,22 @@ fn serve(mount: Mount, told: Told) -> Outcome {
 }
 
 /// Waits for the next event; `told` by SIGTERM, SIGINT and SIGHUP.
-async fn wait(
+async fn next_event(
     mount: &Mount,
-    orders: &mut UnboundedReceiver<Order>,
+    orders: &mut UnboundedReceiver<HandoverRequest>,
     ended: &Notify,
     [terminate, interrupt, hangup]: &mut [Signal; 3],
-) -> Event {
+) -> DaemonEvent {
     loop {
         tokio::select! {
-            _ = terminate.recv() => return Event::End("SIGTERM"),
-            _ = interrupt.recv() => return Event::End("SIGINT"),
-            _ = hangup.recv() => return Event::Order(Order::reload()),
-            () = ended.notified() => return Event::End("the keeper says so"),
-            Some(order) = orders.recv() => return Event::Order(order),
-            () = tokio::time::sleep(UNMOUNT_NOTICED) => {
-                if mount.is_over() {
-                    return Event::End("unmounted");
+            _ = terminate.recv() => return DaemonEvent::Stop("SIGTERM"),
+            _ = interrupt.recv() => return DaemonEvent::Stop("SIGINT"),
+            _ = hangup.recv() => return DaemonEvent::Handover(HandoverRequest::reload()),
+            () = ended.notified() => return DaemonEvent::Stop("the keeper says so"),
+            Some(order) = orders.recv() => return DaemonEvent::Handover(order),
+            () = tokio::time::sleep(UNMOUNT_POLL_INTERVAL) => {
+                if mount.is_unmounted() {
+                    return DaemonEvent::Stop("unmounted");
                 }
             }
         }
@@ -450,12 +458,12 @@ async fn wait(
 }
 
 /// How soon the daemon ends after somebody else has unmounted.
-const UNMOUNT_NOTICED: Duration = Duration::from_millis(100);
+const UNMOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The path of the log that is asked for; without one, of a daemon's own.
 fn log_path(
     args: &Args,
-    options: &MountOptions,
+    options: &ParsedMountOptions,
     is_daemon: bool,
 ) -> Result<Option<PathBuf>, Failure> {
     match args.log.as_ref().or(options.log.as_ref()) {
@@ -472,7 +480,7 @@ fn log_path(
 }
 
 /// The log of a process that stays in the foreground, if one is asked for.
-fn log_file(args: &Args, options: &MountOptions) -> Result<Option<LogFile>, Failure> {
+fn open_log_file(args: &Args, options: &ParsedMountOptions) -> Result<Option<LogFile>, Failure> {
     let Some(path) = log_path(args, options, false)? else { return Ok(None) };
     let file = LogFile::open(&path, false);
     file.map(Some).map_err(|e| Failure::failed(format!("log file {}: {e}", path.display())))
@@ -480,11 +488,11 @@ fn log_file(args: &Args, options: &MountOptions) -> Result<Option<LogFile>, Fail
 
 /// The log of a daemon, opened by its path: the standard error that the daemon has inherited
 /// may be a file that was rotated away. It has to do where the log cannot be opened.
-fn daemons_log(args: &Args, options: &MountOptions) -> Option<LogFile> {
+fn open_daemon_log(args: &Args, options: &ParsedMountOptions) -> Option<LogFile> {
     let path = log_path(args, options, true).ok()??;
     LogFile::open(&path, true).ok()
 }
 
-fn log_to(file: Option<LogFile>, log: &Log) {
-    telemetry::log::init(file, log, |work| own(|_| work()).is_ok());
+fn init_log(file: Option<LogFile>, log: &LogConfig) {
+    telemetry::log::init(file, log, |work| with_daemon_credentials(|_| work()).is_ok());
 }

@@ -19,15 +19,15 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{Cli, Failure, Outcome, absolute, mount, say, volume};
+use super::{Cli, CommandResult, Failure, absolute, mount, print_result, volume};
 use crate::config;
-use crate::daemon::Extra;
+use crate::daemon::MountOverrides;
 
 /// What `-o` can say.
 #[derive(Clone, Debug, Default)]
-pub(super) struct MountOptions {
+pub(super) struct ParsedMountOptions {
     /// What the mount takes of them.
-    pub(super) extra: Extra,
+    pub(super) overrides: MountOverrides,
     /// `log=FILE`
     pub(super) log: Option<PathBuf>,
     /// `keeper`
@@ -35,12 +35,12 @@ pub(super) struct MountOptions {
     /// `_netdev`
     pub(super) netdev: bool,
     /// `rw`, without a later `ro`
-    pub(super) writes: bool,
+    pub(super) wants_write: bool,
 }
 
 /// Options that change nothing here: mount(8)'s own, systemd's, and such as are
 /// always the case.
-pub(super) const ACCEPTED: &[&str] = &[
+pub(super) const IGNORED_OPTIONS: &[&str] = &[
     "defaults",
     "auto",
     "noauto",
@@ -73,7 +73,7 @@ pub(super) const ACCEPTED: &[&str] = &[
 ];
 
 /// Options that do something, and what.
-pub(super) const OPTIONS: &[(&str, &str)] = &[
+pub(super) const SUPPORTED_OPTIONS: &[(&str, &str)] = &[
     ("ro", "Nothing can be changed, whatever the volume's `access` says."),
     (
         "rw",
@@ -109,35 +109,36 @@ pub(super) const OPTIONS: &[(&str, &str)] = &[
     ("remount", "Refused: unmount and mount again, or `fanfs reload`."),
 ];
 
-/// The names in [`OPTIONS`] that can be meant by a misspelt one.
-fn names() -> impl Iterator<Item = &'static str> {
-    let lists = OPTIONS.iter().map(|(names, _)| *names).filter(|names| *names != "remount");
+/// The names in [`SUPPORTED_OPTIONS`] that can be meant by a misspelt one.
+fn suggested_names() -> impl Iterator<Item = &'static str> {
+    let lists =
+        SUPPORTED_OPTIONS.iter().map(|(names, _)| *names).filter(|names| *names != "remount");
     let name = |name: &'static str| name.split('=').next().unwrap_or(name);
     lists.flat_map(|names| names.split(", ")).map(name).chain(["fsname", "subtype"])
 }
 
-impl MountOptions {
+impl ParsedMountOptions {
     /// Reads comma-separated lists. Unknown options are refused, or ignored
     /// where the caller is `sloppy`.
     pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         // mount(8) sorts the options, so it does not matter which of these is the last.
-        let (mut honored, mut refused) = (Honored::default(), Honored::default());
+        let (mut honored, mut refused) = (HonoredFlags::default(), HonoredFlags::default());
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
-                "ro" => (options.extra.read_only, options.writes) = (true, false),
+                "ro" => (options.overrides.read_only, options.wants_write) = (true, false),
                 // Only the volume's `access` allows writes.
-                "rw" => (options.extra.read_only, options.writes) = (false, true),
-                "allow_other" => options.extra.allow_other = true,
-                "suid" => options.extra.suid = true,
-                "nosuid" => (options.extra.suid, refused.suid) = (false, true),
-                "dev" => options.extra.dev = true,
-                "nodev" => (options.extra.dev, refused.dev) = (false, true),
+                "rw" => (options.overrides.read_only, options.wants_write) = (false, true),
+                "allow_other" => options.overrides.allow_other = true,
+                "suid" => options.overrides.suid = true,
+                "nosuid" => (options.overrides.suid, refused.suid) = (false, true),
+                "dev" => options.overrides.dev = true,
+                "nodev" => (options.overrides.dev, refused.dev) = (false, true),
                 "fanfs.suid" => honored.suid = true,
                 "fanfs.dev" => honored.dev = true,
-                "noexec" => options.extra.noexec = true,
-                "exec" => options.extra.noexec = false,
+                "noexec" => options.overrides.noexec = true,
+                "exec" => options.overrides.noexec = false,
                 "keeper" => options.keeper = true,
                 "nokeeper" => options.keeper = false,
                 "_netdev" => options.netdev = true,
@@ -152,29 +153,29 @@ impl MountOptions {
                 }
                 // The volume's name is shown, as other tools look for it.
                 "fsname" | "subtype" | "comment" => {}
-                key if ACCEPTED.contains(&key)
+                key if IGNORED_OPTIONS.contains(&key)
                     || key.starts_with("x-")
                     || key.starts_with("X-") => {}
                 key if sloppy => tracing::debug!(option = key, "ignored"),
-                key => return Err(Failure::Usage(unknown(key))),
+                key => return Err(Failure::Usage(unknown_option_text(key))),
             }
         }
-        options.extra.suid |= honored.suid && !refused.suid;
-        options.extra.dev |= honored.dev && !refused.dev;
+        options.overrides.suid |= honored.suid && !refused.suid;
+        options.overrides.dev |= honored.dev && !refused.dev;
         Ok(options)
     }
 }
 
 /// What of the files in the mount counts.
 #[derive(Clone, Copy, Debug, Default)]
-struct Honored {
+struct HonoredFlags {
     suid: bool,
     dev: bool,
 }
 
-fn unknown(option: &str) -> String {
-    let near = names()
-        .chain(ACCEPTED.iter().copied())
+fn unknown_option_text(option: &str) -> String {
+    let near = suggested_names()
+        .chain(IGNORED_OPTIONS.iter().copied())
         .map(|known| (strsim::damerau_levenshtein(option, known), known))
         .filter(|(distance, _)| *distance <= 2)
         .min();
@@ -187,7 +188,7 @@ fn unknown(option: &str) -> String {
 }
 
 /// What mount(8) or mount.fuse3 wants.
-pub(super) enum Wish {
+pub(super) enum HelperAction {
     /// A mount, in this mount name space.
     Mount {
         args: Box<mount::Args>,
@@ -200,37 +201,39 @@ pub(super) enum Wish {
 }
 
 /// A call by mount(8) or mount.fuse3.
-pub(super) struct Helper {
-    wish: Result<Wish, Failure>,
+pub(super) struct HelperCall {
+    action: Result<HelperAction, Failure>,
     /// Whether mount(8) has called, and is told what it understands.
-    of_mount: bool,
+    is_from_mount: bool,
 }
 
-impl Helper {
+impl HelperCall {
     /// Does what was wanted. The failure comes with the exit status for the caller.
     pub(super) fn run(self) -> Result<ExitCode, (Failure, u8)> {
-        let done = self.wish.and_then(|wish| match wish {
-            Wish::Help => help(),
-            Wish::Version => say(&format!("mount.fanfs {}\n", env!("CARGO_PKG_VERSION"))),
-            Wish::Fake(volume) => {
+        let done = self.action.and_then(|wish| match wish {
+            HelperAction::Help => print_help(),
+            HelperAction::Version => {
+                print_result(&format!("mount.fanfs {}\n", env!("CARGO_PKG_VERSION")))
+            }
+            HelperAction::Fake(volume) => {
                 config::load(&volume).map_err(Failure::usage)?;
                 Ok(ExitCode::SUCCESS)
             }
-            Wish::Mount { mut args, name_space } => {
+            HelperAction::Mount { mut args, name_space } => {
                 if let Some(name_space) = name_space {
                     // There, the current directory is another one.
                     args.volume = absolute(&args.volume);
                     args.mount_point = absolute(&args.mount_point);
-                    enter(&name_space)?;
+                    enter_name_space(&name_space)?;
                 }
                 mount::run(*args)
             }
         });
         done.map_err(|failure| {
-            let status = match (&failure, self.of_mount) {
+            let status = match (&failure, self.is_from_mount) {
                 (Failure::Usage(_), true) => 1,
                 (Failure::Failed(_), true) => 32,
-                (failure, false) => failure.status(),
+                (failure, false) => failure.exit_status(),
             };
             (failure, status)
         })
@@ -238,18 +241,18 @@ impl Helper {
 }
 
 /// The call, where mount(8) or mount.fuse3 calls.
-pub(super) fn as_helper(args: &[OsString]) -> Option<Helper> {
+pub(super) fn detect_helper_call(args: &[OsString]) -> Option<HelperCall> {
     let name = Path::new(args.first()?).file_name()?.to_str()?;
     let of_mount = matches!(name, "mount.fanfs" | "mount.fuse.fanfs");
-    if !of_mount && !is_by_mount_fuse(args) {
+    if !of_mount && !is_mount_fuse3_call(args) {
         return None;
     }
-    Some(Helper { wish: wish(&args[1..], of_mount), of_mount })
+    Some(HelperCall { action: parse_invocation(&args[1..], of_mount), is_from_mount: of_mount })
 }
 
 /// `fanfs SOURCE TARGET ...`: no command contains a slash or a dot, and none takes `-o`
 /// right behind an absolute path.
-fn is_by_mount_fuse(args: &[OsString]) -> bool {
+fn is_mount_fuse3_call(args: &[OsString]) -> bool {
     let word = |i: usize| args.get(i).and_then(|word| word.to_str()).filter(|w| !w.is_empty());
     let (Some(source), Some(target)) = (word(1), word(2)) else { return false };
     if source.starts_with('-') {
@@ -260,15 +263,15 @@ fn is_by_mount_fuse(args: &[OsString]) -> bool {
         || (target.starts_with('/') && word(3) == Some("-o") && !is_command())
 }
 
-fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
+fn parse_invocation(args: &[OsString], of_mount: bool) -> Result<HelperAction, Failure> {
     let mut places = Vec::new();
     let mut lists = Vec::new();
     let (mut sloppy, mut fake, mut name_space) = (false, false, None);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.to_str() {
-            Some("-h" | "--help") => return Ok(Wish::Help),
-            Some("-V" | "--version") => return Ok(Wish::Version),
+            Some("-h" | "--help") => return Ok(HelperAction::Help),
+            Some("-V" | "--version") => return Ok(HelperAction::Version),
             Some("-o") => {
                 let list = args.next().and_then(|list| list.to_str());
                 let list =
@@ -308,10 +311,10 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
     }
     let volume =
         volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
-    let volume = volume::of_mount(Path::new(&volume));
-    MountOptions::parse(&lists, sloppy)?;
+    let volume = volume::config_file_for_helper(Path::new(&volume));
+    ParsedMountOptions::parse(&lists, sloppy)?;
     if fake {
-        return Ok(Wish::Fake(volume));
+        return Ok(HelperAction::Fake(volume));
     }
     let args = mount::Args {
         volume,
@@ -325,12 +328,12 @@ fn wish(args: &[OsString], of_mount: bool) -> Result<Wish, Failure> {
         kept: false,
         successor: false,
     };
-    Ok(Wish::Mount { args: Box::new(args), name_space })
+    Ok(HelperAction::Mount { args: Box::new(args), name_space })
 }
 
 /// Enters the mount name space of a process, or the one that a file stands for. There is one
 /// thread yet, as that demands.
-fn enter(name_space: &OsStr) -> Result<(), Failure> {
+fn enter_name_space(name_space: &OsStr) -> Result<(), Failure> {
     let text = name_space.to_string_lossy();
     let path = match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => PathBuf::from(format!("/proc/{text}/ns/mnt")),
@@ -343,7 +346,7 @@ fn enter(name_space: &OsStr) -> Result<(), Failure> {
     entered.map_err(|e| Failure::failed(format!("mount name space {}: {e}", path.display())))
 }
 
-fn help() -> Outcome {
+fn print_help() -> CommandResult {
     let mut text = "\
 Mounts a volume of fanfs; mount(8) calls this for type fanfs.
 
@@ -359,45 +362,45 @@ VOLUME is a volume file, or the NAME of /etc/fanfs/NAME.toml.
   -o OPTIONS    a list, separated by commas:
 "
     .to_owned();
-    for (name, what) in OPTIONS {
+    for (name, what) in SUPPORTED_OPTIONS {
         let _ = writeln!(text, "     {name:<16}  {}", what.replace('`', ""));
     }
     text.push_str("\nIn /etc/fstab:\n  genomes  /genomes  fanfs  ro,allow_other,_netdev  0 0\n");
     text.push_str("\nExit status: 0 mounted, 1 wrong usage or configuration, 32 failed.\n");
-    say(&text)
+    print_result(&text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(list: &str) -> Result<MountOptions, Failure> {
-        MountOptions::parse(&[list.to_owned()], false)
+    fn parse(list: &str) -> Result<ParsedMountOptions, Failure> {
+        ParsedMountOptions::parse(&[list.to_owned()], false)
     }
 
     #[test]
     fn what_fstab_says_is_accepted() {
         let list =
             "ro,allow_other,noauto,_netdev,nofail,x-systemd.automount,x-systemd.idle-timeout=60";
-        assert!(parse(list).is_ok_and(|options| options.extra.allow_other));
+        assert!(parse(list).is_ok_and(|options| options.overrides.allow_other));
     }
 
     #[test]
     fn a_misspelt_option_is_refused_with_a_suggestion() {
         let text = parse("allow_othr").err().map(|failure| failure.text()).unwrap();
         assert_eq!(text, "mount option `allow_othr` is not known; did you mean `allow_other`?");
-        assert!(MountOptions::parse(&["allow_othr".into()], true).is_ok());
+        assert!(ParsedMountOptions::parse(&["allow_othr".into()], true).is_ok());
     }
 
     #[test]
     fn the_last_of_contradicting_options_counts() {
-        assert!(parse("suid,nosuid").is_ok_and(|options| !options.extra.suid));
-        assert!(parse("nosuid,suid").is_ok_and(|options| options.extra.suid));
+        assert!(parse("suid,nosuid").is_ok_and(|options| !options.overrides.suid));
+        assert!(parse("nosuid,suid").is_ok_and(|options| options.overrides.suid));
     }
 
     #[test]
     fn fanfs_suid_counts_unless_nosuid_is_given_anywhere() {
-        let extra = |list: &str| parse(list).map(|options| options.extra).unwrap_or_default();
+        let extra = |list: &str| parse(list).map(|options| options.overrides).unwrap_or_default();
         let flags = |list: &str| (extra(list).suid, extra(list).dev);
         assert_eq!(flags("fanfs.suid"), (true, false));
         assert_eq!(flags("rw,fanfs.dev"), (false, true));
@@ -408,9 +411,9 @@ mod tests {
     }
 
     fn helper(args: &[&str]) -> Option<Result<mount::Args, Failure>> {
-        let helper = as_helper(&args.iter().map(Into::into).collect::<Vec<_>>())?;
-        Some(helper.wish.map(|wish| match wish {
-            Wish::Mount { args, .. } => *args,
+        let helper = detect_helper_call(&args.iter().map(Into::into).collect::<Vec<_>>())?;
+        Some(helper.action.map(|wish| match wish {
+            HelperAction::Mount { args, .. } => *args,
             _ => panic!("{args:?} is a mount"),
         }))
     }
@@ -419,13 +422,15 @@ mod tests {
     fn every_flag_of_mount_is_known() {
         let wish = |args: &[&str]| {
             let all = ["mount.fanfs", "v.toml", "/mnt"].iter().chain(args).map(Into::into);
-            as_helper(&all.collect::<Vec<_>>()).unwrap().wish
+            detect_helper_call(&all.collect::<Vec<_>>()).unwrap().action
         };
-        assert!(matches!(wish(&["-f", "-v"]), Ok(Wish::Fake(_))));
-        assert!(matches!(wish(&["-h"]), Ok(Wish::Help)));
-        assert!(matches!(wish(&["--version"]), Ok(Wish::Version)));
+        assert!(matches!(wish(&["-f", "-v"]), Ok(HelperAction::Fake(_))));
+        assert!(matches!(wish(&["-h"]), Ok(HelperAction::Help)));
+        assert!(matches!(wish(&["--version"]), Ok(HelperAction::Version)));
         let all = wish(&["-nvs", "-N", "/proc/1/ns/mnt", "-o", "ro", "-t", "fanfs"]);
-        assert!(matches!(all, Ok(Wish::Mount { name_space: Some(_), args }) if args.sloppy));
+        assert!(
+            matches!(all, Ok(HelperAction::Mount { name_space: Some(_), args }) if args.sloppy)
+        );
         for wrong in [&["-N"][..], &["-o"], &["-x"], &["more"], &["-o", "remount"]] {
             assert!(matches!(wish(wrong), Err(Failure::Usage(_))), "{wrong:?}");
         }
@@ -445,12 +450,14 @@ mod tests {
             && a.options == ["rw,suid"]
             && a.volume == Path::new("v.toml")));
         let args = helper(&["fanfs", "/etc/v.toml", "/mnt", "-o", "rw,dev,suid"]).unwrap();
-        let options = args.map(|a| MountOptions::parse(&a.options, false)).unwrap_or_else(Err);
-        assert!(options.is_ok_and(|o| !o.extra.suid && !o.extra.dev));
+        let options =
+            args.map(|a| ParsedMountOptions::parse(&a.options, false)).unwrap_or_else(Err);
+        assert!(options.is_ok_and(|o| !o.overrides.suid && !o.overrides.dev));
         let list = "rw,fanfs.suid,dev,suid,fanfs.dev";
         let args = helper(&["fanfs", "/etc/v.toml", "/mnt", "-o", list]).unwrap();
-        let options = args.map(|a| MountOptions::parse(&a.options, false)).unwrap_or_else(Err);
-        assert!(options.is_ok_and(|o| o.extra.suid && o.extra.dev));
+        let options =
+            args.map(|a| ParsedMountOptions::parse(&a.options, false)).unwrap_or_else(Err);
+        assert!(options.is_ok_and(|o| o.overrides.suid && o.overrides.dev));
         assert!(
             helper(&["fanfs", "fanfs#/etc/v.toml", "/mnt"])
                 .unwrap()

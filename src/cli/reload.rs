@@ -3,9 +3,9 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::{Failure, Outcome, absolute, mounted, upgrade, volume};
+use super::{CommandResult, Failure, absolute, mount_lookup, upgrade, volume};
 use crate::config;
-use crate::control::{Ask, Status};
+use crate::control::{ControlRequest, Status};
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
@@ -18,10 +18,10 @@ pub(super) struct Args {
     file: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     let path = volume::mount_point(&args.volume)?;
-    let now = mounted::status(&path)?;
-    let volume = args.file.as_deref().map(volume::file).transpose()?;
+    let now = mount_lookup::query_mount_status(&path)?;
+    let volume = args.file.as_deref().map(volume::config_file).transpose()?;
     let volume = volume.as_deref().map(absolute);
     let source = volume.clone().unwrap_or_else(|| now.source.clone());
     // Looked at here as well: what is wrong with it is told the same way as by `mount`.
@@ -37,21 +37,21 @@ pub(super) fn run(args: &Args) -> Outcome {
             source.display()
         )));
     }
-    let over = upgrade::order(&path, &Ask::Reload { volume })?;
-    let then = upgrade::next_status(&path, &over);
-    let changed = then.map(|then| replicas(&now, &then)).unwrap_or_default();
-    upgrade::report(&over, &format!("configuration {}\n{changed}", source.display()))
+    let over = upgrade::request_handover(&path, &ControlRequest::Reload { volume })?;
+    let then = upgrade::successor_status(&path, &over);
+    let changed = then.map(|then| describe_replica_changes(&now, &then)).unwrap_or_default();
+    upgrade::print_report(&over, &format!("configuration {}\n{changed}", source.display()))
 }
 
 /// The changes of the replicas in one line: "replicas 3 -> 4: added n4".
-fn replicas(before: &Status, after: &Status) -> String {
+fn describe_replica_changes(before: &Status, after: &Status) -> String {
     let names = |status: &Status| -> Vec<(String, PathBuf)> {
         status.replicas.iter().map(|one| (one.name.clone(), one.path.clone())).collect()
     };
-    changes(&names(before), &names(after))
+    describe_changes(&names(before), &names(after))
 }
 
-fn changes(before: &[(String, PathBuf)], after: &[(String, PathBuf)]) -> String {
+fn describe_changes(before: &[(String, PathBuf)], after: &[(String, PathBuf)]) -> String {
     let has = |all: &[(String, PathBuf)], name: &String| all.iter().any(|(other, _)| other == name);
     let missing = |from: &[(String, PathBuf)], other: &[(String, PathBuf)]| -> Vec<String> {
         let gone = from.iter().filter(|(name, _)| !has(other, name));
@@ -86,12 +86,12 @@ mod tests {
             names.iter().map(|name| ((*name).to_owned(), format!("/mnt/{name}").into())).collect()
         };
         let (three, four) = (all(&["n1", "n2", "n3"]), all(&["n1", "n2", "n3", "n4"]));
-        assert_eq!(changes(&three, &four), "replicas 3 -> 4: added n4\n");
-        assert_eq!(changes(&three, &three), "replicas 3 -> 3: the same\n");
+        assert_eq!(describe_changes(&three, &four), "replicas 3 -> 4: added n4\n");
+        assert_eq!(describe_changes(&three, &three), "replicas 3 -> 3: the same\n");
         let mut other = all(&["n2", "n4"]);
         other[0].1 = "/srv/n2".into();
         assert_eq!(
-            changes(&three, &other),
+            describe_changes(&three, &other),
             "replicas 3 -> 2: added n4; removed n1, n3; moved n2 (/mnt/n2 -> /srv/n2)\n"
         );
     }

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{Failure, Outcome, say, to_json};
+use super::{CommandResult, Failure, print_result, to_json};
 use crate::config;
 use crate::simulate::scenario::{Scenario, parse, parse_trace};
-use crate::simulate::{self, PolicyKind, Reads, metadata};
+use crate::simulate::{self, PolicyKind, ReadPattern, metadata};
 use crate::telemetry::trace;
 
 /// Arguments of `fanfs simulate`.
@@ -33,77 +33,82 @@ pub(super) struct Args {
 }
 
 #[derive(Serialize)]
-struct Report {
-    reads: Vec<simulate::Outcome>,
-    metadata: Vec<Calls>,
+struct SimulationReport {
+    reads: Vec<simulate::SimulationOutcome>,
+    metadata: Vec<MetadataCalls>,
 }
 
 #[derive(Serialize)]
-struct Calls {
+struct MetadataCalls {
     run: String,
     calls_per_second: f64,
     calls: Vec<u64>,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
-    let mut scenario = load(&args.scenario)?;
+pub(super) fn run(args: &Args) -> CommandResult {
+    let mut scenario = load_scenario(&args.scenario)?;
     if let Some(seed) = args.seed {
         scenario.workload.seed = seed;
     }
     if let Some(path) = &args.trace {
-        replay(&mut scenario, path)?;
+        load_replay(&mut scenario, path)?;
     }
-    let mut report = Report { reads: Vec::new(), metadata: Vec::new() };
+    let mut report = SimulationReport { reads: Vec::new(), metadata: Vec::new() };
     // Any instant will do: the simulation only counts from it.
     let epoch = Instant::now();
     if let Some(world) = &scenario.world {
-        if scenario.raw {
+        if scenario.runs_raw {
             let raw = scenario.raw_workload();
             let outcome = simulate::run(world, &raw, PolicyKind::RoundRobin, epoch);
             let policy = format!("raw, {} jobs", raw.readers.len());
-            report.reads.push(simulate::Outcome { policy, ..outcome });
+            report.reads.push(simulate::SimulationOutcome { policy, ..outcome });
         }
         for policy in &scenario.policies {
             report.reads.push(simulate::run(world, &scenario.workload, *policy, epoch));
         }
     }
     for (run, calls) in scenario.metadata {
-        let answered = metadata::run(&calls);
-        let calls_per_second = answered.per_second;
-        report.metadata.push(Calls { run, calls_per_second, calls: answered.calls });
+        let answered = metadata::simulate_metadata(&calls);
+        let calls_per_second = answered.calls_per_second;
+        report.metadata.push(MetadataCalls {
+            run,
+            calls_per_second,
+            calls: answered.calls_by_replica,
+        });
     }
-    say(&if args.json { to_json(&report)? } else { table(&report) })
+    print_result(&if args.json { to_json(&report)? } else { render_table(&report) })
 }
 
-fn wrong(path: &Path, what: impl std::fmt::Display) -> Failure {
+fn path_failure(path: &Path, what: impl std::fmt::Display) -> Failure {
     Failure::usage(format!("{}: {what}", path.display()))
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_text(path: &Path) -> Result<String, Failure> {
     let text = config::open(path).and_then(std::io::read_to_string);
-    text.map_err(|error| wrong(path, error))
+    text.map_err(|error| path_failure(path, error))
 }
 
-fn replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
-    let recorded = trace::replays(&read(path)?).map_err(|what| wrong(path, what))?;
+fn load_replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
+    let recorded =
+        trace::parse_replays(&read_text(path)?).map_err(|what| path_failure(path, what))?;
     if recorded.is_empty() {
-        return Err(wrong(path, "there is no read in it that was answered"));
+        return Err(path_failure(path, "there is no read in it that was answered"));
     }
-    scenario.replay(&recorded).map_err(|what| wrong(path, what))
+    scenario.replay(&recorded).map_err(|what| path_failure(path, what))
 }
 
-fn load(path: &Path) -> Result<Scenario, Failure> {
-    let mut scenario = parse(&read(path)?).map_err(|what| wrong(path, what))?;
+fn load_scenario(path: &Path) -> Result<Scenario, Failure> {
+    let mut scenario = parse(&read_text(path)?).map_err(|what| path_failure(path, what))?;
     for (reader, trace) in std::mem::take(&mut scenario.traces) {
         // Beside the scenario, as it would be handed on.
         let trace = path.parent().unwrap_or(Path::new("")).join(trace);
-        let ranges = parse_trace(&read(&trace)?).map_err(|what| wrong(&trace, what))?;
-        scenario.workload.readers[reader].reads = Reads::Trace(ranges);
+        let ranges = parse_trace(&read_text(&trace)?).map_err(|what| path_failure(&trace, what))?;
+        scenario.workload.readers[reader].reads = ReadPattern::Trace(ranges);
     }
     Ok(scenario)
 }
 
-fn table(report: &Report) -> String {
+fn render_table(report: &SimulationReport) -> String {
     let mut text = String::new();
     if !report.reads.is_empty() {
         text.push_str(&format!(

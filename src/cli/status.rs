@@ -8,10 +8,10 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use serde::Serialize;
 
-use super::mounted::{self, Trouble, Unanswered};
-use super::{Failure, Outcome, printable, say, to_json, volume};
+use super::mount_lookup::{self, StatusError, UnansweredMount};
+use super::{CommandResult, Failure, print_result, printable, to_json, volume};
 use crate::control::{KeeperState, ReplicaStatus, Status};
-use crate::scheduler::health::{HealthState, Reason};
+use crate::scheduler::health::{HealthReason, HealthState};
 use crate::volume::name::shell_word;
 
 /// Arguments of `fanfs status`.
@@ -46,38 +46,38 @@ macro_rules! line {
     }};
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     let (answers, unanswered) = match &args.volume {
-        Some(volume) => match mounted::status(&volume::mount_point(volume)?) {
+        Some(volume) => match mount_lookup::query_mount_status(&volume::mount_point(volume)?) {
             Ok(status) => (vec![status], Vec::new()),
-            Err(Trouble::Mount(mount)) if args.json => {
-                say(&to_json(&mount)?)?;
+            Err(StatusError::Unanswered(mount)) if args.json => {
+                print_result(&to_json(&mount)?)?;
                 return Ok(ExitCode::FAILURE);
             }
             Err(trouble) if args.check => {
                 let failure = Failure::from(trouble);
-                say(&format!("{}\n", failure.text()))?;
+                print_result(&format!("{}\n", failure.text()))?;
                 return Ok(ExitCode::FAILURE);
             }
             Err(trouble) => return Err(trouble.into()),
         },
-        None => mounted::all().map_err(Failure::failed)?,
+        None => mount_lookup::list_volumes().map_err(Failure::failed)?,
     };
     if args.check {
-        return check(&answers, &unanswered);
+        return check_health(&answers, &unanswered);
     }
     let (others, own): (Vec<_>, Vec<_>) =
-        unanswered.into_iter().partition(Unanswered::is_another_users);
+        unanswered.into_iter().partition(UnansweredMount::has_other_owner);
     let is_failed = !own.is_empty();
     match (&args.volume, args.json) {
-        (Some(_), true) => say(&to_json(&answers[0])?),
+        (Some(_), true) => print_result(&to_json(&answers[0])?),
         (None, true) => {
-            let answers = answers.into_iter().map(|status| Shown::Answers(Box::new(status)));
-            let own = own.into_iter().map(Shown::Unanswered);
-            say(&to_json(&answers.chain(own).collect::<Vec<_>>())?)
+            let answers = answers.into_iter().map(|status| MountReport::Answers(Box::new(status)));
+            let own = own.into_iter().map(MountReport::Unanswered);
+            print_result(&to_json(&answers.chain(own).collect::<Vec<_>>())?)
         }
         (_, false) => {
-            let mut text: String = answers.iter().map(table).collect();
+            let mut text: String = answers.iter().map(render_volume).collect();
             if answers.is_empty() && own.is_empty() {
                 text.push_str(match others.is_empty() {
                     true => "no volume is mounted\n",
@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> Outcome {
             for mount in own.iter().chain(&others) {
                 line!(text, "{}", mount.text());
             }
-            say(&text)
+            print_result(&text)
         }
     }?;
     Ok(ExitCode::from(u8::from(is_failed)))
@@ -96,32 +96,32 @@ pub(super) fn run(args: &Args) -> Outcome {
 /// What `--json` prints of a mount.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Shown {
+enum MountReport {
     Answers(Box<Status>),
-    Unanswered(Unanswered),
+    Unanswered(UnansweredMount),
 }
 
 /// One line about what is not well, for monitoring; nothing where all is well.
-fn check(answers: &[Status], unanswered: &[Unanswered]) -> Outcome {
+fn check_health(answers: &[Status], unanswered: &[UnansweredMount]) -> CommandResult {
     let mut wrong: Vec<String> = Vec::new();
     for status in answers {
         let point = printable(&status.mount_point.to_string_lossy());
-        if let Some(warning) = keeper(status) {
+        if let Some(warning) = keeper_warning(status) {
             wrong.push(format!("{} at {point}: {warning}", status.volume));
         }
         for replica in status.replicas.iter().filter(|replica| is_out_of_service(replica)) {
-            let why = replica.absence.as_deref().or(reason(replica.health_reason));
+            let why = replica.absence.as_deref().or(reason_text(replica.health_reason));
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let (name, health) = (&replica.name, health(replica.health));
+            let (name, health) = (&replica.name, health_label(replica.health));
             wrong.push(format!("{} at {point}: replica {name} is {health}{why}", status.volume));
         }
     }
-    let own = unanswered.iter().filter(|mount| !mount.is_another_users());
-    wrong.extend(own.map(Unanswered::text));
+    let own = unanswered.iter().filter(|mount| !mount.has_other_owner());
+    wrong.extend(own.map(UnansweredMount::text));
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    say(&format!("{}\n", wrong.join("; ")))?;
+    print_result(&format!("{}\n", wrong.join("; ")))?;
     Ok(ExitCode::FAILURE)
 }
 
@@ -130,16 +130,16 @@ fn is_out_of_service(replica: &ReplicaStatus) -> bool {
     !matches!(replica.health, HealthState::Healthy | HealthState::Suspect)
 }
 
-fn size(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
 /// "1 file", "2 files".
-fn number(count: u64, of: &str) -> String {
+fn format_count(count: u64, of: &str) -> String {
     format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
-fn micros(us: u64) -> String {
+fn format_micros(us: u64) -> String {
     match us {
         0..=9_999 => format!("{us} us"),
         10_000..=9_999_999 => format!("{} ms", us / 1000),
@@ -148,7 +148,7 @@ fn micros(us: u64) -> String {
 }
 
 /// One volume's state for people.
-fn table(status: &Status) -> String {
+fn render_volume(status: &Status) -> String {
     let mut text = String::new();
     let up = humantime::format_duration(Duration::from_secs(status.uptime_s));
     line!(
@@ -175,37 +175,37 @@ fn table(status: &Status) -> String {
         "busy"
     );
     for replica in &status.replicas {
-        let health = health(replica.health);
+        let health = health_label(replica.health);
         line!(
             text,
             "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
             replica.name,
             health,
-            size(replica.counters.bytes),
-            size(replica.counters.bytes_per_second),
-            size(replica.rate),
-            size(replica.in_flight),
-            micros(replica.counters.read_latency.p50_us),
-            micros(replica.counters.read_latency.p99_us),
+            format_bytes(replica.counters.bytes),
+            format_bytes(replica.counters.bytes_per_second),
+            format_bytes(replica.rate),
+            format_bytes(replica.in_flight),
+            format_micros(replica.counters.read_latency.p50_us),
+            format_micros(replica.counters.read_latency.p99_us),
             replica.counters.errors,
             replica.counters.late,
             replica.busy_threads,
         );
     }
     for replica in &status.replicas {
-        ailing(&mut text, replica);
-        hung(&mut text, replica);
+        render_warning(&mut text, replica);
+        render_hung_objects(&mut text, replica);
     }
     let (c, g) = (&status.counters, &status.gauges);
     line!(
         text,
         "  delivered {} in {} reads ({} from memory, {} failed; p50 {}, p99 {}); {} metadata calls ({} failed over)",
-        size(c.bytes_delivered),
+        format_bytes(c.bytes_delivered),
         c.reads,
         c.buffer_hits,
         c.read_errors,
-        micros(c.read_latency.p50_us),
-        micros(c.read_latency.p99_us),
+        format_micros(c.read_latency.p50_us),
+        format_micros(c.read_latency.p99_us),
         c.metadata,
         c.metadata_failovers
     );
@@ -215,36 +215,36 @@ fn table(status: &Status) -> String {
         c.retries,
         c.hedges,
         c.hedges_won,
-        size(c.bytes_wasted),
-        size(g.buffer_used),
-        size(g.buffer_budget),
-        size(g.buffer_idle),
+        format_bytes(c.bytes_wasted),
+        format_bytes(g.buffer_used),
+        format_bytes(g.buffer_budget),
+        format_bytes(g.buffer_idle),
         g.handles,
         g.inodes,
         g.requests
     );
-    if let Some(warning) = keeper(status) {
+    if let Some(warning) = keeper_warning(status) {
         line!(text, "  warning: {warning}");
     }
-    content(&mut text, status);
-    passthrough(&mut text, status);
-    placement(&mut text, status);
-    affinities(&mut text, status);
-    lost(&mut text, status);
+    render_content_check(&mut text, status);
+    render_passthrough(&mut text, status);
+    render_placement(&mut text, status);
+    render_affinities(&mut text, status);
+    render_lost_log_lines(&mut text, status);
     text
 }
 
 /// Log lines that could not be written.
-fn lost(text: &mut String, status: &Status) {
+fn render_lost_log_lines(text: &mut String, status: &Status) {
     if status.log.lines_lost > 0 {
-        let lines = number(status.log.lines_lost, "log line");
+        let lines = format_count(status.log.lines_lost, "log line");
         let error = status.log.error.as_deref().unwrap_or("unknown error");
         line!(text, "  warning: {lines} could not be written: {}", printable(error));
     }
 }
 
 /// A warning if the keeper has died. No daemon can start another keeper.
-fn keeper(status: &Status) -> Option<String> {
+fn keeper_warning(status: &Status) -> Option<String> {
     let point = shell_word(&status.mount_point.to_string_lossy());
     (status.keeper == Some(KeeperState::Gone)).then(|| {
         format!(
@@ -255,7 +255,7 @@ fn keeper(status: &Status) -> Option<String> {
 }
 
 /// Objects that calls on a replica hang on.
-fn hung(text: &mut String, replica: &ReplicaStatus) {
+fn render_hung_objects(text: &mut String, replica: &ReplicaStatus) {
     for hung in &replica.hung {
         let path = if hung.path.is_empty() { "/" } else { &hung.path };
         let lasts = humantime::format_duration(Duration::from_secs(hung.lasts_s));
@@ -264,33 +264,33 @@ fn hung(text: &mut String, replica: &ReplicaStatus) {
             "  warning: {}: calls about {} hang for {lasts}, and hold {}",
             replica.name,
             printable(path),
-            number(hung.threads as u64, "thread")
+            format_count(hung.threads as u64, "thread")
         );
     }
     let more = replica.hung_objects.saturating_sub(replica.hung.len());
     if more > 0 {
-        let more = number(more as u64, "more object");
+        let more = format_count(more as u64, "more object");
         line!(text, "  warning: {}: calls about {more} hang", replica.name);
     }
 }
 
 /// What is wrong with a replica, if anything is.
-fn ailing(text: &mut String, replica: &ReplicaStatus) {
+fn render_warning(text: &mut String, replica: &ReplicaStatus) {
     if let Some(why) = &replica.absence {
         line!(text, "  warning: {why}; it joins when it is well");
         return;
     }
-    let Some(why) = reason(replica.health_reason) else { return };
+    let Some(why) = reason_text(replica.health_reason) else { return };
     let lasts = humantime::format_duration(Duration::from_secs(replica.health_s));
     let _ = write!(text, "  warning: {}: {why}, {lasts} ago", replica.name);
     if replica.stuck_threads > 0 {
-        let _ = write!(text, "; {} stuck", number(replica.stuck_threads as u64, "thread"));
+        let _ = write!(text, "; {} stuck", format_count(replica.stuck_threads as u64, "thread"));
     }
     line!(text, "");
 }
 
 /// A replica's state in a word.
-fn health(state: HealthState) -> &'static str {
+fn health_label(state: HealthState) -> &'static str {
     match state {
         HealthState::Healthy => "healthy",
         HealthState::Suspect => "suspect",
@@ -301,33 +301,33 @@ fn health(state: HealthState) -> &'static str {
 }
 
 /// Why a replica is in its state, unless all is well.
-fn reason(reason: Reason) -> Option<&'static str> {
+fn reason_text(reason: HealthReason) -> Option<&'static str> {
     Some(match reason {
-        Reason::Started | Reason::Delivered | Reason::Quiet => return None,
-        Reason::Failed => "a call failed",
-        Reason::Late => "it was late",
-        Reason::Failures => "too many calls failed",
-        Reason::Stalled => "it delivered nothing while others did",
-        Reason::Deadline => "a read took longer than attempt_deadline",
-        Reason::Slow => "it delivers less than a twentieth of what the best does",
-        Reason::Proved => "it is tried again",
-        Reason::Gone => "its mount has gone; it is looked for in its place",
+        HealthReason::Started | HealthReason::Delivered | HealthReason::Quiet => return None,
+        HealthReason::Failed => "a call failed",
+        HealthReason::Late => "it was late",
+        HealthReason::Failures => "too many calls failed",
+        HealthReason::Stalled => "it delivered nothing while others did",
+        HealthReason::Deadline => "a read took longer than attempt_deadline",
+        HealthReason::Slow => "it delivers less than a twentieth of what the best does",
+        HealthReason::Proved => "it is tried again",
+        HealthReason::Gone => "its mount has gone; it is looked for in its place",
     })
 }
 
 /// Whether the copies' bytes are the same, as far as that was looked at.
-fn content(text: &mut String, status: &Status) {
+fn render_content_check(text: &mut String, status: &Status) {
     let c = &status.counters;
     if c.compared == 0 {
         return;
     }
-    line!(text, "  content: {} compared while reading", number(c.compared, "block"));
+    line!(text, "  content: {} compared while reading", format_count(c.compared, "block"));
     for replica in status.replicas.iter().filter(|replica| replica.counters.differing > 0) {
-        let files = number(replica.counters.differing, "file");
+        let files = format_count(replica.counters.differing, "file");
         line!(text, "  warning: {} is kept off {files}: its bytes are others", replica.name);
     }
     if c.outvoted > 0 {
-        let files = number(c.outvoted, "file");
+        let files = format_count(c.outvoted, "file");
         line!(
             text,
             "  warning: about {files} two replicas agree against the one that decides; see `fanfs verify`"
@@ -336,10 +336,10 @@ fn content(text: &mut String, status: &Status) {
 }
 
 /// What the kernel reads by itself, and what keeps it from it.
-fn passthrough(text: &mut String, status: &Status) {
+fn render_passthrough(text: &mut String, status: &Status) {
     let p = &status.passthrough;
     if p.wanted {
-        let (opens, files) = (number(p.opens, "open"), number(p.files as u64, "file"));
+        let (opens, files) = (format_count(p.opens, "open"), format_count(p.files as u64, "file"));
         line!(text, "  passthrough: {opens}, {files} open now");
         for why in &p.obstacles {
             line!(text, "  warning: no passthrough: {why}");
@@ -348,7 +348,7 @@ fn passthrough(text: &mut String, status: &Status) {
 }
 
 /// Where chunks are, as far as somebody was to say so.
-fn placement(text: &mut String, status: &Status) {
+fn render_placement(text: &mut String, status: &Status) {
     let p = &status.placement;
     if p.provider == "none" {
         return;
@@ -356,9 +356,10 @@ fn placement(text: &mut String, status: &Status) {
     let sum = |of: fn(&ReplicaStatus) -> u64| status.replicas.iter().map(of).sum::<u64>();
     let local = sum(|replica| replica.counters.bytes_local);
     let known = local + sum(|replica| replica.counters.bytes_remote);
-    let _ = write!(text, "  placement: {}, {}", p.provider, number(p.files as u64, "file"));
+    let _ = write!(text, "  placement: {}, {}", p.provider, format_count(p.files as u64, "file"));
     if p.provider != "learned" {
-        let (answers, failures) = (number(p.answers, "answer"), number(p.failures, "failure"));
+        let (answers, failures) =
+            (format_count(p.answers, "answer"), format_count(p.failures, "failure"));
         let _ = write!(text, ", {answers}, {failures}");
     }
     if p.asking > 0 {
@@ -369,7 +370,7 @@ fn placement(text: &mut String, status: &Status) {
     }
     if known > 0 {
         let percent = 100.0 * local as f64 / known as f64;
-        let _ = write!(text, "; {percent:.0} % of {} read locally", size(known));
+        let _ = write!(text, "; {percent:.0} % of {} read locally", format_bytes(known));
     }
     line!(text, "");
     if let Some(error) = &p.failing {
@@ -382,20 +383,25 @@ fn placement(text: &mut String, status: &Status) {
 }
 
 /// What is pinned, and whether that pays.
-fn affinities(text: &mut String, status: &Status) {
+fn render_affinities(text: &mut String, status: &Status) {
     for rule in &status.affinities {
         let time = |name: &String| {
             let index = status.replicas.iter().position(|replica| replica.name == *name)?;
             rule.times_us.get(index).copied().filter(|time| *time > 0)
         };
         let names = rule.replicas.join(", ");
-        let _ = write!(text, "  affinity {} -> {names}: {}", rule.path, number(rule.calls, "call"));
+        let _ = write!(
+            text,
+            "  affinity {} -> {names}: {}",
+            rule.path,
+            format_count(rule.calls, "call")
+        );
         if let Some(time) = rule.replicas.iter().filter_map(time).min() {
-            let _ = write!(text, ", {}", micros(time));
+            let _ = write!(text, ", {}", format_micros(time));
         }
         if let Some((name, time)) = rule.quicker.as_ref().and_then(|name| Some((name, time(name)?)))
         {
-            let _ = write!(text, "; {name} is quicker ({})", micros(time));
+            let _ = write!(text, "; {name} is quicker ({})", format_micros(time));
         }
         line!(text, "");
     }
@@ -407,6 +413,6 @@ mod tests {
 
     #[test]
     fn one_is_not_many() {
-        assert_eq!([0, 1, 2].map(|n| number(n, "file")), ["0 files", "1 file", "2 files"]);
+        assert_eq!([0, 1, 2].map(|n| format_count(n, "file")), ["0 files", "1 file", "2 files"]);
     }
 }

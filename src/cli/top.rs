@@ -2,15 +2,15 @@
 //!
 //! One thread asks the daemon in each interval; this one draws and takes keys, so a
 //! daemon that does not answer is seen to be silent, and nothing else stops. What is
-//! shown is the difference of two samples ([`rates`]), laid out for the width that there
+//! shown is the difference of two samples ([`delta`]), laid out for the width that there
 //! is ([`screen`]). The terminal's own colours are left as they are: what needs to be
 //! seen is bold or reversed, which is seen on light and on dark ones.
 
+mod delta;
 mod files;
+mod format;
 mod keys;
-mod people;
 mod process;
-mod rates;
 mod sample;
 mod screen;
 
@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use super::audience::Audience;
-use super::{Failure, Outcome, mounted, say, to_json, volume};
+use super::cancellation::Cancellation;
+use super::{CommandResult, Failure, mount_lookup, print_result, to_json, volume};
 use crate::config::units::Time;
 use crate::control;
-use keys::{Action, Shown};
-use process::Names;
-use rates::View;
-use sample::{News, Sample, Sampler};
+use delta::View;
+use keys::{Action, DisplayState};
+use process::ProcessCache;
+use sample::{Sample, SampleResult, Sampler};
 use screen::{History, Screen};
 
 /// Arguments of `fanfs top`.
@@ -66,34 +66,34 @@ impl Args {
 }
 
 /// The shortest and the longest interval.
-const INTERVALS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
+const INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(60));
 
 /// How soon a key is answered.
-const PATIENCE: Duration = Duration::from_millis(50);
+const KEY_POLL_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Columns of `--once` where nobody says how many there are.
-const COLUMNS: u16 = 100;
+const DEFAULT_COLUMNS: u16 = 100;
 
-pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let (shortest, longest) = INTERVALS;
+pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
+    let (shortest, longest) = INTERVAL_RANGE;
     if args.interval.0 < shortest || args.interval.0 > longest {
         return Err(Failure::usage("--interval is out of range; use 200ms to 1min"));
     }
     let point = args.volume.as_deref().map(volume::mount_point).transpose()?;
-    let sockets = sockets(point.as_deref())?;
+    let sockets = live_sockets(point.as_deref())?;
     if !args.is_live() {
-        return once(args, &sockets[0], point.as_deref());
+        return print_once(args, &sockets[0], point.as_deref());
     }
     let mut terminal = ratatui::try_init().map_err(Failure::failed)?;
-    let mut live = Live::new(sockets, args.interval.0);
+    let mut live = LiveScreen::new(sockets, args.interval.0);
     let shown = loop {
         if let Err(error) = terminal.draw(|frame| live.draw(frame.area(), frame.buffer_mut())) {
             break Err(Failure::failed(error));
         }
-        match live.wait() {
+        match live.handle_input() {
             Err(error) => break Err(Failure::failed(error)),
             Ok(Action::Quit) => break Ok(ExitCode::SUCCESS),
-            Ok(_) if audience.has_gone() => break Ok(ExitCode::SUCCESS),
+            Ok(_) if audience.is_canceled() => break Ok(ExitCode::SUCCESS),
             Ok(_) => {}
         }
     };
@@ -102,127 +102,130 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
 }
 
 /// The control sockets of what can be shown, at least one.
-fn sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
+fn live_sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     if let Some(point) = mount_point {
         return Ok(vec![control::socket_path(point)]);
     }
-    let all = control::sockets().map_err(Failure::failed)?;
+    let all = control::list_sockets().map_err(Failure::failed)?;
     let alive: Vec<_> =
-        all.into_iter().filter(|socket| control::ask_status(socket).is_ok()).collect();
+        all.into_iter().filter(|socket| control::query_status(socket).is_ok()).collect();
     if alive.is_empty() {
-        let (_, unanswered) = mounted::all().map_err(Failure::failed)?;
-        let all: Vec<String> = unanswered.iter().map(mounted::Unanswered::text).collect();
+        let (_, unanswered) = mount_lookup::list_volumes().map_err(Failure::failed)?;
+        let all: Vec<String> = unanswered.iter().map(mount_lookup::UnansweredMount::text).collect();
         let none = "no volume of this user is mounted; mount one by `fanfs mount`".to_owned();
         return Err(Failure::failed(if all.is_empty() { none } else { all.join("\n") }));
     }
     Ok(alive)
 }
 
-fn once(args: &Args, socket: &Path, point: Option<&Path>) -> Outcome {
+fn print_once(args: &Args, socket: &Path, point: Option<&Path>) -> CommandResult {
     let take = || Sample::take(socket).map_err(|error| unreachable_volume(point, socket, &error));
     let before = take()?;
     std::thread::sleep(args.interval.0);
     let now = take()?;
-    let mut names = Names::default();
-    let view = View::between(&before, &now, &mut |pid| names.of(pid));
+    let mut names = ProcessCache::default();
+    let view = View::between(&before, &now, &mut |pid| names.lookup(pid));
     if args.json {
-        return say(&to_json(&view)?);
+        return print_result(&to_json(&view)?);
     }
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    say(&screen::text(&view, columns.unwrap_or(COLUMNS).clamp(screen::NARROWEST, 500)))
+    print_result(&screen::render_text(
+        &view,
+        columns.unwrap_or(DEFAULT_COLUMNS).clamp(screen::MIN_WIDTH, 500),
+    ))
 }
 
 fn unreachable_volume(point: Option<&Path>, socket: &Path, error: &io::Error) -> Failure {
     match point {
-        Some(point) => mounted::trouble(point, error).into(),
+        Some(point) => mount_lookup::status_error(point, error).into(),
         None => Failure::failed(format!("{}: {error}", socket.display())),
     }
 }
 
 /// What the screen shows, and where it comes from.
-struct Live {
+struct LiveScreen {
     sockets: Vec<PathBuf>,
     sampler: Sampler,
-    before: Option<Sample>,
+    last_sample: Option<Sample>,
     view: Option<View>,
     history: History,
-    shown: Shown,
-    names: Names,
+    display: DisplayState,
+    processes: ProcessCache,
     /// When the daemon last answered, and what asking it failed with since.
-    answered: Instant,
-    trouble: Option<String>,
+    last_answer: Instant,
+    last_error: Option<String>,
 }
 
-impl Live {
+impl LiveScreen {
     fn new(sockets: Vec<PathBuf>, interval: Duration) -> Self {
         let sampler = Sampler::start(sockets[0].clone(), interval);
         Self {
             sampler,
-            before: None,
+            last_sample: None,
             view: None,
             history: History::default(),
-            shown: Shown::new(interval, sockets.len()),
+            display: DisplayState::new(interval, sockets.len()),
             sockets,
-            names: Names::default(),
-            answered: Instant::now(),
-            trouble: None,
+            processes: ProcessCache::default(),
+            last_answer: Instant::now(),
+            last_error: None,
         }
     }
 
     fn draw(&mut self, area: ratatui::layout::Rect, buffer: &mut ratatui::buffer::Buffer) {
-        let silent = Instant::now().saturating_duration_since(self.answered);
+        let silent = Instant::now().saturating_duration_since(self.last_answer);
         let screen = Screen {
             view: self.view.as_ref(),
             history: &self.history,
-            shown: &self.shown,
-            silent,
-            trouble: self.trouble.as_deref(),
+            display: &self.display,
+            silent_for: silent,
+            last_error: self.last_error.as_deref(),
         };
         let rows = screen.draw(area, buffer);
-        self.shown.fits(rows);
+        self.display.set_panel_rows(rows);
     }
 
     /// Waits a little for a key or a sample, and does what it says.
-    fn wait(&mut self) -> io::Result<Action> {
+    fn handle_input(&mut self) -> io::Result<Action> {
         let mut action = Action::None;
-        if event::poll(PATIENCE)?
+        if event::poll(KEY_POLL_TIMEOUT)?
             && let Event::Key(key) = event::read()?
             && key.kind != KeyEventKind::Release
         {
-            action = self.shown.key(key);
+            action = self.display.handle_key(key);
         }
         match action {
-            Action::Volume => self.ask_another(),
-            Action::Interval => self.sampler.set_interval(self.shown.interval),
+            Action::SwitchVolume => self.switch_volume(),
+            Action::SetInterval => self.sampler.set_interval(self.display.interval),
             Action::Quit | Action::None => {}
         }
-        while let Some(news) = self.sampler.news() {
-            self.learn(news);
+        while let Some(news) = self.sampler.try_recv() {
+            self.apply_sample(news);
         }
         Ok(action)
     }
 
-    fn ask_another(&mut self) {
-        let socket = self.sockets[self.shown.volume].clone();
-        self.sampler = Sampler::start(socket, self.shown.interval);
-        (self.before, self.view, self.history) = (None, None, History::default());
-        self.answered = Instant::now();
+    fn switch_volume(&mut self) {
+        let socket = self.sockets[self.display.volume_index].clone();
+        self.sampler = Sampler::start(socket, self.display.interval);
+        (self.last_sample, self.view, self.history) = (None, None, History::default());
+        self.last_answer = Instant::now();
     }
 
-    fn learn(&mut self, news: News) {
+    fn apply_sample(&mut self, news: SampleResult) {
         let sample = match news {
             Ok(sample) => sample,
-            Err(error) => return self.trouble = Some(error),
+            Err(error) => return self.last_error = Some(error),
         };
-        (self.answered, self.trouble) = (Instant::now(), None);
-        if self.shown.is_paused {
+        (self.last_answer, self.last_error) = (Instant::now(), None);
+        if self.display.is_paused {
             return;
         }
-        if let Some(before) = &self.before {
-            let view = View::between(before, &sample, &mut |pid| self.names.of(pid));
+        if let Some(before) = &self.last_sample {
+            let view = View::between(before, &sample, &mut |pid| self.processes.lookup(pid));
             self.history.add(&view);
             self.view = Some(view);
         }
-        self.before = Some(sample);
+        self.last_sample = Some(sample);
     }
 }

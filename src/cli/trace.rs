@@ -3,7 +3,7 @@
 //! The daemon tells it line by line ([`crate::telemetry::trace`]) until this hangs up.
 //! Where another daemon goes on with the mount, this goes on with that one.
 
-mod show;
+mod render;
 mod summary;
 mod unread;
 
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::audience::{Audience, tell};
-use super::{Failure, Outcome, mounted, printable, volume};
+use super::cancellation::{Cancellation, print_message};
+use super::{CommandResult, Failure, mount_lookup, printable, volume};
 use crate::config::units::Time;
 use crate::control;
-use crate::telemetry::trace::Line;
-use show::Show;
+use crate::telemetry::trace::TraceLine;
+use render::TraceRenderer;
 use summary::Summary;
 
 /// Arguments of `fanfs trace`.
@@ -61,55 +61,56 @@ pub(super) struct Args {
 }
 
 /// How often it is looked whether to end, while nothing comes.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a daemon may hang up before it has told anything, [`LOOK`] apart: one that is
+/// How often a daemon may hang up before it has told anything, [`POLL_INTERVAL`] apart: one that is
 /// about to end does.
-const SILENCES: u32 = 10;
+const MAX_SILENT_CONNECTS: u32 = 10;
 
 /// How long the next daemon of a mount may take to listen.
-const NEXT_DAEMON: Duration = Duration::from_secs(3);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
+pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     let point = volume::mount_point(&args.volume)?;
     let socket = control::socket_path(&point);
-    let mut lines = Lines::begin(&socket).map_err(|error| mounted::trouble(&point, &error))?;
-    let mut to = To::new(args)?;
+    let mut lines = TraceConnection::connect(&socket)
+        .map_err(|error| mount_lookup::status_error(&point, &error))?;
+    let mut to = TraceSink::new(args)?;
     let mut summary = Summary::default();
     // What is beyond all clocks has no end.
     let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
     let mut silences = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
-    while !audience.has_gone()
+    while !audience.is_canceled()
         && until.is_none_or(|until| Instant::now() < until)
         && !enough(&summary)
     {
-        match lines.next() {
-            Ok(Next::Line(line)) => {
-                let parsed = parse(&line)
+        match lines.next_item() {
+            Ok(StreamItem::Line(line)) => {
+                let parsed = parse_line(&line)
                     .map_err(|error| Failure::failed(format!("{}: {error}", point.display())))?;
                 silences = 0;
                 summary.add(&parsed);
-                match to.put(&line, &parsed, &summary) {
+                match to.write_line(&line, &parsed, &summary) {
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
-                    Err(_) if audience.has_gone() => break,
-                    put => put.map_err(|error| to.failed(&error))?,
+                    Err(_) if audience.is_canceled() => break,
+                    put => put.map_err(|error| to.write_failure(&error))?,
                 }
             }
-            Ok(Next::Nothing) => to.flush()?,
-            Ok(Next::End) => {
-                if !lines.is_told {
+            Ok(StreamItem::Timeout) => to.flush()?,
+            Ok(StreamItem::End) => {
+                if !lines.has_received {
                     silences += 1;
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(POLL_INTERVAL);
                 }
-                if silences == SILENCES {
+                if silences == MAX_SILENT_CONNECTS {
                     let what = "the daemon tells nothing; its log may say why";
                     return Err(Failure::failed(format!("{}: {what}", point.display())));
                 }
-                let Some(next) = again(&socket) else {
+                let Some(next) = reconnect(&socket) else {
                     let point = printable(&point.to_string_lossy());
-                    tell(&format!("fanfs: {point} is not mounted any more"));
-                    summary.ended();
+                    print_message(&format!("fanfs: {point} is not mounted any more"));
+                    summary.on_daemon_end();
                     break;
                 };
                 lines = next;
@@ -118,72 +119,73 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
         }
     }
     to.flush()?;
-    to.end();
-    tell(summary.to_string().trim_end());
+    to.clear_progress();
+    print_message(summary.to_string().trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse(line: &str) -> Result<Line, String> {
+fn parse_line(line: &str) -> Result<TraceLine, String> {
     serde_json::from_str(line).map_err(|error| {
-        control::refusal(line).unwrap_or_else(|| format!("the daemon says {line:?}: {error}"))
+        control::error_response(line)
+            .unwrap_or_else(|| format!("the daemon says {line:?}: {error}"))
     })
 }
 
 /// Goes on with the next daemon of the mount, if there is one.
-fn again(socket: &Path) -> Option<Lines> {
-    let until = Instant::now() + NEXT_DAEMON;
+fn reconnect(socket: &Path) -> Option<TraceConnection> {
+    let until = Instant::now() + RECONNECT_TIMEOUT;
     while Instant::now() < until {
-        if let Ok(lines) = Lines::begin(socket) {
+        if let Ok(lines) = TraceConnection::connect(socket) {
             return Some(lines);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     None
 }
 
 /// What a daemon tells.
-struct Lines {
+struct TraceConnection {
     stream: BufReader<UnixStream>,
     /// What has come of a line.
     line: Vec<u8>,
     /// Whether any line has come.
-    is_told: bool,
+    has_received: bool,
 }
 
-enum Next {
+enum StreamItem {
     Line(String),
     /// Nothing for now.
-    Nothing,
+    Timeout,
     End,
 }
 
-impl Lines {
-    fn begin(socket: &Path) -> io::Result<Self> {
-        let stream = control::ask_trace(socket)?;
-        stream.set_read_timeout(Some(LOOK))?;
+impl TraceConnection {
+    fn connect(socket: &Path) -> io::Result<Self> {
+        let stream = control::open_trace(socket)?;
+        stream.set_read_timeout(Some(POLL_INTERVAL))?;
         let stream = BufReader::with_capacity(1 << 16, stream);
-        Ok(Self { stream, line: Vec::new(), is_told: false })
+        Ok(Self { stream, line: Vec::new(), has_received: false })
     }
 
-    fn next(&mut self) -> io::Result<Next> {
+    fn next_item(&mut self) -> io::Result<StreamItem> {
         match self.stream.read_until(b'\n', &mut self.line) {
             Ok(_) if self.line.ends_with(b"\n") => {
                 let line = std::mem::take(&mut self.line);
-                self.is_told = true;
-                Ok(Next::Line(String::from_utf8_lossy(&line[..line.len() - 1]).into_owned()))
+                self.has_received = true;
+                Ok(StreamItem::Line(String::from_utf8_lossy(&line[..line.len() - 1]).into_owned()))
             }
-            Ok(_) => Ok(Next::End),
+            Ok(_) => Ok(StreamItem::End),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Ok(Next::Nothing)
+                Ok(StreamItem::Timeout)
             }
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(Next::End),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(StreamItem::End),
             Err(error) => Err(error),
         }
     }
 }
 
 /// A recording has names of files in it, so it is nobody else's to read.
-fn create(path: &Path, force: bool) -> Result<File, Failure> {
+fn create_recording(path: &Path, force: bool) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).create_new(!force).mode(0o600);
     options.open(path).map_err(|error| {
@@ -196,20 +198,20 @@ fn create(path: &Path, force: bool) -> Result<File, Failure> {
 }
 
 /// Where it goes.
-struct To {
+struct TraceSink {
     out: Box<dyn Write>,
     name: String,
     /// How it is shown, if it is not put down as it comes.
-    show: Option<Show>,
+    renderer: Option<TraceRenderer>,
     progress: Option<ProgressBar>,
 }
 
-impl To {
+impl TraceSink {
     fn new(args: &Args) -> Result<Self, Failure> {
         let show = !args.json && args.output.is_none();
         let (out, name): (Box<dyn Write>, _) = match &args.output {
             Some(path) => {
-                let file = create(path, args.force)?;
+                let file = create_recording(path, args.force)?;
                 (Box::new(BufWriter::with_capacity(1 << 16, file)), path.display().to_string())
             }
             None => (Box::new(BufWriter::new(io::stdout())), "standard output".to_owned()),
@@ -219,19 +221,19 @@ impl To {
             if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {msg}") {
                 bar.set_style(style);
             }
-            bar.enable_steady_tick(LOOK);
+            bar.enable_steady_tick(POLL_INTERVAL);
             bar
         });
-        Ok(Self { out, name, show: show.then(|| Show::new(args.segments)), progress })
+        Ok(Self { out, name, renderer: show.then(|| TraceRenderer::new(args.segments)), progress })
     }
 
-    fn put(&mut self, line: &str, parsed: &Line, summary: &Summary) -> io::Result<()> {
+    fn write_line(&mut self, line: &str, parsed: &TraceLine, summary: &Summary) -> io::Result<()> {
         if let Some(bar) = &self.progress {
-            bar.set_message(summary.short());
+            bar.set_message(summary.one_line());
         }
-        match &mut self.show {
+        match &mut self.renderer {
             None => writeln!(self.out, "{line}"),
-            Some(show) => match show.line(parsed) {
+            Some(show) => match show.render_line(parsed) {
                 Some(text) => writeln!(self.out, "{text}"),
                 None => Ok(()),
             },
@@ -240,16 +242,16 @@ impl To {
 
     fn flush(&mut self) -> Result<(), Failure> {
         match self.out.flush() {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(self.failed(&error)),
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(self.write_failure(&error)),
             _ => Ok(()),
         }
     }
 
-    fn failed(&self, error: &io::Error) -> Failure {
+    fn write_failure(&self, error: &io::Error) -> Failure {
         Failure::failed(format!("{}: {error}", self.name))
     }
 
-    fn end(&self) {
+    fn clear_progress(&self) {
         if let Some(bar) = &self.progress {
             bar.finish_and_clear();
         }

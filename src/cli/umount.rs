@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, mounted, utab, volume};
+use super::{CommandResult, Failure, mount_lookup, utab, volume};
 use crate::control;
-use crate::fuse::{AttachError, detach};
-use crate::volume::mounts::MountTable;
+use crate::fuse::{MountError, unmount};
+use crate::volume::mount_table::MountTable;
 
 /// Arguments of `fanfs umount`.
 #[derive(clap::Args)]
@@ -22,31 +22,31 @@ pub(super) struct Args {
 
 /// What has just been closed, or is about to be by a process that ends, may hold the
 /// mount for so long.
-const CLOSED_WITHIN: Duration = Duration::from_millis(500);
+const BUSY_RETRY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long the daemon may take to end once its mount is gone.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+const DAEMON_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn run(args: &Args) -> Outcome {
-    let mount_point = find(&args.volume)?;
+pub(super) fn run(args: &Args) -> CommandResult {
+    let mount_point = find_mount(&args.volume)?;
     let socket = control::socket_path(&mount_point);
-    let until = Instant::now() + CLOSED_WITHIN;
-    let mut detached = detach(&mount_point, args.lazy);
-    while matches!(detached, Err(AttachError::Busy(_))) && Instant::now() < until {
+    let until = Instant::now() + BUSY_RETRY_TIMEOUT;
+    let mut detached = unmount(&mount_point, args.lazy);
+    while matches!(detached, Err(MountError::Busy(_))) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
-        detached = detach(&mount_point, args.lazy);
+        detached = unmount(&mount_point, args.lazy);
     }
-    detached.map_err(|error| match mounted::another_users(&mount_point) {
-        Some(whose) if !matches!(error, AttachError::Busy(_)) => Failure::failed(whose),
+    detached.map_err(|error| match mount_lookup::unmount_denied_reason(&mount_point) {
+        Some(whose) if !matches!(error, MountError::Busy(_)) => Failure::failed(whose),
         _ => Failure::failed(error),
     })?;
     if rustix::process::geteuid().is_root() {
-        utab::forget(&mount_point);
+        utab::remove_utab_entry(&mount_point);
     }
     // The daemon removes its socket when it has put everything away. One that
     // was killed cannot; then nobody listens there.
-    let until = Instant::now() + GONE_WITHIN;
-    while !args.lazy && Instant::now() < until && control::ask_status(&socket).is_ok() {
+    let until = Instant::now() + DAEMON_EXIT_TIMEOUT;
+    while !args.lazy && Instant::now() < until && control::query_status(&socket).is_ok() {
         std::thread::sleep(Duration::from_millis(20));
     }
     if !args.lazy {
@@ -57,10 +57,10 @@ pub(super) fn run(args: &Args) -> Outcome {
 
 /// The volume's mount, which may be a dead one: then it can be found in the mount table
 /// only.
-fn find(volume: &Path) -> Result<PathBuf, Failure> {
+fn find_mount(volume: &Path) -> Result<PathBuf, Failure> {
     let named = volume::mount_point(volume)?;
     let table = MountTable::read().map_err(|e| Failure::failed(format!("the mount table: {e}")))?;
-    let mount = table.at(&named);
+    let mount = table.top_mount_at(&named);
     match mount {
         Some(mount) if mount.fs_type == "fuse.fanfs" => Ok(named),
         Some(mount) => Err(Failure::failed(format!(

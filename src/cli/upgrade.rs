@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::{Failure, Outcome, absolute, mounted, say, volume};
-use crate::control::{self, Ask, HandedOver, Status};
+use super::{CommandResult, Failure, absolute, mount_lookup, print_result, volume};
+use crate::control::{self, ControlRequest, HandoverReport, Status};
 use crate::volume::name::shell_word;
 
 /// Arguments of `fanfs upgrade`.
@@ -18,21 +18,22 @@ pub(super) struct Args {
     program: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
+pub(super) fn run(args: &Args) -> CommandResult {
     let program = match &args.program {
         Some(program) => absolute(program),
         None => std::env::current_exe()
             .map_err(|e| Failure::failed(format!("cannot find myself: {e}")))?,
     };
     let path = volume::mount_point(&args.volume)?;
-    let before = mounted::status(&path)?;
-    let over = order(&path, &Ask::Upgrade { program: program.clone() })?;
+    let before = mount_lookup::query_mount_status(&path)?;
+    let over = request_handover(&path, &ControlRequest::Upgrade { program: program.clone() })?;
     // The argument may be a symbolic link; the kernel has the real path.
     let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
-    let version = next_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
+    let version =
+        successor_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
     let (from, to) = (before.pid, over.pid);
     let old = before.version;
-    report(
+    print_report(
         &over,
         &format!(
             "program {}, version {old} -> {version}, process {from} -> {to}\n",
@@ -42,11 +43,16 @@ pub(super) fn run(args: &Args) -> Outcome {
 }
 
 /// Has the daemon of the volume at `mount_point` hand it over.
-pub(super) fn order(mount_point: &Path, order: &Ask) -> Result<HandedOver, Failure> {
-    control::ask_to_hand_over(&control::socket_path(mount_point), order).map_err(|error| {
+pub(super) fn request_handover(
+    mount_point: &Path,
+    order: &ControlRequest,
+) -> Result<HandoverReport, Failure> {
+    control::request_handover(&control::socket_path(mount_point), order).map_err(|error| {
         use std::io::ErrorKind as K;
         match error.kind() {
-            K::NotFound | K::ConnectionRefused => mounted::trouble(mount_point, &error).into(),
+            K::NotFound | K::ConnectionRefused => {
+                mount_lookup::status_error(mount_point, &error).into()
+            }
             // The answer is missing, so the result is unknown: another upgrade or reload may
             // have replaced the daemon.
             K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe => {
@@ -66,13 +72,13 @@ pub(super) fn order(mount_point: &Path, order: &Ask) -> Result<HandedOver, Failu
 }
 
 /// How long the next daemon may take to listen, after it has taken over.
-const LISTENS: Duration = Duration::from_secs(5);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The state of the daemon that has taken over, once it answers.
-pub(super) fn next_status(mount_point: &Path, over: &HandedOver) -> Option<Status> {
-    let until = Instant::now() + LISTENS;
+pub(super) fn successor_status(mount_point: &Path, over: &HandoverReport) -> Option<Status> {
+    let until = Instant::now() + LISTEN_TIMEOUT;
     loop {
-        let status = control::ask_status(&control::socket_path(mount_point)).ok();
+        let status = control::query_status(&control::socket_path(mount_point)).ok();
         match status.filter(|status| status.pid == over.pid) {
             None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
             found => return found,
@@ -81,9 +87,9 @@ pub(super) fn next_status(mount_point: &Path, over: &HandedOver) -> Option<Statu
 }
 
 /// Prints the result of a handover, and the lines of `changed`.
-pub(super) fn report(over: &HandedOver, changed: &str) -> Outcome {
-    let HandedOver { pid, stalled_ms, handles } = over;
-    say(&format!(
+pub(super) fn print_report(over: &HandoverReport, changed: &str) -> CommandResult {
+    let HandoverReport { pid, stalled_ms, handles } = over;
+    print_result(&format!(
         "served by process {pid}; {handles} open, requests waited for {stalled_ms} ms\n{changed}"
     ))
 }

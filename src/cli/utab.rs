@@ -11,30 +11,30 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::volume::mounts::MountTable;
+use crate::volume::mount_table::MountTable;
 
 /// Where the table is.
-const PATH: &str = "/run/mount/utab";
+const UTAB_PATH: &str = "/run/mount/utab";
 
 /// Notes that what is mounted at `mount_point` needs the network.
-pub(super) fn note_network(mount_point: &Path) {
+pub(super) fn add_netdev(mount_point: &Path) {
     let table = MountTable::read().unwrap_or_default();
-    let Some(mount) = table.at(mount_point) else { return };
-    let mut command = quiet("mount");
+    let Some(mount) = table.top_mount_at(mount_point) else { return };
+    let mut command = utab_command("mount");
     command.args(["-t", "fuse.fanfs", "-o", "_netdev"]).arg(&mount.source).arg(mount_point);
     let _ = command.status();
 }
 
 /// Takes the note away, where there is one.
-pub(super) fn forget(mount_point: &Path) {
-    let table = fs::read(PATH).unwrap_or_default();
+pub(super) fn remove_utab_entry(mount_point: &Path) {
+    let table = fs::read(UTAB_PATH).unwrap_or_default();
     if String::from_utf8_lossy(&table).contains("SRC=fanfs:") {
-        let _ = quiet("umount").arg(mount_point).status();
+        let _ = utab_command("umount").arg(mount_point).status();
     }
 }
 
 /// A program that writes the table and does nothing else, and looks at no mount.
-fn quiet(program: &str) -> Command {
+fn utab_command(program: &str) -> Command {
     let mut command = Command::new(program);
     command.args(["--no-canonicalize", "--internal-only", "--fake"]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -11,14 +11,14 @@ use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::audience::{self, Audience, tell};
-use super::{Failure, Outcome, say, to_json, volume};
-use crate::backend::{Backend, Directory};
+use super::cancellation::{self, Cancellation, print_message};
+use super::{CommandResult, Failure, print_result, to_json, volume};
+use crate::backend::{Backend, DirBackend};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
 use crate::verify::{
-    Coverage, Difference, Kind, Member, NotCompared, Options, Run, Shown, State, StateError,
-    Totals, VerifyError,
+    Checkpoint, CheckpointError, ComparedReplica, Coverage, Difference, DifferenceKind,
+    EscapedPath, NotCompared, Run, Totals, VerifyError, VerifyOptions,
 };
 use crate::volume::name;
 use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
@@ -75,7 +75,7 @@ pub(super) struct Args {
     deadline: Option<Time>,
     /// Differences that are none: mtime, ctime, inode, mode, owner
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
-    ignore: Vec<Kind>,
+    ignore: Vec<DifferenceKind>,
     /// Compare extended attributes `user.*` as well
     #[arg(long)]
     xattrs: bool,
@@ -86,7 +86,7 @@ pub(super) struct Args {
 
 /// What `fanfs verify --json` prints. Paths that are not UTF-8 are arrays of bytes.
 #[derive(Serialize)]
-struct Report {
+struct VerifyReport {
     volume: String,
     /// Relative to the volume's root; empty for all of it.
     #[serde(with = "name")]
@@ -104,55 +104,55 @@ struct Report {
     seconds: f64,
     differences: Vec<Difference>,
     not_compared: Vec<NotCompared>,
-    left_out: Vec<LeftOut>,
-    absent: Vec<Absent>,
+    left_out: Vec<ExcludedReplica>,
+    absent: Vec<AbsentReplica>,
 }
 
 /// A replica that could not be looked at.
 #[derive(Serialize)]
-struct LeftOut {
+struct ExcludedReplica {
     replica: String,
     why: String,
 }
 
 /// A replica that stopped answering, and how many objects it was not asked for.
 #[derive(Serialize)]
-struct Absent {
+struct AbsentReplica {
     replica: String,
     objects: u64,
 }
 
 /// How often the state is written: so much work is lost when the run is killed.
-const SAVE_EVERY: Duration = Duration::from_secs(3);
+const SAVE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// How often the terminal is brought up to date.
-const TICK: Duration = Duration::from_millis(100);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
-pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
-    let file = volume::file(&args.volume)?;
+pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
+    let file = volume::config_file(&args.volume)?;
     let config = config::load(&file).map_err(Failure::usage)?;
     if config.replicas.len() < 2 {
         let what = "has one replica; there is nothing to compare it with";
         return Err(Failure::usage(format!("{}: {what}", file.display())));
     }
     let names: Vec<String> = config.replicas.iter().map(|replica| replica.name.clone()).collect();
-    let (options, state) = prepare(args, &config, &names)?;
-    let before = state.as_ref().map(State::totals).unwrap_or_default();
+    let (options, state) = prepare_options(args, &config, &names)?;
+    let before = state.as_ref().map(Checkpoint::totals).unwrap_or_default();
     let started = Instant::now();
-    let run = Run::start(options.clone(), members(&config, options.deadline), state);
+    let run = Run::start(options.clone(), open_members(&config, options.deadline), state);
     let run = run.map_err(|error| match error {
         VerifyError::NoSuchPath(_) => Failure::usage(error),
-        VerifyError::TooFew(_) | VerifyError::Thread(_) => Failure::failed(error),
+        VerifyError::TooFewReplicas(_) | VerifyError::Thread(_) => Failure::failed(error),
     })?;
-    let was_interrupted = watch(args, &run, audience)?;
+    let was_interrupted = watch_run(args, &run, audience)?;
     if !was_interrupted && !run.is_complete() {
         return Err(Failure::failed("a thread panicked; this is a bug in fanfs"));
     }
     let printed = run.differences(0).len();
-    run.close();
-    let absent = run.absent().into_iter();
-    let left_out = run.left_out().into_iter();
-    let report = Report {
+    run.merge_out_of_order();
+    let absent = run.absent_replicas().into_iter();
+    let left_out = run.excluded_replicas().into_iter();
+    let report = VerifyReport {
         volume: config.volume.name.clone(),
         path: options.path.clone(),
         coverage: options.coverage.to_string(),
@@ -164,44 +164,44 @@ pub(super) fn run(args: &Args, audience: &Audience) -> Outcome {
         seconds: started.elapsed().as_secs_f64(),
         differences: run.differences(0),
         not_compared: run.not_compared(0),
-        left_out: left_out.map(|(replica, why)| LeftOut { replica, why }).collect(),
-        absent: absent.map(|(replica, objects)| Absent { replica, objects }).collect(),
+        left_out: left_out.map(|(replica, why)| ExcludedReplica { replica, why }).collect(),
+        absent: absent.map(|(replica, objects)| AbsentReplica { replica, objects }).collect(),
     };
-    say(&if args.json { to_json(&report)? } else { text(&report, printed) })?;
+    print_result(&if args.json { to_json(&report)? } else { render_report(&report, printed) })?;
     Ok(ExitCode::from(report.status()))
 }
 
 /// Waits for the end, shows how far it is, and keeps that. Returns whether the run
 /// was interrupted.
-fn watch(args: &Args, run: &Run, audience: &Audience) -> Result<bool, Failure> {
-    let save = |path: &Path| run.state().save(path).map_err(Failure::failed);
+fn watch_run(args: &Args, run: &Run, audience: &Cancellation) -> Result<bool, Failure> {
+    let save = |path: &Path| run.checkpoint().save(path).map_err(Failure::failed);
     if let Some(path) = &args.state {
         // Now, and not after an hour, it is said that it cannot be written.
         save(path)?;
     }
-    let bar = progress();
+    let bar = progress_spinner();
     let mut printed = 0;
     let mut saved = Instant::now();
     let mut was_interrupted = false;
     loop {
-        let is_over = run.wait(TICK);
-        bar.set_message(line(&run.totals()));
+        let is_over = run.wait(REFRESH_INTERVAL);
+        bar.set_message(totals_line(&run.totals()));
         if !args.json {
             let fresh = run.differences(printed);
             printed += fresh.len();
             let lines: String = fresh.iter().map(|difference| format!("{difference}\n")).collect();
             if !lines.is_empty() {
-                bar.suspend(|| say(&lines))?;
+                bar.suspend(|| print_result(&lines))?;
             }
         }
         if is_over {
             break;
         }
-        if audience.has_gone() && !was_interrupted {
+        if audience.is_canceled() && !was_interrupted {
             was_interrupted = true;
             run.stop();
         }
-        if let Some(path) = args.state.as_ref().filter(|_| saved.elapsed() > SAVE_EVERY) {
+        if let Some(path) = args.state.as_ref().filter(|_| saved.elapsed() > SAVE_INTERVAL) {
             save(path)?;
             saved = Instant::now();
         }
@@ -213,7 +213,7 @@ fn watch(args: &Args, run: &Run, audience: &Audience) -> Result<bool, Failure> {
         if was_interrupted {
             save(path)?;
             let again = format!("run it again with --state {} to go on", path.display());
-            tell(&format!("fanfs: interrupted; {again}"));
+            print_message(&format!("fanfs: interrupted; {again}"));
         } else if let Err(error) = std::fs::remove_file(path) {
             return Err(Failure::failed(format!("state {}: {error}", path.display())));
         }
@@ -222,27 +222,29 @@ fn watch(args: &Args, run: &Run, audience: &Audience) -> Result<bool, Failure> {
 }
 
 /// What is to be compared, and where an earlier run has got.
-fn prepare(
+fn prepare_options(
     args: &Args,
     config: &Config,
     names: &[String],
-) -> Result<(Options, Option<State>), Failure> {
-    let refused = |error: StateError| match error {
-        StateError::Io { .. } => Failure::failed(error),
-        StateError::Malformed { .. } | StateError::Another { .. } => Failure::usage(error),
+) -> Result<(VerifyOptions, Option<Checkpoint>), Failure> {
+    let refused = |error: CheckpointError| match error {
+        CheckpointError::Io { .. } => Failure::failed(error),
+        CheckpointError::Malformed { .. } | CheckpointError::OtherRun { .. } => {
+            Failure::usage(error)
+        }
     };
     let state = match &args.state {
-        Some(path) => State::load(path).map_err(refused)?,
+        Some(path) => Checkpoint::load(path).map_err(refused)?,
         None => None,
     };
-    let of_state = state.as_ref().map(State::seed);
+    let of_state = state.as_ref().map(Checkpoint::seed);
     let coverage = if args.full { Coverage::Full } else { Coverage::Sample(args.sample) };
-    let options = Options {
+    let options = VerifyOptions {
         volume: config.volume.name.clone(),
         mode: config.volume.mode,
-        path: inside(config, args.path.as_deref().unwrap_or(Path::new("")))?,
+        path: path_in_volume(config, args.path.as_deref().unwrap_or(Path::new("")))?,
         coverage,
-        seed: args.seed.or(of_state).unwrap_or_else(random),
+        seed: args.seed.or(of_state).unwrap_or_else(random_seed),
         ignore: args.ignore.clone(),
         xattrs: args.xattrs,
         jobs: usize::from(args.jobs),
@@ -251,23 +253,23 @@ fn prepare(
         list_deadline: args.deadline.map_or(config.read.deadline, |time| time.0),
     };
     if let (Some(path), Some(state)) = (&args.state, &state) {
-        state.check(path, &options, names).map_err(refused)?;
+        state.check_same_run(path, &options, names).map_err(refused)?;
         let objects = state.totals().objects;
         let from = path.display();
-        tell(&format!("fanfs: going on from {from}: {objects} objects are compared"));
+        print_message(&format!("fanfs: going on from {from}: {objects} objects are compared"));
     }
     Ok((options, state))
 }
 
 /// A seed that is easy to type.
-fn random() -> u64 {
+fn random_seed() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id()) % 1_000_000_000
 }
 
 /// A path as the user gives it, relative to the volume's root.
-pub(super) fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
-    let mounted = volume::below_mount(&config.volume.name, path);
+pub(super) fn path_in_volume(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
+    let mounted = volume::path_below_mount(&config.volume.name, path);
     let below = config.replicas.iter().filter_map(|replica| path.strip_prefix(&replica.path).ok());
     // The shortest rest belongs to the innermost replica.
     let below = below.chain(mounted.as_deref()).min_by_key(|rest| rest.components().count());
@@ -277,36 +279,41 @@ pub(super) fn inside(config: &Config, path: &Path) -> Result<PathBuf, Failure> {
     let inside: PathBuf = parts.collect();
     if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
         let what = "is not a path in the volume; write it from the volume's root, without ..";
-        return Err(Failure::usage(format!("{} {what}", Shown(path))));
+        return Err(Failure::usage(format!("{} {what}", EscapedPath(path))));
     }
     Ok(inside)
 }
 
 /// The replicas as they can be looked at.
-fn members(config: &Config, deadline: Duration) -> Vec<Member> {
-    let survey = survey(config.question(None), DEFAULT_LIMIT);
+fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
+    let survey = survey(config.survey_request(None), DEFAULT_LIMIT);
     let findings = survey.findings();
-    let member = |(id, replica): (_, &config::Replica)| {
+    let member = |(id, replica): (_, &config::ReplicaConfig)| {
         // An error of this one, not one between them: that is for the comparison.
         let own = findings
             .iter()
             .find(|finding| finding.severity == Severity::Error && finding.replicas == [id]);
         let backend = match own {
             Some(finding) => Err(finding.text.clone()),
-            None => open(replica, deadline).map_err(|why| format!("{}: {why}", replica.name)),
+            None => {
+                open_replica(replica, deadline).map_err(|why| format!("{}: {why}", replica.name))
+            }
         };
-        Member { name: replica.name.clone(), backend, max_rate: replica.max_rate }
+        ComparedReplica { name: replica.name.clone(), backend, max_rate: replica.max_rate }
     };
     let ids = survey.replicas.ids();
     ids.zip(&config.replicas).map(member).collect()
 }
 
 /// Opens a replica's root in a thread of its own: it may hang.
-fn open(replica: &config::Replica, deadline: Duration) -> Result<Arc<dyn Backend>, String> {
+fn open_replica(
+    replica: &config::ReplicaConfig,
+    deadline: Duration,
+) -> Result<Arc<dyn Backend>, String> {
     let (answer, opened) = mpsc::channel();
     let path = replica.path.clone();
     let open = move || {
-        let _ = answer.send(Directory::open(&path));
+        let _ = answer.send(DirBackend::open(&path));
     };
     std::thread::Builder::new().spawn(open).map_err(|error| error.to_string())?;
     let directory = match opened.recv_timeout(deadline) {
@@ -315,76 +322,78 @@ fn open(replica: &config::Replica, deadline: Duration) -> Result<Arc<dyn Backend
     };
     Ok(Arc::new(match replica.page_cache {
         PageCache::Auto => directory,
-        PageCache::Use => directory.past_page_cache(false),
-        PageCache::Bypass => directory.past_page_cache(true),
+        PageCache::Use => directory.with_direct_io(false),
+        PageCache::Bypass => directory.with_direct_io(true),
     }))
 }
 
-fn progress() -> ProgressBar {
+fn progress_spinner() -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{spinner} {elapsed_precise} {wide_msg}");
     let bar = ProgressBar::new_spinner()
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
-    bar.enable_steady_tick(TICK);
+    bar.enable_steady_tick(REFRESH_INTERVAL);
     bar
 }
 
-fn size(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
-fn number(count: u64, of: &str) -> String {
+fn format_count(count: u64, of: &str) -> String {
     format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How much was compared, on one line.
-fn line(totals: &Totals) -> String {
+fn totals_line(totals: &Totals) -> String {
     format!(
         "{}, {}, {} compared, {} read, {}, {} not compared",
-        number(totals.objects, "object"),
-        number(totals.files, "file"),
-        size(totals.bytes),
-        size(totals.bytes_read),
-        number(totals.differences, "difference"),
+        format_count(totals.objects, "object"),
+        format_count(totals.files, "file"),
+        format_bytes(totals.bytes),
+        format_bytes(totals.bytes_read),
+        format_count(totals.differences, "difference"),
         totals.not_compared
     )
 }
 
 /// The report for people, without the `printed` differences that are there already.
-fn text(report: &Report, printed: usize) -> String {
+fn render_report(report: &VerifyReport, printed: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     let fresh = report.differences.iter().skip(printed);
     lines.extend(fresh.map(ToString::to_string));
     let more = report.totals.differences - report.differences.len() as u64;
     if more > 0 {
-        lines.push(format!("and {} that are not listed", number(more, "difference")));
+        lines.push(format!("and {} that are not listed", format_count(more, "difference")));
     }
     lines.extend(report.not_compared.iter().map(ToString::to_string));
-    for Absent { replica, objects } in &report.absent {
-        let objects = number(*objects, "object");
+    for AbsentReplica { replica, objects } in &report.absent {
+        let objects = format_count(*objects, "object");
         lines.push(format!("{objects} not compared on {replica}: it does not answer"));
     }
     let left_out = report.left_out.iter();
-    lines.extend(left_out.map(|LeftOut { replica, why }| format!("{replica} left out: {why}")));
+    lines.extend(
+        left_out.map(|ExcludedReplica { replica, why }| format!("{replica} left out: {why}")),
+    );
     let interrupted = if report.interrupted { ", interrupted" } else { "" };
-    let Report { volume, coverage, seed, seconds, .. } = report;
+    let VerifyReport { volume, coverage, seed, seconds, .. } = report;
     let seed = if coverage == "full" { String::new() } else { format!(", seed {seed}") };
     lines.push(format!(
         "{volume}: {} on {} ({coverage}{seed}): {} in {seconds:.1} s{interrupted}",
-        Shown(&report.path),
+        EscapedPath(&report.path),
         report.replicas.join(", "),
-        line(&report.totals)
+        totals_line(&report.totals)
     ));
     lines.join("\n") + "\n"
 }
 
-impl Report {
+impl VerifyReport {
     fn status(&self) -> u8 {
         let is_whole = self.totals.not_compared == 0 && self.left_out.is_empty();
         match self {
-            _ if self.interrupted => audience::STATUS,
+            _ if self.interrupted => cancellation::INTERRUPTED_STATUS,
             _ if self.totals.differences > 0 => 3,
             _ if !is_whole => 1,
             _ => 0,

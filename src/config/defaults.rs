@@ -65,7 +65,7 @@ pub(super) const ATTEMPT_DEADLINE_MIN: Time = Time(Duration::from_millis(50));
 pub(super) const COMPARE: Share = Share(0.001);
 
 /// Files that fit stay in memory, files that do not push nothing out of it; which
-/// is which is decided for each open (`fs::caching`).
+/// is which is decided for each open (`fs::cache_mode`).
 pub(super) const CACHE: CachePolicy = CachePolicy::Auto;
 
 /// One replica's rate, and no other one when it fails: whoever wants that says so.

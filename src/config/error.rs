@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a configuration was refused. Its `Display` is one line.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{problem}", Place(.file, *.line))]
+#[error("{}{problem}", LinePrefix(.file, *.line))]
 pub struct ConfigError {
     file: PathBuf,
     line: Option<usize>,
@@ -45,7 +45,7 @@ pub(super) enum Problem {
     TooLarge,
     #[error("is not UTF-8; save it as UTF-8 text")]
     NotUtf8,
-    #[error("not valid TOML{found}: {}", Flat(.what))]
+    #[error("not valid TOML{found}: {}", Escaped(.what))]
     Syntax { found: String, what: String },
     #[error("table {table} is not known; {hint}")]
     UnknownTable { table: String, hint: String },
@@ -53,7 +53,7 @@ pub(super) enum Problem {
     UnknownKey { key: String, hint: String },
     #[error("key `{key}` is missing; {advice}")]
     Missing { key: String, advice: &'static str },
-    #[error("key `{key}`: {}", Flat(.what))]
+    #[error("key `{key}`: {}", Escaped(.what))]
     Refused { key: String, what: String },
 }
 
@@ -76,11 +76,11 @@ pub(super) fn line_of(text: &[u8], offset: usize) -> usize {
 }
 
 /// `FILE:LINE: `, or `FILE: ` where there is no one line to blame.
-struct Place<'a>(&'a Path, Option<usize>);
+struct LinePrefix<'a>(&'a Path, Option<usize>);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for LinePrefix<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:", Flat(&self.0.to_string_lossy()))?;
+        write!(f, "{}:", Escaped(&self.0.to_string_lossy()))?;
         match self.1 {
             Some(line) => write!(f, "{line}: "),
             None => f.write_str(" "),
@@ -90,9 +90,9 @@ impl fmt::Display for Place<'_> {
 
 /// Text that is not ours, with control characters escaped: a line break in a
 /// file name or in a quoted value must not break the one line.
-pub(crate) struct Flat<'a>(pub(crate) &'a str);
+pub(crate) struct Escaped<'a>(pub(crate) &'a str);
 
-impl fmt::Display for Flat<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
             if c.is_control() {

@@ -3,13 +3,13 @@
 use tracing_subscriber::EnvFilter;
 
 use super::error::ConfigError;
-use super::outline::{Outline, nearest};
-use super::validate::{choice, count, in_range};
-use super::{defaults, settings};
+use super::key_index::{KeyIndex, nearest};
+use super::validate::{check_range, parse_choice, parse_count};
+use super::{defaults, raw};
 
 /// What is logged.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Log {
+pub struct LogConfig {
     /// A filter as `FANFS_LOG` takes it, which has precedence.
     pub level: String,
     /// How lines look.
@@ -37,7 +37,7 @@ pub(super) const FORMATS: [(&str, LogFormat); 3] =
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-impl Default for Log {
+impl Default for LogConfig {
     fn default() -> Self {
         Self {
             level: defaults::LOG_LEVEL.to_owned(),
@@ -49,25 +49,33 @@ impl Default for Log {
 }
 
 /// Checks `[log]`.
-pub(super) fn log(written: settings::Log, outline: &Outline<'_>) -> Result<Log, ConfigError> {
+pub(super) fn validate(
+    written: raw::Log,
+    outline: &KeyIndex<'_>,
+) -> Result<LogConfig, ConfigError> {
     let level = written.level.unwrap_or_else(|| defaults::LOG_LEVEL.to_owned());
     check_level(&level, outline)?;
     let format = match written.format.as_deref() {
         None => defaults::LOG_FORMAT,
-        Some(format) => choice(outline, "log.format", format, &FORMATS)?,
+        Some(format) => parse_choice(outline, "log.format", format, &FORMATS)?,
     };
-    let rate =
-        count(outline, "log.rate", written.rate, defaults::LOG_RATE, defaults::LOG_RATE_RANGE)?;
+    let rate = parse_count(
+        outline,
+        "log.rate",
+        written.rate,
+        defaults::LOG_RATE,
+        defaults::LOG_RATE_RANGE,
+    )?;
     let max_size = written.max_size.unwrap_or(defaults::LOG_MAX_SIZE);
     if max_size.0 > 0 {
-        in_range(outline, "log.max_size", max_size, defaults::LOG_MAX_SIZE_RANGE)?;
+        check_range(outline, "log.max_size", max_size, defaults::LOG_MAX_SIZE_RANGE)?;
     }
-    Ok(Log { level, format, rate, max_size: max_size.0 })
+    Ok(LogConfig { level, format, rate, max_size: max_size.0 })
 }
 
 /// A word alone that is no level would be a target, with everything of it logged: more
 /// likely it is a level that was misspelt.
-fn check_level(level: &str, outline: &Outline<'_>) -> Result<(), ConfigError> {
+fn check_level(level: &str, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const KEY: &str = "log.level";
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
     for part in level.split(',').map(str::trim) {

@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::outline::Outline;
-use super::validate::{check_path, in_range};
-use super::{defaults, settings};
+use super::key_index::KeyIndex;
+use super::validate::{check_path, check_range};
+use super::{defaults, raw};
 
 /// Where metrics are published; nowhere by default.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Metrics {
+pub struct MetricsConfig {
     /// Answers HTTP requests here.
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenAddress>,
     /// Writes them here.
-    pub textfile: Option<Textfile>,
+    pub textfile: Option<TextfileConfig>,
 }
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenAddress {
     /// TCP.
     Tcp(SocketAddr),
     /// A Unix socket.
@@ -30,14 +30,14 @@ pub enum Listen {
 
 /// A file for the textfile collector of node_exporter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Textfile {
+pub struct TextfileConfig {
     /// Absolute, and ends in `.prom`.
     pub path: PathBuf,
     /// How often it is written.
     pub interval: Duration,
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => write!(f, "{address}"),
@@ -48,16 +48,16 @@ impl fmt::Display for Listen {
 
 /// The longest path of a socket. The kernel takes 107 bytes, and it is made under a
 /// longer name first.
-const LONGEST_SOCKET: usize = 100;
+const MAX_SOCKET_PATH: usize = 100;
 
 /// Checks `[metrics]`.
-pub(super) fn metrics(
-    written: settings::Metrics,
-    outline: &Outline<'_>,
-) -> Result<Metrics, ConfigError> {
-    let listen = written.listen.map(|text| listen(&text, outline)).transpose()?;
+pub(super) fn validate(
+    written: raw::Metrics,
+    outline: &KeyIndex<'_>,
+) -> Result<MetricsConfig, ConfigError> {
+    let listen = written.listen.map(|text| parse_listen(&text, outline)).transpose()?;
     let interval = written.interval.unwrap_or(defaults::METRICS_INTERVAL);
-    in_range(outline, "metrics.interval", interval, defaults::METRICS_INTERVAL_RANGE)?;
+    check_range(outline, "metrics.interval", interval, defaults::METRICS_INTERVAL_RANGE)?;
     if written.interval.is_some() && written.textfile.is_none() {
         let what = "is how often `metrics.textfile` is written; add that, or remove this";
         return Err(outline.refuse("metrics.interval", what));
@@ -69,26 +69,26 @@ pub(super) fn metrics(
             let what = format!("{path:?} does not end in .prom; node_exporter reads no other");
             return Err(outline.refuse(KEY, what));
         }
-        Ok(Textfile { path: path.into(), interval: interval.0 })
+        Ok(TextfileConfig { path: path.into(), interval: interval.0 })
     };
-    Ok(Metrics { listen, textfile: written.textfile.map(textfile).transpose()? })
+    Ok(MetricsConfig { listen, textfile: written.textfile.map(textfile).transpose()? })
 }
 
-fn listen(text: &str, outline: &Outline<'_>) -> Result<Listen, ConfigError> {
+fn parse_listen(text: &str, outline: &KeyIndex<'_>) -> Result<ListenAddress, ConfigError> {
     const KEY: &str = "metrics.listen";
     if let Some(path) = text.strip_prefix("unix:") {
         check_path(outline, KEY, path)?;
-        if path.len() > LONGEST_SOCKET || path.ends_with('/') {
+        if path.len() > MAX_SOCKET_PATH || path.ends_with('/') {
             let what =
-                format!("{path:?} is no name for a socket; use at most {LONGEST_SOCKET} bytes");
+                format!("{path:?} is no name for a socket; use at most {MAX_SOCKET_PATH} bytes");
             return Err(outline.refuse(KEY, what));
         }
-        return Ok(Listen::Unix(path.into()));
+        return Ok(ListenAddress::Unix(path.into()));
     }
     let loopback = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
     let address = text.parse().or_else(|_| text.parse().map(loopback));
     match address {
-        Ok(address) if address.port() > 0 => Ok(Listen::Tcp(address)),
+        Ok(address) if address.port() > 0 => Ok(ListenAddress::Tcp(address)),
         _ => {
             let what = format!(
                 "{text:?} is no address; write one with its port, such as \"127.0.0.1:9469\" or \

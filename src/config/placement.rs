@@ -10,16 +10,16 @@ use std::time::Duration;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
 use super::error::ConfigError;
-use super::outline::Outline;
-use super::validate::{check_path, choice, in_range};
-use super::{Replica, defaults, settings};
+use super::key_index::KeyIndex;
+use super::validate::{check_path, check_range, parse_choice};
+use super::{ReplicaConfig, defaults, raw};
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Who is asked where chunks are.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placement {
+pub struct PlacementConfig {
     /// The provider, with what it alone needs.
-    pub provider: Provider,
+    pub provider: ProviderConfig,
     /// The volume's root in the cluster's own name space.
     pub root: String,
     /// How long the provider may take.
@@ -32,7 +32,7 @@ pub struct Placement {
 
 /// `placement.provider`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Provider {
+pub enum ProviderConfig {
     /// Nobody is asked; every replica is a candidate like any other.
     None,
     /// Nobody is asked; the placement is inferred from timing.
@@ -40,7 +40,7 @@ pub enum Provider {
     /// A cluster's own tool.
     Tool {
         /// Which.
-        tool: Tool,
+        tool: ClusterTool,
         /// Its command line, where it is not the usual one.
         command: Option<Vec<String>>,
         /// The command that prints a CephFS file's layout, where it is not the
@@ -70,7 +70,7 @@ pub enum Provider {
 
 /// Tools whose output fanfs reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
+pub enum ClusterTool {
     /// `hadoop mfs -ls`
     MapRfs,
     /// `hdfs fsck`
@@ -87,7 +87,7 @@ pub enum Tool {
 
 /// A subtree that is read through certain replicas.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Affinity {
+pub struct AffinityConfig {
     /// A glob over paths in the volume, with a leading `/`.
     pub path: String,
     /// The replicas; at least one.
@@ -95,35 +95,35 @@ pub struct Affinity {
 }
 
 /// `placement.provider` as written.
-pub(super) const PROVIDERS: [(&str, Written); 10] = [
-    ("none", Written::None),
-    ("maprfs", Written::Tool(Tool::MapRfs)),
-    ("hdfs", Written::Hdfs),
-    ("cephfs", Written::Tool(Tool::CephFs)),
-    ("glusterfs", Written::Tool(Tool::GlusterFs)),
-    ("lustre", Written::Tool(Tool::Lustre)),
-    ("beegfs", Written::Tool(Tool::BeeGfs)),
-    ("table", Written::Table),
-    ("exec", Written::Exec),
-    ("learned", Written::Learned),
+pub(super) const PROVIDERS: [(&str, ProviderKind); 10] = [
+    ("none", ProviderKind::None),
+    ("maprfs", ProviderKind::Tool(ClusterTool::MapRfs)),
+    ("hdfs", ProviderKind::Hdfs),
+    ("cephfs", ProviderKind::Tool(ClusterTool::CephFs)),
+    ("glusterfs", ProviderKind::Tool(ClusterTool::GlusterFs)),
+    ("lustre", ProviderKind::Tool(ClusterTool::Lustre)),
+    ("beegfs", ProviderKind::Tool(ClusterTool::BeeGfs)),
+    ("table", ProviderKind::Table),
+    ("exec", ProviderKind::Exec),
+    ("learned", ProviderKind::Learned),
 ];
 
 #[derive(Clone, Copy)]
-pub(super) enum Written {
+pub(super) enum ProviderKind {
     None,
     Learned,
-    Tool(Tool),
+    Tool(ClusterTool),
     Hdfs,
     Table,
     Exec,
 }
 
-impl Written {
+impl ProviderKind {
     /// The keys that it uses, besides those that all do.
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::None | Self::Learned => &[],
-            Self::Tool(Tool::CephFs) => &["command", "layout_command", "root"],
+            Self::Tool(ClusterTool::CephFs) => &["command", "layout_command", "root"],
             Self::Tool(_) => &["command", "root"],
             Self::Hdfs => &["url", "user", "ca_file", "command", "root"],
             Self::Table => &["file"],
@@ -133,7 +133,7 @@ impl Written {
 }
 
 /// The places that a command's words may have, in braces.
-pub const PLACES: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
+pub const PLACEHOLDERS: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
 
 /// Says what is wrong with a command line.
 ///
@@ -144,12 +144,12 @@ pub fn check_command(words: &[String]) -> Result<(), String> {
         return Err("names no program".to_owned());
     }
     for word in words {
-        for name in places(word) {
+        for name in placeholders(word) {
             let plain = name.strip_suffix(":sh").unwrap_or(name);
-            if !PLACES.contains(&plain) {
+            if !PLACEHOLDERS.contains(&plain) {
                 return Err(format!(
                     "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
-                    PLACES.join("}, {")
+                    PLACEHOLDERS.join("}, {")
                 ));
             }
         }
@@ -159,7 +159,7 @@ pub fn check_command(words: &[String]) -> Result<(), String> {
 
 /// What stands between braces in `word`: from the first `{` to the next `}`,
 /// as it is filled in.
-fn places(word: &str) -> impl Iterator<Item = &str> {
+fn placeholders(word: &str) -> impl Iterator<Item = &str> {
     let mut rest = word;
     std::iter::from_fn(move || {
         let (name, after) = rest.split_once('{')?.1.split_once('}')?;
@@ -168,12 +168,12 @@ fn places(word: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-pub(super) fn placement(
-    written: settings::Placement,
-    outline: &Outline<'_>,
-) -> Result<Placement, ConfigError> {
+pub(super) fn validate(
+    written: raw::Placement,
+    outline: &KeyIndex<'_>,
+) -> Result<PlacementConfig, ConfigError> {
     let name = written.provider.as_deref().unwrap_or("none");
-    let kind = choice(outline, "placement.provider", name, &PROVIDERS)?;
+    let kind = parse_choice(outline, "placement.provider", name, &PROVIDERS)?;
     let given = [
         ("command", written.command.is_some()),
         ("layout_command", written.layout_command.is_some()),
@@ -200,12 +200,12 @@ pub(super) fn placement(
     let root = written.root.clone().unwrap_or_else(|| "/".to_owned());
     check_path(outline, "placement.root", &root)?;
     let timeout = written.timeout.unwrap_or(defaults::PLACEMENT_TIMEOUT);
-    in_range(outline, "placement.timeout", timeout, defaults::PLACEMENT_TIMEOUT_RANGE)?;
+    check_range(outline, "placement.timeout", timeout, defaults::PLACEMENT_TIMEOUT_RANGE)?;
     let ttl = written.ttl.unwrap_or(defaults::PLACEMENT_TTL);
-    in_range(outline, "placement.ttl", ttl, defaults::PLACEMENT_TTL_RANGE)?;
+    check_range(outline, "placement.ttl", ttl, defaults::PLACEMENT_TTL_RANGE)?;
     let retry_after = written.retry_after.unwrap_or(defaults::PLACEMENT_RETRY_AFTER);
-    in_range(outline, "placement.retry_after", retry_after, defaults::PLACEMENT_TTL_RANGE)?;
-    Ok(Placement {
+    check_range(outline, "placement.retry_after", retry_after, defaults::PLACEMENT_TTL_RANGE)?;
+    Ok(PlacementConfig {
         provider: provider(kind, written, outline)?,
         root,
         timeout: timeout.0,
@@ -215,32 +215,34 @@ pub(super) fn placement(
 }
 
 fn provider(
-    kind: Written,
-    written: settings::Placement,
-    outline: &Outline<'_>,
-) -> Result<Provider, ConfigError> {
+    kind: ProviderKind,
+    written: raw::Placement,
+    outline: &KeyIndex<'_>,
+) -> Result<ProviderConfig, ConfigError> {
     let file = |key: &'static str, value: Option<String>| {
         value.map(|path| check_path(outline, key, &path).map(|()| PathBuf::from(path))).transpose()
     };
     Ok(match kind {
-        Written::None => Provider::None,
-        Written::Learned => Provider::Learned,
-        Written::Tool(tool) => Provider::Tool {
+        ProviderKind::None => ProviderConfig::None,
+        ProviderKind::Learned => ProviderConfig::Learned,
+        ProviderKind::Tool(tool) => ProviderConfig::Tool {
             tool,
             command: written.command,
             layout_command: written.layout_command,
         },
-        Written::Table => {
+        ProviderKind::Table => {
             let advice = "give the TOML or CSV file with the table";
             let missing = || outline.missing("placement.file", advice);
-            Provider::Table { file: file("placement.file", written.file)?.ok_or_else(missing)? }
+            ProviderConfig::Table {
+                file: file("placement.file", written.file)?.ok_or_else(missing)?,
+            }
         }
-        Written::Exec => {
+        ProviderKind::Exec => {
             let advice = "give the program and its arguments, such as [\"where-is\", \"{path}\"]";
             let missing = || outline.missing("placement.command", advice);
-            Provider::Exec { command: written.command.ok_or_else(missing)? }
+            ProviderConfig::Exec { command: written.command.ok_or_else(missing)? }
         }
-        Written::Hdfs => match (written.url, written.command) {
+        ProviderKind::Hdfs => match (written.url, written.command) {
             (Some(_), Some(_)) => {
                 let what = "cannot stand beside `placement.url`; remove one";
                 return Err(outline.refuse("placement.command", what));
@@ -254,7 +256,7 @@ fn provider(
                         return Err(outline.refuse(&format!("placement.{key}"), what));
                     }
                 }
-                Provider::Tool { tool: Tool::Hdfs, command, layout_command: None }
+                ProviderConfig::Tool { tool: ClusterTool::Hdfs, command, layout_command: None }
             }
             (None, _) => {
                 let advice = "give the namenodes, such as [\"http://nn1:9870\"], \
@@ -263,7 +265,7 @@ fn provider(
             }
             (Some(urls), None) => {
                 check_urls(&urls, outline)?;
-                Provider::WebHdfs {
+                ProviderConfig::WebHdfs {
                     urls,
                     user: written.user,
                     ca_file: file("placement.ca_file", written.ca_file)?,
@@ -273,7 +275,7 @@ fn provider(
     })
 }
 
-fn check_urls(urls: &[String], outline: &Outline<'_>) -> Result<(), ConfigError> {
+fn check_urls(urls: &[String], outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     if urls.is_empty() {
         return Err(outline.refuse("placement.url", "names no namenode; give at least one"));
     }
@@ -295,12 +297,12 @@ fn check_urls(urls: &[String], outline: &Outline<'_>) -> Result<(), ConfigError>
 }
 
 pub(super) fn affinities(
-    written: Vec<settings::Affinity>,
-    replicas: &[Replica],
-    outline: &Outline<'_>,
-) -> Result<Vec<Affinity>, ConfigError> {
+    written: Vec<raw::Affinity>,
+    replicas: &[ReplicaConfig],
+    outline: &KeyIndex<'_>,
+) -> Result<Vec<AffinityConfig>, ConfigError> {
     let rules = (1..).zip(written);
-    let rules: Vec<Affinity> = rules
+    let rules: Vec<AffinityConfig> = rules
         .map(|(number, rule)| affinity(number, rule, replicas, outline))
         .collect::<Result<_, _>>()?;
     let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
@@ -331,10 +333,10 @@ pub fn globs(paths: &[&str]) -> Result<(GlobSet, Vec<usize>), globset::Error> {
 
 fn affinity(
     number: usize,
-    written: settings::Affinity,
-    replicas: &[Replica],
-    outline: &Outline<'_>,
-) -> Result<Affinity, ConfigError> {
+    written: raw::Affinity,
+    replicas: &[ReplicaConfig],
+    outline: &KeyIndex<'_>,
+) -> Result<AffinityConfig, ConfigError> {
     let key = |name: &str| format!("affinity[{number}].{name}");
     let advice = "give a glob over paths in the volume, such as \"/a/**\"";
     let path = written.path.ok_or_else(|| outline.missing(&key("path"), advice))?;
@@ -357,7 +359,7 @@ fn affinity(
             return Err(outline.missing(&key("replica"), "say which replica or which node"));
         }
     };
-    let is_meant = |replica: &Replica| match name {
+    let is_meant = |replica: &ReplicaConfig| match name {
         "replica" => replica.name == *wanted,
         _ => replica.node == *wanted || replica.aliases.contains(wanted),
     };
@@ -375,5 +377,5 @@ fn affinity(
         );
         return Err(outline.refuse(&key(name), what));
     }
-    Ok(Affinity { path, replicas: set })
+    Ok(AffinityConfig { path, replicas: set })
 }

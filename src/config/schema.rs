@@ -1,4 +1,4 @@
-//! The volume file's JSON schema, from the comments and attributes of [`settings`].
+//! The volume file's JSON schema, from the comments and attributes of [`raw`].
 //!
 //! Editors (taplo, and VS Code through it) complete and check a volume file with it, and
 //! fanfs.toml(5) is written from it. It says what JSON schema can say: keys, types, units,
@@ -17,28 +17,28 @@ use schemars::transform::{Transform, transform_subschemas};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
-use super::settings::{self, Settings};
+use super::raw::{self, RawConfig};
 use super::units::{Rate, Share, Size, Time};
 
 /// The schema, in the dialect that taplo reads (draft 7).
 pub fn schema() -> Value {
     let generator = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
-    let mut schema = generator.into_generator().into_root_schema_for::<Settings>();
-    AsToml.transform(&mut schema);
+    let mut schema = generator.into_generator().into_root_schema_for::<RawConfig>();
+    TomlTransform.transform(&mut schema);
     schema.insert("title".to_owned(), "fanfs volume".into());
     schema.to_value()
 }
 
 /// The tables and their keys, in the order of the documents; JSON has them in another.
 pub fn tables() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
-    settings::tables().iter().map(|table| (*table, settings::keys(table)))
+    raw::tables().iter().map(|table| (*table, raw::keys(table)))
 }
 
 /// What a Rust type says and a TOML file cannot: that a key is null, or how wide a number is.
 /// And comments come as paragraphs instead of lines.
-struct AsToml;
+struct TomlTransform;
 
-impl Transform for AsToml {
+impl Transform for TomlTransform {
     fn transform(&mut self, schema: &mut Schema) {
         if let Some(Value::Array(types)) = schema.get_mut("type") {
             types.retain(|kind| kind != "null");

@@ -128,7 +128,7 @@ impl Quantity for Share {
 }
 
 /// The bytes in `text`, and `whole` to complain about: the two differ by "/s".
-fn bytes<Q: Quantity>(
+fn parse_bytes<Q: Quantity>(
     text: &str,
     whole: &str,
     known: &'static str,
@@ -166,7 +166,7 @@ impl FromStr for Size {
             return Err(Self::no_unit(format_args!("{text:?}")));
         }
         let known = "B, KB, MB, GB, TB, PB (powers of 1000), KiB, MiB, GiB, TiB, PiB (of 1024)";
-        bytes::<Self>(size, text, known, "1PiB").map(Self)
+        parse_bytes::<Self>(size, text, known, "1PiB").map(Self)
     }
 }
 
@@ -180,7 +180,7 @@ impl FromStr for Rate {
         }
         let known = "B/s, KB/s, MB/s, GB/s, TB/s, PB/s, KiB/s, MiB/s, GiB/s, TiB/s, PiB/s";
         match rate.strip_suffix("/s") {
-            Some(size) => bytes::<Self>(size, text, known, "1PiB/s").map(Self),
+            Some(size) => parse_bytes::<Self>(size, text, known, "1PiB/s").map(Self),
             None if rate.starts_with(|c: char| c.is_ascii_digit()) => {
                 let unit = rate.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
                 let (text, unit) = (text.to_owned(), unit.trim().to_owned());

@@ -8,17 +8,19 @@ use std::ops::RangeInclusive;
 use std::path::{Component, Path, PathBuf};
 
 use super::error::ConfigError;
-use super::outline::{Outline, nearest};
+use super::key_index::{KeyIndex, nearest};
 use super::placement;
 use super::units::{Size, Time};
 use super::{
-    Access, CachePolicy, Config, Fuse, Memory, PageCache, Passthrough, Read, Replica, Volume,
+    Access, CachePolicy, Config, FuseConfig, MemoryConfig, PageCache, Passthrough, ReadConfig,
+    ReplicaConfig, VolumeConfig,
 };
-use super::{defaults, log, metrics, settings, write};
-use crate::volume::{MAX_REPLICAS, Mode};
+use super::{defaults, log, metrics, raw, write};
+use crate::volume::{MAX_REPLICAS, VolumeMode};
 
 /// `volume.mode` as written.
-pub(super) const MODES: [(&str, Mode); 2] = [("shared", Mode::Shared), ("copies", Mode::Copies)];
+pub(super) const MODES: [(&str, VolumeMode); 2] =
+    [("shared", VolumeMode::Shared), ("copies", VolumeMode::Copies)];
 /// `read.cache` as written.
 pub(super) const CACHES: [(&str, CachePolicy); 3] =
     [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
@@ -37,33 +39,38 @@ const MODE_MISSING: &str = "write \"shared\" where all replicas are one file sys
 
 /// Checks everything that serde cannot.
 pub(super) fn config(
-    settings: settings::Settings,
-    outline: &Outline<'_>,
+    settings: raw::RawConfig,
+    outline: &KeyIndex<'_>,
 ) -> Result<Config, ConfigError> {
     let min_replicas = settings.volume.min_replicas;
     let mut volume = volume(settings.volume, outline)?;
     let replicas = replicas(settings.replica, outline)?;
     let most = replicas.len() as i64;
-    volume.min_replicas =
-        count(outline, "volume.min_replicas", min_replicas, defaults::MIN_REPLICAS, 1..=most)?;
+    volume.min_replicas = parse_count(
+        outline,
+        "volume.min_replicas",
+        min_replicas,
+        defaults::MIN_REPLICAS,
+        1..=most,
+    )?;
     let config = Config {
         source: outline.file().to_path_buf(),
-        write: write::write(settings.write, &volume, &replicas, outline)?,
+        write: write::validate(settings.write, &volume, &replicas, outline)?,
         volume,
         affinities: placement::affinities(settings.affinity, &replicas, outline)?,
         replicas,
         read: read(settings.read, outline)?,
-        memory: Memory { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
+        memory: MemoryConfig { budget: settings.memory.budget.unwrap_or(defaults::BUDGET).0 },
         fuse: fuse(settings.fuse, outline)?,
-        metrics: metrics::metrics(settings.metrics, outline)?,
-        log: log::log(settings.log, outline)?,
-        placement: placement::placement(settings.placement, outline)?,
+        metrics: metrics::validate(settings.metrics, outline)?,
+        log: log::validate(settings.log, outline)?,
+        placement: placement::validate(settings.placement, outline)?,
     };
-    contradictions(&config, outline)?;
+    check_contradictions(&config, outline)?;
     Ok(config)
 }
 
-fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, ConfigError> {
+fn volume(written: raw::Volume, outline: &KeyIndex<'_>) -> Result<VolumeConfig, ConfigError> {
     let name = written
         .name
         .ok_or_else(|| outline.missing("volume.name", "name the volume in [volume]"))?;
@@ -75,21 +82,21 @@ fn volume(written: settings::Volume, outline: &Outline<'_>) -> Result<Volume, Co
         return Err(outline.refuse("volume.name", what));
     }
     let mode = written.mode.ok_or_else(|| outline.missing("volume.mode", MODE_MISSING))?;
-    let mode = choice(outline, "volume.mode", &mode, &MODES)?;
+    let mode = parse_choice(outline, "volume.mode", &mode, &MODES)?;
     let access = match written.access.as_deref() {
         None => Access::ReadOnly,
-        Some(access) => choice(outline, "volume.access", access, &ACCESSES)?,
+        Some(access) => parse_choice(outline, "volume.access", access, &ACCESSES)?,
     };
     let chunk_size = written.chunk_size.unwrap_or(defaults::CHUNK_SIZE).0;
     // The caller sets it: its range depends on the number of replicas.
     let min_replicas = defaults::MIN_REPLICAS;
-    Ok(Volume { name, mode, chunk_size, access, min_replicas })
+    Ok(VolumeConfig { name, mode, chunk_size, access, min_replicas })
 }
 
 fn replicas(
-    written: Vec<settings::Replica>,
-    outline: &Outline<'_>,
-) -> Result<Vec<Replica>, ConfigError> {
+    written: Vec<raw::Replica>,
+    outline: &KeyIndex<'_>,
+) -> Result<Vec<ReplicaConfig>, ConfigError> {
     if written.is_empty() {
         let advice = "add at least one [[replica]] with a path";
         return Err(outline.missing("replica", advice));
@@ -126,9 +133,9 @@ fn replicas(
 
 fn replica(
     number: usize,
-    written: settings::Replica,
-    outline: &Outline<'_>,
-) -> Result<Replica, ConfigError> {
+    written: raw::Replica,
+    outline: &KeyIndex<'_>,
+) -> Result<ReplicaConfig, ConfigError> {
     let key = |name: &str| format!("replica[{number}].{name}");
     let path = written.path.ok_or_else(|| {
         outline.missing(&key("path"), "give the directory where the replica is mounted")
@@ -146,14 +153,14 @@ fn replica(
     let name =
         written.name.or_else(|| written.node.clone()).unwrap_or_else(|| format!("r{number}"));
     let weight = written.weight.unwrap_or(defaults::WEIGHT);
-    in_range(outline, &key("weight"), weight, defaults::WEIGHT_RANGE)?;
+    check_range(outline, &key("weight"), weight, defaults::WEIGHT_RANGE)?;
     if let Some(rate) = written.max_rate
         && rate < defaults::MAX_RATE_MIN
     {
         let what = format!("{rate} is too low; use at least {}", defaults::MAX_RATE_MIN);
         return Err(outline.refuse(&key("max_rate"), what));
     }
-    Ok(Replica {
+    Ok(ReplicaConfig {
         path: PathBuf::from(path),
         node: written.node.unwrap_or_else(|| name.clone()),
         name,
@@ -163,7 +170,7 @@ fn replica(
         max_rate: written.max_rate.map(|rate| rate.0),
         page_cache: match written.page_cache.as_deref() {
             None => PageCache::Auto,
-            Some(way) => choice(outline, &key("page_cache"), way, &PAGE_CACHES)?,
+            Some(way) => parse_choice(outline, &key("page_cache"), way, &PAGE_CACHES)?,
         },
         require_mount: written.require_mount.unwrap_or(defaults::REQUIRE_MOUNT),
     })
@@ -172,7 +179,7 @@ fn replica(
 /// A path that means the same directory wherever the daemon is started, and
 /// that compares equal to another spelling of itself. `..` does not: what it
 /// leads to depends on symbolic links.
-pub(super) fn check_path(outline: &Outline<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
+pub(super) fn check_path(outline: &KeyIndex<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
     let advice = if !path.starts_with('/') {
         "is not absolute; start it with /"
     } else if path.contains('\0') {
@@ -186,7 +193,7 @@ pub(super) fn check_path(outline: &Outline<'_>, key: &str, path: &str) -> Result
 }
 
 /// Replicas and nodes are host names or addresses, and become metric labels.
-fn check_label(outline: &Outline<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
+fn check_label(outline: &KeyIndex<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
     if (1..=253).contains(&label.len()) && label.bytes().all(is_label) {
         return Ok(());
     }
@@ -198,9 +205,9 @@ fn is_label(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-:".contains(&byte)
 }
 
-fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigError> {
+fn read(written: raw::Read, outline: &KeyIndex<'_>) -> Result<ReadConfig, ConfigError> {
     let segment_size = written.segment_size.unwrap_or(defaults::SEGMENT_SIZE);
-    in_range(outline, "read.segment_size", segment_size, defaults::SEGMENT_SIZE_RANGE)?;
+    check_range(outline, "read.segment_size", segment_size, defaults::SEGMENT_SIZE_RANGE)?;
     if !segment_size.0.is_power_of_two() {
         let what = format!(
             "{segment_size} is not a power of two; use {} or {}",
@@ -210,19 +217,19 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         return Err(outline.refuse("read.segment_size", what));
     }
     let deadline = written.deadline.unwrap_or(defaults::DEADLINE);
-    in_range(outline, "read.deadline", deadline, defaults::DEADLINE_RANGE)?;
+    check_range(outline, "read.deadline", deadline, defaults::DEADLINE_RANGE)?;
     let deadline_all = written.deadline_all.unwrap_or(deadline.max(defaults::DEADLINE_ALL));
-    in_range(outline, "read.deadline_all", deadline_all, defaults::DEADLINE_RANGE)?;
+    check_range(outline, "read.deadline_all", deadline_all, defaults::DEADLINE_RANGE)?;
     let attempt_deadline = written.attempt_deadline.unwrap_or(defaults::ATTEMPT_DEADLINE);
     if attempt_deadline < defaults::ATTEMPT_DEADLINE_MIN {
         let min = defaults::ATTEMPT_DEADLINE_MIN;
         let what = format!("{attempt_deadline} is too short; use at least {min}");
         return Err(outline.refuse("read.attempt_deadline", what));
     }
-    Ok(Read {
+    Ok(ReadConfig {
         segment_size: segment_size.0,
         readahead_max: written.readahead_max.unwrap_or(defaults::READAHEAD_MAX).0,
-        threads_per_replica: count(
+        threads_per_replica: parse_count(
             outline,
             "read.threads_per_replica",
             written.threads_per_replica,
@@ -236,23 +243,23 @@ fn read(written: settings::Read, outline: &Outline<'_>) -> Result<Read, ConfigEr
         compare: written.compare.unwrap_or(defaults::COMPARE),
         cache: match written.cache.as_deref() {
             None => defaults::CACHE,
-            Some(cache) => choice(outline, "read.cache", cache, &CACHES)?,
+            Some(cache) => parse_choice(outline, "read.cache", cache, &CACHES)?,
         },
         passthrough: match written.passthrough.as_deref() {
             None => defaults::PASSTHROUGH,
-            Some(which) => choice(outline, "read.passthrough", which, &PASSTHROUGHS)?,
+            Some(which) => parse_choice(outline, "read.passthrough", which, &PASSTHROUGHS)?,
         },
     })
 }
 
-fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigError> {
+fn fuse(written: raw::Fuse, outline: &KeyIndex<'_>) -> Result<FuseConfig, ConfigError> {
     let kernel_readahead = written.kernel_readahead.unwrap_or(defaults::KERNEL_READAHEAD);
     let range = defaults::KERNEL_READAHEAD_RANGE;
-    in_range(outline, "fuse.kernel_readahead", kernel_readahead, range)?;
+    check_range(outline, "fuse.kernel_readahead", kernel_readahead, range)?;
     let attribute_ttl = written.attribute_ttl.unwrap_or(defaults::ATTRIBUTE_TTL);
-    in_range(outline, "fuse.attribute_ttl", attribute_ttl, defaults::ATTRIBUTE_TTL_RANGE)?;
-    Ok(Fuse {
-        threads: count(
+    check_range(outline, "fuse.attribute_ttl", attribute_ttl, defaults::ATTRIBUTE_TTL_RANGE)?;
+    Ok(FuseConfig {
+        threads: parse_count(
             outline,
             "fuse.threads",
             written.threads,
@@ -263,7 +270,7 @@ fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigEr
         kernel_tuning: written.kernel_tuning.unwrap_or(defaults::KERNEL_TUNING),
         splice: written.splice.unwrap_or(defaults::SPLICE),
         kernel_readahead: kernel_readahead.0,
-        max_background: count(
+        max_background: parse_count(
             outline,
             "fuse.max_background",
             written.max_background,
@@ -276,7 +283,7 @@ fn fuse(written: settings::Fuse, outline: &Outline<'_>) -> Result<Fuse, ConfigEr
 
 /// Keys that are valid alone and not together. Defaults take part: whoever
 /// lowers one key below another's default is told about the other.
-fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigError> {
+fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const SEGMENT_SIZE: &str = "read.segment_size";
     let Config { volume, replicas, read, memory, .. } = config;
     let segment = Size(read.segment_size);
@@ -323,11 +330,11 @@ fn contradictions(config: &Config, outline: &Outline<'_>) -> Result<(), ConfigEr
         );
         return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
     }
-    write::contradictions(volume, read.passthrough, outline)
+    write::check_contradictions(volume, read.passthrough, outline)
 }
 
-pub(super) fn in_range<T: PartialOrd + Display>(
-    outline: &Outline<'_>,
+pub(super) fn check_range<T: PartialOrd + Display>(
+    outline: &KeyIndex<'_>,
     key: &str,
     value: T,
     range: RangeInclusive<T>,
@@ -339,8 +346,8 @@ pub(super) fn in_range<T: PartialOrd + Display>(
     Err(outline.refuse(key, what))
 }
 
-pub(super) fn count<T>(
-    outline: &Outline<'_>,
+pub(super) fn parse_count<T>(
+    outline: &KeyIndex<'_>,
     key: &str,
     written: Option<i64>,
     default: T,
@@ -350,12 +357,12 @@ where
     T: TryFrom<i64, Error = TryFromIntError>,
 {
     let Some(written) = written else { return Ok(default) };
-    in_range(outline, key, written, range)?;
+    check_range(outline, key, written, range)?;
     Ok(T::try_from(written).expect("ranges of counts fit their types"))
 }
 
-pub(super) fn choice<T: Copy>(
-    outline: &Outline<'_>,
+pub(super) fn parse_choice<T: Copy>(
+    outline: &KeyIndex<'_>,
     key: &str,
     written: &str,
     choices: &[(&str, T)],

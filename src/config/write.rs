@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::outline::Outline;
-use super::settings;
-use super::validate::{choice, in_range};
-use super::{Access, Passthrough, Replica, Volume, defaults};
-use crate::volume::{Mode, ReplicaId};
+use super::key_index::KeyIndex;
+use super::raw;
+use super::validate::{check_range, parse_choice};
+use super::{Access, Passthrough, ReplicaConfig, VolumeConfig, defaults};
+use crate::volume::{ReplicaId, VolumeMode};
 
 /// How changes and locks are carried out.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Write {
+pub struct WriteConfig {
     /// The replica that carries out every change, and holds the locks.
     pub replica: ReplicaId,
     /// By when a change ends, in success or an error.
@@ -19,12 +19,12 @@ pub struct Write {
     /// How long other replicas may show names and attributes from before a change.
     pub lag: Duration,
     /// Who keeps the locks.
-    pub locks: Locks,
+    pub locks: LockMode,
 }
 
 /// Who keeps the locks of fcntl(2) and flock(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Locks {
+pub enum LockMode {
     /// The write replica, so that they hold for other clients as well.
     Forward,
     /// This machine's kernel, for this mount alone.
@@ -32,19 +32,20 @@ pub enum Locks {
 }
 
 /// `write.locks` as written.
-pub(super) const LOCKS: [(&str, Locks); 2] = [("forward", Locks::Forward), ("local", Locks::Local)];
+pub(super) const LOCKS: [(&str, LockMode); 2] =
+    [("forward", LockMode::Forward), ("local", LockMode::Local)];
 
 /// Checks `[write]` of a volume with these replicas.
-pub(super) fn write(
-    written: settings::Write,
-    volume: &Volume,
-    replicas: &[Replica],
-    outline: &Outline<'_>,
-) -> Result<Write, ConfigError> {
+pub(super) fn validate(
+    written: raw::Write,
+    volume: &VolumeConfig,
+    replicas: &[ReplicaConfig],
+    outline: &KeyIndex<'_>,
+) -> Result<WriteConfig, ConfigError> {
     let deadline = written.deadline.unwrap_or(defaults::WRITE_DEADLINE);
-    in_range(outline, "write.deadline", deadline, defaults::DEADLINE_RANGE)?;
+    check_range(outline, "write.deadline", deadline, defaults::DEADLINE_RANGE)?;
     let lag = written.lag.unwrap_or(defaults::WRITE_LAG);
-    in_range(outline, "write.lag", lag, defaults::WRITE_LAG_RANGE)?;
+    check_range(outline, "write.lag", lag, defaults::WRITE_LAG_RANGE)?;
     let replica = match &written.replica {
         None => 0,
         Some(name) => {
@@ -57,11 +58,11 @@ pub(super) fn write(
         }
     };
     let locks = match (written.locks.as_deref(), volume.mode) {
-        (None, Mode::Shared) => Locks::Forward,
-        (None, Mode::Copies) => Locks::Local,
+        (None, VolumeMode::Shared) => LockMode::Forward,
+        (None, VolumeMode::Copies) => LockMode::Local,
         (Some(locks), mode) => {
-            let locks = choice(outline, "write.locks", locks, &LOCKS)?;
-            if locks == Locks::Forward && mode == Mode::Copies {
+            let locks = parse_choice(outline, "write.locks", locks, &LOCKS)?;
+            if locks == LockMode::Forward && mode == VolumeMode::Copies {
                 let what = "\"forward\" needs `volume.mode` = \"shared\": a lock on one of several \
                             copies keeps nobody from another; write \"local\"";
                 return Err(outline.refuse("write.locks", what.to_owned()));
@@ -69,19 +70,19 @@ pub(super) fn write(
             locks
         }
     };
-    Ok(Write { replica: ReplicaId::new(replica), deadline: deadline.0, lag: lag.0, locks })
+    Ok(WriteConfig { replica: ReplicaId::new(replica), deadline: deadline.0, lag: lag.0, locks })
 }
 
 /// What a volume that can be written cannot be as well.
-pub(super) fn contradictions(
-    volume: &Volume,
+pub(super) fn check_contradictions(
+    volume: &VolumeConfig,
     passthrough: Passthrough,
-    outline: &Outline<'_>,
+    outline: &KeyIndex<'_>,
 ) -> Result<(), ConfigError> {
     if volume.access == Access::ReadOnly {
         return Ok(());
     }
-    if volume.mode == Mode::Copies {
+    if volume.mode == VolumeMode::Copies {
         let what = "\"rw\" needs `volume.mode` = \"shared\": of independent copies one would get a \
                     change and the others would not; write \"ro\"";
         return Err(outline.refuse("volume.access", what.to_owned()));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::process::{Uid, geteuid};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Ask;
+use super::ControlRequest;
 
 /// A peer, as the kernel knew it when it connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,68 +24,68 @@ impl Peer {
     }
 
     /// Whether it may ask for what changes nothing: root, and who mounted.
-    pub fn may_ask(self) -> bool {
+    pub fn can_query(self) -> bool {
         self.uid == Uid::ROOT.as_raw() || self.uid == geteuid().as_raw()
     }
 
     /// Whether it may ask for what changes the running mount. The socket's mode and
     /// its directory's keep others out as well; this does not rely on them.
-    pub fn may_change(self) -> bool {
-        self.may_ask()
+    pub fn can_change(self) -> bool {
+        self.can_query()
     }
 
     /// Whether it may ask for this.
-    pub fn may(self, ask: &Ask) -> bool {
-        if ask.changes() { self.may_change() } else { self.may_ask() }
+    pub fn can_request(self, ask: &ControlRequest) -> bool {
+        if ask.is_mutating() { self.can_change() } else { self.can_query() }
     }
 }
 
 /// Peers that are talked to at once. More wait until they are accepted.
-const MOST_PEERS: usize = 64;
+const MAX_PEERS: usize = 64;
 
 /// Of these, who wait for a placement provider, which may take as long as it likes, or
 /// listen to a trace.
-const MOST_PATIENT: usize = 8;
+const MAX_SLOW_PEERS: usize = 8;
 
 /// How many peers there are.
 #[derive(Clone, Debug)]
-pub(super) struct Peers {
-    all: Arc<Semaphore>,
-    patient: Arc<Semaphore>,
+pub(super) struct ConnectionLimiter {
+    all_peers: Arc<Semaphore>,
+    slow_peers: Arc<Semaphore>,
 }
 
-impl Peers {
+impl ConnectionLimiter {
     pub(super) fn new() -> Self {
         let room = |most| Arc::new(Semaphore::new(most));
-        Self { all: room(MOST_PEERS), patient: room(MOST_PATIENT) }
+        Self { all_peers: room(MAX_PEERS), slow_peers: room(MAX_SLOW_PEERS) }
     }
 
     /// Waits for room for one more.
-    pub(super) async fn enter(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.all).acquire_owned().await.ok()
+    pub(super) async fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.all_peers).acquire_owned().await.ok()
     }
 
     /// Room for one more that waits long; `None` where there are enough.
-    pub(super) fn wait_long(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.patient).try_acquire_owned().ok()
+    pub(super) fn try_acquire_slow(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.slow_peers).try_acquire_owned().ok()
     }
 }
 
 /// A descriptor that is kept to be given up: whoever asks how a daemon is that has
 /// run out of descriptors is answered.
 #[derive(Debug, Default)]
-pub(super) struct Spare(Option<std::fs::File>);
+pub(super) struct ReserveFd(Option<std::fs::File>);
 
-impl Spare {
+impl ReserveFd {
     /// Has one again, if there is one to be had.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn refill(&mut self) {
         if self.0.is_none() {
             self.0 = std::fs::File::open("/dev/null").ok();
         }
     }
 
     /// Gives it up; says whether there was one.
-    pub(super) fn give_up(&mut self) -> bool {
+    pub(super) fn release(&mut self) -> bool {
         self.0.take().is_some()
     }
 }
@@ -99,18 +99,18 @@ mod tests {
         let owner = geteuid().as_raw();
         for (uid, may) in [(0, true), (owner, true), (owner + 4321, false), (u32::MAX, false)] {
             let peer = Peer { uid };
-            assert_eq!((peer.may_ask(), peer.may_change()), (may, may), "{uid}");
-            assert_eq!(peer.may(&Ask::Status), may);
+            assert_eq!((peer.can_query(), peer.can_change()), (may, may), "{uid}");
+            assert_eq!(peer.can_request(&ControlRequest::Status), may);
         }
     }
 
     #[test]
     fn who_waits_long_leaves_room_for_the_others() {
-        let peers = Peers::new();
-        let patient: Vec<_> = std::iter::from_fn(|| peers.wait_long()).collect();
-        assert_eq!(patient.len(), MOST_PATIENT);
-        const { assert!(MOST_PATIENT < MOST_PEERS) };
+        let peers = ConnectionLimiter::new();
+        let patient: Vec<_> = std::iter::from_fn(|| peers.try_acquire_slow()).collect();
+        assert_eq!(patient.len(), MAX_SLOW_PEERS);
+        const { assert!(MAX_SLOW_PEERS < MAX_PEERS) };
         drop(patient);
-        assert!(peers.wait_long().is_some());
+        assert!(peers.try_acquire_slow().is_some());
     }
 }

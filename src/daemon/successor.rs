@@ -9,29 +9,31 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
-use super::admission::{Members, Needed, look_around};
-use super::estate::{Estate, FromPredecessor, FromSuccessor, parts, read};
-use super::kept::Keeper;
-use super::link::Link;
-use super::{Core, Extra, Mount, StartError};
-use crate::backend::Parts;
+use super::admission::{ReplicaRequirement, VolumeBackends, survey_replicas};
+use super::fd_channel::FdChannel;
+use super::handover_protocol::{
+    MountSnapshot, PredecessorMessage, SuccessorMessage, group_descriptors, read_state,
+};
+use super::supervisor_client::SupervisorClient;
+use super::{Mount, MountOverrides, StartError, VolumeCore};
+use crate::backend::OwnedFds;
 use crate::config::Config;
 use crate::control::{self, journal_path};
-use crate::fs::{Carried, recover};
-use crate::fuse::{Agreed, Ready, Session};
+use crate::fs::{FsSnapshot, recover_journal};
+use crate::fuse::{InitParams, ResumableSession, Session};
 use crate::volume::ReplicaSet;
-use crate::volume::mounts::MountTable;
+use crate::volume::mount_table::MountTable;
 
 /// How long a predecessor may take for each step.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-fn failed(what: &'static str) -> impl Fn(io::Error) -> StartError {
+fn system_error(what: &'static str) -> impl Fn(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
 /// Tells the process at the other end of `link` that it has no successor in this one.
-pub fn refuse(link: &Link, why: &str) {
-    let _ = link.say(&FromSuccessor::Refused { why: why.to_owned() }, &[]);
+pub fn refuse_handover(link: &FdChannel, why: &str) {
+    let _ = link.send(&SuccessorMessage::Refused { why: why.to_owned() }, &[]);
 }
 
 impl Mount {
@@ -39,16 +41,16 @@ impl Mount {
     ///
     /// # Errors
     /// [`StartError`]; the other process serves it as before then, and has been told.
-    pub fn succeed(
-        link: &Link,
+    pub fn take_over(
+        link: &FdChannel,
         config: Config,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<Self, StartError> {
-        let taken = take(link, config, mount_point, extra);
+        let taken = receive_handover(link, config, mount_point, extra);
         match &taken {
-            Ok(_) => drop(link.say(&FromSuccessor::Serving, &[])),
-            Err(error) => refuse(link, &error.to_string()),
+            Ok(_) => drop(link.send(&SuccessorMessage::Serving, &[])),
+            Err(error) => refuse_handover(link, &error.to_string()),
         }
         taken
     }
@@ -62,18 +64,19 @@ impl Mount {
         (device, former): (OwnedFd, Vec<OwnedFd>),
         config: Config,
         mount_point: &Path,
-        extra: &Extra,
+        extra: &MountOverrides,
     ) -> Result<Self, StartError> {
         let what = "cannot continue the mount of a daemon that was killed";
         let journal = journal_path(mount_point);
-        let lost = |error| failed(what)(unusable(&journal, &error));
-        let (head, carried) = recover(&journal, config.volume.mode).map_err(&lost)?;
-        let head: Head = postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
-        let estate = head.estate_of(mount_point).map_err(|why| lost(io::Error::other(why)))?;
-        let handles = carried.handles();
-        let kind = (what, Kind::Recovery);
-        let heir = Heir::prepare(estate, config, mount_point, extra, kind)?;
-        heir.core.follow(former);
+        let lost = |error| system_error(what)(journal_error(&journal, &error));
+        let (head, carried) = recover_journal(&journal, config.volume.mode).map_err(&lost)?;
+        let head: JournalHead =
+            postcard::from_bytes(&head).map_err(|e| lost(io::Error::other(e)))?;
+        let estate = head.snapshot_for(mount_point).map_err(|why| lost(io::Error::other(why)))?;
+        let handles = carried.handle_count();
+        let kind = (what, TakeoverKind::Recovery);
+        let heir = PendingSuccessor::prepare(estate, config, mount_point, extra, kind)?;
+        heir.core.track_predecessors(former);
         heir.restore(carried, Vec::new())?;
         let mount = heir.serve(device)?;
         tracing::warn!(handles, "the daemon before was killed; this one goes on");
@@ -83,13 +86,13 @@ impl Mount {
 
 /// The head of a journal.
 #[derive(Serialize, Deserialize)]
-struct Head {
+struct JournalHead {
     connection: Option<(u32, u32)>,
-    estate: Estate,
+    estate: MountSnapshot,
 }
 
 /// Why a journal cannot be used, and how to have one next time.
-fn unusable(journal: &Path, error: &io::Error) -> io::Error {
+fn journal_error(journal: &Path, error: &io::Error) -> io::Error {
     let why = format!(
         "journal {}: {error}; for the next daemon, make sure that {} has free space and that \
          nothing removes files there",
@@ -100,16 +103,19 @@ fn unusable(journal: &Path, error: &io::Error) -> io::Error {
 }
 
 /// The device number of the FUSE mount there, which identifies its connection.
-fn connection(mount_point: &Path) -> Option<(u32, u32)> {
+fn connection_number(mount_point: &Path) -> Option<(u32, u32)> {
     let table = MountTable::read().ok()?;
-    table.at(mount_point).filter(|mount| mount.fs_type.starts_with("fuse")).map(|mount| mount.dev)
+    table
+        .top_mount_at(mount_point)
+        .filter(|mount| mount.fs_type.starts_with("fuse"))
+        .map(|mount| mount.dev)
 }
 
-impl Head {
+impl JournalHead {
     /// The estate, if the journal belongs to the mount at `mount_point`. If none is visible
     /// there (`umount -l`), the journal's mount may still be in use.
-    fn estate_of(self, mount_point: &Path) -> Result<Estate, String> {
-        match (self.connection, connection(mount_point)) {
+    fn snapshot_for(self, mount_point: &Path) -> Result<MountSnapshot, String> {
+        match (self.connection, connection_number(mount_point)) {
             (Some(its), Some(now)) if its != now => {
                 Err("the journal is another mount's".to_owned())
             }
@@ -120,7 +126,7 @@ impl Head {
 
 /// Why one daemon follows another.
 #[derive(Clone, Copy)]
-enum Kind {
+enum TakeoverKind {
     /// The configuration is read again.
     Reload,
     /// Another program.
@@ -130,111 +136,113 @@ enum Kind {
 }
 
 /// Ready to go on with what another process has served.
-struct Heir {
-    estate: Estate,
-    core: Arc<Core>,
+struct PendingSuccessor {
+    mount_snapshot: MountSnapshot,
+    core: Arc<VolumeCore>,
     runtime: Runtime,
-    ready: Ready,
+    session: ResumableSession,
     /// What cannot be done, where something fails.
-    what: &'static str,
+    error_context: &'static str,
 }
 
-impl Heir {
+impl PendingSuccessor {
     fn prepare(
-        estate: Estate,
+        estate: MountSnapshot,
         config: Config,
         mount_point: &Path,
-        extra: &Extra,
-        (what, kind): (&'static str, Kind),
+        extra: &MountOverrides,
+        (what, kind): (&'static str, TakeoverKind),
     ) -> Result<Self, StartError> {
-        let members = Members::absent(&config, |id| estate.record(&config, id));
-        let (core, runtime) = Core::start(config, members, mount_point, extra)?;
+        let members = VolumeBackends::absent(&config, |id| estate.replica_record(&config, id));
+        let (core, runtime) = VolumeCore::start(config, members, mount_point, extra)?;
         let options = core.mount_options(extra);
-        let suits = estate.suits(&core.config, &options.fixed());
-        suits.map_err(|why| failed(what)(io::Error::other(why)))?;
+        let suits = estate.check_compatible(&core.config, &options.fixed_options());
+        suits.map_err(|why| system_error(what)(io::Error::other(why)))?;
         let (silent, needed) = match kind {
-            Kind::Reload => {
-                let survey = look_around(&core.config, &core.mount_point)?;
-                (survey.silent(), Needed::by(&core.config))
+            TakeoverKind::Reload => {
+                let survey = survey_replicas(&core.config, &core.mount_point)?;
+                (survey.timed_out(), ReplicaRequirement::from_config(&core.config))
             }
-            Kind::Upgrade => (ReplicaSet::EMPTY, Needed::UPGRADE),
-            Kind::Recovery => (ReplicaSet::EMPTY, Needed::RECOVERY),
+            TakeoverKind::Upgrade => (ReplicaSet::EMPTY, ReplicaRequirement::UPGRADE),
+            TakeoverKind::Recovery => (ReplicaSet::EMPTY, ReplicaRequirement::RECOVERY),
         };
-        core.bring_in(silent, needed)?;
+        core.admit_replicas(silent, needed)?;
         let fs = Arc::clone(&core.fs);
-        let ready = Session::prepare(fs, &options, &estate.agreed).map_err(failed(what))?;
-        Ok(Self { estate, core, runtime, ready, what })
+        let ready =
+            Session::prepare_resume(fs, &options, &estate.agreed).map_err(system_error(what))?;
+        Ok(Self { mount_snapshot: estate, core, runtime, session: ready, error_context: what })
     }
 
     /// Knows what the other one knew, and has open what is given of what it had open.
-    fn restore(&self, carried: Carried, files: Vec<Parts>) -> Result<(), StartError> {
-        let map = |old| self.estate.replica(&self.core.config, old);
+    fn restore(&self, carried: FsSnapshot, files: Vec<OwnedFds>) -> Result<(), StartError> {
+        let map = |old| self.mount_snapshot.map_replica(&self.core.config, old);
         let restored = self.core.fs.restore(carried, files, &map);
-        restored.map_err(|why| failed(self.what)(io::Error::other(why)))
+        restored.map_err(|why| system_error(self.error_context)(io::Error::other(why)))
     }
 
     /// Answers the kernel from now on.
     fn serve(self, device: OwnedFd) -> Result<Mount, StartError> {
-        let Self { estate, core, runtime, ready, what } = self;
-        core.write_down(&estate.agreed);
+        let Self { mount_snapshot: estate, core, runtime, session: ready, error_context: what } =
+            self;
+        core.start_journal(&estate.agreed);
         let session = Session::resume(ready, estate.agreed, device, &core.mount_point);
-        Ok(Mount::served(core, runtime, session.map_err(failed(what))?, None))
+        Ok(Mount::with_session(core, runtime, session.map_err(system_error(what))?, None))
     }
 }
 
-fn take(
-    link: &Link,
+fn receive_handover(
+    link: &FdChannel,
     config: Config,
     mount_point: &Path,
-    extra: &Extra,
+    extra: &MountOverrides,
 ) -> Result<Mount, StartError> {
     let what = "cannot take the mount over";
-    let cannot = failed(what);
+    let cannot = system_error(what);
     let out_of_turn = || cannot(io::Error::other("the other process says something else"));
-    let hear = || link.hear::<FromPredecessor>(Some(PATIENCE)).map_err(&cannot);
-    let (FromPredecessor::Estate(estate), _) = hear()? else { return Err(out_of_turn()) };
-    let kind = if estate.strict { Kind::Reload } else { Kind::Upgrade };
-    let heir = Heir::prepare(estate, config, mount_point, extra, (what, kind))?;
-    link.say(&FromSuccessor::Prepared, &[]).map_err(&cannot)?;
+    let hear = || link.recv::<PredecessorMessage>(Some(STEP_TIMEOUT)).map_err(&cannot);
+    let (PredecessorMessage::Estate(estate), _) = hear()? else { return Err(out_of_turn()) };
+    let kind = if estate.strict { TakeoverKind::Reload } else { TakeoverKind::Upgrade };
+    let heir = PendingSuccessor::prepare(estate, config, mount_point, extra, (what, kind))?;
+    link.send(&SuccessorMessage::Prepared, &[]).map_err(&cannot)?;
 
-    let (FromPredecessor::All, mut all) = hear()? else { return Err(out_of_turn()) };
-    let (carried, which) = read(all.pop().ok_or_else(out_of_turn)?).map_err(&cannot)?;
+    let (PredecessorMessage::All, mut all) = hear()? else { return Err(out_of_turn()) };
+    let (carried, which) = read_state(all.pop().ok_or_else(out_of_turn)?).map_err(&cannot)?;
     let (mut files, mut former, mut last) = (Vec::new(), Vec::new(), Vec::new());
     while last.is_empty() {
         match hear()? {
-            (FromPredecessor::Files, some) => files.extend(some),
-            (FromPredecessor::Former, some) => former.extend(some),
-            (FromPredecessor::Device, device) if !device.is_empty() => last = device,
+            (PredecessorMessage::Files, some) => files.extend(some),
+            (PredecessorMessage::Former, some) => former.extend(some),
+            (PredecessorMessage::Device, device) if !device.is_empty() => last = device,
             _ => return Err(out_of_turn()),
         }
     }
     let mut last = last.into_iter();
     let device = last.next().ok_or_else(out_of_turn)?;
-    let keeper = last.next().map(|end| Keeper::at(Link::received(end)));
-    heir.core.follow(former);
-    heir.restore(carried, parts(&which, files))?;
-    link.say(&FromSuccessor::Restored, &[]).map_err(&cannot)?;
+    let keeper = last.next().map(|end| SupervisorClient::new(FdChannel::from_fd(end)));
+    heir.core.track_predecessors(former);
+    heir.restore(carried, group_descriptors(&which, files))?;
+    link.send(&SuccessorMessage::Restored, &[]).map_err(&cannot)?;
 
-    let (FromPredecessor::Go, _) = hear()? else { return Err(out_of_turn()) };
+    let (PredecessorMessage::Go, _) = hear()? else { return Err(out_of_turn()) };
     let mount = heir.serve(device)?;
     if let Some(keeper) = keeper {
-        mount.is_kept_by(keeper);
+        mount.set_supervisor(keeper);
     }
     Ok(mount)
 }
 
-impl Core {
+impl VolumeCore {
     /// Writes down from now on what the next daemon has to know if this one is killed,
     /// where somebody keeps the device for it.
-    pub(super) fn write_down(self: &Arc<Self>, agreed: &Agreed) {
-        if !self.extra.is_kept {
+    pub(super) fn start_journal(self: &Arc<Self>, agreed: &InitParams) {
+        if !self.overrides.is_supervised {
             return;
         }
-        let connection = connection(&self.mount_point);
+        let connection = connection_number(&self.mount_point);
         let begin = || {
             control::make_runtime_dir()?;
             let path = journal_path(&self.mount_point);
-            self.fs.write_down(&path, self.head(connection, agreed)?)
+            self.fs.start_journal(&path, self.journal_head(connection, agreed)?)
         };
         if let Err(error) = begin() {
             tracing::warn!(%error, "no journal: if this daemon is killed, the mount is lost");
@@ -242,16 +250,20 @@ impl Core {
         }
         // Weak, as the core owns the roster.
         let (core, agreed) = (Arc::downgrade(self), agreed.clone());
-        self.roster.at_each_admission(move || {
+        self.roster.on_admission(move || {
             if let Some(core) = core.upgrade() {
-                core.fs.renew_head(|| core.head(connection, &agreed));
+                core.fs.update_journal_head(|| core.journal_head(connection, &agreed));
             }
         });
     }
 
     /// The head of a journal as of now.
-    fn head(&self, connection: Option<(u32, u32)>, agreed: &Agreed) -> io::Result<Vec<u8>> {
-        let head = Head { connection, estate: self.estate(agreed.clone(), false) };
+    fn journal_head(
+        &self,
+        connection: Option<(u32, u32)>,
+        agreed: &InitParams,
+    ) -> io::Result<Vec<u8>> {
+        let head = JournalHead { connection, estate: self.mount_snapshot(agreed.clone(), false) };
         postcard::to_stdvec(&head).map_err(io::Error::other)
     }
 }

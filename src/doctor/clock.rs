@@ -11,17 +11,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::os::unix::fs::MetadataExt as _;
 
 /// Since 1970, by this machine.
-pub(super) fn now() -> Duration {
+pub(super) fn unix_time() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// How far a replica's root lies in the future, seconds; `None` where it does not,
 /// which says nothing of the clock.
-pub(super) fn future_of_root(root: &Path) -> Option<f64> {
+pub(super) fn root_time_ahead(root: &Path) -> Option<f64> {
     let stat = std::fs::metadata(root).ok()?;
     let latest = stat.mtime().max(stat.ctime()) as f64;
     // Whole seconds: the fraction of the time of the day counts as none.
-    let ahead = latest - now().as_secs_f64();
+    let ahead = latest - unix_time().as_secs_f64();
     (ahead > 0.0).then_some(ahead)
 }
 
@@ -30,12 +30,12 @@ pub(super) fn future_of_root(root: &Path) -> Option<f64> {
 ///
 /// # Errors
 /// Where the replica cannot be written.
-pub(super) fn by_new_file(root: &Path) -> io::Result<f64> {
+pub(super) fn clock_ahead_by_new_file(root: &Path) -> io::Result<f64> {
     let path = root.join(format!(".fanfs-doctor-{}", std::process::id()));
-    let before = now();
+    let before = unix_time();
     let made = OpenOptions::new().write(true).create_new(true).open(&path);
     let stamped = made.and_then(|file: File| file.metadata());
-    let between = (before + now()) / 2;
+    let between = (before + unix_time()) / 2;
     let _ = std::fs::remove_file(&path);
     let stat = stamped?;
     let stamp = stat.mtime() as f64 + stat.mtime_nsec() as f64 / 1e9;

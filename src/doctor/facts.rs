@@ -6,17 +6,17 @@ use serde::Serialize;
 
 /// What was found, before it is judged.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Facts {
+pub struct DoctorFacts {
     /// The volume's name; null where bare paths were given.
     pub volume: Option<String>,
     /// What the volume's file says, or its defaults.
-    pub settings: Settings,
+    pub settings: VolumeSettings,
     /// This machine.
-    pub machine: Machine,
+    pub machine: MachineFacts,
     /// The interfaces that the replicas' routes use.
-    pub interfaces: Vec<Interface>,
+    pub interfaces: Vec<NetworkInterface>,
     /// The replicas, in the order in which they were given.
-    pub replicas: Vec<Replica>,
+    pub replicas: Vec<ExaminedReplica>,
     /// Groups of NFS replicas, by index, that send over one connection.
     pub one_connection: Vec<Vec<usize>>,
     /// Groups of other replicas, by index, that are one file system.
@@ -29,12 +29,12 @@ pub struct Facts {
     /// Mount points of this volume whose keepers have died.
     pub unkept: Vec<String>,
     /// What reading them gave; null without `--measure`.
-    pub measured: Option<Measured>,
+    pub measured: Option<MeasuredRates>,
 }
 
 /// The keys of the volume's file that matter here.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Settings {
+pub struct VolumeSettings {
     /// `[read] segment_size`, bytes.
     pub segment_size: u64,
     /// `[read] deadline`, seconds.
@@ -57,14 +57,14 @@ pub struct Settings {
 
 /// This machine.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Machine {
+pub struct MachineFacts {
     /// `uname -r`.
     pub kernel: Option<String>,
     /// Whether this process is root.
     pub root: bool,
     /// Whether `/dev/fuse` is there.
     pub fuse_device: bool,
-    /// Whether `fusermount3` is in `PATH`.
+    /// Whether `fusermount3` is in `UTAB_PATH`.
     pub fusermount3: bool,
     /// Whether `/etc/fuse.conf` has `user_allow_other`.
     pub user_allow_other: bool,
@@ -85,7 +85,7 @@ pub struct Machine {
 
 /// A network interface.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Interface {
+pub struct NetworkInterface {
     /// `eth0`.
     pub name: String,
     /// Mbit/s; null where the driver does not say.
@@ -98,7 +98,7 @@ pub struct Interface {
 
 /// One replica.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Replica {
+pub struct ExaminedReplica {
     /// Its name.
     pub name: String,
     /// Its path, as given.
@@ -123,18 +123,18 @@ pub struct Replica {
     /// The kernel's readahead for it, KiB.
     pub read_ahead_kib: Option<u64>,
     /// For NFS, the mount.
-    pub nfs: Option<Nfs>,
+    pub nfs: Option<NfsFacts>,
     /// For NFS, the way to the server.
-    pub route: Option<Route>,
+    pub route: Option<ServerRoute>,
     /// Its TCP connections; null where they cannot be seen.
-    pub connections: Option<Vec<Connection>>,
+    pub connections: Option<Vec<TcpConnection>>,
     /// How far the server's clock is ahead of this machine's, seconds.
     pub clock_ahead_s: Option<f64>,
 }
 
 /// An NFS mount.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Nfs {
+pub struct NfsFacts {
     /// The server as named to mount(8).
     pub server: String,
     /// The address that its calls go to.
@@ -178,14 +178,14 @@ pub struct Nfs {
     /// Times that the server was given up for a while.
     pub timeouts: u64,
     /// READs.
-    pub reads: Option<ReadCalls>,
+    pub reads: Option<ReadCallStats>,
     /// Calls that waited for a slot, on average at each send.
     pub backlog: Option<f64>,
 }
 
 /// READs since the mount was made.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct ReadCalls {
+pub struct ReadCallStats {
     /// How many.
     pub calls: u64,
     /// Bytes received a call.
@@ -200,7 +200,7 @@ pub struct ReadCalls {
 
 /// The way to a replica's server.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Route {
+pub struct ServerRoute {
     /// The server's address.
     pub to: String,
     /// This machine's address.
@@ -219,7 +219,7 @@ pub struct Route {
 
 /// A TCP connection, as `ss -tinm` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Connection {
+pub struct TcpConnection {
     /// This machine's port.
     pub port: u16,
     /// The server's address.
@@ -248,7 +248,7 @@ pub struct Connection {
 
 /// What reading the replicas gave.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Measured {
+pub struct MeasuredRates {
     /// The file, relative to the replicas' roots.
     pub file: String,
     /// Its size, bytes.
@@ -256,9 +256,9 @@ pub struct Measured {
     /// How long each step was to take, seconds.
     pub seconds: f64,
     /// Each replica alone, in their order.
-    pub alone: Vec<Sample>,
+    pub alone: Vec<RateMeasurement>,
     /// All at once.
-    pub together: Sample,
+    pub together: RateMeasurement,
     /// The part of this machine's processor time that was idle then, 0 to 1.
     pub idle: Option<f64>,
     /// Why nothing was measured, where that is so.
@@ -267,7 +267,7 @@ pub struct Measured {
 
 /// One step of the measurement.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Sample {
+pub struct RateMeasurement {
     /// Bytes read.
     pub bytes: u64,
     /// In what time, seconds.

@@ -3,44 +3,46 @@
 
 use std::path::{Path, PathBuf};
 
-use super::facts::{Interface, Machine};
+use super::facts::{MachineFacts, NetworkInterface};
 
 /// Where /proc, /sys, /etc and /dev are looked for.
 #[derive(Clone)]
-pub(super) struct Tree {
+pub(super) struct SystemRoot {
     root: PathBuf,
 }
 
-impl Tree {
+impl SystemRoot {
     pub(super) fn at(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
 
     /// A small file's text without the blanks around it.
-    fn read(&self, path: &str) -> Option<String> {
+    fn read_trimmed(&self, path: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.root.join(path)).ok()?;
         Some(text.trim().to_owned())
     }
 
-    fn number(&self, path: &str) -> Option<u64> {
+    fn read_number(&self, path: &str) -> Option<u64> {
         // `speed` is -1 where there is none.
-        self.read(path)?.parse().ok()
+        self.read_trimmed(path)?.parse().ok()
     }
 
     /// The machine, without what is known of this process alone.
-    pub(super) fn machine(&self) -> Machine {
-        let conf = self.read("etc/fuse.conf").unwrap_or_default();
-        Machine {
-            kernel: self.read("proc/sys/kernel/osrelease"),
+    pub(super) fn machine(&self) -> MachineFacts {
+        let conf = self.read_trimmed("etc/fuse.conf").unwrap_or_default();
+        MachineFacts {
+            kernel: self.read_trimmed("proc/sys/kernel/osrelease"),
             root: false,
             fuse_device: self.root.join("dev/fuse").exists(),
             fusermount3: false,
             user_allow_other: conf.lines().any(|line| line.trim() == "user_allow_other"),
-            fuse_max_pages: self.number("proc/sys/fs/fuse/max_pages_limit"),
-            fuse_max_user_background: self.number("sys/module/fuse/parameters/max_user_bgreq"),
-            open_files: self.read("proc/self/limits").and_then(|text| hard_limit(&text)),
+            fuse_max_pages: self.read_number("proc/sys/fs/fuse/max_pages_limit"),
+            fuse_max_user_background: self.read_number("sys/module/fuse/parameters/max_user_bgreq"),
+            open_files: self
+                .read_trimmed("proc/self/limits")
+                .and_then(|text| open_files_hard_limit(&text)),
             tcp_receive_buffer: self
-                .read("proc/sys/net/ipv4/tcp_rmem")
+                .read_trimmed("proc/sys/net/ipv4/tcp_rmem")
                 .and_then(|text| text.split_ascii_whitespace().nth(2)?.parse().ok()),
             page: 4096,
             ss: false,
@@ -48,27 +50,27 @@ impl Tree {
     }
 
     /// An interface by its name.
-    pub(super) fn interface(&self, name: &str) -> Interface {
+    pub(super) fn interface(&self, name: &str) -> NetworkInterface {
         let at = |file: &str| format!("sys/class/net/{name}/{file}");
         let mut below = std::fs::read_dir(self.root.join(at(""))).into_iter().flatten().flatten();
         // A bond, a VLAN, a team says the speed of what it is made of.
         let is_made_of = below.any(|one| one.file_name().to_string_lossy().starts_with("lower_"));
-        Interface {
+        NetworkInterface {
             name: name.to_owned(),
-            speed_mbit: self.number(&at("speed")).filter(|speed| *speed > 0),
-            mtu: self.number(&at("mtu")),
+            speed_mbit: self.read_number(&at("speed")).filter(|speed| *speed > 0),
+            mtu: self.read_number(&at("mtu")),
             is_virtual: !is_made_of && !self.root.join(at("device")).exists(),
         }
     }
 
     /// The kernel's readahead for a device, KiB.
     pub(super) fn read_ahead(&self, device: &str) -> Option<u64> {
-        self.number(&format!("sys/class/bdi/{device}/read_ahead_kb"))
+        self.read_number(&format!("sys/class/bdi/{device}/read_ahead_kb"))
     }
 
     /// Processor time of all kinds, and the idle part of it, in ticks.
-    pub(super) fn processor_time(&self) -> Option<(u64, u64)> {
-        let text = self.read("proc/stat")?;
+    pub(super) fn total_and_idle_ticks(&self) -> Option<(u64, u64)> {
+        let text = self.read_trimmed("proc/stat")?;
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         // proc_stat(5): user nice system idle iowait irq softirq steal; guests
         // are in user already.
@@ -79,12 +81,12 @@ impl Tree {
 }
 
 /// The hard limit in `/proc/self/limits`; `None` where there is none.
-fn hard_limit(limits: &str) -> Option<u64> {
+fn open_files_hard_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// Whether a program is in `PATH`.
+/// Whether a program is in `UTAB_PATH`.
 pub(super) fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(name).is_file())

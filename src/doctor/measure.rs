@@ -19,65 +19,66 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::facts::{Measured, Sample};
-use super::machine::Tree;
+use super::facts::{MeasuredRates, RateMeasurement};
+use super::machine::SystemRoot;
 use crate::volume::sample;
-use crate::volume::survey::within;
+use crate::volume::survey::run_with_timeout;
 
 /// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
 /// segments; a mean over them is good to a few per cent.
 pub const DEFAULT_SECONDS: f64 = 3.0;
 
 /// One read, bytes: fanfs's default segment.
-const SEGMENT: u64 = 1 << 20;
+const SEGMENT_BYTES: u64 = 1 << 20;
 
 /// Reads at a time on each replica: what fanfs's scheduler keeps in flight at least.
 const IN_FLIGHT: usize = 4;
 
 /// A step that took less says nothing about a rate: a file that is too small. Few
 /// bytes in a longer time do, of a slow replica.
-const TOO_SHORT: Duration = Duration::from_millis(100);
+const MIN_RATE_DURATION: Duration = Duration::from_millis(100);
 
 /// With reads under way that are late by so much, and by as long again as all before took,
 /// a replica has stopped: they count then. A block that is slow to come does not.
-const STALLED: Duration = Duration::from_millis(500);
+const STALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Small reads whose median is a replica's latency, and the time for all of them.
-const SMALL_READS: u64 = 16;
-const SMALL_READS_LIMIT: Duration = Duration::from_secs(2);
+const LATENCY_READS: u64 = 16;
+const LATENCY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// For how long a file is looked for.
-const WALK_LIMIT: Duration = Duration::from_secs(3);
+const FILE_SEARCH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A buffer for O_DIRECT begins at a multiple of this; see PERFORMANCE-io.md.
-const ALIGN: usize = 4096;
+const DIRECT_IO_ALIGN: usize = 4096;
 
 /// How to measure.
 #[derive(Clone, Debug)]
-pub struct Measure {
+pub struct MeasureOptions {
     /// The file, relative to the replicas' roots; `None`: the one with the most data that is
     /// found.
     pub file: Option<PathBuf>,
     /// How long each step takes.
-    pub step: Duration,
+    pub step_duration: Duration,
 }
 
 /// Measures the replicas that are `Some`; `say` is told what is under way.
 pub(super) fn measure(
     roots: &[Option<PathBuf>],
-    options: &Measure,
-    tree: &Tree,
+    options: &MeasureOptions,
+    tree: &SystemRoot,
     say: &dyn Fn(&str),
-) -> Measured {
-    let seconds = options.step.as_secs_f64();
-    let failed = |why: String| Measured { failed: Some(why), seconds, ..Measured::default() };
+) -> MeasuredRates {
+    let seconds = options.step_duration.as_secs_f64();
+    let failed =
+        |why: String| MeasuredRates { failed: Some(why), seconds, ..MeasuredRates::default() };
     let Some(first) = roots.iter().flatten().next() else {
         return failed("no replica answers".to_owned());
     };
     say("looking for a file");
     let found = match &options.file {
-        Some(file) => size_of(first, file).map(|size| (file.clone(), size)),
-        None => find(first),
+        Some(file) => file_size(first, file).map(|size| (file.clone(), size)),
+        None => find_file(first),
     };
     let Some((file, size)) = found else {
         let what = options.file.as_ref().map_or_else(
@@ -88,17 +89,17 @@ pub(super) fn measure(
     };
     let places: Vec<Option<PathBuf>> =
         roots.iter().map(|root| root.as_ref().map(|root| root.join(&file))).collect();
-    let plan = Plan::of(size / SEGMENT, places.len());
+    let plan = SegmentPlan::new(size / SEGMENT_BYTES, places.len());
     let mut alone = Vec::new();
     for (i, place) in places.iter().enumerate() {
         let Some(place) = place else {
-            alone.push(Sample::default());
+            alone.push(RateMeasurement::default());
             continue;
         };
         say(&format!("reading {} alone", place.display()));
-        let latency = latency(place, plan.alone(i));
-        let mut step = Step::run(&[place], plan.alone(i), options.step);
-        alone.push(Sample { latency_ms: latency, ..step.remove(0) });
+        let latency = measure_latency(place, plan.alone_segments(i));
+        let mut step = MeasureStep::run(&[place], plan.alone_segments(i), options.step_duration);
+        alone.push(RateMeasurement { latency_ms: latency, ..step.remove(0) });
     }
     say("reading all at once");
     let healthy: Vec<&PathBuf> = places
@@ -107,21 +108,22 @@ pub(super) fn measure(
         .filter(|(_, sample)| !sample.silent && sample.error.is_none())
         .filter_map(|(place, _)| place.as_ref())
         .collect();
-    let before = tree.processor_time();
-    let each = Step::run(&healthy, plan.together(), options.step);
-    let idle = before.zip(tree.processor_time()).and_then(|((all0, idle0), (all1, idle1))| {
-        let all = all1.checked_sub(all0).filter(|all| *all > 0)?;
-        Some(idle1.saturating_sub(idle0) as f64 / all as f64)
-    });
+    let before = tree.total_and_idle_ticks();
+    let each = MeasureStep::run(&healthy, plan.shared_segments(), options.step_duration);
+    let idle =
+        before.zip(tree.total_and_idle_ticks()).and_then(|((all0, idle0), (all1, idle1))| {
+            let all = all1.checked_sub(all0).filter(|all| *all > 0)?;
+            Some(idle1.saturating_sub(idle0) as f64 / all as f64)
+        });
     let file = file.to_string_lossy().into_owned();
-    Measured { file, size, seconds, alone, together: sum(&each), idle, failed: None }
+    MeasuredRates { file, size, seconds, alone, together: sum_rates(&each), idle, failed: None }
 }
 
 /// What replicas that read at the same time delivered.
-fn sum(each: &[Sample]) -> Sample {
+fn sum_rates(each: &[RateMeasurement]) -> RateMeasurement {
     let bytes = each.iter().map(|sample| sample.bytes).sum();
     let seconds = each.iter().map(|sample| sample.seconds).fold(0.0, f64::max);
-    Sample {
+    RateMeasurement {
         bytes,
         seconds,
         // Of each until its last segment: what was in flight when the time was over
@@ -129,89 +131,93 @@ fn sum(each: &[Sample]) -> Sample {
         rate: each.iter().filter_map(|sample| sample.rate).reduce(|a, b| a + b),
         direct: each.iter().all(|sample| sample.direct),
         error: each.iter().find_map(|sample| sample.error.clone()),
-        ..Sample::default()
+        ..RateMeasurement::default()
     }
 }
 
-fn rate(bytes: u64, seconds: f64) -> Option<f64> {
-    (bytes > 0 && seconds >= TOO_SHORT.as_secs_f64()).then(|| bytes as f64 / seconds)
+fn rate_if_long_enough(bytes: u64, seconds: f64) -> Option<f64> {
+    (bytes > 0 && seconds >= MIN_RATE_DURATION.as_secs_f64()).then(|| bytes as f64 / seconds)
 }
 
 /// Segments of the file that each step reads: one after the other, none twice.
 #[derive(Clone, Copy)]
-struct Plan {
-    segments: u64,
-    replicas: u64,
+struct SegmentPlan {
+    segment_count: u64,
+    replica_count: u64,
 }
 
-impl Plan {
-    fn of(segments: u64, replicas: usize) -> Self {
-        Self { segments, replicas: replicas as u64 }
+impl SegmentPlan {
+    fn new(segments: u64, replicas: usize) -> Self {
+        Self { segment_count: segments, replica_count: replicas as u64 }
     }
 
-    fn alone(self, replica: usize) -> std::ops::Range<u64> {
-        let each = self.segments / 2 / self.replicas;
+    fn alone_segments(self, replica: usize) -> std::ops::Range<u64> {
+        let each = self.segment_count / 2 / self.replica_count;
         let start = replica as u64 * each;
         start..start + each
     }
 
-    fn together(self) -> std::ops::Range<u64> {
-        self.segments / 2..self.segments
+    fn shared_segments(self) -> std::ops::Range<u64> {
+        self.segment_count / 2..self.segment_count
     }
 }
 
 /// What the threads of a step share.
-struct Step {
-    next: AtomicU64,
-    end: u64,
+struct MeasureStep {
+    next_segment: AtomicU64,
+    end_segment: u64,
     stop: AtomicBool,
-    started: Instant,
+    started_at: Instant,
 }
 
 /// One replica's part in a step.
 #[derive(Default)]
-struct Part {
+struct StepProgress {
     bytes: AtomicU64,
     /// Nanoseconds from the start to the last segment.
-    last: AtomicU64,
-    working: AtomicUsize,
-    past_cache: AtomicBool,
+    last_segment_ns: AtomicU64,
+    working_threads: AtomicUsize,
+    is_direct: AtomicBool,
     error: Mutex<Option<String>>,
 }
 
-impl Step {
+impl MeasureStep {
     /// Reads segments of the files at `places`, until they or the time are over.
-    fn run(places: &[&PathBuf], segments: std::ops::Range<u64>, time: Duration) -> Vec<Sample> {
-        let step = Arc::new(Step {
-            next: AtomicU64::new(segments.start),
-            end: segments.end,
+    fn run(
+        places: &[&PathBuf],
+        segments: std::ops::Range<u64>,
+        time: Duration,
+    ) -> Vec<RateMeasurement> {
+        let step = Arc::new(MeasureStep {
+            next_segment: AtomicU64::new(segments.start),
+            end_segment: segments.end,
             stop: AtomicBool::new(false),
-            started: Instant::now(),
+            started_at: Instant::now(),
         });
-        let parts: Vec<Arc<Part>> = places.iter().map(|_| Arc::default()).collect();
+        let parts: Vec<Arc<StepProgress>> = places.iter().map(|_| Arc::default()).collect();
         for (place, part) in places.iter().zip(&parts) {
             for _ in 0..IN_FLIGHT {
                 let (step, part, place) = (Arc::clone(&step), Arc::clone(part), (*place).clone());
-                part.working.fetch_add(1, Relaxed);
+                part.working_threads.fetch_add(1, Relaxed);
                 let counted = Arc::clone(&part);
                 let work = move || {
-                    if let Err(error) = step.work(&place, &part) {
+                    if let Err(error) = step.read_segments(&place, &part) {
                         part.error.lock().expect("no panic").get_or_insert(error.to_string());
                     }
-                    part.working.fetch_sub(1, Relaxed);
+                    part.working_threads.fetch_sub(1, Relaxed);
                 };
                 if std::thread::Builder::new().name("measure".into()).spawn(work).is_err() {
-                    counted.working.fetch_sub(1, Relaxed);
+                    counted.working_threads.fetch_sub(1, Relaxed);
                 }
             }
         }
-        let busy = || parts.iter().any(|part| part.working.load(Relaxed) > 0);
-        while step.started.elapsed() < time && busy() && !step.is_over(places.len()) {
+        let busy = || parts.iter().any(|part| part.working_threads.load(Relaxed) > 0);
+        while step.started_at.elapsed() < time && busy() && !step.is_exhausted(places.len()) {
             std::thread::sleep(Duration::from_millis(2));
         }
         step.stop.store(true, Relaxed);
-        let elapsed = step.started.elapsed();
-        let samples = parts.iter().map(|part| part.sample(elapsed)).collect();
+        let elapsed = step.started_at.elapsed();
+        let samples = parts.iter().map(|part| part.measurement(elapsed)).collect();
         // What is still under way would be in the next step's way.
         let until = Instant::now() + time.min(Duration::from_secs(2));
         while busy() && Instant::now() < until {
@@ -222,25 +228,26 @@ impl Step {
 
     /// Whether all segments are given out: of several replicas the slowest would
     /// be waited for alone.
-    fn is_over(&self, replicas: usize) -> bool {
-        replicas > 1 && self.next.load(Relaxed) >= self.end
+    fn is_exhausted(&self, replicas: usize) -> bool {
+        replicas > 1 && self.next_segment.load(Relaxed) >= self.end_segment
     }
 
-    fn work(&self, place: &Path, part: &Part) -> io::Result<()> {
+    fn read_segments(&self, place: &Path, part: &StepProgress) -> io::Result<()> {
         let mut file = SegmentFile::open(place)?;
         while !self.stop.load(Relaxed) {
-            let segment = self.next.fetch_add(1, Relaxed);
-            if segment >= self.end {
+            let segment = self.next_segment.fetch_add(1, Relaxed);
+            if segment >= self.end_segment {
                 break;
             }
-            let n = file.read(segment * SEGMENT)?;
+            let n = file.read(segment * SEGMENT_BYTES)?;
             if n == 0 {
                 return Err(io::Error::other("the file is shorter here"));
             }
-            part.past_cache.store(file.direct, Relaxed);
+            part.is_direct.store(file.is_direct, Relaxed);
             if !self.stop.load(Relaxed) {
                 part.bytes.fetch_add(n as u64, Relaxed);
-                part.last.fetch_max(self.started.elapsed().as_nanos() as u64, Relaxed);
+                part.last_segment_ns
+                    .fetch_max(self.started_at.elapsed().as_nanos() as u64, Relaxed);
             }
         }
         Ok(())
@@ -248,25 +255,26 @@ impl Step {
 }
 
 /// The time that a rate is taken over: until the last segment, unless nothing came any more.
-fn time(last: Duration, elapsed: Duration, is_working: bool) -> Duration {
+fn rate_duration(last: Duration, elapsed: Duration, is_working: bool) -> Duration {
     let late = elapsed.saturating_sub(last);
-    if is_working && late > last && late > STALLED { elapsed } else { last }
+    if is_working && late > last && late > STALL_TIMEOUT { elapsed } else { last }
 }
 
-impl Part {
+impl StepProgress {
     /// What was done in the time that the step took.
-    fn sample(&self, elapsed: Duration) -> Sample {
+    fn measurement(&self, elapsed: Duration) -> RateMeasurement {
         let bytes = self.bytes.load(Relaxed);
-        let last = Duration::from_nanos(self.last.load(Relaxed));
-        let seconds = time(last, elapsed, self.working.load(Relaxed) > 0).as_secs_f64();
+        let last = Duration::from_nanos(self.last_segment_ns.load(Relaxed));
+        let seconds =
+            rate_duration(last, elapsed, self.working_threads.load(Relaxed) > 0).as_secs_f64();
         let error = self.error.lock().expect("no panic").clone();
-        Sample {
+        RateMeasurement {
             bytes,
             seconds,
-            rate: rate(bytes, seconds),
+            rate: rate_if_long_enough(bytes, seconds),
             latency_ms: None,
-            direct: self.past_cache.load(Relaxed),
-            silent: bytes == 0 && error.is_none() && self.working.load(Relaxed) > 0,
+            direct: self.is_direct.load(Relaxed),
+            silent: bytes == 0 && error.is_none() && self.working_threads.load(Relaxed) > 0,
             error,
         }
     }
@@ -275,38 +283,41 @@ impl Part {
 /// A file that is read past the page cache, where its file system can do that.
 struct SegmentFile {
     file: File,
-    direct: bool,
-    place: PathBuf,
+    is_direct: bool,
+    path: PathBuf,
     buffer: Vec<u8>,
 }
 
 impl SegmentFile {
     fn open(place: &Path) -> io::Result<Self> {
-        let buffer = vec![0; SEGMENT as usize + ALIGN];
+        let buffer = vec![0; SEGMENT_BYTES as usize + DIRECT_IO_ALIGN];
         let place = place.to_owned();
-        match open(&place, OFlags::DIRECT) {
-            Ok(file) => Ok(Self { file, direct: true, place, buffer }),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                Ok(Self { file: open(&place, OFlags::empty())?, direct: false, place, buffer })
-            }
+        match open_file(&place, OFlags::DIRECT) {
+            Ok(file) => Ok(Self { file, is_direct: true, path: place, buffer }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(Self {
+                file: open_file(&place, OFlags::empty())?,
+                is_direct: false,
+                path: place,
+                buffer,
+            }),
             Err(error) => Err(error),
         }
     }
 
     fn read(&mut self, at: u64) -> io::Result<usize> {
-        let shift = self.buffer.as_ptr().align_offset(ALIGN);
-        let range = shift..shift + SEGMENT as usize;
-        if self.direct {
+        let shift = self.buffer.as_ptr().align_offset(DIRECT_IO_ALIGN);
+        let range = shift..shift + SEGMENT_BYTES as usize;
+        if self.is_direct {
             match self.file.read_at(&mut self.buffer[range.clone()], at) {
                 // Some say so only now.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                    self.file = open(&self.place, OFlags::empty())?;
-                    self.direct = false;
+                    self.file = open_file(&self.path, OFlags::empty())?;
+                    self.is_direct = false;
                 }
                 read => return read,
             }
         }
-        let length = std::num::NonZeroU64::new(SEGMENT);
+        let length = std::num::NonZeroU64::new(SEGMENT_BYTES);
         let _ = fadvise(&self.file, at, length, Advice::DontNeed);
         let read = self.file.read_at(&mut self.buffer[range], at);
         let _ = fadvise(&self.file, at, length, Advice::DontNeed);
@@ -314,21 +325,21 @@ impl SegmentFile {
     }
 }
 
-fn open(place: &Path, more: OFlags) -> io::Result<File> {
+fn open_file(place: &Path, more: OFlags) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | more;
     Ok(File::from(rustix::fs::open(place, flags, rustix::fs::Mode::empty())?))
 }
 
 /// The median of small reads spread over the segments, ms.
-fn latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
+fn measure_latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
     let place = place.to_owned();
-    let times = within(SMALL_READS_LIMIT, move || {
+    let times = run_with_timeout(LATENCY_TIMEOUT, move || {
         let mut times = Vec::new();
         let Ok(mut file) = SegmentFile::open(&place) else { return times };
         let count = segments.end - segments.start;
-        let until = Instant::now() + SMALL_READS_LIMIT * 9 / 10;
-        for i in 0..SMALL_READS.min(count) {
-            let at = (segments.start + i * count / SMALL_READS.min(count)) * SEGMENT;
+        let until = Instant::now() + LATENCY_TIMEOUT * 9 / 10;
+        for i in 0..LATENCY_READS.min(count) {
+            let at = (segments.start + i * count / LATENCY_READS.min(count)) * SEGMENT_BYTES;
             let started = Instant::now();
             if Instant::now() > until || file.read_small(at).is_err() {
                 break;
@@ -344,23 +355,23 @@ fn latency(place: &Path, segments: std::ops::Range<u64>) -> Option<f64> {
 
 impl SegmentFile {
     fn read_small(&mut self, at: u64) -> io::Result<usize> {
-        let shift = self.buffer.as_ptr().align_offset(ALIGN);
-        if !self.direct {
-            let length = std::num::NonZeroU64::new(SEGMENT);
+        let shift = self.buffer.as_ptr().align_offset(DIRECT_IO_ALIGN);
+        if !self.is_direct {
+            let length = std::num::NonZeroU64::new(SEGMENT_BYTES);
             let _ = fadvise(&self.file, at, length, Advice::DontNeed);
         }
-        self.file.read_at(&mut self.buffer[shift..shift + ALIGN], at)
+        self.file.read_at(&mut self.buffer[shift..shift + DIRECT_IO_ALIGN], at)
     }
 }
 
-fn size_of(root: &Path, file: &Path) -> Option<u64> {
+fn file_size(root: &Path, file: &Path) -> Option<u64> {
     let path = root.join(file);
-    let stat = within(WALK_LIMIT, move || std::fs::metadata(path))?.ok()?;
+    let stat = run_with_timeout(FILE_SEARCH_TIMEOUT, move || std::fs::metadata(path))?.ok()?;
     stat.is_file().then_some(stat.len())
 }
 
-fn find(root: &Path) -> Option<(PathBuf, u64)> {
-    let best = sample::find(root, WALK_LIMIT, Duration::ZERO).best?;
+fn find_file(root: &Path) -> Option<(PathBuf, u64)> {
+    let best = sample::find(root, FILE_SEARCH_TIMEOUT, Duration::ZERO).best?;
     Some((best.path, best.size))
 }
 
@@ -371,9 +382,10 @@ mod tests {
     #[test]
     fn no_segment_is_read_twice() {
         for (segments, replicas) in [(0, 1), (5, 3), (600, 3), (601, 64)] {
-            let plan = Plan::of(segments, replicas);
+            let plan = SegmentPlan::new(segments, replicas);
             let mut seen = std::collections::BTreeSet::new();
-            let steps = (0..replicas).map(|i| plan.alone(i)).chain([plan.together()]);
+            let steps =
+                (0..replicas).map(|i| plan.alone_segments(i)).chain([plan.shared_segments()]);
             for segment in steps.flatten() {
                 assert!(segment < segments && seen.insert(segment), "{segment} of {segments}");
             }
@@ -388,8 +400,8 @@ mod tests {
         std::fs::write(dir.path().join("d/large"), vec![7; 40 << 20]).expect("written");
         std::os::unix::fs::symlink("/dev/zero", dir.path().join("link")).expect("a link");
         let roots = [Some(dir.path().to_owned()), None, Some(dir.path().to_owned())];
-        let options = Measure { file: None, step: Duration::from_secs(5) };
-        let measured = measure(&roots, &options, &Tree::at(Path::new("/")), &|_| {});
+        let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
+        let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!((measured.file.as_str(), measured.size), ("d/large", 40 << 20));
         assert_eq!(measured.failed, None);
         // A third of half of it each, and of the other half what was counted in time.
@@ -406,8 +418,8 @@ mod tests {
         std::fs::write(whole.path().join("data"), vec![7; 40 << 20]).expect("written");
         std::fs::write(short.path().join("data"), vec![7; 2 << 20]).expect("written");
         let roots = [&whole, &short].map(|root| Some(root.path().to_owned()));
-        let options = Measure { file: None, step: Duration::from_secs(5) };
-        let measured = measure(&roots, &options, &Tree::at(Path::new("/")), &|_| {});
+        let options = MeasureOptions { file: None, step_duration: Duration::from_secs(5) };
+        let measured = measure(&roots, &options, &SystemRoot::at(Path::new("/")), &|_| {});
         assert_eq!(measured.alone[0].error, None);
         assert_eq!(measured.alone[1].error.as_deref(), Some("the file is shorter here"));
     }
@@ -416,12 +428,12 @@ mod tests {
     fn who_delivers_a_little_and_stops_is_slow() {
         let ms = Duration::from_millis;
         // The last segment 50 ms after the start, then none for the rest of 3 s.
-        assert_eq!(time(ms(50), ms(3000), true), ms(3000));
-        assert_eq!(time(ms(50), ms(3000), false), ms(50), "the end of the file");
-        assert_eq!(time(ms(2900), ms(3000), true), ms(2900));
+        assert_eq!(rate_duration(ms(50), ms(3000), true), ms(3000));
+        assert_eq!(rate_duration(ms(50), ms(3000), false), ms(50), "the end of the file");
+        assert_eq!(rate_duration(ms(2900), ms(3000), true), ms(2900));
         // A slow one: a segment a second.
-        assert_eq!(time(ms(2000), ms(3000), true), ms(2000));
-        assert_eq!(time(ms(100), ms(500), true), ms(100), "a short step");
+        assert_eq!(rate_duration(ms(2000), ms(3000), true), ms(2000));
+        assert_eq!(rate_duration(ms(100), ms(500), true), ms(100), "a short step");
     }
 
     #[test]
@@ -429,11 +441,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let roots = [Some(dir.path().to_owned())];
         let step = Duration::from_millis(50);
-        let tree = Tree::at(Path::new("/"));
-        let why = |file| measure(&roots, &Measure { file, step }, &tree, &|_| {}).failed;
+        let tree = SystemRoot::at(Path::new("/"));
+        let why = |file| {
+            measure(&roots, &MeasureOptions { file, step_duration: step }, &tree, &|_| {}).failed
+        };
         assert!(why(None).expect("nothing there").contains("no file found"));
         assert!(why(Some("gone".into())).expect("nothing there").contains("gone is no file"));
-        let none = measure(&[None], &Measure { file: None, step }, &tree, &|_| {});
+        let none =
+            measure(&[None], &MeasureOptions { file: None, step_duration: step }, &tree, &|_| {});
         assert_eq!(none.failed.as_deref(), Some("no replica answers"));
     }
 
@@ -441,7 +456,7 @@ mod tests {
     fn who_hangs_is_left_behind() {
         let started = Instant::now();
         let (keep, never) = std::sync::mpsc::channel::<()>();
-        assert_eq!(within(Duration::from_millis(50), move || never.recv().is_ok()), None);
+        assert_eq!(run_with_timeout(Duration::from_millis(50), move || never.recv().is_ok()), None);
         assert!(started.elapsed() < Duration::from_secs(30));
         drop(keep);
     }

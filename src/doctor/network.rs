@@ -19,36 +19,36 @@ use rustix::net::{
 };
 
 use super::clock;
-use super::facts::Route;
+use super::facts::ServerRoute;
 
 /// How long an echo is waited for; a path across continents takes 0.3 s.
-const PATIENCE: Duration = Duration::from_millis(500);
+const ECHO_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Tries for each size, as a lost packet is no small MTU.
-const TRIES: u16 = 2;
+const TRIES_PER_SIZE: u16 = 2;
 
 /// What IPv4's and ICMP's headers take of a packet, bytes.
-const HEADERS: u64 = 28;
+const IP_ICMP_HEADER_BYTES: u64 = 28;
 
 /// The way to `to`, without asking anybody; `None` where there is none.
-pub(super) fn route(to: SocketAddr) -> Option<Route> {
+pub(super) fn find_route(to: SocketAddr) -> Option<ServerRoute> {
     let any: SocketAddr =
         if to.is_ipv4() { "0.0.0.0:0".parse().ok()? } else { "[::]:0".parse().ok()? };
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(to).ok()?;
     let from = socket.local_addr().ok()?.ip();
     let mtu = if to.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) };
-    Some(Route {
+    Some(ServerRoute {
         to: to.ip().to_string(),
         from: from.to_string(),
-        interface: interface_of(from),
+        interface: interface_with_address(from),
         mtu: mtu.ok().map(u64::from),
-        ..Route::default()
+        ..ServerRoute::default()
     })
 }
 
 /// The interface that has an address.
-fn interface_of(address: IpAddr) -> Option<String> {
+fn interface_with_address(address: IpAddr) -> Option<String> {
     let mut all = nix::ifaddrs::getifaddrs().ok()?;
     let has = |one: &nix::ifaddrs::InterfaceAddress| {
         let storage = one.address.as_ref()?;
@@ -60,49 +60,49 @@ fn interface_of(address: IpAddr) -> Option<String> {
 
 /// What echoes told.
 #[derive(Default)]
-pub(super) struct Echoes {
-    pub(super) small: Option<bool>,
-    pub(super) large: Option<bool>,
-    pub(super) time: Option<Duration>,
-    pub(super) clock_ahead: Option<f64>,
+pub(super) struct EchoResults {
+    pub(super) is_small_answered: Option<bool>,
+    pub(super) is_large_answered: Option<bool>,
+    pub(super) round_trip: Option<Duration>,
+    pub(super) clock_ahead_s: Option<f64>,
 }
 
 /// Sends echoes, small ones and such of `mtu` bytes, and asks for the time.
 /// Nothing is known where this process may not send them, and of IPv6.
-pub(super) fn echoes(to: IpAddr, mtu: Option<u64>) -> Echoes {
-    let IpAddr::V4(to) = to else { return Echoes::default() };
-    let Ok(icmp) = Icmp::open(to) else { return Echoes::default() };
-    let mut echoes = Echoes::default();
+pub(super) fn send_echoes(to: IpAddr, mtu: Option<u64>) -> EchoResults {
+    let IpAddr::V4(to) = to else { return EchoResults::default() };
+    let Ok(icmp) = IcmpSocket::open(to) else { return EchoResults::default() };
+    let mut echoes = EchoResults::default();
     let small = icmp.echo(56);
-    echoes.small = Some(small.is_some());
-    echoes.time = small;
+    echoes.is_small_answered = Some(small.is_some());
+    echoes.round_trip = small;
     if small.is_some() {
         // The loopback's 65536 is more than a packet can have.
-        let body = mtu.map(|mtu| mtu.min(65_535).saturating_sub(HEADERS) as usize);
-        echoes.large = body.map(|body| icmp.echo(body).is_some());
-        echoes.clock_ahead = icmp.timestamp();
+        let body = mtu.map(|mtu| mtu.min(65_535).saturating_sub(IP_ICMP_HEADER_BYTES) as usize);
+        echoes.is_large_answered = body.map(|body| icmp.echo(body).is_some());
+        echoes.clock_ahead_s = icmp.measure_clock_ahead();
     }
     echoes
 }
 
-const ECHO_REPLY: u8 = 0;
-const ECHO: u8 = 8;
-const TIMESTAMP: u8 = 13;
-const TIMESTAMP_REPLY: u8 = 14;
+const ICMP_ECHO_REPLY: u8 = 0;
+const ICMP_ECHO: u8 = 8;
+const ICMP_TIMESTAMP: u8 = 13;
+const ICMP_TIMESTAMP_REPLY: u8 = 14;
 
 /// A raw socket for ICMP; needs CAP_NET_RAW.
-struct Icmp {
+struct IcmpSocket {
     socket: OwnedFd,
     id: u16,
 }
 
-impl Icmp {
+impl IcmpSocket {
     fn open(to: Ipv4Addr) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::ICMP))?;
         // Do not divide, and do not go by what is believed of the path.
         sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(PATIENCE / 5))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ECHO_TIMEOUT / 5))?;
         // The kernel passes on what comes from there, and nobody else's answers.
         connect(&socket, &SocketAddrV4::new(to, 0))?;
         // One number for each asker: replicas are asked at the same time.
@@ -114,34 +114,34 @@ impl Icmp {
 
     /// The time until an echo with so many bytes was back.
     fn echo(&self, body: usize) -> Option<Duration> {
-        (0..TRIES).find_map(|seq| {
+        (0..TRIES_PER_SIZE).find_map(|seq| {
             let sent = Instant::now();
-            self.ask(ECHO, seq, &vec![0x5a; body], ECHO_REPLY).map(|_| sent.elapsed())
+            self.request(ICMP_ECHO, seq, &vec![0x5a; body], ICMP_ECHO_REPLY).map(|_| sent.elapsed())
         })
     }
 
     /// How far the other's clock is ahead, seconds.
-    fn timestamp(&self) -> Option<f64> {
-        let sent = milliseconds();
+    fn measure_clock_ahead(&self) -> Option<f64> {
+        let sent = millis_since_midnight();
         let mut body = [0_u8; 12];
         body[..4].copy_from_slice(&sent.to_be_bytes());
-        let reply = self.ask(TIMESTAMP, 0, &body, TIMESTAMP_REPLY)?;
-        clock_ahead(sent, reply.get(8..20)?, milliseconds())
+        let reply = self.request(ICMP_TIMESTAMP, 0, &body, ICMP_TIMESTAMP_REPLY)?;
+        clock_ahead_from_timestamps(sent, reply.get(8..20)?, millis_since_midnight())
     }
 
     /// Sends a message and returns the one that answers it.
-    fn ask(&self, kind: u8, seq: u16, body: &[u8], wanted: u8) -> Option<Vec<u8>> {
-        let message = message(kind, self.id, seq, body);
+    fn request(&self, kind: u8, seq: u16, body: &[u8], wanted: u8) -> Option<Vec<u8>> {
+        let message = icmp_message(kind, self.id, seq, body);
         send(&self.socket, &message, SendFlags::empty()).ok()?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ECHO_TIMEOUT;
         let mut buffer = vec![0_u8; 65_536];
         while Instant::now() < until {
             // Every ICMP message from there comes here, also what others have asked for.
             let Ok((n, _)) = recv(&self.socket, &mut buffer[..], RecvFlags::empty()) else {
                 continue;
             };
-            let reply = icmp_of(&buffer[..n]);
-            if let Some(reply) = reply.filter(|reply| answers(reply, wanted, &message)) {
+            let reply = icmp_payload(&buffer[..n]);
+            if let Some(reply) = reply.filter(|reply| is_reply_to(reply, wanted, &message)) {
                 return Some(reply.to_vec());
             }
         }
@@ -150,7 +150,7 @@ impl Icmp {
 }
 
 /// An ICMP message with its checksum.
-fn message(kind: u8, id: u16, seq: u16, body: &[u8]) -> Vec<u8> {
+fn icmp_message(kind: u8, id: u16, seq: u16, body: &[u8]) -> Vec<u8> {
     let mut message = vec![kind, 0, 0, 0];
     message.extend(id.to_be_bytes());
     message.extend(seq.to_be_bytes());
@@ -167,26 +167,26 @@ fn message(kind: u8, id: u16, seq: u16, body: &[u8]) -> Vec<u8> {
 }
 
 /// The ICMP message in an IPv4 packet.
-fn icmp_of(packet: &[u8]) -> Option<&[u8]> {
+fn icmp_payload(packet: &[u8]) -> Option<&[u8]> {
     let header = usize::from(packet.first()? & 0xf) * 4;
     packet.get(header..).filter(|message| message.len() >= 8)
 }
 
 /// Whether `reply` is of the kind that is wanted, and of the number, sequence and length
 /// that `asked` has: an echo brings all back, and a timestamp is as long either way.
-fn answers(reply: &[u8], wanted: u8, asked: &[u8]) -> bool {
+fn is_reply_to(reply: &[u8], wanted: u8, asked: &[u8]) -> bool {
     reply[0] == wanted && reply[4..8] == asked[4..8] && reply.len() == asked.len()
 }
 
 const DAY_MS: i64 = 86_400_000;
 
 /// Milliseconds since midnight, universal time.
-fn milliseconds() -> u32 {
-    (clock::now().as_millis() % DAY_MS as u128) as u32
+fn millis_since_midnight() -> u32 {
+    (clock::unix_time().as_millis() % DAY_MS as u128) as u32
 }
 
 /// From the three times of a timestamp's answer (RFC 792), as NTP has it; seconds.
-fn clock_ahead(sent: u32, times: &[u8], back: u32) -> Option<f64> {
+fn clock_ahead_from_timestamps(sent: u32, times: &[u8], back: u32) -> Option<f64> {
     let time = |at: usize| Some(u32::from_be_bytes(times.get(at..at + 4)?.try_into().ok()?));
     let (received, transmitted) = (time(4)?, time(8)?);
     // The highest bit says that these are no milliseconds since midnight.
@@ -208,22 +208,22 @@ mod tests {
     #[test]
     fn checksums_are_those_of_rfc_1071() {
         // An echo as ping(8) sends it: id 1, sequence 1, no data.
-        assert_eq!(message(8, 1, 1, &[]), [8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
-        assert_eq!(message(8, 1, 1, &[0xff])[2..4], [0xf8, 0xfc]);
+        assert_eq!(icmp_message(8, 1, 1, &[]), [8, 0, 0xf7, 0xfd, 0, 1, 0, 1]);
+        assert_eq!(icmp_message(8, 1, 1, &[0xff])[2..4], [0xf8, 0xfc]);
     }
 
     #[test]
     fn a_message_is_found_behind_options() {
         let mut packet = vec![0x46; 24];
-        packet.extend(message(0, 7, 9, b"x"));
-        let reply = icmp_of(&packet).expect("a message");
-        assert!(answers(reply, 0, &message(8, 7, 9, b"x")));
-        assert!(!answers(reply, 0, &message(8, 7, 8, b"x")), "another sequence");
-        assert!(!answers(reply, 0, &message(8, 6, 9, b"x")), "another asker");
-        assert!(!answers(reply, 0, &message(8, 7, 9, b"xx")), "another size");
-        assert!(!answers(reply, 14, &message(8, 7, 9, b"x")), "another kind");
-        assert_eq!(icmp_of(&packet[..27]), None);
-        assert_eq!(icmp_of(&[]), None);
+        packet.extend(icmp_message(0, 7, 9, b"x"));
+        let reply = icmp_payload(&packet).expect("a message");
+        assert!(is_reply_to(reply, 0, &icmp_message(8, 7, 9, b"x")));
+        assert!(!is_reply_to(reply, 0, &icmp_message(8, 7, 8, b"x")), "another sequence");
+        assert!(!is_reply_to(reply, 0, &icmp_message(8, 6, 9, b"x")), "another asker");
+        assert!(!is_reply_to(reply, 0, &icmp_message(8, 7, 9, b"xx")), "another size");
+        assert!(!is_reply_to(reply, 14, &icmp_message(8, 7, 9, b"x")), "another kind");
+        assert_eq!(icmp_payload(&packet[..27]), None);
+        assert_eq!(icmp_payload(&[]), None);
     }
 
     #[test]
@@ -235,24 +235,24 @@ mod tests {
             bytes
         };
         // Sent at 1000, back at 1020; the other is 5 s ahead and in the middle.
-        assert_eq!(clock_ahead(1000, &times(6010, 6010), 1020), Some(5.0));
-        assert_eq!(clock_ahead(1000, &times(1010, 1010), 1020), Some(0.0));
+        assert_eq!(clock_ahead_from_timestamps(1000, &times(6010, 6010), 1020), Some(5.0));
+        assert_eq!(clock_ahead_from_timestamps(1000, &times(1010, 1010), 1020), Some(0.0));
         // Across midnight.
-        assert_eq!(clock_ahead(86_399_990, &times(10, 10), 86_399_990), Some(0.02));
-        assert_eq!(clock_ahead(0, &times(1 << 31, 5), 0), None);
-        assert_eq!(clock_ahead(0, &[0; 3], 0), None);
+        assert_eq!(clock_ahead_from_timestamps(86_399_990, &times(10, 10), 86_399_990), Some(0.02));
+        assert_eq!(clock_ahead_from_timestamps(0, &times(1 << 31, 5), 0), None);
+        assert_eq!(clock_ahead_from_timestamps(0, &[0; 3], 0), None);
     }
 
     #[test]
     fn this_machine_is_reached_through_the_loopback() {
-        let route = route(SocketAddr::from(([127, 0, 0, 1], 2049))).expect("a route");
+        let route = find_route(SocketAddr::from(([127, 0, 0, 1], 2049))).expect("a route");
         assert_eq!((route.from.as_str(), route.interface.as_deref()), ("127.0.0.1", Some("lo")));
         assert!(route.mtu.expect("an MTU") > 1000);
-        let echoes = echoes(IpAddr::V4(Ipv4Addr::LOCALHOST), Some(1500));
+        let echoes = send_echoes(IpAddr::V4(Ipv4Addr::LOCALHOST), Some(1500));
         // As root, unless this machine does not answer: then nothing is claimed.
-        if echoes.small == Some(true) {
-            assert_eq!(echoes.large, Some(true));
-            assert!(echoes.clock_ahead.is_none_or(|ahead| ahead.abs() < 1.0));
+        if echoes.is_small_answered == Some(true) {
+            assert_eq!(echoes.is_large_answered, Some(true));
+            assert!(echoes.clock_ahead_s.is_none_or(|ahead| ahead.abs() < 1.0));
         }
     }
 }

@@ -3,11 +3,11 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
-use super::facts::Interface;
-use super::machine::Tree;
-use super::sockets::parse;
-use super::{gather, judge};
-use crate::volume::mounts::MountTable;
+use super::facts::NetworkInterface;
+use super::machine::SystemRoot;
+use super::tcp_info::parse_ss;
+use super::{checks, collect};
+use crate::volume::mount_table::MountTable;
 
 /// `ss -tinHO` of iproute2 6.1 on Linux 6.1, three NFS mounts, 3 % of what the
 /// second server sends lost; with and without the state in front.
@@ -48,7 +48,7 @@ const MOUNTINFO: &str = "\
 
 #[test]
 fn ss_shows_what_came_out_of_order() {
-    let all = parse(SS);
+    let all = parse_ss(SS);
     assert_eq!(all.len(), 3);
     let second = &all[0];
     assert_eq!((second.port, second.server.as_str()), (834, "10.77.2.2"));
@@ -65,7 +65,7 @@ fn ss_shows_what_came_out_of_order() {
 fn mount_table_and_statistics_become_facts() {
     let table = MountTable::parse(MOUNTINFO.as_bytes()).with_stats(MOUNTSTATS.as_bytes());
     let mount = table.containing(Path::new("/mnt/n1")).expect("a mount");
-    let nfs = gather::facts_of(mount, &table.nfs(mount).expect("NFS"), &table);
+    let nfs = collect::nfs_facts(mount, &table.nfs(mount).expect("NFS"), &table);
     assert_eq!((nfs.version.as_deref(), nfs.recovery), (Some("4.2"), "soft"));
     assert_eq!((nfs.rsize, nfs.rsize_of_server), (Some(4096), Some(524_288)));
     assert_eq!((nfs.sync, nfs.noac, nfs.nosharecache), (true, true, true));
@@ -82,7 +82,7 @@ fn mount_table_and_statistics_become_facts() {
     assert!((reads.whole_ms - 87.0 / 130.0).abs() < 1e-9);
 
     let mount = table.containing(Path::new("/mnt/n2")).expect("a mount");
-    let nfs = gather::facts_of(mount, &table.nfs(mount).expect("NFS"), &table);
+    let nfs = collect::nfs_facts(mount, &table.nfs(mount).expect("NFS"), &table);
     assert_eq!((nfs.nconnect, nfs.recovery, nfs.age_s), (4, "hard", None));
     let line = "ro,nosuid,nodev,noexec,noatime,vers=3,rsize=524288,hard,nconnect=4,proto=tcp,\
                 local_lock=all";
@@ -98,7 +98,7 @@ fn the_machine_is_read_below_a_root() {
         fs::create_dir_all(path.parent().expect("a parent")).expect("made");
         fs::write(path, text).expect("written");
     };
-    let tree = Tree::at(root.path());
+    let tree = SystemRoot::at(root.path());
     let nothing = tree.machine();
     assert_eq!((nothing.kernel, nothing.fuse_device, nothing.open_files), (None, false, None));
     write("proc/sys/kernel/osrelease", "6.1.0-9-amd64\n");
@@ -125,7 +125,7 @@ fn the_machine_is_read_below_a_root() {
     assert!(tree.machine().user_allow_other);
     assert_eq!(machine.fuse_max_user_background, Some(4095));
     assert_eq!((tree.read_ahead("0:36"), tree.read_ahead("0:37")), (Some(128), None));
-    let Interface { speed_mbit, mtu, is_virtual, .. } = tree.interface("v1");
+    let NetworkInterface { speed_mbit, mtu, is_virtual, .. } = tree.interface("v1");
     assert_eq!((speed_mbit, mtu, is_virtual), (Some(10_000), Some(9000), true));
     let eth0 = tree.interface("eth0");
     assert_eq!((eth0.speed_mbit, eth0.is_virtual), (None, false));
@@ -133,12 +133,12 @@ fn the_machine_is_read_below_a_root() {
     write("sys/class/net/vlan7/lower_eth0", "");
     let vlan = tree.interface("vlan7");
     assert_eq!((vlan.speed_mbit, vlan.is_virtual), (Some(25_000), false));
-    assert_eq!(tree.processor_time(), Some((100, 80)));
+    assert_eq!(tree.total_and_idle_ticks(), Some((100, 80)));
 }
 
 #[test]
 fn every_fact_is_printed() {
-    let facts = judge::tests::healthy();
+    let facts = checks::tests::healthy();
     let json = serde_json::to_value(&facts).expect("JSON");
     for pointer in [
         "/settings/segment_size",
@@ -157,7 +157,7 @@ fn every_fact_is_printed() {
 proptest! {
     #[test]
     fn no_text_upsets_the_parsers(text in "(ESTAB |[0-9.:\\[\\]%a-z/ -]|\n|\t|READ: |xprt:\ttcp |age: |device a mounted on /mnt with fstype nfs4\n){0,40}") {
-        parse(&text);
+        parse_ss(&text);
         let _ = MountTable::parse(text.as_bytes()).with_stats(text.as_bytes());
     }
 
@@ -170,10 +170,10 @@ proptest! {
         );
         let table = MountTable::parse(MOUNTINFO.as_bytes()).with_stats(stats.as_bytes());
         let mount = table.containing(Path::new("/mnt/n1")).expect("a mount");
-        let mut facts = judge::tests::healthy();
+        let mut facts = checks::tests::healthy();
         facts.replicas[0].nfs =
-            Some(gather::facts_of(mount, &table.nfs(mount).expect("NFS"), &table));
-        let (_, findings) = judge::judge(&facts);
+            Some(collect::nfs_facts(mount, &table.nfs(mount).expect("NFS"), &table));
+        let (_, findings) = checks::run_checks(&facts);
         prop_assert!(findings.iter().all(|f| (0.0..=1.0).contains(&f.cost)));
     }
 }

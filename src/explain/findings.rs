@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::model::{What, expect};
-use super::{Explanation, Facts};
+use super::forecast::{WhatIf, forecast};
+use super::{ExplainFacts, Explanation};
 
 /// A change and what it would give.
 #[derive(Clone, Debug, Serialize)]
@@ -19,12 +19,12 @@ pub struct Improvement {
 }
 
 /// Improvements below this are not worth a line.
-const WORTH_SAYING: f64 = 1.05;
+const MIN_GAIN: f64 = 1.05;
 
 /// Nodes without a replica that are tried out.
-const NODES_TRIED: usize = 3;
+const MAX_NODES_TRIED: usize = 3;
 
-pub(super) fn findings(facts: &Facts, e: &Explanation) -> Vec<String> {
+pub(super) fn findings(facts: &ExplainFacts, e: &Explanation) -> Vec<String> {
     let mut found = Vec::new();
     if let Some(failure) = &facts.failure {
         found.push(format!("{} does not say where the chunks are: {failure}", facts.provider));
@@ -85,12 +85,16 @@ pub(super) fn findings(facts: &Facts, e: &Explanation) -> Vec<String> {
     found
 }
 
-pub(super) fn improvements(facts: &Facts, e: &Explanation, epoch: Instant) -> Vec<Improvement> {
+pub(super) fn improvements(
+    facts: &ExplainFacts,
+    e: &Explanation,
+    epoch: Instant,
+) -> Vec<Improvement> {
     let mut found = Vec::new();
-    let mut consider = |what: String, change: &What<'_>| {
-        let rate = expect(facts, change, epoch).rate;
+    let mut consider = |what: String, change: &WhatIf<'_>| {
+        let rate = forecast(facts, change, epoch).rate;
         let gain = rate / e.expected_rate.max(1.0);
-        if gain >= WORTH_SAYING {
+        if gain >= MIN_GAIN {
             found.push(Improvement { what, rate, gain });
         }
     };
@@ -100,18 +104,18 @@ pub(super) fn improvements(facts: &Facts, e: &Explanation, epoch: Instant) -> Ve
     if e.chunks > 0 {
         let mut bare: Vec<_> = e.nodes.iter().filter(|n| n.replicas.is_empty()).collect();
         bare.sort_by_key(|node| std::cmp::Reverse(node.bytes));
-        for node in bare.into_iter().take(NODES_TRIED) {
-            consider(format!("a replica on {}", node.node), &What::ReplicaOn(&node.node));
+        for node in bare.into_iter().take(MAX_NODES_TRIED) {
+            consider(format!("a replica on {}", node.node), &WhatIf::ExtraReplica(&node.node));
         }
         consider(
             "one more copy of each chunk (a higher replication)".to_owned(),
-            &What::OneMoreCopy,
+            &WhatIf::ExtraCopy,
         );
     }
     for factor in [4, 16] {
         let window = bytesize::ByteSize(facts.readahead_max.saturating_mul(factor)).display().iec();
         let what = format!("readahead_max = {window} (and {factor} times the budget)");
-        consider(what, &What::Window(factor));
+        consider(what, &WhatIf::LargerWindow(factor));
     }
     found.sort_by(|a, b| b.rate.total_cmp(&a.rate));
     found

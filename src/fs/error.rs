@@ -47,7 +47,7 @@ impl Errno {
     /// The errno of an open of an inode that the kernel knows. If the path of the inode
     /// leads nowhere any more, the kernel looks the name up again: it then makes the file
     /// for open(2) with O_CREAT, and answers ENOENT without.
-    pub(super) fn of_known(error: BackendError) -> Self {
+    pub(super) fn of_known_inode(error: BackendError) -> Self {
         use rustix::io::Errno as E;
         match error {
             BackendError::Os(E::NOENT | E::NOTDIR) => Self::STALE,
@@ -63,7 +63,7 @@ impl Errno {
 
 /// Errnos above this are the kernel's own (512 is ERESTARTSYS, and some NFS
 /// servers let such numbers through); no application expects them.
-const LARGEST: i32 = 133;
+const MAX_ERRNO: i32 = 133;
 
 impl From<BackendError> for Errno {
     fn from(error: BackendError) -> Self {
@@ -72,11 +72,11 @@ impl From<BackendError> for Errno {
             // the path is out of date.
             BackendError::Os(rustix::io::Errno::LOOP) => Self::STALE,
             BackendError::Os(errno) => match errno.raw_os_error() {
-                raw @ 1..=LARGEST => Self(raw),
+                raw @ 1..=MAX_ERRNO => Self(raw),
                 _ => Self::IO,
             },
-            BackendError::Version | BackendError::Another => Self::STALE,
-            BackendError::Short | BackendError::Busy | BackendError::Absent => Self::IO,
+            BackendError::VersionMismatch | BackendError::WrongObject => Self::STALE,
+            BackendError::Truncated | BackendError::QueueFull | BackendError::Absent => Self::IO,
             BackendError::Late => Self::TIMEDOUT,
         }
     }

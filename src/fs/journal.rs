@@ -12,7 +12,7 @@
 //!   through the descriptor that it was written through, and this needs no space, no
 //!   directory and no permission.
 //! - The file is made, renamed and removed under the daemon's own credentials
-//!   ([`Own`]), whichever caller's request made it grow.
+//!   ([`DaemonCredentials`]), whichever caller's request made it grow.
 //! - After a daemon has sealed its journal it writes to that path no more: the next
 //!   daemon's journal is there.
 
@@ -28,33 +28,33 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::Ino;
-use super::carried::{Carried, Opened};
-use super::handle::carried::Digest;
-use super::inode::Inodes;
-use super::inode::carried::Step;
-use super::recent::Mark;
-use super::unanswered::{Entered, Unanswered};
-use super::unsettled::Files;
-use crate::backend::{Own, own};
-use crate::volume::Mode;
+use super::handles::snapshot::ListingDigest;
+use super::inodes::Inodes;
+use super::inodes::snapshot::InodeEvent;
+use super::recent_changes::ChangeMark;
+use super::snapshot::{FsSnapshot, HandleRecord};
+use super::unanswered::{UnansweredEntries, UnansweredEntry};
+use super::unsettled::UnsettledFiles;
+use crate::backend::{DaemonCredentials, with_daemon_credentials};
+use crate::volume::VolumeMode;
 
 /// One entry.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Entry {
+pub(super) enum JournalEntry {
     /// All that there is.
-    All(Box<Carried>),
+    All(Box<FsSnapshot>),
     /// A step of the table of inodes.
-    Step(Step),
+    Step(InodeEvent),
     /// A file or directory was opened, by this request.
-    Open(u64, Box<Opened>),
+    Open(u64, Box<HandleRecord>),
     /// A directory was listed.
-    Listed(u64, Digest),
+    Listed(u64, ListingDigest),
     /// It was closed.
     Close(u64),
     /// Something is about to be changed, or was.
-    Changed(Mark),
+    Changed(ChangeMark),
     /// The requests that may not have been answered.
-    Unanswered(Unanswered),
+    Unanswered(UnansweredEntries),
     /// The request came again, and what its first try had entered was taken back.
     TakenBack(u64),
     /// The head has changed.
@@ -65,54 +65,54 @@ pub(super) enum Entry {
 
 /// The parts that belong to no table: entries that the kernel may not know of, and files that an
 /// older change may still reach.
-type Loose = (Arc<Mutex<Unanswered>>, Arc<Mutex<Files>>);
+type SharedLists = (Arc<Mutex<UnansweredEntries>>, Arc<Mutex<UnsettledFiles>>);
 
 /// The file.
 pub(super) struct Journal {
     path: PathBuf,
-    /// What comes before the entries, or the last [`Entry::Head`]; says nothing to this
+    /// What comes before the entries, or the last [`JournalEntry::Head`]; says nothing to this
     /// module. Locked before `state`.
     head: Mutex<Vec<u8>>,
-    state: Mutex<State>,
-    unanswered: Arc<Mutex<Unanswered>>,
+    state: Mutex<JournalFile>,
+    unanswered: Arc<Mutex<UnansweredEntries>>,
     /// Locked before `state`.
-    unsettled: Arc<Mutex<Files>>,
-    is_long: AtomicBool,
+    unsettled: Arc<Mutex<UnsettledFiles>>,
+    is_rewrite_due: AtomicBool,
 }
 
-struct State {
+struct JournalFile {
     /// `None` once something could not be written, or the mount is the next daemon's.
     file: Option<File>,
     len: u64,
     /// When it is rewritten.
-    longest: u64,
+    rewrite_at_len: u64,
 }
 
 /// It is not rewritten before it is so long, bytes: what a daemon that recovers the
 /// mount reads in a moment.
-const LONG: u64 = 256 << 10;
+const MIN_REWRITE_LEN: u64 = 256 << 10;
 
 /// It is rewritten when it is so many times as long as it was then.
-const TIMES: u64 = 4;
+const REWRITE_GROWTH: u64 = 4;
 
-impl State {
-    fn of((file, len): (File, u64)) -> Self {
-        Self { file: Some(file), len, longest: (len * TIMES).max(LONG) }
+impl JournalFile {
+    fn new((file, len): (File, u64)) -> Self {
+        Self { file: Some(file), len, rewrite_at_len: (len * REWRITE_GROWTH).max(MIN_REWRITE_LEN) }
     }
 }
 
 impl Journal {
     /// Begins a journal in place of the one at `path`, with all that there is. Where it
     /// cannot, that one is of no use to anyone any more either.
-    pub(super) fn begin(
-        own: &Own,
+    pub(super) fn create(
+        own: &DaemonCredentials,
         path: &Path,
         head: Vec<u8>,
-        mut all: Carried,
-        (unanswered, unsettled): Loose,
+        mut all: FsSnapshot,
+        (unanswered, unsettled): SharedLists,
     ) -> io::Result<Self> {
-        all.unsettled = unsettled.lock().all();
-        let written = rewrite(own, path, &head, all, unanswered.lock().clone());
+        all.unsettled = unsettled.lock().inos();
+        let written = write_journal_file(own, path, &head, all, unanswered.lock().clone());
         if written.is_err() {
             // One of the two will do.
             let emptied = OpenOptions::new().write(true).truncate(true).open(path);
@@ -121,49 +121,59 @@ impl Journal {
                 tracing::error!(journal = %path.display(), "an older journal stays; remove it");
             }
         }
-        Ok(Self::of(path, head, State::of(written?), (unanswered, unsettled)))
+        Ok(Self::new(path, head, JournalFile::new(written?), (unanswered, unsettled)))
     }
 
-    /// A journal without a file, for what [`Journal::enter`] notes in memory.
-    pub(super) fn nowhere(
-        unanswered: Arc<Mutex<Unanswered>>,
-        unsettled: Arc<Mutex<Files>>,
+    /// A journal without a file, for what [`Journal::append_for_request`] notes in memory.
+    pub(super) fn in_memory(
+        unanswered: Arc<Mutex<UnansweredEntries>>,
+        unsettled: Arc<Mutex<UnsettledFiles>>,
     ) -> Self {
-        let state = State { file: None, len: 0, longest: u64::MAX };
-        Self::of(Path::new(""), Vec::new(), state, (unanswered, unsettled))
+        let state = JournalFile { file: None, len: 0, rewrite_at_len: u64::MAX };
+        Self::new(Path::new(""), Vec::new(), state, (unanswered, unsettled))
     }
 
-    fn of(path: &Path, head: Vec<u8>, state: State, (unanswered, unsettled): Loose) -> Self {
+    fn new(
+        path: &Path,
+        head: Vec<u8>,
+        state: JournalFile,
+        (unanswered, unsettled): SharedLists,
+    ) -> Self {
         let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
         let (head, state) = (Mutex::new(head), Mutex::new(state));
-        Self { path, head, state, unanswered, unsettled, is_long }
+        Self { path, head, state, unanswered, unsettled, is_rewrite_due: is_long }
     }
 
     /// Replaces the head by `now`, if that differs. Of two callers, the later one has the
     /// newer head: `now` runs under the lock.
-    pub(super) fn renew_head(&self, now: impl FnOnce() -> io::Result<Vec<u8>>) {
+    pub(super) fn update_head(&self, now: impl FnOnce() -> io::Result<Vec<u8>>) {
         let mut head = self.head.lock();
         match now() {
             Ok(now) if *head == now => {}
             Ok(now) => {
                 head.clone_from(&now);
-                self.append(&Entry::Head(now));
+                self.append(&JournalEntry::Head(now));
             }
-            Err(error) => self.fail(&mut self.state.lock(), &error),
+            Err(error) => self.invalidate(&mut self.state.lock(), &error),
         }
     }
 
     /// Writes down what a request has entered.
-    pub(super) fn enter(&self, request: u64, entered: Entered, entry: &Entry) {
-        self.unanswered.lock().enter(request, entered);
+    pub(super) fn append_for_request(
+        &self,
+        request: u64,
+        entered: UnansweredEntry,
+        entry: &JournalEntry,
+    ) {
+        self.unanswered.lock().insert(request, entered);
         self.append(entry);
     }
 
     /// Writes one entry down.
-    pub(super) fn append(&self, entry: &Entry) {
+    pub(super) fn append(&self, entry: &JournalEntry) {
         let mut state = self.state.lock();
         let Some(file) = &mut state.file else { return };
-        let written = framed(entry).and_then(|bytes| {
+        let written = encode_frame(entry).and_then(|bytes| {
             // One write(2): a daemon that is killed in between has written it or has not.
             file.write_all(&bytes)?;
             Ok(bytes.len() as u64)
@@ -171,35 +181,36 @@ impl Journal {
         match written {
             Ok(bytes) => {
                 state.len += bytes;
-                if state.len >= state.longest {
-                    self.is_long.store(true, Ordering::Release);
+                if state.len >= state.rewrite_at_len {
+                    self.is_rewrite_due.store(true, Ordering::Release);
                 }
             }
-            Err(error) => self.fail(&mut state, &error),
+            Err(error) => self.invalidate(&mut state, &error),
         }
     }
 
     /// Whether it is to be rewritten; true for one caller only.
-    pub(super) fn is_long(&self) -> bool {
-        self.is_long.load(Ordering::Acquire) && self.is_long.swap(false, Ordering::AcqRel)
+    pub(super) fn take_rewrite_due(&self) -> bool {
+        self.is_rewrite_due.load(Ordering::Acquire)
+            && self.is_rewrite_due.swap(false, Ordering::AcqRel)
     }
 
     /// Rewrites it, with `all` that there is. The locks of the tables keep others from
     /// writing entries meanwhile.
-    pub(super) fn shorten(&self, own: &Own, mut all: Carried) {
+    pub(super) fn compact(&self, own: &DaemonCredentials, mut all: FsSnapshot) {
         let head = self.head.lock();
         let unsettled = self.unsettled.lock();
         let mut state = self.state.lock();
         if state.file.is_none() {
             return;
         }
-        all.unsettled = unsettled.all();
+        all.unsettled = unsettled.inos();
         let unanswered = self.unanswered.lock().clone();
-        match rewrite(own, &self.path, &head, all, unanswered) {
-            Ok(written) => *state = State::of(written),
+        match write_journal_file(own, &self.path, &head, all, unanswered) {
+            Ok(written) => *state = JournalFile::new(written),
             Err(error) => {
                 // What is there is complete, only longer than it need be.
-                state.longest = state.len * 2;
+                state.rewrite_at_len = state.len * 2;
                 let journal = self.path.display();
                 tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
             }
@@ -212,20 +223,20 @@ impl Journal {
     }
 
     /// It misses an entry.
-    fn fail(&self, state: &mut State, error: &io::Error) {
+    fn invalidate(&self, state: &mut JournalFile, error: &io::Error) {
         let Some(file) = state.file.take() else { return };
         let journal = self.path.display();
         tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
         let emptied = file.set_len(0);
         // Tidiness only, where it is empty.
-        let removed = own(|_| std::fs::remove_file(&self.path));
+        let removed = with_daemon_credentials(|_| std::fs::remove_file(&self.path));
         if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
             tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
         }
     }
 }
 
-fn framed(entry: &Entry) -> io::Result<Vec<u8>> {
+fn encode_frame(entry: &JournalEntry) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     bytes = postcard::to_extend(entry, bytes).map_err(io::Error::other)?;
     let len = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
@@ -234,15 +245,15 @@ fn framed(entry: &Entry) -> io::Result<Vec<u8>> {
 }
 
 /// What every journal of this form begins with.
-const FORM: &[u8] = b"fanfs journal 4\n";
+const MAGIC: &[u8] = b"fanfs journal 4\n";
 
 /// Writes a whole journal in place of the one at `path`, which stays where that fails.
-fn rewrite(
-    _: &Own,
+fn write_journal_file(
+    _: &DaemonCredentials,
     path: &Path,
     head: &[u8],
-    all: Carried,
-    unanswered: Unanswered,
+    all: FsSnapshot,
+    unanswered: UnansweredEntries,
 ) -> io::Result<(File, u64)> {
     let next = path.with_extension("journal-next");
     let _ = std::fs::remove_file(&next);
@@ -250,11 +261,11 @@ fn rewrite(
         let mut file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(&next)?;
         // Whatever umask the thread has for its callers' sake.
         file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-        let mut bytes = FORM.to_vec();
+        let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&(head.len() as u32).to_le_bytes());
         bytes.extend_from_slice(head);
-        bytes.extend(framed(&Entry::All(Box::new(all)))?);
-        bytes.extend(framed(&Entry::Unanswered(unanswered))?);
+        bytes.extend(encode_frame(&JournalEntry::All(Box::new(all)))?);
+        bytes.extend(encode_frame(&JournalEntry::Unanswered(unanswered))?);
         file.write_all(&bytes)?;
         std::fs::rename(&next, path)?;
         Ok((file, bytes.len() as u64))
@@ -266,7 +277,7 @@ fn rewrite(
 ///
 /// # Errors
 /// Where there is no journal, or it is incomplete, or of another form.
-pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
+pub fn recover_journal(path: &Path, mode: VolumeMode) -> io::Result<(Vec<u8>, FsSnapshot)> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     let invalid = |what: &str| {
@@ -278,65 +289,65 @@ pub fn recover(path: &Path, mode: Mode) -> io::Result<(Vec<u8>, Carried)> {
     }
     let nonsense = || invalid("the journal makes no sense");
     let mut rest =
-        bytes.strip_prefix(FORM).ok_or_else(|| invalid("the journal has another form"))?;
-    let mut head = frame(&mut rest).ok_or_else(nonsense)?.to_vec();
-    let all = frame(&mut rest).ok_or_else(nonsense)?;
-    let Ok(Entry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
+        bytes.strip_prefix(MAGIC).ok_or_else(|| invalid("the journal has another form"))?;
+    let mut head = next_frame(&mut rest).ok_or_else(nonsense)?.to_vec();
+    let all = next_frame(&mut rest).ok_or_else(nonsense)?;
+    let Ok(JournalEntry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
     let mut carried = *all;
     let mut inodes = Inodes::restore(mode, std::mem::take(&mut carried.inodes));
     let mut unsettled: HashSet<u64> = carried.unsettled.drain(..).collect();
-    let mut open: HashMap<u64, Opened> =
+    let mut open: HashMap<u64, HandleRecord> =
         carried.opened.drain(..).map(|opened| (opened.handle, opened)).collect();
-    let before = frame(&mut rest).ok_or_else(nonsense)?;
-    let Ok(Entry::Unanswered(mut unanswered)) = postcard::from_bytes(before) else {
+    let before = next_frame(&mut rest).ok_or_else(nonsense)?;
+    let Ok(JournalEntry::Unanswered(mut unanswered)) = postcard::from_bytes(before) else {
         return Err(nonsense());
     };
     // The last one may have been cut off: then the kernel was not answered.
-    while let Some(bytes) = frame(&mut rest) {
+    while let Some(bytes) = next_frame(&mut rest) {
         match postcard::from_bytes(bytes).map_err(|_| nonsense())? {
-            Entry::All(_) | Entry::Unanswered(_) => return Err(nonsense()),
-            Entry::Step(step) => {
-                if let Some((request, ino)) = inodes.take(step) {
-                    unanswered.enter(request, ino.into());
+            JournalEntry::All(_) | JournalEntry::Unanswered(_) => return Err(nonsense()),
+            JournalEntry::Step(step) => {
+                if let Some((request, ino)) = inodes.replay(step) {
+                    unanswered.insert(request, ino.into());
                 }
             }
-            Entry::Open(request, opened) => {
-                unanswered.enter(request, opened.id().into());
+            JournalEntry::Open(request, opened) => {
+                unanswered.insert(request, opened.id().into());
                 open.insert(opened.handle, *opened);
             }
-            Entry::TakenBack(request) => {
-                for entered in unanswered.take(request) {
+            JournalEntry::TakenBack(request) => {
+                for entered in unanswered.take_entries_of(request) {
                     match entered {
-                        Entered::Handle { number, .. } => drop(open.remove(&number)),
-                        Entered::Lookup(ino) => inodes.forget(Ino(ino), 1),
+                        UnansweredEntry::Handle { number, .. } => drop(open.remove(&number)),
+                        UnansweredEntry::Lookup(ino) => inodes.forget(Ino(ino), 1),
                     }
                 }
             }
-            Entry::Listed(handle, digest) => {
+            JournalEntry::Listed(handle, digest) => {
                 if let Some(opened) = open.get_mut(&handle) {
-                    opened.was_listed(digest);
+                    opened.set_listed(digest);
                 }
             }
-            Entry::Close(handle) => drop(open.remove(&handle)),
+            JournalEntry::Close(handle) => drop(open.remove(&handle)),
             // How long ago is not known.
-            Entry::Changed(mark) => carried.changes.marks.push((mark, 0)),
-            Entry::Head(now) => head = now,
-            Entry::Unsettled(ino, true) => drop(unsettled.insert(ino)),
-            Entry::Unsettled(ino, false) => drop(unsettled.remove(&ino)),
+            JournalEntry::Changed(mark) => carried.changes.marks.push((mark, 0)),
+            JournalEntry::Head(now) => head = now,
+            JournalEntry::Unsettled(ino, true) => drop(unsettled.insert(ino)),
+            JournalEntry::Unsettled(ino, false) => drop(unsettled.remove(&ino)),
         }
     }
-    inodes.has_lost_sight();
-    inodes.was_lost();
-    carried.inodes = inodes.carry();
+    inodes.mark_cache_unknown();
+    inodes.mark_unlinked_removed();
+    carried.inodes = inodes.snapshot();
     carried.opened = open.into_values().collect();
     carried.unanswered = unanswered;
     carried.unsettled = unsettled.into_iter().collect();
-    carried.was_lost();
+    carried.mark_daemon_killed();
     Ok((head, carried))
 }
 
 /// Takes the next entry, if it is there as a whole.
-fn frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+fn next_frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (len, after) = rest.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
     let entry = after.get(..len)?;
@@ -353,12 +364,12 @@ mod tests {
     use super::*;
 
     fn handles(path: &Path) -> io::Result<usize> {
-        recover(path, Mode::Shared).map(|(_, carried)| carried.handles())
+        recover_journal(path, VolumeMode::Shared).map(|(_, carried)| carried.handle_count())
     }
 
     fn begin(path: &Path) -> Journal {
-        own(|own| {
-            Journal::begin(own, path, b"head".to_vec(), Carried::default(), Default::default())
+        with_daemon_credentials(|own| {
+            Journal::create(own, path, b"head".to_vec(), FsSnapshot::default(), Default::default())
         })
         .unwrap()
         .unwrap()
@@ -372,9 +383,9 @@ mod tests {
         let journal = begin(&dir.join("j"));
         std::fs::hard_link(dir.join("j"), &kept).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
-        own(|own| journal.shorten(own, Carried::default())).unwrap();
-        journal.append(&Entry::Open(0, Box::new(Opened::example(2))));
+        journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(1))));
+        with_daemon_credentials(|own| journal.compact(own, FsSnapshot::default())).unwrap();
+        journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(2))));
         assert_eq!(handles(&kept).unwrap(), 2);
     }
 
@@ -382,16 +393,16 @@ mod tests {
     fn the_last_head_counts_and_a_rewrite_keeps_it() {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
-        let head = || recover(&path, Mode::Shared).unwrap().0;
+        let head = || recover_journal(&path, VolumeMode::Shared).unwrap().0;
         let journal = begin(&path);
         let begun = std::fs::metadata(&path).unwrap().len();
-        journal.renew_head(|| Ok(b"head".to_vec()));
+        journal.update_head(|| Ok(b"head".to_vec()));
         assert_eq!(std::fs::metadata(&path).unwrap().len(), begun, "it has not changed");
-        journal.renew_head(|| Ok(b"second".to_vec()));
-        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
-        journal.renew_head(|| Ok(b"third".to_vec()));
+        journal.update_head(|| Ok(b"second".to_vec()));
+        journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(1))));
+        journal.update_head(|| Ok(b"third".to_vec()));
         assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 1));
-        own(|own| journal.shorten(own, Carried::default())).unwrap();
+        with_daemon_credentials(|own| journal.compact(own, FsSnapshot::default())).unwrap();
         assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 0));
     }
 
@@ -399,19 +410,21 @@ mod tests {
     fn files_that_a_change_may_still_reach_are_known_after_a_kill() {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
-        let unsettled = super::super::unsettled::Unsettled::default();
+        let unsettled = super::super::unsettled::UnsettledChanges::default();
         let loose = (Arc::default(), unsettled.files());
-        let begun = own(|own| Journal::begin(own, &path, Vec::new(), Carried::default(), loose));
+        let begun = with_daemon_credentials(|own| {
+            Journal::create(own, &path, Vec::new(), FsSnapshot::default(), loose)
+        });
         let journal = Arc::new(begun.unwrap().unwrap());
-        unsettled.write_down(Arc::clone(&journal));
-        let left = || recover(&path, Mode::Shared).unwrap().1.unsettled;
-        unsettled.gives_up(Ino(5));
-        unsettled.gives_up(Ino(6));
-        unsettled.ended(Ino(6));
+        unsettled.attach_journal(Arc::clone(&journal));
+        let left = || recover_journal(&path, VolumeMode::Shared).unwrap().1.unsettled;
+        unsettled.add_abandoned(Ino(5));
+        unsettled.add_abandoned(Ino(6));
+        unsettled.remove_abandoned(Ino(6));
         assert_eq!(left(), [5]);
-        own(|own| journal.shorten(own, Carried::default())).unwrap();
+        with_daemon_credentials(|own| journal.compact(own, FsSnapshot::default())).unwrap();
         assert_eq!(left(), [5]);
-        unsettled.ended(Ino(5));
+        unsettled.remove_abandoned(Ino(5));
         assert_eq!(left(), [0; 0]);
     }
 
@@ -419,7 +432,7 @@ mod tests {
     fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
-        begin(&path).renew_head(|| Err(io::ErrorKind::Other.into()));
+        begin(&path).update_head(|| Err(io::ErrorKind::Other.into()));
         assert!(handles(&path).is_err());
     }
 
@@ -433,13 +446,17 @@ mod tests {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = OpenOptions::new().append(true).open(again).unwrap();
         let len = file.metadata().unwrap().len();
-        let journal =
-            Journal::of(&path, b"head".to_vec(), State::of((again, len)), Default::default());
+        let journal = Journal::new(
+            &path,
+            b"head".to_vec(),
+            JournalFile::new((again, len)),
+            Default::default(),
+        );
         let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
-        journal.append(&Entry::Open(0, Box::new(Opened::example(1))));
+        journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(1))));
         assert_eq!(handles(Path::new(&seen)).unwrap(), 1);
         fcntl_add_seals(&file, SealFlags::GROW).unwrap();
-        journal.append(&Entry::Open(0, Box::new(Opened::example(2))));
+        journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(2))));
         assert_eq!(handles(Path::new(&seen)).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
@@ -455,15 +472,15 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
         let before = begin(&path);
-        before.append(&Entry::Open(0, Box::new(Opened::example(1))));
+        before.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(1))));
         before.seal();
         let next = begin(&path);
-        next.append(&Entry::Open(0, Box::new(Opened::example(2))));
-        next.append(&Entry::Open(0, Box::new(Opened::example(3))));
-        own(|own| before.shorten(own, Carried::default())).unwrap();
-        before.append(&Entry::Close(2));
-        before.renew_head(|| Ok(b"another".to_vec()));
-        before.renew_head(|| Err(io::ErrorKind::Other.into()));
+        next.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(2))));
+        next.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(3))));
+        with_daemon_credentials(|own| before.compact(own, FsSnapshot::default())).unwrap();
+        before.append(&JournalEntry::Close(2));
+        before.update_head(|| Ok(b"another".to_vec()));
+        before.update_head(|| Err(io::ErrorKind::Other.into()));
         assert_eq!(handles(&path).unwrap(), 2);
     }
 
@@ -475,8 +492,9 @@ mod tests {
         assert_eq!(handles(&path).unwrap(), 0);
         // It stands in the new one's way.
         std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
-        let failed = own(|own| {
-            Journal::begin(own, &path, Vec::new(), Carried::default(), Default::default()).is_err()
+        let failed = with_daemon_credentials(|own| {
+            Journal::create(own, &path, Vec::new(), FsSnapshot::default(), Default::default())
+                .is_err()
         });
         assert!(failed.unwrap() && handles(&path).is_err());
     }
@@ -487,7 +505,7 @@ mod tests {
         let path = room.path().join("j");
         drop(begin(&path));
         let bytes = std::fs::read(&path).unwrap();
-        std::fs::write(&path, &bytes[FORM.len()..]).unwrap();
+        std::fs::write(&path, &bytes[MAGIC.len()..]).unwrap();
         assert!(handles(&path).unwrap_err().to_string().contains("another form"));
         // What is cut off was not answered; half of the beginning is nothing.
         std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();

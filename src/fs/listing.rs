@@ -9,13 +9,13 @@
 //! *Invariants:*
 //! - An entry that is in the directory all the while is in every listing once, however
 //!   often windows were dropped.
-//! - Memory is claimed before it is used; only the first [`FIRST`] bytes of a listing that
+//! - Memory is claimed before it is used; only the first [`INITIAL_BUFFER_SIZE`] bytes of a listing that
 //!   is being collected may go beyond the budget, and these are not kept.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::shelf::{Claim, Shelf};
+use super::listing_memory::{ListingClaim, ListingMemory};
 use super::{Errno, Ino};
 use crate::backend::{DirEntry, FileKind};
 use crate::buffer::{Buffer, Reservation, size_class};
@@ -26,12 +26,12 @@ pub struct Listing {
     pub ino: Ino,
     /// The directory that it lies in; itself for the root.
     pub parent: Ino,
-    pub(super) packed: Packed,
+    pub(super) packed: PackedEntries,
 }
 
 /// One entry of a listing.
 #[derive(Clone, Copy, Debug)]
-pub struct Listed<'a> {
+pub struct ListedEntry<'a> {
     /// Its name.
     pub name: &'a OsStr,
     /// The inode number that the replica shows.
@@ -39,23 +39,23 @@ pub struct Listed<'a> {
     /// What it is.
     pub kind: FileKind,
     /// The offset after it.
-    pub next: u64,
+    pub next_offset: u64,
 }
 
 /// Entries without their directory.
-pub(super) struct Packed {
+pub(super) struct PackedEntries {
     records: Buffer,
     /// Where each record begins, in the order of the offsets.
     index: Vec<u32>,
-    part: Part,
+    part: ListingPart,
     /// Of the share that the records are charged to.
     _share: Reservation,
     /// Whether the memory is within the budget.
-    is_paid: bool,
+    is_within_budget: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum ListingPart {
     Whole,
     /// The entries after one offset, up to another one or to the end.
     Window {
@@ -65,16 +65,16 @@ enum Part {
 }
 
 /// Offsets 0 and 1 are `.` and `..`.
-pub(super) const DOTS: u64 = 2;
+pub(super) const FIRST_ENTRY_OFFSET: u64 = 2;
 
 /// Offsets from here on are hashes of names.
-const HASHED: u64 = 1 << 62;
+const FIRST_HASHED_OFFSET: u64 = 1 << 62;
 
 /// A listing's first allocation, bytes: some hundred entries.
-pub(super) const FIRST: u64 = 16 << 10;
+pub(super) const INITIAL_BUFFER_SIZE: u64 = 16 << 10;
 
 /// Before each name: its offset, its inode number, its length and its kind.
-const HEADER: usize = 8 + 8 + 2 + 1;
+const RECORD_HEADER_SIZE: usize = 8 + 8 + 2 + 1;
 
 const KINDS: [FileKind; 7] = [
     FileKind::Regular,
@@ -88,82 +88,91 @@ const KINDS: [FileKind; 7] = [
 
 /// The claim for a listing whose records take `bytes`: a record is at least five times as
 /// long as its place in the index.
-pub(super) fn cost(bytes: u64) -> u64 {
+pub(super) fn claim_size(bytes: u64) -> u64 {
     bytes + bytes / 4
 }
 
 /// Where a name is in windows: not to be foreseen by whoever chooses names, as names of
 /// one offset are listed together or not at all.
-fn offset_of(name: &[u8]) -> u64 {
+fn hashed_offset(name: &[u8]) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&blake3::hash(name).as_bytes()[..8]);
-    HASHED | u64::from_le_bytes(first) & (HASHED - 1)
+    FIRST_HASHED_OFFSET | u64::from_le_bytes(first) & (FIRST_HASHED_OFFSET - 1)
 }
 
-fn word(records: &[u8], at: usize) -> u64 {
+fn read_u64(records: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&records[at..at + 8]);
     u64::from_le_bytes(word)
 }
 
 /// Bytes of the record at `at`, with its name.
-fn length(records: &[u8], at: usize) -> usize {
-    HEADER + usize::from(u16::from_le_bytes([records[at + 16], records[at + 17]]))
+fn record_len(records: &[u8], at: usize) -> usize {
+    RECORD_HEADER_SIZE + usize::from(u16::from_le_bytes([records[at + 16], records[at + 17]]))
 }
 
-fn name_of(records: &[u8], at: usize) -> &[u8] {
-    &records[at + HEADER..at + length(records, at)]
+fn record_name(records: &[u8], at: usize) -> &[u8] {
+    &records[at + RECORD_HEADER_SIZE..at + record_len(records, at)]
 }
 
 impl Listing {
     /// `.` and `..`, as far as they come at or after `offset`: number, offset to
     /// go on from, name.
-    pub fn dots(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
-        [(self.ino, 1, "."), (self.parent, 2, "..")].into_iter().skip(offset.min(DOTS) as usize)
+    pub fn dot_entries(&self, offset: u64) -> impl Iterator<Item = (Ino, u64, &'static str)> {
+        [(self.ino, 1, "."), (self.parent, 2, "..")]
+            .into_iter()
+            .skip(offset.min(FIRST_ENTRY_OFFSET) as usize)
     }
 
     /// The entries from `offset` on, as far as they are here.
-    pub fn from(&self, offset: u64) -> impl Iterator<Item = Listed<'_>> {
-        self.packed.from(offset)
+    pub fn entries_from(&self, offset: u64) -> impl Iterator<Item = ListedEntry<'_>> {
+        self.packed.entries_from(offset)
     }
 }
 
-impl Packed {
-    pub(super) fn from(&self, offset: u64) -> impl Iterator<Item = Listed<'_>> {
+impl PackedEntries {
+    pub(super) fn entries_from(&self, offset: u64) -> impl Iterator<Item = ListedEntry<'_>> {
         let first = match self.part {
-            Part::Whole => usize::try_from(offset.saturating_sub(DOTS)).unwrap_or(usize::MAX),
-            Part::Window { .. } => {
-                self.index.partition_point(|at| word(&self.records, *at as usize) <= offset)
+            ListingPart::Whole => {
+                usize::try_from(offset.saturating_sub(FIRST_ENTRY_OFFSET)).unwrap_or(usize::MAX)
+            }
+            ListingPart::Window { .. } => {
+                self.index.partition_point(|at| read_u64(&self.records, *at as usize) <= offset)
             }
         };
         (first..self.index.len()).map(|i| self.entry(i))
     }
 
-    fn entry(&self, i: usize) -> Listed<'_> {
+    fn entry(&self, i: usize) -> ListedEntry<'_> {
         let at = self.index[i] as usize;
         let next = match self.part {
-            Part::Whole => i as u64 + DOTS + 1,
-            Part::Window { .. } => {
-                let own = word(&self.records, at);
-                let following = self.index.get(i + 1).map(|at| word(&self.records, *at as usize));
+            ListingPart::Whole => i as u64 + FIRST_ENTRY_OFFSET + 1,
+            ListingPart::Window { .. } => {
+                let own = read_u64(&self.records, at);
+                let following =
+                    self.index.get(i + 1).map(|at| read_u64(&self.records, *at as usize));
                 // Where names share an offset, a reader goes on with the first of them.
                 if following == Some(own) { own - 1 } else { own }
             }
         };
-        Listed {
-            name: OsStr::from_bytes(name_of(&self.records, at)),
-            number: word(&self.records, at + 8),
+        ListedEntry {
+            name: OsStr::from_bytes(record_name(&self.records, at)),
+            number: read_u64(&self.records, at + 8),
             kind: KINDS[usize::from(self.records[at + 18])],
-            next,
+            next_offset: next,
         }
     }
 
     /// Whether it has all the entries that come next for a reader at `offset`.
     pub(super) fn covers(&self, offset: u64) -> bool {
         match self.part {
-            Part::Whole => offset < HASHED,
-            Part::Window { .. } if (DOTS + 1..HASHED).contains(&offset) => false,
-            Part::Window { after, until } => {
+            ListingPart::Whole => offset < FIRST_HASHED_OFFSET,
+            ListingPart::Window { .. }
+                if (FIRST_ENTRY_OFFSET + 1..FIRST_HASHED_OFFSET).contains(&offset) =>
+            {
+                false
+            }
+            ListingPart::Window { after, until } => {
                 offset >= after && until.is_none_or(|until| offset < until)
             }
         }
@@ -171,72 +180,72 @@ impl Packed {
 
     /// Whether it is in the replica's order, with nothing left out.
     pub(super) fn is_whole(&self) -> bool {
-        self.part == Part::Whole
+        self.part == ListingPart::Whole
     }
 
     /// Whether it may be kept beyond one answer.
-    pub(super) fn is_paid(&self) -> bool {
-        self.is_paid
+    pub(super) fn is_within_budget(&self) -> bool {
+        self.is_within_budget
     }
 
     /// A whole listing that another daemon kept; `None` where there is no memory for it.
-    pub(super) fn again(shelf: &Shelf, entries: &[DirEntry]) -> Option<Self> {
-        let mut collector = Collector::new(shelf, 0).ok()?;
+    pub(super) fn restore(shelf: &ListingMemory, entries: &[DirEntry]) -> Option<Self> {
+        let mut collector = ListingBuilder::new(shelf, 0).ok()?;
         entries.iter().for_each(|entry| collector.push(&entry.name, entry.ino, entry.kind));
         collector.finish(0).ok().filter(Self::is_whole)
     }
 
     /// The entries, to be sent to another daemon.
-    pub(super) fn entries(&self) -> Vec<DirEntry> {
-        let entry = |one: Listed<'_>| DirEntry {
+    pub(super) fn to_dir_entries(&self) -> Vec<DirEntry> {
+        let entry = |one: ListedEntry<'_>| DirEntry {
             name: one.name.to_owned(),
             ino: one.number,
             kind: one.kind,
         };
-        self.from(0).map(entry).collect()
+        self.entries_from(0).map(entry).collect()
     }
 }
 
 /// Where a listing of the right part of a directory comes together.
-pub(super) struct Collector<'a> {
-    shelf: &'a Shelf,
+pub(super) struct ListingBuilder<'a> {
+    shelf: &'a ListingMemory,
     records: Buffer,
     share: Reservation,
-    is_paid: bool,
+    is_within_budget: bool,
     filled: usize,
     index: Vec<u32>,
     /// Entries up to this offset are left out.
-    after: u64,
+    after_offset: u64,
     /// Entries from this offset on are left out.
-    bound: Option<u64>,
+    end_offset: Option<u64>,
     /// Whether the offsets are hashes.
     is_hashed: bool,
     /// Whether entries could not be taken.
-    has_failed: bool,
+    has_dropped_entries: bool,
 }
 
-impl<'a> Collector<'a> {
+impl<'a> ListingBuilder<'a> {
     /// Collects for a reader at `offset`.
     ///
     /// # Errors
     /// ENOMEM where the system has no memory.
-    pub(super) fn new(shelf: &'a Shelf, offset: u64) -> Result<Self, Errno> {
-        let (claim, is_paid) = shelf.first_claim(cost(FIRST));
-        let Claim { share, budget } = claim;
-        let records = shelf.buffer(FIRST, budget).ok_or(Errno::NOMEM)?;
-        let after = if offset < HASHED { 0 } else { offset };
+    pub(super) fn new(shelf: &'a ListingMemory, offset: u64) -> Result<Self, Errno> {
+        let (claim, is_paid) = shelf.claim_first(claim_size(INITIAL_BUFFER_SIZE));
+        let ListingClaim { share, budget } = claim;
+        let records = shelf.buffer(INITIAL_BUFFER_SIZE, budget).ok_or(Errno::NOMEM)?;
+        let after = if offset < FIRST_HASHED_OFFSET { 0 } else { offset };
         let (index, is_hashed) = (Vec::new(), after > 0);
         Ok(Self {
             shelf,
             records,
             share,
-            is_paid,
+            is_within_budget: is_paid,
             filled: 0,
             index,
-            after,
-            bound: None,
+            after_offset: after,
+            end_offset: None,
             is_hashed,
-            has_failed: false,
+            has_dropped_entries: false,
         })
     }
 
@@ -246,53 +255,55 @@ impl<'a> Collector<'a> {
         let Ok(len) = u16::try_from(name.len()) else { return };
         loop {
             if self.is_hashed {
-                offset = offset_of(name);
-                let is_left_out =
-                    offset <= self.after || self.bound.is_some_and(|bound| offset >= bound);
+                offset = hashed_offset(name);
+                let is_left_out = offset <= self.after_offset
+                    || self.end_offset.is_some_and(|bound| offset >= bound);
                 if is_left_out {
                     return;
                 }
             }
-            if self.filled + HEADER + name.len() <= self.records.len() {
+            if self.filled + RECORD_HEADER_SIZE + name.len() <= self.records.len() {
                 break;
             }
-            if !self.grow() && !self.cut() {
-                self.has_failed = true;
+            if !self.grow() && !self.halve_window() {
+                self.has_dropped_entries = true;
                 return;
             }
         }
         let at = self.filled;
         let kind = KINDS.iter().position(|known| *known == kind).unwrap_or(0) as u8;
-        let record = &mut self.records[at..at + HEADER + name.len()];
+        let record = &mut self.records[at..at + RECORD_HEADER_SIZE + name.len()];
         record[..8].copy_from_slice(&offset.to_le_bytes());
         record[8..16].copy_from_slice(&number.to_le_bytes());
         record[16..18].copy_from_slice(&len.to_le_bytes());
         record[18] = kind;
-        record[HEADER..].copy_from_slice(name);
-        self.filled += HEADER + name.len();
+        record[RECORD_HEADER_SIZE..].copy_from_slice(name);
+        self.filled += RECORD_HEADER_SIZE + name.len();
         self.index.push(at as u32);
     }
 
     /// Twice the room, if there may be so much.
     fn grow(&mut self) -> bool {
         let wanted = 2 * self.records.len() as u64;
-        wanted <= self.shelf.largest() && self.moves_to(wanted)
+        wanted <= self.shelf.max_buffer_size() && self.move_to_buffer(wanted)
     }
 
     /// Moves the records to a buffer of `bytes`; false where there is none.
-    fn moves_to(&mut self, bytes: u64) -> bool {
-        let Some(Claim { share, budget }) = self.shelf.claim(cost(bytes)) else { return false };
+    fn move_to_buffer(&mut self, bytes: u64) -> bool {
+        let Some(ListingClaim { share, budget }) = self.shelf.claim(claim_size(bytes)) else {
+            return false;
+        };
         let Some(mut records) = self.shelf.buffer(bytes, budget) else { return false };
         records[..self.filled].copy_from_slice(&self.records[..self.filled]);
-        (self.records, self.share, self.is_paid) = (records, share, true);
+        (self.records, self.share, self.is_within_budget) = (records, share, true);
         true
     }
 
     /// Leaves out the half of the entries that comes last in a window. False where that
     /// makes no room.
-    fn cut(&mut self) -> bool {
-        self.sort();
-        let offset = |at: &u32| word(&self.records, *at as usize);
+    fn halve_window(&mut self) -> bool {
+        self.sort_by_hash();
+        let offset = |at: &u32| read_u64(&self.records, *at as usize);
         let Some(bound) = self.index.get(self.index.len() / 2).map(offset) else { return false };
         let kept = self.index.partition_point(|at| offset(at) < bound);
         if kept == 0 {
@@ -303,27 +314,27 @@ impl<'a> Collector<'a> {
         self.filled = 0;
         for at in &mut self.index {
             let from = *at as usize;
-            let len = length(&self.records, from);
+            let len = record_len(&self.records, from);
             self.records.copy_within(from..from + len, self.filled);
             *at = self.filled as u32;
             self.filled += len;
         }
-        self.bound = Some(bound);
+        self.end_offset = Some(bound);
         true
     }
 
     /// Puts the entries into the order of windows.
-    fn sort(&mut self) {
+    fn sort_by_hash(&mut self) {
         if !self.is_hashed {
             for at in &self.index {
                 let at = *at as usize;
-                let offset = offset_of(name_of(&self.records, at));
+                let offset = hashed_offset(record_name(&self.records, at));
                 self.records[at..at + 8].copy_from_slice(&offset.to_le_bytes());
             }
             self.is_hashed = true;
         }
         let records = &self.records;
-        self.index.sort_unstable_by_key(|at| word(records, *at as usize));
+        self.index.sort_unstable_by_key(|at| read_u64(records, *at as usize));
     }
 
     /// The listing, for a reader at `offset`.
@@ -331,33 +342,33 @@ impl<'a> Collector<'a> {
     /// # Errors
     /// ESTALE where the offset is one of a whole listing, and there is no memory for that;
     /// ENOMEM where entries could not be taken.
-    pub(super) fn finish(mut self, offset: u64) -> Result<Packed, Errno> {
-        if self.has_failed {
+    pub(super) fn finish(mut self, offset: u64) -> Result<PackedEntries, Errno> {
+        if self.has_dropped_entries {
             return Err(Errno::NOMEM);
         }
         let needed = size_class(self.filled as u64);
         if needed < self.records.len() as u64 {
-            let _ = self.moves_to(needed);
+            let _ = self.move_to_buffer(needed);
         }
-        let all = cost(self.records.len() as u64);
-        let is_bound = (DOTS + 1..HASHED).contains(&offset);
-        let may_be_whole = self.is_paid && !self.is_hashed;
-        let whole = if may_be_whole { self.shelf.whole(all, is_bound) } else { None };
+        let all = claim_size(self.records.len() as u64);
+        let is_bound = (FIRST_ENTRY_OFFSET + 1..FIRST_HASHED_OFFSET).contains(&offset);
+        let may_be_whole = self.is_within_budget && !self.is_hashed;
+        let whole = if may_be_whole { self.shelf.claim_whole(all, is_bound) } else { None };
         if is_bound && whole.is_none() {
             return Err(Errno::STALE);
         }
         let (part, share) = match whole {
-            Some(share) => (Part::Whole, share),
+            Some(share) => (ListingPart::Whole, share),
             None => {
-                self.sort();
+                self.sort_by_hash();
                 // A reader past it needs another window.
-                let last = self.index.last().map(|at| word(&self.records, *at as usize));
-                let until = self.bound.and(last);
-                (Part::Window { after: self.after, until }, self.share)
+                let last = self.index.last().map(|at| read_u64(&self.records, *at as usize));
+                let until = self.end_offset.and(last);
+                (ListingPart::Window { after: self.after_offset, until }, self.share)
             }
         };
-        let Self { records, mut index, is_paid, .. } = self;
+        let Self { records, mut index, is_within_budget: is_paid, .. } = self;
         index.shrink_to_fit();
-        Ok(Packed { records, index, part, _share: share, is_paid })
+        Ok(PackedEntries { records, index, part, _share: share, is_within_budget: is_paid })
     }
 }

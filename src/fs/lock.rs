@@ -13,9 +13,9 @@
 //! A signal ends the wait: the kernel does not tell this library of it, so it is
 //! looked for in /proc.
 
-pub(super) mod carried;
+pub(super) mod lock_memory;
 mod owners;
-pub(super) mod room;
+pub(super) mod snapshot;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::call::{Once, Rights};
-use super::{Answer, Errno, Fs, HandleId, Ino};
+use super::metadata_client::{RunAs, SingleCall};
+use super::{Errno, Fs, FsResult, HandleId, Ino};
 use crate::backend::{
-    Backend, BackendError, BackendFile, Identity, Lane, Lock, LockKind, LockRequest, OpenAccess,
-    SyncMode, WriteOpen,
+    Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
+    SyncMode, WriteOpenOptions,
 };
 use crate::buffer::Budget;
-use crate::read::{OpenFile, Term};
-use owners::Owners;
-use room::{Place, Room};
+use crate::read::{OpenFile, RequestDeadline};
+use lock_memory::{LockMemory, LockSlot};
+use owners::OwnerTable;
 
 /// Who owns a lock, as the kernel numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,9 +42,9 @@ pub struct LockOwner(pub u64);
 
 /// Whether to wait for a lock that somebody else has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum LockWait {
     /// No.
-    Not,
+    NoWait,
     /// This thread does, as this process sees it; 0 where it does not.
     Thread(u32),
 }
@@ -52,28 +52,28 @@ pub enum Waiting {
 /// All locks that were taken through this mount.
 pub(super) struct Locks {
     runtime: tokio::runtime::Handle,
-    owners: Mutex<Owners>,
-    room: Room,
+    owners: Mutex<OwnerTable>,
+    memory: LockMemory,
     /// Files that somebody waits for.
-    awaited: Mutex<HashMap<Ino, Arc<Notify>>>,
+    waiters: Mutex<HashMap<Ino, Arc<Notify>>>,
 }
 
 #[derive(Default)]
-struct Owner {
+struct OwnerDescriptor {
     /// Opened for this owner alone; locked while it is opened.
     file: Mutex<Option<Arc<dyn BackendFile>>>,
     /// Pays for it.
-    _place: Option<Place>,
+    _slot: Option<LockSlot>,
 }
 
 /// How often a lock is asked for again: at first, and at most.
-const SOON: Duration = Duration::from_millis(10);
-const SELDOM: Duration = Duration::from_millis(200);
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Locks {
     pub(super) fn new(runtime: tokio::runtime::Handle, budget: Budget) -> Self {
-        let room = Room::new(budget);
-        Self { runtime, room, owners: Mutex::default(), awaited: Mutex::default() }
+        let room = LockMemory::new(budget);
+        Self { runtime, memory: room, owners: Mutex::default(), waiters: Mutex::default() }
     }
 
     /// Where whoever has to wait for something does so.
@@ -83,39 +83,44 @@ impl Locks {
 
     /// An owner that is about to take a lock through `handle`; `None` where its user has
     /// too many.
-    fn owner(&self, key: (Ino, LockOwner), handle: u64, who: &Identity) -> Option<Arc<Owner>> {
+    fn owner_for_lock(
+        &self,
+        key: (Ino, LockOwner),
+        handle: u64,
+        who: &Credentials,
+    ) -> Option<Arc<OwnerDescriptor>> {
         let mut owners = self.owners.lock();
-        if !owners.has(key) {
-            let place = Some(self.room.place(who.uid())?);
-            owners.enter(key, Owner { file: Mutex::default(), _place: place });
+        if !owners.contains(key) {
+            let place = Some(self.memory.reserve(who.uid())?);
+            owners.insert(key, OwnerDescriptor { file: Mutex::default(), _slot: place });
         }
-        Some(owners.takes(key, handle))
+        Some(owners.add_handle(key, handle))
     }
 
     /// A handle is closed: owners that took locks through it alone have none left.
-    pub(super) fn released(&self, handle: u64) {
-        let over = self.owners.lock().released(handle);
+    pub(super) fn release_handle(&self, handle: u64) {
+        let over = self.owners.lock().remove_handle(handle);
         for (ino, owner) in over {
             // Closing its descriptor gives them up.
             drop(owner);
-            self.given_up(ino);
+            self.wake_waiters(ino);
         }
     }
 
     /// Somebody here gave up a lock of this file.
-    fn given_up(&self, ino: Ino) {
-        if let Some(waiting) = self.awaited.lock().get(&ino) {
+    fn wake_waiters(&self, ino: Ino) {
+        if let Some(waiting) = self.waiters.lock().get(&ino) {
             waiting.notify_waiters();
         }
     }
 
-    fn waits(&self, ino: Ino) -> Arc<Notify> {
-        Arc::clone(self.awaited.lock().entry(ino).or_default())
+    fn add_waiter(&self, ino: Ino) -> Arc<Notify> {
+        Arc::clone(self.waiters.lock().entry(ino).or_default())
     }
 
     /// Forgets that a file is waited for, if nobody else does.
-    fn waits_no_more(&self, ino: Ino, own: Arc<Notify>) {
-        let mut awaited = self.awaited.lock();
+    fn remove_waiter(&self, ino: Ino, own: Arc<Notify>) {
+        let mut awaited = self.waiters.lock();
         drop(own);
         if awaited.get(&ino).is_some_and(|waiting| Arc::strong_count(waiting) == 1) {
             awaited.remove(&ino);
@@ -123,9 +128,9 @@ impl Locks {
     }
 }
 
-impl Owner {
+impl OwnerDescriptor {
     /// The descriptor that this owner locks through. Blocks.
-    fn file(
+    fn get_or_open(
         &self,
         open: &OpenFile,
         for_write: bool,
@@ -135,11 +140,11 @@ impl Owner {
         if let Some(file) = &*file {
             return Ok(Arc::clone(file));
         }
-        let how = WriteOpen {
-            access: OpenAccess::Both,
+        let how = WriteOpenOptions {
+            access: OpenAccess::ReadWrite,
             truncate: false,
             sync: SyncMode::No,
-            known: None,
+            expected: None,
         };
         use rustix::io::Errno as E;
         // An exclusive lock wants a file that may be written, a shared one does not.
@@ -164,30 +169,30 @@ impl Owner {
 
 impl Fs {
     /// Sets a lock, or gives one up.
-    pub fn lock(
+    pub fn set_lock(
         self: &Arc<Self>,
         handle: HandleId,
         owner: LockOwner,
         lock: Lock,
-        waiting: Waiting,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
+        waiting: LockWait,
+        done: impl FnOnce(FsResult<()>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let (ino, user) = (file.ino, file.who.uid());
-        let is_known = self.locks.owners.lock().has((ino, owner));
+        let (ino, user) = (file.ino, file.credentials.uid());
+        let is_known = self.locks.owners.lock().contains((ino, owner));
         if lock.kind == LockKind::None && !is_known {
             return done(Ok(()));
         }
         let fs = Arc::clone(self);
         self.try_lock(handle, owner, LockRequest::Set(lock), move |answer| match answer {
             Err(Errno::AGAIN) => match waiting {
-                Waiting::Not => done(Err(Errno::AGAIN)),
+                LockWait::NoWait => done(Err(Errno::AGAIN)),
                 // Somebody who cannot be seen could not be interrupted.
-                Waiting::Thread(0) => done(Err(Errno::NOLCK)),
-                Waiting::Thread(thread) => match fs.locks.room.place(user) {
+                LockWait::Thread(0) => done(Err(Errno::NOLCK)),
+                LockWait::Thread(thread) => match fs.locks.memory.reserve(user) {
                     Some(place) => {
                         let key = (ino, owner);
-                        let wait = Arc::clone(&fs).wait_for(handle, key, lock, thread, done);
+                        let wait = Arc::clone(&fs).wait_for_lock(handle, key, lock, thread, done);
                         fs.locks.runtime.spawn(async move {
                             wait.await;
                             drop(place);
@@ -206,7 +211,7 @@ impl Fs {
         handle: HandleId,
         owner: LockOwner,
         lock: Lock,
-        done: impl FnOnce(Answer<Lock>) + Send + 'static,
+        done: impl FnOnce(FsResult<Lock>) + Send + 'static,
     ) {
         self.try_lock(handle, owner, LockRequest::Test(lock), done);
     }
@@ -216,22 +221,24 @@ impl Fs {
         handle: HandleId,
         owner: LockOwner,
         request: LockRequest,
-        done: impl FnOnce(Answer<Lock>) + Send + 'static,
+        done: impl FnOnce(FsResult<Lock>) + Send + 'static,
     ) {
         let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let Some(replica) = self.policy.locks else { return done(Err(Errno::NOSYS)) };
+        let Some(replica) = self.policy.lock_replica else { return done(Err(Errno::NOSYS)) };
         let (open, ino) = (file.inode.current(), file.ino);
-        let Some(taken) = self.locks.owner((ino, owner), handle.number, &file.who) else {
+        let Some(taken) = self.locks.owner_for_lock((ino, owner), handle.number, &file.credentials)
+        else {
             return done(Err(Errno::NOLCK));
         };
-        let who = file.who.clone();
+        let who = file.credentials.clone();
         let deadlines = self.policy.write.map_or(self.policy.deadlines, |write| write.deadlines);
-        let term = Term::new(Instant::now(), deadlines);
-        let once = Once { replica, lane: Lane::Metadata, term, rights: Rights::Of(who) };
+        let term = RequestDeadline::new(Instant::now(), deadlines);
+        let once =
+            SingleCall { replica, lane: Lane::Metadata, deadline: term, run_as: RunAs::Only(who) };
         let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
         let is_told = Arc::clone(&told);
         let op = move |backend: &dyn Backend| {
-            let file = taken.file(&open, for_write, backend)?;
+            let file = taken.get_or_open(&open, for_write, backend)?;
             let locked = file.lock(&request)?;
             if let (LockRequest::Set(lock), true) = (request, is_told.load(Ordering::Acquire)) {
                 // Who asked has been told that he has none.
@@ -240,36 +247,38 @@ impl Fs {
             Ok(locked)
         };
         let fs = Arc::clone(self);
-        self.caller.call_once(once, op, move |answer| {
+        self.client.call_once(once, op, move |answer| {
             told.store(answer.is_err(), Ordering::Release);
             match (&answer, request) {
                 (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
-                    fs.locks.given_up(ino);
+                    fs.locks.wake_waiters(ino);
                 }
                 // Whoever has a lock is to see what others wrote before.
-                (Ok(_), LockRequest::Set(_)) if fs.policy.write.is_some() => fs.note_inode(ino),
+                (Ok(_), LockRequest::Set(_)) if fs.policy.write.is_some() => {
+                    fs.record_inode_change(ino)
+                }
                 _ => {}
             }
             done(answer.map_err(Errno::from));
         });
     }
 
-    async fn wait_for(
+    async fn wait_for_lock(
         self: Arc<Self>,
         handle: HandleId,
         (ino, owner): (Ino, LockOwner),
         lock: Lock,
         thread: u32,
-        done: impl FnOnce(Answer<()>) + Send + 'static,
+        done: impl FnOnce(FsResult<()>) + Send + 'static,
     ) {
-        let waiting = self.locks.waits(ino);
-        let mut pause = SOON;
+        let waiting = self.locks.add_waiter(ino);
+        let mut pause = MIN_RETRY_INTERVAL;
         let answer = loop {
             let given_up = waiting.notified();
             if tokio::time::timeout(pause, given_up).await.is_err() {
-                pause = (pause * 2).min(SELDOM);
+                pause = (pause * 2).min(MAX_RETRY_INTERVAL);
             }
-            if is_interrupted(thread) {
+            if has_pending_signal(thread) {
                 break Err(Errno::INTR);
             }
             let (send, receive) = tokio::sync::oneshot::channel();
@@ -282,40 +291,40 @@ impl Fs {
                 Err(_) => break Err(Errno::IO),
             }
         };
-        self.locks.waits_no_more(ino, waiting);
+        self.locks.remove_waiter(ino, waiting);
         done(answer);
     }
 
     /// Gives up all locks of an owner on a file, and then does the rest.
-    pub(super) fn give_up_locks(
+    pub(super) fn release_locks(
         self: &Arc<Self>,
         ino: Ino,
         owner: LockOwner,
         then: impl FnOnce() + Send + 'static,
     ) {
         let taken = self.locks.owners.lock().remove((ino, owner));
-        let (Some(owner), Some(replica)) = (taken, self.policy.locks) else { return then() };
-        let term = Term::new(Instant::now(), self.policy.deadlines);
-        let rights = Rights::Of(Identity::DAEMON);
-        let once = Once { replica, lane: Lane::Metadata, term, rights };
+        let (Some(owner), Some(replica)) = (taken, self.policy.lock_replica) else { return then() };
+        let term = RequestDeadline::new(Instant::now(), self.policy.deadlines);
+        let rights = RunAs::Only(Credentials::DAEMON);
+        let once = SingleCall { replica, lane: Lane::Metadata, deadline: term, run_as: rights };
         let unlock = move |_: &dyn Backend| {
-            let all = Lock { kind: LockKind::None, start: 0, end: Lock::TO_THE_END };
+            let all = Lock { kind: LockKind::None, start: 0, end: Lock::TO_EOF };
             match &*owner.file.lock() {
                 Some(file) => file.lock(&LockRequest::Set(all)).map(drop),
                 None => Ok(()),
             }
         };
         let fs = Arc::clone(self);
-        self.caller.call_once(once, unlock, move |_| {
-            fs.locks.given_up(ino);
+        self.client.call_once(once, unlock, move |_| {
+            fs.locks.wake_waiters(ino);
             then();
         });
     }
 }
 
 /// Whether a signal waits for a thread, which waits for us.
-fn is_interrupted(thread: u32) -> bool {
-    let Ok(status) = crate::privilege::status_of(thread) else {
+fn has_pending_signal(thread: u32) -> bool {
+    let Ok(status) = crate::capabilities::proc_status(thread) else {
         return true;
     };
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);

@@ -23,37 +23,37 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use super::{Answer, OpenReply};
+use super::{FsResult, OpenResponder};
 use crate::backend::{Attr, BackendFile};
-use crate::scheduler::Standing;
+use crate::scheduler::ReplicaSnapshot;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// What names a lent descriptor to the kernel; it is given up when dropped.
-pub type Lent = Box<dyn Any + Send + Sync>;
+pub type BackingId = Box<dyn Any + Send + Sync>;
 
 /// A file of one replica that the kernel reads by itself.
-pub struct Backing {
+pub struct PassthroughFile {
     /// Whose it is.
     pub(super) replica: ReplicaId,
     file: Arc<dyn BackendFile>,
-    lent: Lent,
+    backing_id: BackingId,
     size: u64,
 }
 
 /// All of a volume's, and what stands in the way of more.
 pub(super) struct Passthrough {
     wanted: bool,
-    state: Mutex<State>,
+    state: Mutex<PassthroughState>,
 }
 
-struct State {
+struct PassthroughState {
     /// Whether the kernel and our privileges allow it at all.
     possible: bool,
     /// Replicas whose files cannot be lent.
-    barred: ReplicaSet,
+    disabled_replicas: ReplicaSet,
     obstacles: BTreeSet<String>,
     /// Bytes of the files lent on each.
-    lent: ReplicaMap<u64>,
+    open_bytes: ReplicaMap<u64>,
     files: usize,
     opens: u64,
 }
@@ -72,27 +72,27 @@ pub struct PassthroughStatus {
 }
 
 /// Replicas whose expected completion differs by less than this part take turns.
-const ALIKE: f64 = 1.2;
+const SIMILAR_TIME_RATIO: f64 = 1.2;
 
-impl Backing {
+impl PassthroughFile {
     /// The attributes of what the kernel reads. Blocks.
     pub(super) fn attr(&self) -> crate::backend::Result<Attr> {
         self.file.attr()
     }
 
     /// What names it to the kernel.
-    pub fn lent(&self) -> &(dyn Any + Send + Sync) {
-        &*self.lent
+    pub fn backing_id(&self) -> &(dyn Any + Send + Sync) {
+        &*self.backing_id
     }
 }
 
 impl Passthrough {
     pub(super) fn new(wanted: bool, replicas: usize) -> Self {
-        let state = State {
+        let state = PassthroughState {
             possible: true,
-            barred: ReplicaSet::EMPTY,
+            disabled_replicas: ReplicaSet::EMPTY,
             obstacles: BTreeSet::new(),
-            lent: ReplicaMap::from_fn(replicas, |_| 0),
+            open_bytes: ReplicaMap::from_fn(replicas, |_| 0),
             files: 0,
             opens: 0,
         };
@@ -114,20 +114,20 @@ impl Passthrough {
     }
 
     /// It cannot be done in this volume.
-    pub(super) fn is_impossible(&self, why: String) {
+    pub(super) fn disable(&self, why: String) {
         self.state.lock().possible = false;
-        self.note(why);
+        self.add_obstacle(why);
     }
 
-    fn bar(&self, replica: ReplicaId, why: String) {
+    fn disable_for(&self, replica: ReplicaId, why: String) {
         {
             let mut state = self.state.lock();
-            state.barred = state.barred.with(replica);
+            state.disabled_replicas = state.disabled_replicas.with(replica);
         }
-        self.note(why);
+        self.add_obstacle(why);
     }
 
-    fn note(&self, why: String) {
+    fn add_obstacle(&self, why: String) {
         if self.state.lock().obstacles.insert(why.clone()) {
             tracing::info!(%why, "no passthrough");
         }
@@ -135,9 +135,9 @@ impl Passthrough {
 
     /// The replica to lend a file of `size` bytes from, of those in each of
     /// `preferred` in turn where any of them can; `None` where nobody can.
-    pub(super) fn target(
+    pub(super) fn choose_replica(
         &self,
-        standings: &ReplicaMap<Standing>,
+        standings: &ReplicaMap<ReplicaSnapshot>,
         usable: ReplicaSet,
         preferred: [ReplicaSet; 2],
         size: u64,
@@ -146,79 +146,79 @@ impl Passthrough {
         if !self.wanted || !state.possible {
             return None;
         }
-        let mut set = usable.minus(state.barred);
+        let mut set = usable.minus(state.disabled_replicas);
         for wish in preferred {
             let granted = set.and(wish);
             set = if granted.is_empty() { set } else { granted };
         }
-        choose(&expected(standings, &state.lent, size), set, state.opens)
+        choose_soonest(&expected_completion(standings, &state.open_bytes, size), set, state.opens)
     }
 
     /// Lends the kernel `file`, as `replica` has it open, if that can be done.
-    pub(super) fn lend(
+    pub(super) fn open_backing(
         &self,
         (replica, name): (ReplicaId, &str),
         file: Arc<dyn BackendFile>,
         size: u64,
-        reply: &impl OpenReply,
-    ) -> Option<Arc<Backing>> {
+        reply: &impl OpenResponder,
+    ) -> Option<Arc<PassthroughFile>> {
         let Some(descriptor) = file.descriptor() else {
-            self.bar(replica, format!("{name}: max_rate, or no plain files"));
+            self.disable_for(replica, format!("{name}: max_rate, or no plain files"));
             return None;
         };
-        match reply.lend(descriptor) {
+        match reply.register_backing(descriptor) {
             Ok(lent) => {
                 // The kernel reads through it as an application would.
                 let _ = fadvise(descriptor, 0, None, Advice::Normal);
                 let mut state = self.state.lock();
                 state.files += 1;
-                state.lent[replica] += size;
-                Some(Arc::new(Backing { replica, file, lent, size }))
+                state.open_bytes[replica] += size;
+                Some(Arc::new(PassthroughFile { replica, file, backing_id: lent, size }))
             }
             Err(error) => {
-                self.failed(replica, name, &error);
+                self.record_failure(replica, name, &error);
                 None
             }
         }
     }
 
-    fn failed(&self, replica: ReplicaId, name: &str, error: &std::io::Error) {
+    fn record_failure(&self, replica: ReplicaId, name: &str, error: &std::io::Error) {
         let errno = Errno::from_io_error(error);
         match errno {
             Some(Errno::PERM) => {
-                self.is_impossible("the daemon lacks CAP_SYS_ADMIN".to_owned());
+                self.disable("the daemon lacks CAP_SYS_ADMIN".to_owned());
             }
             None | Some(Errno::NOTTY | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                self.is_impossible(format!("the kernel refuses: {error}"));
+                self.disable(format!("the kernel refuses: {error}"));
             }
             // Of these there may be more in a moment.
             Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOSPC) => {
-                self.note(format!("{name}: {error}"));
+                self.add_obstacle(format!("{name}: {error}"));
             }
             Some(Errno::LOOP) => {
-                self.bar(replica, format!("{name}: its file system is stacked on another"));
+                self.disable_for(replica, format!("{name}: its file system is stacked on another"));
             }
-            Some(_) => self.bar(replica, format!("{name}: {error}")),
+            Some(_) => self.disable_for(replica, format!("{name}: {error}")),
         }
     }
 
     /// An open was answered with a lent file.
-    pub(super) fn opened(&self) {
+    pub(super) fn count_open(&self) {
         self.state.lock().opens += 1;
     }
 
     /// The last handle of a lent file is closed.
-    pub(super) fn given_back(&self, backing: &Backing) {
+    pub(super) fn release(&self, backing: &PassthroughFile) {
         let mut state = self.state.lock();
         state.files -= 1;
-        state.lent[backing.replica] -= backing.size;
+        state.open_bytes[backing.replica] -= backing.size;
     }
 }
 
 /// When each replica would be through with a file of `size` bytes, seconds: what
 /// is in flight and what was lent before comes first.
-fn expected(
-    standings: &ReplicaMap<Standing>,
+fn expected_completion(
+    standings: &ReplicaMap<ReplicaSnapshot>,
     lent: &ReplicaMap<u64>,
     size: u64,
 ) -> ReplicaMap<f64> {
@@ -230,21 +230,22 @@ fn expected(
 
 /// The one of `set` that is expected to be through first; those that are nearly
 /// as quick take turns.
-fn choose(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Option<ReplicaId> {
+fn choose_soonest(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Option<ReplicaId> {
     let least = set.iter().map(|id| expected[id]).min_by(f64::total_cmp)?;
-    let alike: Vec<_> = set.iter().filter(|id| expected[*id] <= least * ALIKE).collect();
+    let alike: Vec<_> =
+        set.iter().filter(|id| expected[*id] <= least * SIMILAR_TIME_RATIO).collect();
     alike.get((turn % alike.len().max(1) as u64) as usize).copied()
 }
 
 /// For who wants no file lent: tests, and callers without a kernel.
-impl<F: FnOnce(Answer<super::Opened>) + Send + 'static> OpenReply for F {
-    fn lend(&self, _: BorrowedFd<'_>) -> std::io::Result<Lent> {
+impl<F: FnOnce(FsResult<super::OpenedFile>) + Send + 'static> OpenResponder for F {
+    fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    fn forget_attributes(&self) {}
+    fn invalidate_attrs(&self) {}
 
-    fn answer(self, answer: Answer<super::Opened>) {
+    fn send(self, answer: FsResult<super::OpenedFile>) {
         self(answer);
     }
 }
@@ -261,10 +262,10 @@ mod tests {
     fn the_soonest_is_chosen_and_equals_take_turns() {
         let times = ReplicaMap::from_iter([1.0, 3.0, 1.1]);
         let all = times.all();
-        let chosen: Vec<_> = (0..4).map(|turn| choose(&times, all, turn)).collect();
+        let chosen: Vec<_> = (0..4).map(|turn| choose_soonest(&times, all, turn)).collect();
         assert_eq!(chosen, [Some(r(0)), Some(r(2)), Some(r(0)), Some(r(2))]);
         let slow = ReplicaSet::EMPTY.with(r(1));
-        assert_eq!(choose(&times, slow, 7), Some(r(1)));
-        assert_eq!(choose(&times, ReplicaSet::EMPTY, 0), None);
+        assert_eq!(choose_soonest(&times, slow, 7), Some(r(1)));
+        assert_eq!(choose_soonest(&times, ReplicaSet::EMPTY, 0), None);
     }
 }

@@ -19,7 +19,7 @@ use super::{HandleId, Ino};
 
 /// An entry that a request has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Entered {
+pub(super) enum UnansweredEntry {
     /// An open file or directory.
     Handle { number: u64, ino: u64 },
     /// The kernel is to know an inode once more.
@@ -28,40 +28,40 @@ pub(super) enum Entered {
 
 /// The last entries, oldest first, by the number of their request.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Unanswered(VecDeque<(u64, Entered)>);
+pub(super) struct UnansweredEntries(VecDeque<(u64, UnansweredEntry)>);
 
 /// So many are remembered. A request is answered by the thread that made its entries,
 /// right after them: this is enough for 128 threads with 32 entries each, as a listing
 /// with attributes has. To remember too few leaves a handle open, and does no other harm.
-const MOST: usize = 4096;
+const MAX_UNANSWERED: usize = 4096;
 
-impl From<HandleId> for Entered {
+impl From<HandleId> for UnansweredEntry {
     fn from(HandleId { number, ino }: HandleId) -> Self {
         Self::Handle { number, ino: ino.0 }
     }
 }
 
-impl From<Ino> for Entered {
+impl From<Ino> for UnansweredEntry {
     fn from(ino: Ino) -> Self {
         Self::Lookup(ino.0)
     }
 }
 
-impl Unanswered {
+impl UnansweredEntries {
     /// The request has entered this. 0 stands for none of the kernel's.
-    pub(super) fn enter(&mut self, request: u64, entered: Entered) {
+    pub(super) fn insert(&mut self, request: u64, entered: UnansweredEntry) {
         if request == 0 {
             return;
         }
-        if self.0.len() >= MOST {
+        if self.0.len() >= MAX_UNANSWERED {
             self.0.pop_front();
         }
         self.0.push_back((request, entered));
     }
 
     /// Takes out what the request has entered.
-    pub(super) fn take(&mut self, request: u64) -> Vec<Entered> {
-        let own = |(number, _): &&(u64, Entered)| *number == request;
+    pub(super) fn take_entries_of(&mut self, request: u64) -> Vec<UnansweredEntry> {
+        let own = |(number, _): &&(u64, UnansweredEntry)| *number == request;
         let taken: Vec<_> = self.0.iter().filter(own).map(|(_, entered)| *entered).collect();
         if !taken.is_empty() {
             self.0.retain(|(number, _)| *number != request);
@@ -76,15 +76,17 @@ mod tests {
 
     #[test]
     fn what_a_request_has_entered_is_taken_out_once_and_the_oldest_goes_first() {
-        let mut unanswered = Unanswered::default();
-        unanswered.enter(0, Ino(9).into());
-        unanswered.enter(2, Ino(5).into());
-        unanswered.enter(4, Ino(6).into());
-        unanswered.enter(2, Entered::Handle { number: 7, ino: 5 });
-        let own = [Entered::Lookup(5), Entered::Handle { number: 7, ino: 5 }];
-        assert_eq!(unanswered.take(2), own);
-        assert!(unanswered.take(2).is_empty() && unanswered.take(0).is_empty());
-        (0..MOST as u64).for_each(|i| unanswered.enter(10 + i, Ino(i).into()));
-        assert!(unanswered.take(4).is_empty() && unanswered.0.len() == MOST);
+        let mut unanswered = UnansweredEntries::default();
+        unanswered.insert(0, Ino(9).into());
+        unanswered.insert(2, Ino(5).into());
+        unanswered.insert(4, Ino(6).into());
+        unanswered.insert(2, UnansweredEntry::Handle { number: 7, ino: 5 });
+        let own = [UnansweredEntry::Lookup(5), UnansweredEntry::Handle { number: 7, ino: 5 }];
+        assert_eq!(unanswered.take_entries_of(2), own);
+        assert!(
+            unanswered.take_entries_of(2).is_empty() && unanswered.take_entries_of(0).is_empty()
+        );
+        (0..MAX_UNANSWERED as u64).for_each(|i| unanswered.insert(10 + i, Ino(i).into()));
+        assert!(unanswered.take_entries_of(4).is_empty() && unanswered.0.len() == MAX_UNANSWERED);
     }
 }

@@ -3,7 +3,7 @@
 //! A change that hangs in the write replica is given up at its deadline, and made when the
 //! replica answers again: by a thread of this daemon, or of an earlier daemon that has not
 //! ended. Until then no newer change of that file may be made; the older one would
-//! overwrite it. [`super::written::Gate`] asks here before each change.
+//! overwrite it. [`super::write_gate::WriteGate`] asks here before each change.
 //!
 //! An earlier daemon leaves the list of these files with its tables. The kernel adds the
 //! changes that it had not answered: it sends them again.
@@ -22,142 +22,143 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::Ino;
-use super::journal::{Entry, Journal};
+use super::journal::{Journal, JournalEntry};
 
 /// Says whether all earlier daemons have left the write replica.
-type AreThrough = Box<dyn Fn() -> bool + Send + Sync>;
+type EarlierDaemonsEnded = Box<dyn Fn() -> bool + Send + Sync>;
 
 #[derive(Default)]
-pub(super) struct Unsettled {
-    files: Arc<Mutex<Files>>,
+pub(super) struct UnsettledChanges {
+    files: Arc<Mutex<UnsettledFiles>>,
     journal: OnceLock<Arc<Journal>>,
-    earlier: Mutex<Option<AreThrough>>,
+    earlier_daemons_ended: Mutex<Option<EarlierDaemonsEnded>>,
     /// Whether there is an `earlier`, for a look without the lock.
-    has_earlier: AtomicBool,
+    has_earlier_daemons: AtomicBool,
     /// Whether an earlier daemon may be making any change.
     is_all_in_doubt: AtomicBool,
     /// Whether the next daemon makes the changes that have not begun.
-    is_left: AtomicBool,
+    is_handed_over: AtomicBool,
 }
 
 /// The files.
 #[derive(Default)]
-pub(super) struct Files {
+pub(super) struct UnsettledFiles {
     /// Changes of this daemon that were given up and have not ended.
-    own: HashMap<Ino, usize>,
+    own_changes: HashMap<Ino, usize>,
     /// Those that an earlier daemon may be changing.
-    earlier: HashSet<Ino>,
+    earlier_daemons: HashSet<Ino>,
 }
 
-impl Files {
+impl UnsettledFiles {
     /// All of them.
-    pub(super) fn all(&self) -> Vec<u64> {
-        let all: HashSet<Ino> = self.own.keys().chain(&self.earlier).copied().collect();
+    pub(super) fn inos(&self) -> Vec<u64> {
+        let all: HashSet<Ino> =
+            self.own_changes.keys().chain(&self.earlier_daemons).copied().collect();
         all.into_iter().map(|ino| ino.0).collect()
     }
 }
 
-impl Unsettled {
+impl UnsettledChanges {
     /// The files, for a journal.
-    pub(super) fn files(&self) -> Arc<Mutex<Files>> {
+    pub(super) fn files(&self) -> Arc<Mutex<UnsettledFiles>> {
         Arc::clone(&self.files)
     }
 
     /// Writes down from now on which files there are.
-    pub(super) fn write_down(&self, journal: Arc<Journal>) {
+    pub(super) fn attach_journal(&self, journal: Arc<Journal>) {
         let _ = self.journal.set(journal);
     }
 
-    fn note(&self, ino: Ino, is_unsettled: bool) {
+    fn append_to_journal(&self, ino: Ino, is_unsettled: bool) {
         if let Some(journal) = self.journal.get() {
-            journal.append(&Entry::Unsettled(ino.0, is_unsettled));
+            journal.append(&JournalEntry::Unsettled(ino.0, is_unsettled));
         }
     }
 
     /// A change of the file is given up, and may be made later.
-    pub(super) fn gives_up(&self, ino: Ino) {
+    pub(super) fn add_abandoned(&self, ino: Ino) {
         let mut files = self.files.lock();
-        *files.own.entry(ino).or_default() += 1;
-        self.note(ino, true);
+        *files.own_changes.entry(ino).or_default() += 1;
+        self.append_to_journal(ino, true);
     }
 
     /// A change that was given up has ended.
-    pub(super) fn ended(&self, ino: Ino) {
+    pub(super) fn remove_abandoned(&self, ino: Ino) {
         let mut files = self.files.lock();
-        let Some(left) = files.own.get_mut(&ino) else { return };
+        let Some(left) = files.own_changes.get_mut(&ino) else { return };
         *left -= 1;
         if *left == 0 {
-            files.own.remove(&ino);
-            if !files.earlier.contains(&ino) {
-                self.note(ino, false);
+            files.own_changes.remove(&ino);
+            if !files.earlier_daemons.contains(&ino) {
+                self.append_to_journal(ino, false);
             }
         }
     }
 
-    /// There are earlier daemons that have not ended, until `are_through` says so.
-    pub(super) fn follow(&self, are_through: AreThrough) {
-        *self.earlier.lock() = Some(are_through);
-        self.has_earlier.store(true, Ordering::Release);
+    /// There are earlier daemons that have not ended, until `has_no_change_in_flight` says so.
+    pub(super) fn set_earlier_daemons(&self, are_through: EarlierDaemonsEnded) {
+        *self.earlier_daemons_ended.lock() = Some(are_through);
+        self.has_earlier_daemons.store(true, Ordering::Release);
     }
 
     /// They may be changing these files.
-    pub(super) fn inherit(&self, files: Vec<u64>) {
-        if self.has_earlier() {
-            self.files.lock().earlier.extend(files.into_iter().map(Ino));
+    pub(super) fn restore_files(&self, files: Vec<u64>) {
+        if self.check_earlier_daemons() {
+            self.files.lock().earlier_daemons.extend(files.into_iter().map(Ino));
         }
     }
 
     /// The kernel sends a change of the file again: an earlier daemon may be making it.
-    pub(super) fn comes_again(&self, ino: Ino) {
-        if self.has_earlier() {
+    pub(super) fn add_resent(&self, ino: Ino) {
+        if self.check_earlier_daemons() {
             let mut files = self.files.lock();
-            if files.earlier.insert(ino) {
-                self.note(ino, true);
+            if files.earlier_daemons.insert(ino) {
+                self.append_to_journal(ino, true);
             }
         }
     }
 
     /// An earlier daemon may be making any change.
-    pub(super) fn doubt_all(&self) {
+    pub(super) fn mark_all_in_doubt(&self) {
         self.is_all_in_doubt.store(true, Ordering::Release);
     }
 
     /// Whether an earlier daemon may be making any change.
-    pub(super) fn holds_all(&self) -> bool {
-        self.has_earlier.load(Ordering::Acquire)
+    pub(super) fn is_all_blocked(&self) -> bool {
+        self.has_earlier_daemons.load(Ordering::Acquire)
             && self.is_all_in_doubt.load(Ordering::Acquire)
-            && self.has_earlier()
+            && self.check_earlier_daemons()
     }
 
     /// Whether an earlier daemon may be changing the file.
-    pub(super) fn holds(&self, ino: Ino) -> bool {
-        self.has_earlier.load(Ordering::Acquire)
-            && self.files.lock().earlier.contains(&ino)
-            && self.has_earlier()
+    pub(super) fn is_blocked(&self, ino: Ino) -> bool {
+        self.has_earlier_daemons.load(Ordering::Acquire)
+            && self.files.lock().earlier_daemons.contains(&ino)
+            && self.check_earlier_daemons()
     }
 
-    fn has_earlier(&self) -> bool {
-        if !self.has_earlier.load(Ordering::Acquire) {
+    fn check_earlier_daemons(&self) -> bool {
+        if !self.has_earlier_daemons.load(Ordering::Acquire) {
             return false;
         }
-        let mut earlier = self.earlier.lock();
+        let mut earlier = self.earlier_daemons_ended.lock();
         if earlier.as_ref().is_some_and(|are_through| !are_through()) {
             return true;
         }
         *earlier = None;
-        self.has_earlier.store(false, Ordering::Release);
-        self.files.lock().earlier.clear();
+        self.has_earlier_daemons.store(false, Ordering::Release);
+        self.files.lock().earlier_daemons.clear();
         false
     }
 
     /// The next daemon makes what has not begun, or it does not.
-    pub(super) fn leave(&self, it_does: bool) {
-        self.is_left.store(it_does, Ordering::Release);
+    pub(super) fn set_handed_over(&self, it_does: bool) {
+        self.is_handed_over.store(it_does, Ordering::Release);
     }
 
     /// Whether the next daemon makes what has not begun.
-    pub(super) fn is_left(&self) -> bool {
-        self.is_left.load(Ordering::Acquire)
+    pub(super) fn is_handed_over(&self) -> bool {
+        self.is_handed_over.load(Ordering::Acquire)
     }
 }
 
@@ -167,41 +168,44 @@ mod tests {
 
     #[test]
     fn a_file_is_held_until_the_earlier_daemons_are_through() {
-        let (unsettled, through) = (Unsettled::default(), Arc::new(AtomicBool::new(false)));
-        unsettled.inherit(vec![1]);
-        unsettled.comes_again(Ino(2));
-        assert!(!unsettled.holds(Ino(1)) && !unsettled.holds(Ino(2)), "there is no earlier one");
+        let (unsettled, through) = (UnsettledChanges::default(), Arc::new(AtomicBool::new(false)));
+        unsettled.restore_files(vec![1]);
+        unsettled.add_resent(Ino(2));
+        assert!(
+            !unsettled.is_blocked(Ino(1)) && !unsettled.is_blocked(Ino(2)),
+            "there is no earlier one"
+        );
         let are_through = Arc::clone(&through);
-        unsettled.follow(Box::new(move || are_through.load(Ordering::Acquire)));
-        unsettled.inherit(vec![1]);
-        unsettled.comes_again(Ino(2));
-        let held = |ino| unsettled.holds(Ino(ino));
+        unsettled.set_earlier_daemons(Box::new(move || are_through.load(Ordering::Acquire)));
+        unsettled.restore_files(vec![1]);
+        unsettled.add_resent(Ino(2));
+        let held = |ino| unsettled.is_blocked(Ino(ino));
         assert_eq!([1, 2, 3].map(held), [true, true, false]);
         through.store(true, Ordering::Release);
         assert_eq!([1, 2, 3].map(held), [false; 3]);
-        assert_eq!(unsettled.files.lock().all(), [0; 0]);
+        assert_eq!(unsettled.files.lock().inos(), [0; 0]);
     }
 
     #[test]
     fn in_doubt_nothing_is_changed_until_the_earlier_daemons_are_through() {
-        let (unsettled, through) = (Unsettled::default(), Arc::new(AtomicBool::new(false)));
-        unsettled.doubt_all();
-        assert!(!unsettled.holds_all(), "there is no earlier one");
+        let (unsettled, through) = (UnsettledChanges::default(), Arc::new(AtomicBool::new(false)));
+        unsettled.mark_all_in_doubt();
+        assert!(!unsettled.is_all_blocked(), "there is no earlier one");
         let are_through = Arc::clone(&through);
-        unsettled.follow(Box::new(move || are_through.load(Ordering::Acquire)));
-        assert!(unsettled.holds_all());
+        unsettled.set_earlier_daemons(Box::new(move || are_through.load(Ordering::Acquire)));
+        assert!(unsettled.is_all_blocked());
         through.store(true, Ordering::Release);
-        assert!(!unsettled.holds_all());
+        assert!(!unsettled.is_all_blocked());
     }
 
     #[test]
     fn own_changes_are_counted() {
-        let unsettled = Unsettled::default();
-        unsettled.gives_up(Ino(1));
-        unsettled.gives_up(Ino(1));
-        unsettled.ended(Ino(1));
-        assert_eq!(unsettled.files.lock().all(), [1]);
-        unsettled.ended(Ino(1));
-        assert_eq!(unsettled.files.lock().all(), [0; 0]);
+        let unsettled = UnsettledChanges::default();
+        unsettled.add_abandoned(Ino(1));
+        unsettled.add_abandoned(Ino(1));
+        unsettled.remove_abandoned(Ino(1));
+        assert_eq!(unsettled.files.lock().inos(), [1]);
+        unsettled.remove_abandoned(Ino(1));
+        assert_eq!(unsettled.files.lock().inos(), [0; 0]);
     }
 }

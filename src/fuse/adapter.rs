@@ -13,58 +13,68 @@ use fuser::{
 };
 
 use super::MountOptions;
-use super::answers::{
-    errno, fill, plus, reply_attr, reply_created, reply_dir, reply_empty, reply_entry, reply_link,
-    reply_lock, reply_offset, reply_stat_fs, reply_written, reply_xattr,
+use super::attr_invalidation::is_acl;
+use super::convert::{
+    FALLOC_SHIFT_MODES, FMODE_EXEC, MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode,
+    create_options, decode_device, handle_id, ino, kind_of_mode, lock_owner, needs_serial_writes,
+    seek_to, set_attr, to_lock, write_open,
 };
-use super::features::Features;
-use super::kernel::Kernel;
-use super::notice::is_list;
-use super::opening::Opening;
-use super::repeat::{once, once_if};
-use super::reply::Replies;
-use super::wire::{
-    APPEND, DIRECT, LARGEST_COPY, MOVES_DATA, TO_RUN, at, create, ino, kind_of, lock, new_perm,
-    numbers, one_by_one, owner_of, seek_to, set, write_open,
+use super::features::InitFeatures;
+use super::notifier::KernelNotifier;
+use super::open_responder::FuseOpenResponder;
+use super::raw_reply::RawReplies;
+use super::replies::{
+    errno, on_readdirplus, reply_attr, reply_create, reply_empty, reply_entry, reply_getlk,
+    reply_lseek, reply_opendir, reply_readdir, reply_readlink, reply_statfs, reply_write,
+    reply_xattr,
 };
-use crate::backend::{Change, LockKind};
-use crate::fs::{Errno, Fs, Waiting, WriteRequest};
+use super::resend::{reject_if_resent, reject_if_resent_when};
+use crate::backend::{LockKind, TreeMutation};
+use crate::fs::{Errno, Fs, LockWait, WriteRequest};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
 pub(super) struct Adapter {
     pub(super) fs: Arc<Fs>,
-    features: Features,
-    ttl: Duration,
-    replies: Arc<Replies>,
-    pub(super) kernel: Arc<Kernel>,
+    features: InitFeatures,
+    attr_ttl: Duration,
+    raw_replies: Arc<RawReplies>,
+    pub(super) notifier: Arc<KernelNotifier>,
 }
 
 impl Adapter {
     pub(super) fn new(
         fs: Arc<Fs>,
         options: &MountOptions,
-        replies: Replies,
-        kernel: Arc<Kernel>,
+        replies: RawReplies,
+        kernel: Arc<KernelNotifier>,
     ) -> Self {
         let (ttl, replies) = (fs.attribute_ttl(), Arc::new(replies));
-        Self { fs, features: Features::new(options), ttl, replies, kernel }
+        Self {
+            fs,
+            features: InitFeatures::new(options),
+            attr_ttl: ttl,
+            raw_replies: replies,
+            notifier: kernel,
+        }
     }
 }
 
 impl fuser::Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.features.agree(&self.fs, config);
+        self.features.negotiate(&self.fs, config);
         Ok(())
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let ttl = self.ttl;
-        self.fs(req).lookup(self.who(req), ino(parent), name, move |a| reply_entry(reply, ttl, a));
+        let ttl = self.attr_ttl;
+        self.fs_for(req).lookup(self.request_context(req), ino(parent), name, move |a| {
+            reply_entry(reply, ttl, a)
+        });
     }
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
-        self.fs(req).forget(ino(number), nlookup);
+        self.fs_for(req).forget(ino(number), nlookup);
     }
 
     fn getattr(
@@ -74,21 +84,36 @@ impl fuser::Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
+        let (ttl, handle) = (self.attr_ttl, handle.map(|handle| handle_id(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs(req).attributes(self.who(req), ino(number), handle, done);
+        self.fs_for(req).getattr(self.request_context(req), ino(number), handle, done);
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        self.fs(req).read_link(self.who(req), ino(number), move |answer| reply_link(reply, answer));
+        self.fs_for(req).readlink(self.request_context(req), ino(number), move |answer| {
+            reply_readlink(reply, answer)
+        });
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (kernel, flush) = (Arc::clone(&self.kernel), self.fs(req).forwards_locks());
-        let reply = Opening { reply, number, kernel, flush, one_by_one: one_by_one(flags.0) };
+        let (kernel, flush) = (Arc::clone(&self.notifier), self.fs_for(req).has_lock_replica());
+        let reply = FuseOpenResponder {
+            reply,
+            number,
+            notifier: kernel,
+            needs_flush: flush,
+            serial_writes: needs_serial_writes(flags.0),
+        };
         match write_open(flags.0) {
-            None => self.fs(req).open(self.who(req), ino(number), flags.0 & TO_RUN != 0, reply),
-            Some(how) => self.fs(req).open_to_write(self.who(req), ino(number), how, reply),
+            None => self.fs_for(req).open(
+                self.request_context(req),
+                ino(number),
+                flags.0 & FMODE_EXEC != 0,
+                reply,
+            ),
+            Some(how) => {
+                self.fs_for(req).open_to_write(self.request_context(req), ino(number), how, reply)
+            }
         }
     }
 
@@ -104,9 +129,9 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let range = ByteRange::at(offset, size.into());
-        let (id, replies) = (req.unique(), Arc::clone(&self.replies));
-        let done = move |answer| replies.answer(id, reply, answer);
-        self.fs(req).read(at(number, handle), range, req.pid(), done);
+        let (id, replies) = (req.unique(), Arc::clone(&self.raw_replies));
+        let done = move |answer| replies.reply_read(id, reply, answer);
+        self.fs_for(req).read(handle_id(number, handle), range, req.pid(), done);
     }
 
     fn release(
@@ -119,7 +144,7 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs(req).release(at(number, handle));
+        self.fs_for(req).release(handle_id(number, handle));
         reply.ok();
     }
 
@@ -131,7 +156,8 @@ impl fuser::Filesystem for Adapter {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.fs(req).flush(at(number, handle), owner_of(owner), move |a| reply_empty(reply, a));
+        self.fs_for(req)
+            .flush(handle_id(number, handle), lock_owner(owner), move |a| reply_empty(reply, a));
     }
 
     fn fsync(
@@ -142,11 +168,14 @@ impl fuser::Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs(req).sync(at(number, handle), datasync, move |answer| reply_empty(reply, answer));
+        self.fs_for(req)
+            .fsync(handle_id(number, handle), datasync, move |answer| reply_empty(reply, answer));
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs(req).open_dir(self.who(req), ino(number), move |answer| reply_dir(reply, answer));
+        self.fs_for(req).opendir(self.request_context(req), ino(number), move |answer| {
+            reply_opendir(reply, answer)
+        });
     }
 
     fn readdir(
@@ -157,9 +186,9 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let fs = Arc::clone(self.fs(req));
-        let done = move |answer| fill(&fs, answer, offset, reply);
-        self.fs(req).read_dir(at(number, handle), offset, done);
+        let fs = Arc::clone(self.fs_for(req));
+        let done = move |answer| reply_readdir(&fs, answer, offset, reply);
+        self.fs_for(req).readdir(handle_id(number, handle), offset, done);
     }
 
     fn readdirplus(
@@ -170,9 +199,14 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let (by, from) = ((&self.replies, req.unique()), (ino(number), offset));
-        let done = plus(self.fs(req), self.ttl, by, from, reply);
-        self.fs(req).read_dir_plus(self.who(req), at(number, handle), offset, done);
+        let (by, from) = ((&self.raw_replies, req.unique()), (ino(number), offset));
+        let done = on_readdirplus(self.fs_for(req), self.attr_ttl, by, from, reply);
+        self.fs_for(req).readdirplus(
+            self.request_context(req),
+            handle_id(number, handle),
+            offset,
+            done,
+        );
     }
 
     fn releasedir(
@@ -183,7 +217,7 @@ impl fuser::Filesystem for Adapter {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.fs(req).release(at(number, handle));
+        self.fs_for(req).release(handle_id(number, handle));
         reply.ok();
     }
 
@@ -195,21 +229,23 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs(req).sync_dir(self.who(req), at(number, handle), move |a| reply_empty(reply, a));
+        self.fs_for(req).fsyncdir(self.request_context(req), handle_id(number, handle), move |a| {
+            reply_empty(reply, a)
+        });
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.fs(req).stat_fs(move |answer| reply_stat_fs(reply, answer));
+        self.fs_for(req).statfs(move |answer| reply_statfs(reply, answer));
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs(req).get_xattr(self.who(req), ino(number), name, done);
+        self.fs_for(req).getxattr(self.request_context(req), ino(number), name, done);
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs(req).list_xattr(self.who(req), ino(number), done);
+        self.fs_for(req).listxattr(self.request_context(req), ino(number), done);
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -231,7 +267,8 @@ impl fuser::Filesystem for Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(errno(error)),
         };
-        self.fs(req).seek(at(number, handle), offset, to, move |a| reply_offset(reply, a));
+        self.fs_for(req)
+            .lseek(handle_id(number, handle), offset, to, move |a| reply_lseek(reply, a));
     }
 
     fn setattr(
@@ -252,10 +289,10 @@ impl fuser::Filesystem for Adapter {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let set = set(mode, (uid, gid), size, (atime, mtime));
-        let (ttl, handle) = (self.ttl, handle.map(|handle| at(number, handle)));
+        let set = set_attr(mode, (uid, gid), size, (atime, mtime));
+        let (ttl, handle) = (self.attr_ttl, handle.map(|handle| handle_id(number, handle)));
         let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs(req).set_attributes(self.who(req), ino(number), handle, set, done);
+        self.fs_for(req).setattr(self.request_context(req), ino(number), handle, set, done);
     }
 
     fn mknod(
@@ -268,12 +305,12 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
-        let (ttl, perm, device) = (self.ttl, new_perm(mode, umask), numbers(rdev));
-        let node = move |at| Change::MakeNode { at, kind, perm, device };
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let Some(kind) = kind_of_mode(mode) else { return reply.error(errno(Errno::INVAL)) };
+        let (ttl, perm, device) = (self.attr_ttl, create_mode(mode, umask), decode_device(rdev));
+        let node = move |at| TreeMutation::Mknod { at, kind, perm, device };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs(req).make(self.who(req), ino(parent), name, node, done);
+        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, node, done);
     }
 
     fn mkdir(
@@ -285,22 +322,33 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        let (ttl, perm) = (self.ttl, new_perm(mode, umask));
-        let dir = move |at| Change::MakeDir { at, perm };
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let (ttl, perm) = (self.attr_ttl, create_mode(mode, umask));
+        let dir = move |at| TreeMutation::Mkdir { at, perm };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs(req).make(self.who(req), ino(parent), name, dir, done);
+        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, dir, done);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        self.fs(req)
-            .remove(self.who(req), ino(parent), name, false, move |a| reply_empty(reply, a));
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        self.fs_for(req).unlink_or_rmdir(
+            self.request_context(req),
+            ino(parent),
+            name,
+            false,
+            move |a| reply_empty(reply, a),
+        );
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        self.fs(req).remove(self.who(req), ino(parent), name, true, move |a| reply_empty(reply, a));
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        self.fs_for(req).unlink_or_rmdir(
+            self.request_context(req),
+            ino(parent),
+            name,
+            true,
+            move |a| reply_empty(reply, a),
+        );
     }
 
     fn symlink(
@@ -311,11 +359,11 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        let (ttl, target) = (self.ttl, target.as_os_str().to_owned());
-        let link = move |at| Change::MakeLink { at, target: target.clone() };
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let (ttl, target) = (self.attr_ttl, target.as_os_str().to_owned());
+        let link = move |at| TreeMutation::Symlink { at, target: target.clone() };
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs(req).make(self.who(req), ino(parent), name, link, done);
+        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, link, done);
     }
 
     fn rename(
@@ -328,9 +376,11 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
         let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
-        self.fs(req).rename(self.who(req), from, to, flags.bits(), move |a| reply_empty(reply, a));
+        self.fs_for(req).rename(self.request_context(req), from, to, flags.bits(), move |a| {
+            reply_empty(reply, a)
+        });
     }
 
     fn link(
@@ -341,10 +391,10 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        let ttl = self.ttl;
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let ttl = self.attr_ttl;
         let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs(req).link(self.who(req), ino(number), ino(parent), name, done);
+        self.fs_for(req).link(self.request_context(req), ino(number), ino(parent), name, done);
     }
 
     fn create(
@@ -357,11 +407,13 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let how = create(flags, new_perm(mode, umask));
-        let Some(reply) = once_if(how.1.exclusive, &self.fs, req, reply) else { return };
-        let (ttl, one_by_one) = (self.ttl, one_by_one(flags));
-        let done = move |answer| reply_created(reply, ttl, one_by_one, answer);
-        self.fs(req).create(self.who(req), ino(parent), name, how, done);
+        let how = create_options(flags, create_mode(mode, umask));
+        let Some(reply) = reject_if_resent_when(how.1.exclusive, &self.fs, req, reply) else {
+            return;
+        };
+        let (ttl, one_by_one) = (self.attr_ttl, needs_serial_writes(flags));
+        let done = move |answer| reply_create(reply, ttl, one_by_one, answer);
+        self.fs_for(req).create(self.request_context(req), ino(parent), name, how, done);
     }
 
     fn write(
@@ -378,20 +430,25 @@ impl fuser::Filesystem for Adapter {
     ) {
         let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (append, again) = (!cached && flags.0 & APPEND != 0, self.is_again(req, number));
-        let Some(reply) = once_if(append, &self.fs, req, reply) else { return };
+        let (append, again) =
+            (!cached && flags.0 & O_APPEND != 0, self.is_resent_change(req, number));
+        let Some(reply) = reject_if_resent_when(append, &self.fs, req, reply) else { return };
         let request = WriteRequest {
             offset,
             data,
             // What is written back of a mapped file belongs where it says.
             append,
-            is_part: flags.0 & DIRECT != 0,
+            is_part: flags.0 & O_DIRECT != 0,
             whole: cached,
-            again,
-            who: (kills && !cached).then(|| self.who(req)),
+            is_resent: again,
+            caller: (kills && !cached).then(|| self.request_context(req)),
         };
-        let done = move |answer| reply_written(reply, answer);
-        self.fs(req).write(at(number, handle), request, self.showing_if(kills, number, done));
+        let done = move |answer| reply_write(reply, answer);
+        self.fs_for(req).write(
+            handle_id(number, handle),
+            request,
+            self.invalidating_attrs_if(kills, number, done),
+        );
     }
 
     fn fallocate(
@@ -404,11 +461,18 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let (moves, again) = (mode as u32 & MOVES_DATA != 0, self.is_again(req, number));
-        let Some(reply) = once_if(moves, &self.fs, req, reply) else { return };
+        let (moves, again) =
+            (mode as u32 & FALLOC_SHIFT_MODES != 0, self.is_resent_change(req, number));
+        let Some(reply) = reject_if_resent_when(moves, &self.fs, req, reply) else { return };
         let (range, how) = (ByteRange::at(offset, length), (mode as u32, again));
-        let done = self.showing(number, move |answer| reply_empty(reply, answer));
-        self.fs(req).allocate(self.who(req), at(number, handle), range, how, done);
+        let done = self.invalidating_attrs(number, move |answer| reply_empty(reply, answer));
+        self.fs_for(req).fallocate(
+            self.request_context(req),
+            handle_id(number, handle),
+            range,
+            how,
+            done,
+        );
     }
 
     fn copy_file_range(
@@ -424,11 +488,11 @@ impl fuser::Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (len, again) = (len.min(LARGEST_COPY), self.is_again(req, target));
+        let (len, again) = (len.min(MAX_COPY_BYTES), self.is_resent_change(req, target));
         let range = ByteRange::at(offset, len);
-        let done = self.showing(target, move |answer| reply_written(reply, answer));
-        let (from, to) = ((at(source, from), range), (at(target, to), start));
-        self.fs(req).copy(self.who(req), from, to, again, done);
+        let done = self.invalidating_attrs(target, move |answer| reply_write(reply, answer));
+        let (from, to) = ((handle_id(source, from), range), (handle_id(target, to), start));
+        self.fs_for(req).copy_file_range(self.request_context(req), from, to, again, done);
     }
 
     fn setxattr(
@@ -441,16 +505,16 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = once_if(flags != 0, &self.fs, req, reply) else { return };
+        let Some(reply) = reject_if_resent_when(flags != 0, &self.fs, req, reply) else { return };
         let value = Some((value, flags as u32));
-        let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
-        self.fs(req).set_xattr(self.who(req), ino(number), name, value, done);
+        let done = self.invalidating_attrs_if(is_acl(name), number, move |a| reply_empty(reply, a));
+        self.fs_for(req).setxattr(self.request_context(req), ino(number), name, value, done);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = once(&self.fs, req, reply) else { return };
-        let done = self.showing_if(is_list(name), number, move |a| reply_empty(reply, a));
-        self.fs(req).set_xattr(self.who(req), ino(number), name, None, done);
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let done = self.invalidating_attrs_if(is_acl(name), number, move |a| reply_empty(reply, a));
+        self.fs_for(req).setxattr(self.request_context(req), ino(number), name, None, done);
     }
 
     fn getlk(
@@ -465,9 +529,9 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyLock,
     ) {
-        let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
-        let done = move |answer| reply_lock(reply, answer);
-        self.fs(req).test_lock(at(number, handle), owner_of(owner), lock, done);
+        let Some(lock) = to_lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
+        let done = move |answer| reply_getlk(reply, answer);
+        self.fs_for(req).test_lock(handle_id(number, handle), lock_owner(owner), lock, done);
     }
 
     fn setlk(
@@ -483,15 +547,21 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(lock) = lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
-        let waiting = if sleep { Waiting::Thread(req.pid()) } else { Waiting::Not };
-        let kernel = Arc::clone(&self.kernel);
-        self.fs(req).lock(at(number, handle), owner_of(owner), lock, waiting, move |answer| {
-            if answer.is_ok() && lock.kind != LockKind::None {
-                // Who has a lock sees what others wrote before they gave it up.
-                kernel.forget_attributes(number);
-            }
-            reply_empty(reply, answer);
-        });
+        let Some(lock) = to_lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
+        let waiting = if sleep { LockWait::Thread(req.pid()) } else { LockWait::NoWait };
+        let kernel = Arc::clone(&self.notifier);
+        self.fs_for(req).set_lock(
+            handle_id(number, handle),
+            lock_owner(owner),
+            lock,
+            waiting,
+            move |answer| {
+                if answer.is_ok() && lock.kind != LockKind::None {
+                    // Who has a lock sees what others wrote before they gave it up.
+                    kernel.invalidate_attrs(number);
+                }
+                reply_empty(reply, answer);
+            },
+        );
     }
 }

@@ -6,18 +6,18 @@ use super::MountOptions;
 use crate::fs::Fs;
 
 /// What is asked of the kernel.
-pub(super) struct Features {
+pub(super) struct InitFeatures {
     max_background: u16,
     max_request: u64,
 }
 
-impl Features {
+impl InitFeatures {
     pub(super) fn new(options: &MountOptions) -> Self {
         Self { max_background: options.max_background, max_request: options.max_request }
     }
 
     /// Asks for it, and tells `fs` what came of it.
-    pub(super) fn agree(&self, fs: &Fs, config: &mut KernelConfig) {
+    pub(super) fn negotiate(&self, fs: &Fs, config: &mut KernelConfig) {
         // Each is used where the kernel has it and done without where not.
         for capability in [
             InitFlags::FUSE_PARALLEL_DIROPS,
@@ -26,7 +26,7 @@ impl Features {
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_ASYNC_DIO,
             // The kernel checks access control lists as well as modes, whoever looked
-            // before: fanfs answers looks with its own rights (`fs::look`).
+            // before: fanfs answers looks with its own rights (`fs::path_queries`).
             InitFlags::FUSE_POSIX_ACL,
         ] {
             let _ = config.add_capabilities(capability);
@@ -44,20 +44,20 @@ impl Features {
                 let _ = config.add_capabilities(capability);
             }
         }
-        if fs.forwards_locks() {
+        if fs.has_lock_replica() {
             let _ = config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS);
             let _ = config.add_capabilities(InitFlags::FUSE_FLOCK_LOCKS);
         }
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        fs.maps_direct(maps_direct.is_ok());
-        if fs.wants_passthrough() {
+        fs.set_direct_mmap(maps_direct.is_ok());
+        if fs.is_passthrough_wanted() {
             match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
                 // One: a replica may not be stacked itself, and one more file
                 // system may be stacked on this mount.
                 Ok(()) => {
                     let _ = config.set_max_stack_depth(1);
                 }
-                Err(_) => fs.has_no_passthrough("the kernel is older than 6.9".to_owned()),
+                Err(_) => fs.disable_passthrough("the kernel is older than 6.9".to_owned()),
             }
         }
         let _ = config.set_max_background(self.max_background);

@@ -18,67 +18,67 @@ use serde::{Deserialize, Serialize};
 
 use super::MountOptions;
 use super::adapter::Adapter;
-use super::kernel::Kernel;
-use super::parking::Parking;
-use super::reply::Replies;
+use super::notifier::KernelNotifier;
+use super::raw_reply::RawReplies;
+use super::session_pause::SessionPauser;
 use crate::fs::Fs;
 
 /// What the kernel said, and what it was answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Agreed {
+pub struct InitParams {
     asked: Vec<u8>,
     answer: Vec<u8>,
 }
 
 /// Ready to go on with a mount.
-pub struct Ready(pub(super) Prepared);
+pub struct ResumableSession(pub(super) NegotiatedSession);
 
 /// A session that has agreed and has no device yet.
-pub(super) struct Prepared {
+pub(super) struct NegotiatedSession {
     session: fuser::Session<Adapter>,
-    kernel: Arc<Kernel>,
+    notifier: Arc<KernelNotifier>,
     /// Stands for the device in replies; nothing as yet.
-    device: Arc<OwnedFd>,
+    reply_device: Arc<OwnedFd>,
 }
 
 /// No INIT is longer; the kernel wants room for more than that.
-const ROOM: usize = 64 * 1024;
+const INIT_BUFFER_BYTES: usize = 64 * 1024;
 
 /// `struct fuse_in_header` and, in `struct fuse_init_in`, where the flags are.
-const FLAGS: usize = 40 + 12;
+const INIT_FLAGS_OFFSET: usize = 40 + 12;
 
 /// `FUSE_INIT_EXT`: there are more flags.
-const MORE_FLAGS: u32 = 1 << 30;
+const FUSE_INIT_EXT: u32 = 1 << 30;
 
 /// `FUSE_HAS_RESEND`, among those.
-const RESEND: u32 = 1 << (39 - 32);
+const FUSE_HAS_RESEND: u32 = 1 << (39 - 32);
 
 /// `FUSE_NOTIFY_RESEND`
-const NOTIFY_RESEND: i32 = 7;
+const FUSE_NOTIFY_RESEND: i32 = 7;
 
-impl Agreed {
-    pub(super) fn asked(&self) -> &[u8] {
+impl InitParams {
+    pub(super) fn init_request(&self) -> &[u8] {
         &self.asked
     }
 
-    pub(super) fn answer(&self) -> &[u8] {
+    pub(super) fn init_reply(&self) -> &[u8] {
         &self.answer
     }
 
     /// Whether the kernel sends requests again that nobody answered (Linux 6.9).
-    pub fn resends(&self) -> bool {
+    pub fn can_resend(&self) -> bool {
         let word = |at: usize| {
             let bytes = self.asked.get(at..at + 4)?;
             Some(u32::from_ne_bytes(bytes.try_into().ok()?))
         };
-        let more = word(FLAGS).is_some_and(|flags| flags & MORE_FLAGS != 0);
-        more && word(FLAGS + 4).is_some_and(|flags| flags & RESEND != 0)
+        let more = word(INIT_FLAGS_OFFSET).is_some_and(|flags| flags & FUSE_INIT_EXT != 0);
+        more && word(INIT_FLAGS_OFFSET + 4).is_some_and(|flags| flags & FUSE_HAS_RESEND != 0)
     }
 }
 
 /// Receives the kernel's INIT.
-pub(super) fn receive(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; ROOM];
+pub(super) fn read_message(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; INIT_BUFFER_BYTES];
     loop {
         match rustix::io::read(device, &mut bytes[..]) {
             Ok(n) => {
@@ -92,22 +92,22 @@ pub(super) fn receive(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 }
 
 /// Has the kernel send again what was not answered.
-pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
     // A `struct fuse_out_header` alone: length, what it is about, no request.
     let mut notice = [0; 16];
     notice[..4].copy_from_slice(&16u32.to_ne_bytes());
-    notice[4..8].copy_from_slice(&NOTIFY_RESEND.to_ne_bytes());
+    notice[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
     rustix::io::write(device, &notice)?;
     Ok(())
 }
 
 /// Two ends of a socket that keeps messages apart.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(super) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Has the descriptor `number` stand for what `by` stands for, from now on.
-pub(super) fn replace(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn redirect_fd(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the number is open for as long as it is borrowed, and is not closed
     // through this value.
     let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number.as_raw_fd()) });
@@ -115,19 +115,19 @@ pub(super) fn replace(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<
 }
 
 /// A descriptor that takes every answer and gives no request.
-pub(super) fn nothing() -> io::Result<OwnedFd> {
+pub(super) fn open_dev_null() -> io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
 }
 
-impl Prepared {
+impl NegotiatedSession {
     /// Agrees on what `options` and `fs` want with a kernel that said `asked`.
-    pub(super) fn new(
+    pub(super) fn negotiate(
         fs: Arc<Fs>,
         options: &MountOptions,
         asked: Vec<u8>,
-    ) -> io::Result<(Self, Agreed)> {
+    ) -> io::Result<(Self, InitParams)> {
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads);
         // Replies are given on one descriptor, whoever gives them.
@@ -135,24 +135,27 @@ impl Prepared {
         config.acl =
             if options.allow_other { fuser::SessionACL::All } else { fuser::SessionACL::Owner };
         let acl = config.acl;
-        let (ours, theirs) = pair()?;
+        let (ours, theirs) = seqpacket_pair()?;
         rustix::io::write(&ours, &asked)?;
-        let device = Arc::new(nothing()?);
-        let replies = Replies { device: Arc::clone(&device), pipes: options.pipes.clone() };
-        let kernel = Arc::new(Kernel::default());
+        let device = Arc::new(open_dev_null()?);
+        let replies = RawReplies { device: Arc::clone(&device), pipes: options.pipes.clone() };
+        let kernel = Arc::new(KernelNotifier::default());
         let adapter = Adapter::new(fs, options, replies, Arc::clone(&kernel));
         let session = fuser::Session::from_fd(adapter, theirs, acl, config)?;
-        let answer = receive(ours.as_fd())?;
-        kernel.is_there(session.notifier());
-        Ok((Self { session, kernel, device }, Agreed { asked, answer }))
+        let answer = read_message(ours.as_fd())?;
+        kernel.set_notifier(session.notifier());
+        Ok((Self { session, notifier: kernel, reply_device: device }, InitParams { asked, answer }))
     }
 
     /// Serves `device` on threads of its own.
-    pub(super) fn run(self, device: OwnedFd) -> io::Result<(Parking, JoinHandle<io::Result<()>>)> {
-        let Self { session, kernel, device: replies } = self;
-        replace(replies.as_fd(), device.as_fd())?;
-        replace(session.as_fd(), device.as_fd())?;
-        let parking = Parking::new(session.as_fd(), kernel, replies);
+    pub(super) fn run(
+        self,
+        device: OwnedFd,
+    ) -> io::Result<(SessionPauser, JoinHandle<io::Result<()>>)> {
+        let Self { session, notifier: kernel, reply_device: replies } = self;
+        redirect_fd(replies.as_fd(), device.as_fd())?;
+        redirect_fd(session.as_fd(), device.as_fd())?;
+        let parking = SessionPauser::new(session.as_fd(), kernel, replies);
         let run = move || session.run();
         let threads = std::thread::Builder::new().name("fuse".to_owned()).spawn(run)?;
         Ok((parking, threads))

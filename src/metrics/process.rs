@@ -5,22 +5,22 @@ use std::io;
 
 /// What `/proc` says of this process.
 #[derive(Clone, Copy, Debug)]
-pub struct Process {
+pub struct ProcessStats {
     /// User and system time, seconds.
     pub cpu_s: f64,
     /// Bytes of memory that are in use and not swapped out.
-    pub resident: u64,
+    pub resident_memory: u64,
     /// Bytes of address space.
-    pub addresses: u64,
+    pub virtual_memory: u64,
     /// Open descriptors.
-    pub descriptors: u64,
+    pub open_fds: u64,
     /// As many there may be.
-    pub most_descriptors: u64,
+    pub max_fds: u64,
     /// When it was started, seconds since 1970.
     pub started_s: f64,
 }
 
-impl Process {
+impl ProcessStats {
     /// This process, now.
     ///
     /// # Errors
@@ -31,16 +31,16 @@ impl Process {
         let descriptors = std::fs::read_dir("/proc/self/fd")?.count() as u64;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
         let (second, page) = (rustix::param::clock_ticks_per_second(), rustix::param::page_size());
-        let times = parse(&stat, &system, second, page as u64);
+        let times = parse_stat(&stat, &system, second, page as u64);
         let (cpu_s, resident, addresses, started_s) =
             times.ok_or_else(|| io::Error::other("/proc looks otherwise"))?;
         Ok(Self {
             cpu_s,
-            resident,
-            addresses,
+            resident_memory: resident,
+            virtual_memory: addresses,
             // That of the directory itself is closed again.
-            descriptors: descriptors.saturating_sub(1),
-            most_descriptors: limit.current.unwrap_or(u64::MAX),
+            open_fds: descriptors.saturating_sub(1),
+            max_fds: limit.current.unwrap_or(u64::MAX),
             started_s,
         })
     }
@@ -48,7 +48,7 @@ impl Process {
 
 /// Processor time, resident and virtual memory, and the start, from proc(5)'s
 /// `/proc/PID/stat` and `/proc/stat`.
-fn parse(stat: &str, system: &str, second: u64, page: u64) -> Option<(f64, u64, u64, f64)> {
+fn parse_stat(stat: &str, system: &str, second: u64, page: u64) -> Option<(f64, u64, u64, f64)> {
     // The name of the program may have spaces and parentheses in it.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
     // The third field of the file is the first here.
@@ -68,15 +68,15 @@ mod tests {
     fn the_kernels_files_are_understood() {
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 8192 3 1 1";
         let system = "cpu 1 2 3\nbtime 1700000000\nprocesses 1\n";
-        let parsed = parse(stat, system, 100, 4096);
+        let parsed = parse_stat(stat, system, 100, 4096);
         assert_eq!(parsed, Some((3.0, 3 * 4096, 8192, 1_700_000_010.0)));
-        assert_eq!(parse("7 (a) S 1", system, 100, 4096), None);
+        assert_eq!(parse_stat("7 (a) S 1", system, 100, 4096), None);
     }
 
     #[test]
     fn this_process_is_read() {
-        let process = Process::read().unwrap();
-        assert!(process.resident > 1 << 20 && process.descriptors > 2, "{process:?}");
-        assert!(process.most_descriptors >= process.descriptors, "{process:?}");
+        let process = ProcessStats::read().unwrap();
+        assert!(process.resident_memory > 1 << 20 && process.open_fds > 2, "{process:?}");
+        assert!(process.max_fds >= process.open_fds, "{process:?}");
     }
 }

@@ -3,14 +3,14 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::control::{AffinityStatus, Gauges, PassthroughStatus, ReplicaStatus};
-use crate::scheduler::health::{HealthState, Reason};
-use crate::telemetry::counters::{ReplicaReading, VolumeReading};
-use crate::telemetry::log::LogReading;
+use crate::control::{AffinityStatus, PassthroughStatus, ReplicaStatus, VolumeGauges};
+use crate::scheduler::health::{HealthReason, HealthState};
+use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
+use crate::telemetry::log::LogSnapshot;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};
 
 /// Fields that are no metrics, and why.
-const NOT_TOLD: &[(&str, &str)] = &[
+const NOT_METRICS: &[(&str, &str)] = &[
     ("source", "it is what the volume was read from, and does not change"),
     ("pid", "process_start_time_seconds changes with it"),
     ("replicas[].path", "fanfs_replica_info says which replica it is"),
@@ -23,7 +23,7 @@ const NOT_TOLD: &[(&str, &str)] = &[
     ("affinities[].replicas[]", "the configuration says so"),
 ];
 
-fn given<T: serde::de::DeserializeOwned>(json: &str) -> T {
+fn from_json<T: serde::de::DeserializeOwned>(json: &str) -> T {
     serde_json::from_str(json).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn replica(name: &str) -> ReplicaStatus {
         path: "/mnt/r1".into(),
         node: "node\"1\\".to_owned(),
         health: HealthState::Probing,
-        health_reason: Reason::Proved,
+        health_reason: HealthReason::Proved,
         health_s: 7,
         absence: None,
         ejections: 2,
@@ -44,23 +44,27 @@ fn replica(name: &str) -> ReplicaStatus {
         busy_threads: 3,
         stuck_threads: 1,
         hung_objects: 1,
-        hung: vec![given("{\"path\":\"d/f\",\"threads\":1,\"lasts_s\":9}")],
-        counters: ReplicaReading { bytes: 1 << 60, reads: 5, ..ReplicaReading::default() },
+        hung: vec![from_json("{\"path\":\"d/f\",\"threads\":1,\"lasts_s\":9}")],
+        counters: ReplicaCountersSnapshot {
+            bytes: 1 << 60,
+            reads: 5,
+            ..ReplicaCountersSnapshot::default()
+        },
     }
 }
 
-fn snapshot() -> Snapshot {
+fn snapshot() -> MetricsSnapshot {
     let status = Status {
         version: "1.2.3".to_owned(),
         volume: "v".to_owned(),
         source: "/etc/fanfs/v.toml".into(),
         mount_point: "/v".into(),
-        mode: given("\"copies\""),
+        mode: from_json("\"copies\""),
         pid: 1,
         keeper: None,
         uptime_s: 60,
         replicas: vec![replica("r1"), replica("r2")],
-        placement: given(
+        placement: from_json(
             "{\"provider\":\"table\",\"files\":1,\"asking\":0,\"answers\":4,\"failures\":1,\
              \"failing\":\"no\",\"disbelieved\":0,\"unmatched\":[\"x\"]}",
         ),
@@ -72,8 +76,8 @@ fn snapshot() -> Snapshot {
             quicker: None,
         }],
         passthrough: PassthroughStatus { obstacles: vec!["a".into()], ..Default::default() },
-        counters: VolumeReading { reads: 3, ..VolumeReading::default() },
-        gauges: Gauges {
+        counters: VolumeCountersSnapshot { reads: 3, ..VolumeCountersSnapshot::default() },
+        gauges: VolumeGauges {
             buffer_used: 1,
             buffer_idle: 2,
             buffer_memory: 3,
@@ -85,17 +89,17 @@ fn snapshot() -> Snapshot {
             inodes: 9,
             handles: 10,
         },
-        log: LogReading { lines_lost: 11, error: None },
+        log: LogSnapshot { lines_lost: 11, error: None },
     };
     let (volume, replica) = (VolumeCounters::default(), ReplicaCounters::default());
     for ms in [1, 3, 60_000] {
         volume.read_latency.record(std::time::Duration::from_millis(ms));
     }
-    Snapshot {
+    MetricsSnapshot {
         status,
-        read_times: volume.read_latency.reading(),
-        replica_times: vec![replica.read_times(), replica.read_times()],
-        process: Process::read().ok(),
+        read_latency: volume.read_latency.snapshot(),
+        replica_read_latency: vec![replica.read_histogram(), replica.read_histogram()],
+        process: ProcessStats::read().ok(),
     }
 }
 
@@ -118,20 +122,21 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn every_field_of_a_status_is_a_metric() {
     let mut found = BTreeSet::new();
     fields(&serde_json::to_value(snapshot().status).unwrap(), "", &mut found);
-    let shown: BTreeSet<&str> = METRICS.iter().flat_map(|m| m.shows.split_whitespace()).collect();
+    let shown: BTreeSet<&str> =
+        METRICS.iter().flat_map(|m| m.status_fields.split_whitespace()).collect();
     let is_within = |field: &str, of: &str| {
         field.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
     };
     for field in &found {
         // The volume's name is a label of all.
         let is_told = field == "volume" || shown.iter().any(|shown| is_within(field, shown));
-        let why = NOT_TOLD.iter().any(|(not_told, _)| field == not_told);
+        let why = NOT_METRICS.iter().any(|(not_told, _)| field == not_told);
         assert!(is_told != why, "`{field}` of a status has no metric in src/metrics/names.rs");
     }
     for shown in shown {
         assert!(found.iter().any(|field| is_within(field, shown)), "there is no field `{shown}`");
     }
-    for (field, _) in NOT_TOLD {
+    for (field, _) in NOT_METRICS {
         assert!(found.contains(*field), "there is no field `{field}`");
     }
 }
@@ -143,8 +148,8 @@ fn names_follow_the_rules() {
         let name = metric.name;
         assert!(seen.insert(name), "{name} is there twice");
         assert!(name.starts_with("fanfs_") || name.starts_with("process_"), "{name}");
-        assert_eq!(name.ends_with("_total"), metric.kind() == Kind::Counter, "{name}");
-        let is_time = metric.kind() == Kind::Histogram;
+        assert_eq!(name.ends_with("_total"), metric.kind() == MetricKind::Counter, "{name}");
+        let is_time = metric.kind() == MetricKind::Histogram;
         assert!(!is_time || name.ends_with("_duration_seconds"), "{name}");
         assert!(!["_count", "_sum", "_bucket"].iter().any(|end| name.ends_with(end)), "{name}");
         assert!(!metric.help.is_empty() && !metric.help.ends_with('.'), "{name}");
@@ -159,7 +164,7 @@ fn names_follow_the_rules() {
 
 #[test]
 fn what_is_written_is_what_there_is() {
-    let text = write(&snapshot(), Form::Classic);
+    let text = encode_metrics(&snapshot(), ExpositionFormat::PrometheusText);
     for line in [
         "# TYPE fanfs_reads_total counter",
         "fanfs_reads_total{volume=\"v\"} 3",
@@ -188,7 +193,7 @@ fn what_is_written_is_what_there_is() {
 
 #[test]
 fn the_open_form_is_that_of_openmetrics() {
-    let text = write(&snapshot(), Form::OpenMetrics);
+    let text = encode_metrics(&snapshot(), ExpositionFormat::OpenMetrics);
     assert!(text.ends_with("\n# EOF\n"), "{text}");
     for line in [
         "# TYPE fanfs_replica_read_bytes counter",
@@ -209,8 +214,8 @@ fn the_document_has_the_same_table() {
     let (before, rest) = text.split_once(BEGIN).expect(BEGIN);
     let (table, after) = rest.split_once(END).expect(END);
     if std::env::var_os("FANFS_BLESS").is_some() {
-        let blessed = format!("{before}{BEGIN}{}{END}{after}", markdown());
+        let blessed = format!("{before}{BEGIN}{}{END}{after}", markdown_table());
         return std::fs::write(path, blessed).unwrap();
     }
-    assert_eq!(table, markdown(), "FANFS_BLESS=1 cargo test --lib metrics writes it anew");
+    assert_eq!(table, markdown_table(), "FANFS_BLESS=1 cargo test --lib metrics writes it anew");
 }

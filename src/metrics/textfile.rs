@@ -13,34 +13,34 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::place::{Identity, identity, remove_if_same};
-use super::{Form, Look, text};
+use super::endpoint::{DevIno, dev_ino, remove_if_same};
+use super::{ExpositionFormat, SnapshotFn, encode};
 
 /// The file, and whether it is this daemon's.
-pub(super) struct Written {
+pub(super) struct TextfileWriter {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<TextfileState>,
 }
 
-struct State {
+struct TextfileState {
     /// The one that was written last.
-    own: Option<Identity>,
-    is_over: bool,
+    dev_ino: Option<DevIno>,
+    is_suspended: bool,
 }
 
-impl Written {
+impl TextfileWriter {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, state: Mutex::new(State { own: None, is_over: false }) }
+        Self { path, state: Mutex::new(TextfileState { dev_ino: None, is_suspended: false }) }
     }
 
     /// Writes no more.
-    pub(super) fn rest(&self) {
-        self.state.lock().is_over = true;
+    pub(super) fn suspend(&self) {
+        self.state.lock().is_suspended = true;
     }
 
     /// Removes it, unless it is another one by now.
     pub(super) fn remove(&self) {
-        if let Some(own) = self.state.lock().own.take() {
+        if let Some(own) = self.state.lock().dev_ino.take() {
             remove_if_same(&self.path, own);
         }
     }
@@ -53,23 +53,27 @@ impl Written {
         // For the user that node_exporter runs as.
         file.as_file().set_permissions(PermissionsExt::from_mode(0o644))?;
         let mut state = self.state.lock();
-        if !state.is_over {
-            let own = identity(file.path())?;
+        if !state.is_suspended {
+            let own = dev_ino(file.path())?;
             file.persist(&self.path).map_err(|error| error.error)?;
-            state.own = Some(own);
+            state.dev_ino = Some(own);
         }
         Ok(())
     }
 }
 
 /// Writes it, again and again.
-pub(super) async fn keep_writing(file: Arc<Written>, every: Duration, look: Look) {
+pub(super) async fn write_periodically(
+    file: Arc<TextfileWriter>,
+    every: Duration,
+    look: SnapshotFn,
+) {
     let mut is_told = false;
     loop {
         let (written, look) = (Arc::clone(&file), Arc::clone(&look));
         let write = move || {
-            let snapshot = super::Snapshot { process: None, ..look() };
-            written.write(&text::write(&snapshot, Form::Classic))
+            let snapshot = super::MetricsSnapshot { process: None, ..look() };
+            written.write(&encode::encode_metrics(&snapshot, ExpositionFormat::PrometheusText))
         };
         match tokio::task::spawn_blocking(write).await {
             Ok(Ok(())) => is_told = false,

@@ -9,14 +9,14 @@ use std::path::Path;
 
 use globset::GlobSet;
 
-use crate::config::Affinity;
+use crate::config::AffinityConfig;
 use crate::config::placement::globs;
 use crate::volume::ReplicaSet;
 
 /// All rules of a volume.
 #[derive(Clone, Debug, Default)]
-pub struct Affinities {
-    rules: Vec<Affinity>,
+pub struct AffinityRules {
+    rules: Vec<AffinityConfig>,
     globs: GlobSet,
     /// The rule that each glob is part of.
     rule_of: Vec<usize>,
@@ -31,16 +31,16 @@ pub struct Pin {
     pub replicas: ReplicaSet,
 }
 
-impl Affinities {
+impl AffinityRules {
     /// The rules in the order of the configuration, which has checked them.
-    pub fn new(rules: &[Affinity]) -> Self {
+    pub fn new(rules: &[AffinityConfig]) -> Self {
         let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
         let (globs, rule_of) = globs(&paths).unwrap_or_default();
         Self { rules: rules.to_vec(), globs, rule_of }
     }
 
     /// The rules.
-    pub fn rules(&self) -> &[Affinity] {
+    pub fn rules(&self) -> &[AffinityConfig] {
         &self.rules
     }
 
@@ -60,15 +60,15 @@ mod tests {
     use super::*;
     use crate::volume::ReplicaId;
 
-    fn rule(path: &str, replica: usize) -> Affinity {
+    fn rule(path: &str, replica: usize) -> AffinityConfig {
         let replicas = ReplicaSet::EMPTY.with(ReplicaId::new(replica));
-        Affinity { path: path.to_owned(), replicas }
+        AffinityConfig { path: path.to_owned(), replicas }
     }
 
     #[test]
     fn the_first_rule_that_matches_counts() {
         let rules = [rule("/a/b/**", 1), rule("/a/**", 0), rule("/*.db", 2)];
-        let affinities = Affinities::new(&rules);
+        let affinities = AffinityRules::new(&rules);
         let found = |path: &str| affinities.find(Path::new(path)).map(|pin| pin.rule);
         assert_eq!(found("a/b/c/d"), Some(0));
         assert_eq!(found("a/b"), Some(0));
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_pinned() {
-        let affinities = Affinities::new(&[rule("/**", 0)]);
+        let affinities = AffinityRules::new(&[rule("/**", 0)]);
         assert!(affinities.find(Path::new("")).is_some());
         assert!(affinities.find(Path::new("x/y")).is_some());
     }

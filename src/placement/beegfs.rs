@@ -25,10 +25,12 @@
 
 use std::time::Duration;
 
-use super::ask::{Tool, add_stripe, expected, last_line, lines, number};
-use super::chunks::{Builder, ChunkMap};
-use super::command::Template;
-use super::{Answering, Provider, Query, Result};
+use super::chunks::{ChunkMap, ChunkMapBuilder};
+use super::command::CommandTemplate;
+use super::tool::{
+    ToolRunner, add_stripe, expected_error, last_line, numbered_lines, parse_number,
+};
+use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The command unless another is configured.
@@ -36,13 +38,13 @@ pub const COMMAND: &[&str] = &["beegfs-ctl", "--getentryinfo", "{path}"];
 
 /// Asks BeeGFS's own tool.
 #[derive(Clone, Debug)]
-pub struct BeeGfs(Tool);
+pub struct BeeGfs(ToolRunner);
 
 impl BeeGfs {
     /// Runs `template`, for files below the BeeGFS mount `root`, for at most
     /// `limit`.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self(Tool::new(template, root, limit))
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self(ToolRunner::new(template, root, limit))
     }
 }
 
@@ -51,16 +53,16 @@ impl Provider for BeeGfs {
         "beegfs"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
-        Box::pin(async move { parse(&self.0.ask(query).await?, query.size) })
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
+        Box::pin(async move { parse(&self.0.query(query).await?, query.size) })
     }
 }
 
 /// What is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Pattern {
+enum StripePattern {
     Targets,
-    Groups,
+    BuddyGroups,
 }
 
 /// Where the chunks of a file of `size` bytes are.
@@ -73,68 +75,68 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let mut count = None;
     let mut listed = None;
     let mut cells: Vec<Vec<String>> = Vec::new();
-    for (line, text) in lines(output) {
+    for (line, text) in numbered_lines(output) {
         // Some releases do not indent the list.
         let Some(item) = text.trim_start().strip_prefix("+ ").map(str::trim_end) else {
             listed = None;
             continue;
         };
         let twice = match item.split_once(':').map(|(key, value)| (key, value.trim())) {
-            Some(("Type", kind)) => pattern.replace(read_pattern(line, kind)?).is_some(),
-            Some(("Chunksize", unit)) => chunk_size.replace(read_size(line, unit)?).is_some(),
+            Some(("Type", kind)) => pattern.replace(parse_pattern(line, kind)?).is_some(),
+            Some(("Chunksize", unit)) => chunk_size.replace(parse_size(line, unit)?).is_some(),
             Some(("Number of storage targets", numbers)) => {
                 let actual = numbers.split_once("actual:").map(|(_, actual)| actual.trim());
                 count
-                    .replace(number(line, actual, "how many targets there actually are")?)
+                    .replace(parse_number(line, actual, "how many targets there actually are")?)
                     .is_some()
             }
             Some(("Storage targets", "")) => {
-                listed = Some(Pattern::Targets);
+                listed = Some(StripePattern::Targets);
                 !cells.is_empty()
             }
             Some(("Storage mirror buddy groups", "")) => {
-                listed = Some(Pattern::Groups);
+                listed = Some(StripePattern::BuddyGroups);
                 !cells.is_empty()
             }
             _ => {
                 if let Some(kind) = listed {
                     if Some(kind) != pattern {
-                        return expected(line, "the list that goes with the type");
+                        return expected_error(line, "the list that goes with the type");
                     }
-                    cells.push(read_item(line, item, kind)?);
+                    cells.push(parse_item(line, item, kind)?);
                 }
                 false
             }
         };
         if twice {
-            return expected(line, "each of the pattern's details once");
+            return expected_error(line, "each of the pattern's details once");
         }
     }
     let last = last_line(output);
     if pattern.is_none() {
-        return expected(last, "`+ Type: ` and a pattern before here");
+        return expected_error(last, "`+ Type: ` and a pattern before here");
     }
     let Some(chunk_size) = chunk_size else {
-        return expected(last, "`+ Chunksize: ` and a size before here");
+        return expected_error(last, "`+ Chunksize: ` and a size before here");
     };
     if cells.is_empty() || count != Some(cells.len() as u64) {
-        return expected(last, "as many storage targets listed as there actually are");
+        return expected_error(last, "as many storage targets listed as there actually are");
     }
-    let mut builder = Builder::new();
+    let mut builder = ChunkMapBuilder::new();
     add_stripe(&mut builder, ByteRange::new(0, size), chunk_size, &cells)?;
     Ok(builder.finish())
 }
 
-fn read_pattern(line: usize, kind: &str) -> Result<Pattern> {
+fn parse_pattern(line: usize, kind: &str) -> Result<StripePattern> {
     match kind {
-        "RAID0" => Ok(Pattern::Targets),
-        "Buddy Mirror" => Ok(Pattern::Groups),
-        _ => expected(line, "the type RAID0 or Buddy Mirror"),
+        "RAID0" => Ok(StripePattern::Targets),
+        "Buddy Mirror" => Ok(StripePattern::BuddyGroups),
+        _ => expected_error(line, "the type RAID0 or Buddy Mirror"),
     }
 }
 
 /// Bytes, as in `512K`.
-fn read_size(line: usize, text: &str) -> Result<u64> {
+fn parse_size(line: usize, text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[digits.len()..] {
         "" | "B" => 1,
@@ -142,34 +144,34 @@ fn read_size(line: usize, text: &str) -> Result<u64> {
         "m" | "M" | "MiB" => 1 << 20,
         "g" | "G" | "GiB" => 1 << 30,
         "t" | "T" | "TiB" => 1u64 << 40,
-        _ => return expected(line, "a chunk size in K, M, G or T"),
+        _ => return expected_error(line, "a chunk size in K, M, G or T"),
     };
-    let units = number(line, Some(digits), "a chunk size")?;
+    let units = parse_number(line, Some(digits), "a chunk size")?;
     match units.checked_mul(factor) {
         Some(bytes) if bytes > 0 => Ok(bytes),
-        _ => expected(line, "a chunk size above 0 that a file can have"),
+        _ => expected_error(line, "a chunk size above 0 that a file can have"),
     }
 }
 
 /// The nodes of one of the list's lines.
-fn read_item(line: usize, item: &str, kind: Pattern) -> Result<Vec<String>> {
+fn parse_item(line: usize, item: &str, kind: StripePattern) -> Result<Vec<String>> {
     let mut words = item.split_whitespace();
-    let id = number(line, words.next(), "a storage target's or a buddy group's number")?;
-    if kind == Pattern::Groups {
+    let id = parse_number(line, words.next(), "a storage target's or a buddy group's number")?;
+    if kind == StripePattern::BuddyGroups {
         return Ok(vec![format!("group-{id}")]);
     }
     match (words.next(), words.next()) {
         // Printed for a target whose node the management does not know.
         (Some("@"), Some(node)) if node.starts_with('<') => Ok(Vec::new()),
         (Some("@"), Some(node)) => Ok(vec![node.to_owned()]),
-        _ => expected(line, "a storage target as `NUMBER @ NODE [ID: NUMBER]`"),
+        _ => expected_error(line, "a storage target as `NUMBER @ NODE [ID: NUMBER]`"),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use crate::placement::tool::fuzz::{is_sound, listed, mangled};
     use proptest::prelude::*;
 
     const RAID0: &str = include_str!("../../tests/fixtures/placement/beegfs-raid0.txt");

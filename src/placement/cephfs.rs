@@ -33,10 +33,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use super::ask::{Tool, expected, number};
-use super::chunks::{Builder, ChunkMap};
-use super::command::Template;
-use super::{Answering, PlacementError, Provider, Query, Result};
+use super::chunks::{ChunkMap, ChunkMapBuilder};
+use super::command::CommandTemplate;
+use super::tool::{ToolRunner, expected_error, parse_number};
+use super::{LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The command for an object unless another is configured.
@@ -47,10 +47,10 @@ pub const LAYOUT_COMMAND: &[&str] =
     &["getfattr", "--only-values", "--absolute-names", "-n", "ceph.file.layout", "{path}"];
 
 /// Objects of one answer.
-pub const MOST_OBJECTS: u64 = 64;
+pub const MAX_OBJECTS: u64 = 64;
 
 /// Programs that run at a time.
-const AT_ONCE: usize = 4;
+const MAX_PROCESSES: usize = 4;
 
 /// What stands for no OSD in an acting set.
 const NO_OSD: i64 = 2_147_483_647;
@@ -58,20 +58,25 @@ const NO_OSD: i64 = 2_147_483_647;
 /// Asks a CephFS mount, and Ceph's own tool.
 #[derive(Clone, Debug)]
 pub struct CephFs {
-    layout: Tool,
-    map: Arc<Tool>,
+    layout_tool: ToolRunner,
+    osd_map_tool: Arc<ToolRunner>,
 }
 
 impl CephFs {
     /// Runs `layout`, for files below the CephFS mount `root`, and `template`
     /// for each object, all in all for at most `limit`.
-    pub fn new(template: Template, layout: Template, root: String, limit: Duration) -> Self {
-        let layout = Tool::new(layout, root.clone(), limit);
-        Self { layout, map: Arc::new(Tool::new(template, root, limit)) }
+    pub fn new(
+        template: CommandTemplate,
+        layout: CommandTemplate,
+        root: String,
+        limit: Duration,
+    ) -> Self {
+        let layout = ToolRunner::new(layout, root.clone(), limit);
+        Self { layout_tool: layout, osd_map_tool: Arc::new(ToolRunner::new(template, root, limit)) }
     }
 
-    async fn ask(&self, query: &Query) -> Result<ChunkMap> {
-        let layout = parse_layout(&self.layout.ask(query).await?)?;
+    async fn query(&self, query: &Query) -> Result<ChunkMap> {
+        let layout = parse_layout(&self.layout_tool.query(query).await?)?;
         let pieces = layout.pieces(query.range, query.size)?;
         let mut objects = pieces.iter().flat_map(|piece| piece.objects.iter().copied());
         let query = Arc::new(query.clone());
@@ -80,17 +85,17 @@ impl CephFs {
         // Dropped, it ends what still runs.
         let mut running = JoinSet::new();
         loop {
-            while running.len() < AT_ONCE {
+            while running.len() < MAX_PROCESSES {
                 let Some(object) = objects.next() else { break };
-                let (map, query, pool) = (self.map.clone(), query.clone(), pool.clone());
+                let (map, query, pool) = (self.osd_map_tool.clone(), query.clone(), pool.clone());
                 running.spawn(async move {
                     let name = object_name(query.inode, object);
-                    let answer = map.ask_about(&query, &pool, &name).await?;
+                    let answer = map.query_object(&query, &pool, &name).await?;
                     Ok::<_, PlacementError>((object, parse_osds(&answer)?))
                 });
             }
             let Some(ended) = running.join_next().await else { break };
-            let ended = ended.map_err(|error| PlacementError::Nonsense(error.to_string()))?;
+            let ended = ended.map_err(|error| PlacementError::InvalidAnswer(error.to_string()))?;
             let (object, nodes) = ended?;
             osds.insert(object, nodes);
         }
@@ -107,11 +112,11 @@ impl Provider for CephFs {
         true
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
-            let limit = self.map.limit();
-            let answer = tokio::time::timeout(limit, self.ask(query)).await;
-            answer.unwrap_or(Err(PlacementError::Late(limit)))
+            let limit = self.osd_map_tool.timeout();
+            let answer = tokio::time::timeout(limit, self.query(query)).await;
+            answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
         })
     }
 }
@@ -131,7 +136,7 @@ pub struct Layout {
 
 /// A part of a file on objects that take turns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct StripedPiece {
     /// Its bytes.
     pub range: ByteRange,
     /// Unit k is in object k modulo their number.
@@ -147,10 +152,10 @@ impl Layout {
     ///
     /// # Errors
     /// [`PlacementError::Nonsense`] where the numbers are no layout.
-    pub fn pieces(&self, range: ByteRange, size: u64) -> Result<Vec<Piece>> {
+    pub fn pieces(&self, range: ByteRange, size: u64) -> Result<Vec<StripedPiece>> {
         let nonsense = || {
             let (unit, count, object) = (self.stripe_unit, self.stripe_count, self.object_size);
-            PlacementError::Nonsense(format!(
+            PlacementError::InvalidAnswer(format!(
                 "units of {unit} in {count} objects of {object} bytes"
             ))
         };
@@ -165,7 +170,7 @@ impl Layout {
         let file = ByteRange::new(0, size);
         let wanted = range.intersect(file);
         let mut pieces = Vec::new();
-        let (mut at, mut left) = (wanted.start, MOST_OBJECTS);
+        let (mut at, mut left) = (wanted.start, MAX_OBJECTS);
         while at < wanted.end && left > 0 {
             let number = at / set_size;
             let set = ByteRange::at(number * set_size, set_size);
@@ -184,7 +189,7 @@ impl Layout {
             let objects = objects.ok_or_else(nonsense)?;
             left -= objects.len() as u64;
             at = range.end;
-            pieces.push(Piece { range: range.intersect(file), unit, objects });
+            pieces.push(StripedPiece { range: range.intersect(file), unit, objects });
         }
         Ok(pieces)
     }
@@ -198,19 +203,19 @@ pub fn parse_layout(output: &str) -> Result<Layout> {
     // A pool's name comes last and may have spaces in it.
     let text = output.trim_end_matches(['\n', '\0']);
     let Some((numbers, pool)) = text.split_once(" pool=") else {
-        return expected(1, "a layout, `stripe_unit=... pool=...`");
+        return expected_error(1, "a layout, `stripe_unit=... pool=...`");
     };
     if pool.contains(" pool_namespace=") {
-        return expected(1, "a pool without a namespace, which is not handled");
+        return expected_error(1, "a pool without a namespace, which is not handled");
     }
     if pool.is_empty() || pool.starts_with('-') || pool.chars().any(char::is_control) {
-        return expected(1, "the pool's name behind `pool=`");
+        return expected_error(1, "the pool's name behind `pool=`");
     }
     let value = |key: &str| {
         let mut words = numbers.split_whitespace().filter_map(|word| word.split_once('='));
         let value = words.find(|(found, _)| *found == key).map(|(_, value)| value);
-        match number(1, value, &format!("`{key}=`"))? {
-            0 => expected(1, &format!("`{key}=` above 0")),
+        match parse_number(1, value, &format!("`{key}=`"))? {
+            0 => expected_error(1, &format!("`{key}=` above 0")),
             value => Ok(value),
         }
     };
@@ -221,13 +226,13 @@ pub fn parse_layout(output: &str) -> Result<Layout> {
         pool: pool.to_owned(),
     };
     if !layout.object_size.is_multiple_of(layout.stripe_unit) {
-        return expected(1, "an `object_size` that is a multiple of `stripe_unit`");
+        return expected_error(1, "an `object_size` that is a multiple of `stripe_unit`");
     }
     Ok(layout)
 }
 
 #[derive(Deserialize)]
-struct OsdMap {
+struct OsdMapAnswer {
     acting: Vec<i64>,
 }
 
@@ -236,10 +241,10 @@ struct OsdMap {
 /// # Errors
 /// Where `output` is not its JSON.
 pub fn parse_osds(output: &str) -> Result<Vec<String>> {
-    let map: OsdMap = match serde_json::from_str(output) {
+    let map: OsdMapAnswer = match serde_json::from_str(output) {
         Ok(map) => map,
         Err(error) => {
-            return expected(error.line().max(1), "JSON with a list of numbers in `acting`");
+            return expected_error(error.line().max(1), "JSON with a list of numbers in `acting`");
         }
     };
     let there = map.acting.into_iter().filter(|osd| (0..NO_OSD).contains(osd));
@@ -250,11 +255,11 @@ pub fn parse_osds(output: &str) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// As [`Builder::striped`], for pieces that are not in the file's order.
-pub fn assemble(pieces: &[Piece], osds: &HashMap<u64, Vec<String>>) -> Result<ChunkMap> {
-    let mut builder = Builder::new();
+pub fn assemble(pieces: &[StripedPiece], osds: &HashMap<u64, Vec<String>>) -> Result<ChunkMap> {
+    let mut builder = ChunkMapBuilder::new();
     for piece in pieces {
         let nodes = |object| osds.get(object).into_iter().flatten().map(String::as_str);
-        builder.striped(piece.range, piece.unit, piece.objects.iter().map(nodes))?;
+        builder.add_striped(piece.range, piece.unit, piece.objects.iter().map(nodes))?;
     }
     Ok(builder.finish())
 }
@@ -280,7 +285,7 @@ fn object_name(inode: u64, object: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use crate::placement::tool::fuzz::{is_sound, listed, mangled};
     use proptest::prelude::*;
 
     const LAYOUT: &str = include_str!("../../tests/fixtures/placement/cephfs-layout.txt");
@@ -297,8 +302,8 @@ mod tests {
         Layout { stripe_unit, stripe_count, object_size, pool: "p".to_owned() }
     }
 
-    fn template(words: &[&str]) -> Template {
-        Template::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
+    fn template(words: &[&str]) -> CommandTemplate {
+        CommandTemplate::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
     }
 
     /// The object of a byte as "File Striping" computes it.
@@ -322,8 +327,8 @@ mod tests {
         let layout = layout(M, 2, 4 * M);
         let pieces = layout.pieces(r(7 * M, 12 * M), 13 * M).unwrap();
         let expected = [
-            Piece { range: r(7 * M, 8 * M), unit: M, objects: vec![1] },
-            Piece { range: r(8 * M, 13 * M), unit: M, objects: vec![2, 3] },
+            StripedPiece { range: r(7 * M, 8 * M), unit: M, objects: vec![1] },
+            StripedPiece { range: r(8 * M, 13 * M), unit: M, objects: vec![2, 3] },
         ];
         assert_eq!(pieces, expected);
     }
@@ -331,7 +336,7 @@ mod tests {
     #[test]
     fn no_more_objects_are_asked_about_than_allowed() {
         let pieces = layout(4 * M, 1, 4 * M).pieces(r(0, u64::MAX), u64::MAX).unwrap();
-        assert_eq!(pieces.len() as u64, MOST_OBJECTS);
+        assert_eq!(pieces.len() as u64, MAX_OBJECTS);
         assert_eq!(pieces.last().unwrap().range, r(252 * M, 256 * M));
         let pieces = layout(M, 1000, 4 * M).pieces(r(0, u64::MAX), u64::MAX).unwrap();
         assert_eq!(pieces.len(), 1);
@@ -446,7 +451,7 @@ mod tests {
             let osds = pieces.iter().flat_map(|piece| &piece.objects).map(name).collect();
             let map = assemble(&pieces, &osds).unwrap();
             let asked: u64 = pieces.iter().map(|piece| piece.objects.len() as u64).sum();
-            prop_assert!(asked <= MOST_OBJECTS);
+            prop_assert!(asked <= MAX_OBJECTS);
             let mut covered = r(0, 0);
             for (start, end, nodes) in listed(&map) {
                 for byte in start..end {
@@ -455,7 +460,7 @@ mod tests {
                 covered = r(if covered.is_empty() { start } else { covered.start }, end);
             }
             let wanted = r(start, start + len).intersect(r(0, size));
-            prop_assert!(asked == MOST_OBJECTS || wanted.intersect(covered) == wanted);
+            prop_assert!(asked == MAX_OBJECTS || wanted.intersect(covered) == wanted);
         }
     }
 }

@@ -20,13 +20,13 @@ use crate::volume::{ByteRange, Holders, ReplicaSet};
 
 /// Cells of one answer: a file of 4 TiB in objects of 4 MiB, or 256 TiB in
 /// chunks of 256 MiB.
-pub const MOST_CELLS: usize = 1 << 20;
+pub const MAX_CELLS: usize = 1 << 20;
 
 /// Different nodes in one answer; the largest HDFS clusters have a few thousand.
-pub const MOST_NODES: usize = 1 << 14;
+pub const MAX_NODES: usize = 1 << 14;
 
 /// Copies of one chunk. More are a parser gone wrong.
-pub const MOST_COPIES: usize = 256;
+pub const MAX_COPIES: usize = 256;
 
 /// A stretch of a file whose nodes follow one pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl ChunkMap {
     }
 
     /// The chunk that the byte at `offset` is in; `None` where that is not known.
-    pub fn at(&self, offset: u64) -> Option<Chunk<'_>> {
+    pub fn chunk_at(&self, offset: u64) -> Option<Chunk<'_>> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
@@ -98,33 +98,33 @@ impl ChunkMap {
 
     /// The same with replicas for nodes: `local` says which replicas a node,
     /// given by its index, is local to.
-    pub fn map(&self, local: impl Fn(usize) -> ReplicaSet) -> Mapped {
+    pub fn to_locality_map(&self, local: impl Fn(usize) -> ReplicaSet) -> LocalityMap {
         let sets: Vec<ReplicaSet> = (0..self.nodes.len()).map(local).collect();
         let holders = |nodes: &Vec<u16>| {
             let sets = || nodes.iter().map(|node| sets[usize::from(*node)]);
             Holders {
                 local: sets().fold(ReplicaSet::EMPTY, ReplicaSet::or),
-                spare: sets().any(ReplicaSet::is_empty),
+                is_held_elsewhere: sets().any(ReplicaSet::is_empty),
             }
         };
-        let region = |region: &Region| MappedRegion {
+        let region = |region: &Region| LocalityRegion {
             range: region.range,
             unit: region.unit,
             cells: region.cells.iter().map(holders).collect(),
         };
-        Mapped { regions: self.regions.iter().map(region).collect() }
+        LocalityMap { regions: self.regions.iter().map(region).collect() }
     }
 }
 
 /// Puts a [`ChunkMap`] together, refusing what cannot be one.
 #[derive(Debug, Default)]
-pub struct Builder {
+pub struct ChunkMapBuilder {
     map: ChunkMap,
-    index: HashMap<Box<str>, u16>,
-    cells: usize,
+    node_index: HashMap<Box<str>, u16>,
+    cell_count: usize,
 }
 
-impl Builder {
+impl ChunkMapBuilder {
     /// An empty map.
     pub fn new() -> Self {
         Self::default()
@@ -135,25 +135,25 @@ impl Builder {
     /// # Errors
     /// [`PlacementError::Nonsense`] where it overlaps what comes before, or a
     /// limit is passed.
-    pub fn chunk<'n>(
+    pub fn add_chunk<'n>(
         &mut self,
         range: ByteRange,
         nodes: impl IntoIterator<Item = &'n str>,
     ) -> Result<(), PlacementError> {
-        self.striped(range, range.len(), [nodes])
+        self.add_striped(range, range.len(), [nodes])
     }
 
     /// Adds units of `unit` bytes, unit k held by cell k modulo their number.
     ///
     /// # Errors
     /// As [`Builder::chunk`], and where there is no cell or no unit.
-    pub fn striped<'n, N: IntoIterator<Item = &'n str>>(
+    pub fn add_striped<'n, N: IntoIterator<Item = &'n str>>(
         &mut self,
         range: ByteRange,
         unit: u64,
         cells: impl IntoIterator<Item = N>,
     ) -> Result<(), PlacementError> {
-        let nonsense = |what: String| Err(PlacementError::Nonsense(what));
+        let nonsense = |what: String| Err(PlacementError::InvalidAnswer(what));
         if range.is_empty() {
             return Ok(());
         }
@@ -163,18 +163,18 @@ impl Builder {
         }
         let mut numbered = Vec::new();
         for cell in cells {
-            self.cells += 1;
-            if self.cells > MOST_CELLS {
-                return nonsense(format!("more than {MOST_CELLS} chunks"));
+            self.cell_count += 1;
+            if self.cell_count > MAX_CELLS {
+                return nonsense(format!("more than {MAX_CELLS} chunks"));
             }
             let mut nodes = Vec::new();
             for node in cell {
-                let node = self.node(node)?;
+                let node = self.intern_node(node)?;
                 if !nodes.contains(&node) {
                     nodes.push(node);
                 }
-                if nodes.len() > MOST_COPIES {
-                    return nonsense(format!("more than {MOST_COPIES} copies of one chunk"));
+                if nodes.len() > MAX_COPIES {
+                    return nonsense(format!("more than {MAX_COPIES} copies of one chunk"));
                 }
             }
             numbered.push(nodes);
@@ -186,22 +186,22 @@ impl Builder {
         Ok(())
     }
 
-    fn node(&mut self, name: &str) -> Result<u16, PlacementError> {
-        if let Some(index) = self.index.get(name) {
+    fn intern_node(&mut self, name: &str) -> Result<u16, PlacementError> {
+        if let Some(index) = self.node_index.get(name) {
             return Ok(*index);
         }
         // Names come from a tool's output, go to logs and terminals, and are
         // host names, addresses or volume names.
         if name.is_empty() || name.len() > 253 || name.chars().any(char::is_control) {
             let start: String = name.chars().take(80).collect();
-            return Err(PlacementError::Nonsense(format!("{start:?} is not a node's name")));
+            return Err(PlacementError::InvalidAnswer(format!("{start:?} is not a node's name")));
         }
-        if self.map.nodes.len() >= MOST_NODES {
-            return Err(PlacementError::Nonsense(format!("more than {MOST_NODES} nodes")));
+        if self.map.nodes.len() >= MAX_NODES {
+            return Err(PlacementError::InvalidAnswer(format!("more than {MAX_NODES} nodes")));
         }
         let index = self.map.nodes.len() as u16;
         self.map.nodes.push(name.into());
-        self.index.insert(name.into(), index);
+        self.node_index.insert(name.into(), index);
         Ok(index)
     }
 
@@ -213,21 +213,21 @@ impl Builder {
 
 /// Which replicas are local to which bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Mapped {
-    regions: Vec<MappedRegion>,
+pub struct LocalityMap {
+    regions: Vec<LocalityRegion>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct MappedRegion {
+struct LocalityRegion {
     range: ByteRange,
     unit: u64,
     cells: Vec<Holders>,
 }
 
-impl Mapped {
+impl LocalityMap {
     /// Who holds the byte at `offset`, and the chunk that it is in; `None` where
     /// nothing is known.
-    pub fn at(&self, offset: u64) -> Option<(Holders, ByteRange)> {
+    pub fn holders_at(&self, offset: u64) -> Option<(Holders, ByteRange)> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
@@ -253,34 +253,37 @@ mod tests {
 
     #[test]
     fn chunks_and_stripes_are_looked_up() {
-        let mut builder = Builder::new();
-        builder.chunk(r(0, 10), ["a", "b"]).unwrap();
-        builder.striped(r(20, 55), 10, [["b"], ["c"]]).unwrap();
+        let mut builder = ChunkMapBuilder::new();
+        builder.add_chunk(r(0, 10), ["a", "b"]).unwrap();
+        builder.add_striped(r(20, 55), 10, [["b"], ["c"]]).unwrap();
         let map = builder.finish();
         assert_eq!(map.chunks().count(), 5);
         let last = map.chunks().last().unwrap();
         assert_eq!((last.range, last.nodes), (r(50, 55), &[2u16][..]));
-        let mapped = map.map(local);
-        let held = |local| Holders { local, spare: false };
-        assert_eq!(mapped.at(9).unwrap(), (held(local(0).or(local(1))), r(0, 10)));
-        assert_eq!(mapped.at(10), None);
-        assert_eq!(mapped.at(31).unwrap(), (held(local(2)), r(30, 40)));
-        assert_eq!(mapped.at(54).unwrap(), (held(local(2)), r(50, 55)));
-        assert_eq!(mapped.at(55), None);
-        let half = map.map(|node| if node == 0 { local(0) } else { ReplicaSet::EMPTY });
-        assert_eq!(half.at(9).unwrap().0, Holders { local: local(0), spare: true });
+        let mapped = map.to_locality_map(local);
+        let held = |local| Holders { local, is_held_elsewhere: false };
+        assert_eq!(mapped.holders_at(9).unwrap(), (held(local(0).or(local(1))), r(0, 10)));
+        assert_eq!(mapped.holders_at(10), None);
+        assert_eq!(mapped.holders_at(31).unwrap(), (held(local(2)), r(30, 40)));
+        assert_eq!(mapped.holders_at(54).unwrap(), (held(local(2)), r(50, 55)));
+        assert_eq!(mapped.holders_at(55), None);
+        let half = map.to_locality_map(|node| if node == 0 { local(0) } else { ReplicaSet::EMPTY });
+        assert_eq!(
+            half.holders_at(9).unwrap().0,
+            Holders { local: local(0), is_held_elsewhere: true }
+        );
     }
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let mut builder = Builder::new();
-        builder.chunk(r(0, 10), ["a"]).unwrap();
-        assert!(builder.chunk(r(5, 20), ["a"]).is_err());
-        assert!(builder.striped(r(10, 20), 0, [["a"]]).is_err());
-        assert!(builder.striped(r(10, 20), 5, [[""]; 0]).is_err());
-        assert!(builder.chunk(r(10, 20), ["a\nb"]).is_err());
-        assert!(builder.chunk(r(10, 20), [""]).is_err());
-        builder.chunk(r(10, 10), ["not even looked at\n"]).unwrap();
+        let mut builder = ChunkMapBuilder::new();
+        builder.add_chunk(r(0, 10), ["a"]).unwrap();
+        assert!(builder.add_chunk(r(5, 20), ["a"]).is_err());
+        assert!(builder.add_striped(r(10, 20), 0, [["a"]]).is_err());
+        assert!(builder.add_striped(r(10, 20), 5, [[""]; 0]).is_err());
+        assert!(builder.add_chunk(r(10, 20), ["a\nb"]).is_err());
+        assert!(builder.add_chunk(r(10, 20), [""]).is_err());
+        builder.add_chunk(r(10, 10), ["not even looked at\n"]).unwrap();
     }
 
     proptest! {
@@ -289,22 +292,22 @@ mod tests {
             regions in proptest::collection::vec((0u64..50, 1u64..200, 1u64..60, 1usize..5), 1..20),
             offset in 0u64..5000,
         ) {
-            let mut builder = Builder::new();
+            let mut builder = ChunkMapBuilder::new();
             let mut at = 0;
             for (gap, len, unit, cells) in regions {
                 let cells = (0..cells).map(|cell| [["n0", "n1", "n2", "n3", "n4"][cell]]);
-                builder.striped(ByteRange::at(at + gap, len), unit, cells).unwrap();
+                builder.add_striped(ByteRange::at(at + gap, len), unit, cells).unwrap();
                 at += gap + len;
             }
             let map = builder.finish();
-            let mapped = map.map(local);
+            let mapped = map.to_locality_map(local);
             let holding = map.chunks().find(|c| c.range.start <= offset && offset < c.range.end);
             let expected = holding.map(|chunk| {
                 let local = local(usize::from(chunk.nodes[0]));
-                (Holders { local, spare: false }, chunk.range)
+                (Holders { local, is_held_elsewhere: false }, chunk.range)
             });
-            prop_assert_eq!(map.at(offset), holding);
-            prop_assert_eq!(mapped.at(offset), expected);
+            prop_assert_eq!(map.chunk_at(offset), holding);
+            prop_assert_eq!(mapped.holders_at(offset), expected);
         }
     }
 }

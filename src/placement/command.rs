@@ -23,14 +23,14 @@ use super::error::PlacementError;
 use crate::config::placement::check_command;
 
 /// The longest answer read: [`super::chunks::MOST_CELLS`] lines fit.
-pub const LONGEST_ANSWER: usize = 256 << 20;
+pub const MAX_OUTPUT_BYTES: usize = 256 << 20;
 
 /// How much of what a failed program said is kept.
-const SAID: usize = 300;
+const MAX_STDERR_CHARS: usize = 300;
 
 /// What is put in the places.
 #[derive(Clone, Debug, Default)]
-pub struct Values<'a> {
+pub struct TemplateValues<'a> {
     /// `{path}`
     pub path: &'a [u8],
     /// `{local}`
@@ -47,9 +47,9 @@ pub struct Values<'a> {
 
 /// A command line with places.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<String>);
+pub struct CommandTemplate(Vec<String>);
 
-impl Template {
+impl CommandTemplate {
     /// Checks the words' places.
     ///
     /// # Errors
@@ -71,10 +71,10 @@ impl Template {
     /// more than [`LONGEST_ANSWER`].
     pub async fn run(
         &self,
-        values: &Values<'_>,
+        values: &TemplateValues<'_>,
         limit: Duration,
     ) -> Result<Vec<u8>, PlacementError> {
-        match self.run_to_end(values, limit).await? {
+        match self.run_any_status(values, limit).await? {
             (_, Some(failure)) => Err(failure.error),
             (out, None) => Ok(out),
         }
@@ -85,33 +85,33 @@ impl Template {
     ///
     /// # Errors
     /// As [`Template::run`], but where the program only failed.
-    pub async fn run_to_end(
+    pub async fn run_any_status(
         &self,
-        values: &Values<'_>,
+        values: &TemplateValues<'_>,
         limit: Duration,
-    ) -> Result<(Vec<u8>, Option<Failure>), PlacementError> {
-        let words: Vec<OsString> = self.0.iter().map(|word| fill(word, values)).collect();
+    ) -> Result<(Vec<u8>, Option<ProgramFailure>), PlacementError> {
+        let words: Vec<OsString> = self.0.iter().map(|word| substitute(word, values)).collect();
         // As it was written: what is filled in may name a file.
         let program = program_name(OsStr::new(&self.0[0]));
-        let answer = tokio::time::timeout(limit, run(program, &words)).await;
-        answer.unwrap_or(Err(PlacementError::Late(limit)))
+        let answer = tokio::time::timeout(limit, run_program(program, &words)).await;
+        answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 }
 
 /// How a program failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct ProgramFailure {
     /// Its exit status; `None` where a signal ended it.
     pub code: Option<i32>,
     /// [`PlacementError::Failed`].
     pub error: PlacementError,
 }
 
-async fn run(
+async fn run_program(
     program: String,
     words: &[OsString],
-) -> Result<(Vec<u8>, Option<Failure>), PlacementError> {
-    let start = |error| PlacementError::Start { program: program.clone(), error };
+) -> Result<(Vec<u8>, Option<ProgramFailure>), PlacementError> {
+    let start = |error| PlacementError::StartFailed { program: program.clone(), error };
     let mut child = Command::new(&words[0])
         .args(&words[1..])
         .stdin(Stdio::null())
@@ -121,22 +121,25 @@ async fn run(
         .spawn()
         .map_err(start)?;
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (out, said) = tokio::join!(take(out, LONGEST_ANSWER), take(err, 1 << 16));
+    let (out, said) = tokio::join!(read_at_most(out, MAX_OUTPUT_BYTES), read_at_most(err, 1 << 16));
     let out = out.map_err(start)?;
-    if out.len() > LONGEST_ANSWER {
-        return Err(PlacementError::TooLong(LONGEST_ANSWER));
+    if out.len() > MAX_OUTPUT_BYTES {
+        return Err(PlacementError::TooLong(MAX_OUTPUT_BYTES));
     }
     let status = child.wait().await.map_err(start)?;
     let failure = (!status.success()).then(|| {
         let said = one_line(&said.unwrap_or_default());
-        let error = PlacementError::Failed { program, status: status.to_string(), said };
-        Failure { code: status.code(), error }
+        let error = PlacementError::ProgramFailed { program, status: status.to_string(), said };
+        ProgramFailure { code: status.code(), error }
     });
     Ok((out, failure))
 }
 
 /// Reads to the end, or to one byte more than `most`.
-async fn take(from: Option<impl AsyncRead + Unpin>, most: usize) -> std::io::Result<Vec<u8>> {
+async fn read_at_most(
+    from: Option<impl AsyncRead + Unpin>,
+    most: usize,
+) -> std::io::Result<Vec<u8>> {
     let mut taken = Vec::new();
     if let Some(from) = from {
         from.take(most as u64 + 1).read_to_end(&mut taken).await?;
@@ -153,14 +156,14 @@ fn one_line(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let printable: String = text.chars().filter(|c| !c.is_control()).collect();
-    match printable.char_indices().nth_back(SAID) {
+    match printable.char_indices().nth_back(MAX_STDERR_CHARS) {
         Some((start, _)) => format!("...{}", &printable[start..]),
         None if printable.is_empty() => "it said nothing".to_owned(),
         None => printable,
     }
 }
 
-fn fill(word: &str, values: &Values<'_>) -> OsString {
+fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
     let mut filled = Vec::new();
     let mut rest = word;
     while let Some((before, after)) = rest.split_once('{') {
@@ -178,7 +181,7 @@ fn fill(word: &str, values: &Values<'_>) -> OsString {
             "offset" => values.offset.to_string().into_bytes(),
             _ => values.size.to_string().into_bytes(),
         };
-        filled.extend(if quoted { quote(&value) } else { value });
+        filled.extend(if quoted { shell_quote(&value) } else { value });
         rest = after;
     }
     filled.extend_from_slice(rest.as_bytes());
@@ -186,7 +189,7 @@ fn fill(word: &str, values: &Values<'_>) -> OsString {
 }
 
 /// `value` as one word of a POSIX shell.
-fn quote(value: &[u8]) -> Vec<u8> {
+fn shell_quote(value: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for byte in value {
         match byte {
@@ -199,7 +202,7 @@ fn quote(value: &[u8]) -> Vec<u8> {
 }
 
 /// `path` below `root`, as bytes; the empty path is `root` itself.
-pub fn below(root: &str, path: &Path) -> Vec<u8> {
+pub fn path_below(root: &str, path: &Path) -> Vec<u8> {
     let mut whole = root.trim_end_matches('/').as_bytes().to_vec();
     whole.push(b'/');
     whole.extend_from_slice(path.as_os_str().as_bytes());
@@ -215,23 +218,23 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    fn template(words: &[&str]) -> Template {
-        Template::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
+    fn template(words: &[&str]) -> CommandTemplate {
+        CommandTemplate::new(words.iter().map(|word| (*word).to_owned()).collect()).unwrap()
     }
 
-    fn values(path: &'static [u8]) -> Values<'static> {
-        Values { path, ..Values::default() }
+    fn values(path: &'static [u8]) -> TemplateValues<'static> {
+        TemplateValues { path, ..TemplateValues::default() }
     }
 
     #[test]
     fn an_unknown_place_is_refused() {
-        let error = Template::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
+        let error = CommandTemplate::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
         assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
         // As it would be filled in.
-        assert!(Template::new(vec!["{a{path}".into()]).is_err());
-        assert!(Template::new(vec!["a{b".into(), "}{path}{".into()]).is_ok());
-        assert!(Template::new(vec![]).is_err());
-        assert!(Template::new(vec![String::new()]).is_err());
+        assert!(CommandTemplate::new(vec!["{a{path}".into()]).is_err());
+        assert!(CommandTemplate::new(vec!["a{b".into(), "}{path}{".into()]).is_ok());
+        assert!(CommandTemplate::new(vec![]).is_err());
+        assert!(CommandTemplate::new(vec![String::new()]).is_err());
     }
 
     #[tokio::test]
@@ -258,7 +261,7 @@ mod tests {
         let script = format!("sleep 600; touch {}", room.path().display());
         let limit = Duration::from_millis(50);
         let error = template(&["sh", "-c", &script]).run(&values(b""), limit).await.unwrap_err();
-        assert!(matches!(error, PlacementError::Late(_)), "{error}");
+        assert!(matches!(error, PlacementError::TimedOut(_)), "{error}");
         // A zombie has no command line.
         let runs = |entry: std::fs::DirEntry| {
             let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -273,9 +276,9 @@ mod tests {
 
     #[test]
     fn paths_are_put_below_the_root() {
-        assert_eq!(below("/", Path::new("a/b")), b"/a/b");
-        assert_eq!(below("/vol/", Path::new("a")), b"/vol/a");
-        assert_eq!(below("/vol", Path::new("")), b"/vol");
-        assert_eq!(below("/", Path::new("")), b"/");
+        assert_eq!(path_below("/", Path::new("a/b")), b"/a/b");
+        assert_eq!(path_below("/vol/", Path::new("a")), b"/vol/a");
+        assert_eq!(path_below("/vol", Path::new("")), b"/vol");
+        assert_eq!(path_below("/", Path::new("")), b"/");
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use crate::config::Flat;
+use crate::config::Escaped;
 
 /// Why a provider has no answer, on one line. What a tool or a service said may
 /// name files: the log has it at debug level, and above that
@@ -12,10 +12,10 @@ use crate::config::Flat;
 pub enum PlacementError {
     /// It took too long.
     #[error("no answer within {}", humantime::format_duration(*.0))]
-    Late(Duration),
+    TimedOut(Duration),
     /// The program could not be started.
     #[error("{program} cannot be run: {error}")]
-    Start {
+    StartFailed {
         /// Its name.
         program: String,
         /// What starting it failed with.
@@ -23,7 +23,7 @@ pub enum PlacementError {
     },
     /// The program said that it failed.
     #[error("{program} failed ({status}): {said}")]
-    Failed {
+    ProgramFailed {
         /// Its name.
         program: String,
         /// How it ended.
@@ -35,19 +35,19 @@ pub enum PlacementError {
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
     /// The answer does not have the form that it should have.
-    #[error("line {line} of the answer: {}", Flat(.what))]
-    Line {
+    #[error("line {line} of the answer: {}", Escaped(.what))]
+    UnexpectedLine {
         /// From 1.
         line: usize,
         /// What is wrong, and what was expected.
         what: String,
     },
     /// The answer has the right form and cannot be.
-    #[error("the answer makes no sense: {}", Flat(.0))]
-    Nonsense(String),
+    #[error("the answer makes no sense: {}", Escaped(.0))]
+    InvalidAnswer(String),
     /// The service could not be asked.
-    #[error("{}: {}", Flat(.at), Flat(.what))]
-    Service {
+    #[error("{}: {}", Escaped(.at), Escaped(.what))]
+    ServiceFailed {
         /// Its address.
         at: String,
         /// What went wrong.
@@ -60,20 +60,22 @@ pub enum PlacementError {
 
 impl PlacementError {
     /// What is wrong with line `line`, from 1, of a tool's output.
-    pub fn line(line: usize, what: impl Into<String>) -> Self {
-        Self::Line { line, what: what.into() }
+    pub fn unexpected_line(line: usize, what: impl Into<String>) -> Self {
+        Self::UnexpectedLine { line, what: what.into() }
     }
     /// The same without anything that may name a file.
-    pub fn without_names(&self) -> String {
+    pub fn without_file_names(&self) -> String {
         match self {
             // Of the system, not of a tool.
-            Self::Late(_) | Self::Start { .. } | Self::TooLong(_) | Self::NotFound => {
+            Self::TimedOut(_) | Self::StartFailed { .. } | Self::TooLong(_) | Self::NotFound => {
                 self.to_string()
             }
-            Self::Failed { program, status, .. } => format!("{program} failed ({status})"),
-            Self::Line { line, .. } => format!("line {line} of the answer is not understood"),
-            Self::Nonsense(_) => "the answer makes no sense".to_owned(),
-            Self::Service { at, .. } => format!("the service failed: {}", Flat(at)),
+            Self::ProgramFailed { program, status, .. } => format!("{program} failed ({status})"),
+            Self::UnexpectedLine { line, .. } => {
+                format!("line {line} of the answer is not understood")
+            }
+            Self::InvalidAnswer(_) => "the answer makes no sense".to_owned(),
+            Self::ServiceFailed { at, .. } => format!("the service failed: {}", Escaped(at)),
         }
     }
 }
@@ -87,18 +89,19 @@ mod tests {
         let name = || "/secret".to_owned();
         let (program, status) = ("tool".to_owned(), "exit status: 3".to_owned());
         let not_there = || io::Error::from_raw_os_error(2);
-        let said = |error: PlacementError| error.without_names();
-        assert_eq!(said(PlacementError::Late(Duration::from_secs(3))), "no answer within 3s");
-        let start = PlacementError::Start { program: program.clone(), error: not_there() };
+        let said = |error: PlacementError| error.without_file_names();
+        assert_eq!(said(PlacementError::TimedOut(Duration::from_secs(3))), "no answer within 3s");
+        let start = PlacementError::StartFailed { program: program.clone(), error: not_there() };
         assert_eq!(said(start), format!("tool cannot be run: {}", not_there()));
-        let failed = PlacementError::Failed { program, status, said: name() };
+        let failed = PlacementError::ProgramFailed { program, status, said: name() };
         assert!(failed.to_string().contains("/secret"));
         assert_eq!(said(failed), "tool failed (exit status: 3)");
         assert_eq!(said(PlacementError::TooLong(7)), "the answer is longer than 7 bytes");
-        let line = PlacementError::line(12, name());
+        let line = PlacementError::unexpected_line(12, name());
         assert_eq!(said(line), "line 12 of the answer is not understood");
-        assert_eq!(said(PlacementError::Nonsense(name())), "the answer makes no sense");
-        let service = PlacementError::Service { at: "http://nn1:9870".to_owned(), what: name() };
+        assert_eq!(said(PlacementError::InvalidAnswer(name())), "the answer makes no sense");
+        let service =
+            PlacementError::ServiceFailed { at: "http://nn1:9870".to_owned(), what: name() };
         assert_eq!(said(service), "the service failed: http://nn1:9870");
         assert_eq!(said(PlacementError::NotFound), "the file is not known there");
     }

@@ -13,61 +13,61 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::command::{Template, Values, below};
-use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
+use super::command::{CommandTemplate, TemplateValues, path_below};
+use super::{ChunkMap, ChunkMapBuilder, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The provider.
-pub struct Exec {
-    template: Template,
+pub struct ExecProvider {
+    template: CommandTemplate,
     root: String,
-    limit: Duration,
+    timeout: Duration,
 }
 
-impl Exec {
+impl ExecProvider {
     /// Runs `template` for each file; `root` is the volume's root in `{path}`.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self { template, root, limit }
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self { template, root, timeout: limit }
     }
 }
 
-impl Provider for Exec {
+impl Provider for ExecProvider {
     fn name(&self) -> &'static str {
         "exec"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
-            let path = below(&self.root, &query.path);
+            let path = path_below(&self.root, &query.path);
             let local = query.in_replica();
-            let values = Values {
+            let values = TemplateValues {
                 path: &path,
                 local: local.as_os_str().as_encoded_bytes(),
                 size: query.size,
                 offset: query.range.start,
-                ..Values::default()
+                ..TemplateValues::default()
             };
-            parse(&self.template.run(&values, self.limit).await?, query.size)
+            parse(&self.template.run(&values, self.timeout).await?, query.size)
         })
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Answer {
+struct ExecAnswer {
     #[serde(default)]
-    chunks: Vec<Object<Chunk>>,
+    chunks: Vec<JsonObject<AnsweredChunk>>,
     #[serde(default)]
-    stripes: Vec<Object<Stripe>>,
+    stripes: Vec<JsonObject<AnsweredStripe>>,
 }
 
 /// A `T` with its keys; serde alone would take an array of their values for it.
-struct Object<T>(T);
+struct JsonObject<T>(T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        struct Keys<T>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Keys<T> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
             type Value = T;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,13 +78,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
                 T::deserialize(MapAccessDeserializer::new(map))
             }
         }
-        from.deserialize_map(Keys(PhantomData)).map(Self)
+        from.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Chunk {
+struct AnsweredChunk {
     start: u64,
     end: Option<u64>,
     nodes: Vec<String>,
@@ -92,7 +92,7 @@ struct Chunk {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Stripe {
+struct AnsweredStripe {
     start: u64,
     end: Option<u64>,
     unit: u64,
@@ -106,24 +106,29 @@ struct Stripe {
 pub fn parse(output: &[u8], size: u64) -> Result<ChunkMap> {
     // serde would take an array for the keys in order.
     if !output.trim_ascii_start().starts_with(b"{") {
-        return Err(PlacementError::line(1, "a JSON object was expected"));
+        return Err(PlacementError::unexpected_line(1, "a JSON object was expected"));
     }
-    let answer: Answer = serde_json::from_slice(output)
-        .map_err(|error| PlacementError::line(error.line(), error.to_string()))?;
-    let chunks = answer.chunks.into_iter().map(|Object(chunk)| {
+    let answer: ExecAnswer = serde_json::from_slice(output)
+        .map_err(|error| PlacementError::unexpected_line(error.line(), error.to_string()))?;
+    let chunks = answer.chunks.into_iter().map(|JsonObject(chunk)| {
         let end = chunk.end.unwrap_or(size);
-        Stripe { start: chunk.start, end: Some(end), unit: u64::MAX, cells: vec![chunk.nodes] }
+        AnsweredStripe {
+            start: chunk.start,
+            end: Some(end),
+            unit: u64::MAX,
+            cells: vec![chunk.nodes],
+        }
     });
-    let mut regions: Vec<Stripe> =
-        chunks.chain(answer.stripes.into_iter().map(|Object(stripe)| stripe)).collect();
+    let mut regions: Vec<AnsweredStripe> =
+        chunks.chain(answer.stripes.into_iter().map(|JsonObject(stripe)| stripe)).collect();
     regions.sort_by_key(|region| region.start);
-    let mut builder = Builder::new();
+    let mut builder = ChunkMapBuilder::new();
     for region in regions {
         let whole = ByteRange::new(region.start, region.end.unwrap_or(size));
         let range = whole.intersect(ByteRange::new(0, size));
         let unit = region.unit.min(range.len());
         let cells = region.cells.iter().map(|cell| cell.iter().map(|node| &**node));
-        builder.striped(range, unit, cells)?;
+        builder.add_striped(range, unit, cells)?;
     }
     Ok(builder.finish())
 }

@@ -20,10 +20,10 @@
 
 use std::time::Duration;
 
-use super::ask::{Tool, expected};
-use super::chunks::{Builder, ChunkMap};
-use super::command::Template;
-use super::{Answering, Provider, Query, Result};
+use super::chunks::{ChunkMap, ChunkMapBuilder};
+use super::command::CommandTemplate;
+use super::tool::{ToolRunner, expected_error};
+use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The command unless another is configured.
@@ -38,13 +38,13 @@ pub const COMMAND: &[&str] = &[
 
 /// Asks a native GlusterFS mount.
 #[derive(Clone, Debug)]
-pub struct GlusterFs(Tool);
+pub struct GlusterFs(ToolRunner);
 
 impl GlusterFs {
     /// Runs `template`, for files below the native mount `root`, for at most
     /// `limit`.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self(Tool::new(template, root, limit))
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self(ToolRunner::new(template, root, limit))
     }
 }
 
@@ -53,9 +53,9 @@ impl Provider for GlusterFs {
         "glusterfs"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
-            let output = self.0.ask(query).await?;
+            let output = self.0.query(query).await?;
             parse(&output, &query.path.to_string_lossy(), query.size)
         })
     }
@@ -87,43 +87,49 @@ pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
             '(' => depth += 1,
             ')' if depth > 0 => depth -= 1,
             '<' => {
-                let Some(translator) = read_translator(&mut rest) else {
-                    return expected(line(here), "<TRANSLATOR:NAME> or <POSIX(BRICK):HOST:PATH>");
+                let Some(translator) = parse_translator(&mut rest) else {
+                    return expected_error(
+                        line(here),
+                        "<TRANSLATOR:NAME> or <POSIX(BRICK):HOST:PATH>",
+                    );
                 };
                 match translator {
                     Translator::Brick(node) => nodes.push(node),
                     Translator::Other("REPLICATE") => replicated = true,
                     Translator::Other("DISTRIBUTE") => {}
                     Translator::Other("EC" | "DISPERSE") => {
-                        return expected(
+                        return expected_error(
                             line(here),
                             "no disperse translator, which is not handled",
                         );
                     }
                     Translator::Other("STRIPE") => {
-                        return expected(line(here), "no stripe translator, which is not handled");
+                        return expected_error(
+                            line(here),
+                            "no stripe translator, which is not handled",
+                        );
                     }
                     Translator::Other(_) => {
                         let what = "no translators but DISTRIBUTE, REPLICATE and POSIX";
-                        return expected(line(here), what);
+                        return expected_error(line(here), what);
                     }
                 }
             }
-            _ => return expected(line(here), "`(`, `)` or `<`"),
+            _ => return expected_error(line(here), "`(`, `)` or `<`"),
         }
     }
     if depth > 0 {
-        return expected(line(rest), "a `)` for each `(`");
+        return expected_error(line(rest), "a `)` for each `(`");
     }
     if nodes.is_empty() {
-        return expected(line(rest), "a brick (<POSIX(BRICK):HOST:PATH>)");
+        return expected_error(line(rest), "a brick (<POSIX(BRICK):HOST:PATH>)");
     }
     if nodes.len() > 1 && !replicated {
         // As a directory is.
-        return expected(line(rest), "one brick where nothing is replicated");
+        return expected_error(line(rest), "one brick where nothing is replicated");
     }
-    let mut builder = Builder::new();
-    builder.chunk(ByteRange::new(0, size), nodes)?;
+    let mut builder = ChunkMapBuilder::new();
+    builder.add_chunk(ByteRange::new(0, size), nodes)?;
     Ok(builder.finish())
 }
 
@@ -135,7 +141,7 @@ enum Translator<'a> {
 }
 
 /// Takes what stands between `<` and `>`; `<` has been read.
-fn read_translator<'a>(rest: &mut &'a str) -> Option<Translator<'a>> {
+fn parse_translator<'a>(rest: &mut &'a str) -> Option<Translator<'a>> {
     let mut text = *rest;
     let brick = text.strip_prefix("POSIX");
     if let Some(brick) = brick {
@@ -157,7 +163,7 @@ fn read_translator<'a>(rest: &mut &'a str) -> Option<Translator<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use crate::placement::tool::fuzz::{is_sound, listed, mangled};
     use proptest::prelude::*;
 
     const REPLICATED: &str =

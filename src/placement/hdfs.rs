@@ -15,30 +15,30 @@
 mod answer;
 pub mod fsck;
 #[cfg(test)]
-mod live;
+mod live_tests;
 pub mod web;
 
 pub use answer::{parse_file_block_locations, parse_located_blocks};
 pub use fsck::Fsck;
-pub use web::{WebHdfs, WebSettings};
+pub use web::{WebHdfs, WebHdfsSettings};
 
-use super::{Builder, ChunkMap, Result};
+use super::{ChunkMap, ChunkMapBuilder, Result};
 use crate::volume::ByteRange;
 
 /// One block of an answer.
-struct Block<'a> {
+struct HdfsBlock<'a> {
     range: ByteRange,
     nodes: Vec<&'a str>,
 }
 
 /// The map of a file of `size` bytes. Blocks may come in any order; what is
 /// beyond the size has been written since the question was put.
-fn chunk_map(mut blocks: Vec<Block<'_>>, size: u64) -> Result<ChunkMap> {
+fn build_chunk_map(mut blocks: Vec<HdfsBlock<'_>>, size: u64) -> Result<ChunkMap> {
     blocks.sort_by_key(|block| block.range.start);
     let whole = ByteRange::new(0, size);
-    let mut builder = Builder::new();
+    let mut builder = ChunkMapBuilder::new();
     for block in blocks {
-        builder.chunk(block.range.intersect(whole), block.nodes)?;
+        builder.add_chunk(block.range.intersect(whole), block.nodes)?;
     }
     Ok(builder.finish())
 }
@@ -67,11 +67,13 @@ mod tests {
     #[test]
     fn blocks_are_sorted_and_cut_to_the_size() {
         let block =
-            |start, end, node| Block { range: ByteRange::new(start, end), nodes: vec![node] };
+            |start, end, node| HdfsBlock { range: ByteRange::new(start, end), nodes: vec![node] };
         let blocks = vec![block(20, 30, "c"), block(0, 10, "a"), block(40, 50, "d")];
-        let map = chunk_map(blocks, 25).unwrap();
+        let map = build_chunk_map(blocks, 25).unwrap();
         assert_eq!(list(&map), [(0, 10, vec!["a"]), (20, 25, vec!["c"])]);
-        assert!(chunk_map(vec![block(0, 10, "a"), block(9, 20, "b")], 20).is_err());
-        assert!(chunk_map(vec![block(u64::MAX, u64::MAX, "a")], u64::MAX).unwrap().is_empty());
+        assert!(build_chunk_map(vec![block(0, 10, "a"), block(9, 20, "b")], 20).is_err());
+        assert!(
+            build_chunk_map(vec![block(u64::MAX, u64::MAX, "a")], u64::MAX).unwrap().is_empty()
+        );
     }
 }

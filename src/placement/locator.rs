@@ -24,34 +24,34 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use super::affinity::{Affinities, Pin};
-use super::file::{Came, FilePlacement};
-use super::learned::Learned;
-use super::names::NodeNames;
-use super::{ChunkMap, Mapped, PlacementError, Provider, Query};
+use super::affinity::{AffinityRules, Pin};
+use super::file_placement::{Delivery, FilePlacement};
+use super::learned::LearnedPlacement;
+use super::node_names::NodeNames;
+use super::{ChunkMap, LocalityMap, PlacementError, Provider, Query};
 use crate::volume::{ByteRange, FileVersion, ReplicaSet};
 
 /// Questions under way: a `hadoop` command takes a processor for a second.
-const AT_ONCE: usize = 4;
+const MAX_QUERIES: usize = 4;
 
 /// Questions that wait for their turn; a file that finds no place is asked
 /// about by a later read.
-const WAITING: usize = 256;
+const MAX_WAITING_QUERIES: usize = 256;
 
 /// Files remembered.
-const FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
+const MAX_FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("is not zero");
 
 /// Names shown of those that match no replica.
-const SHOWN: usize = 12;
+const MAX_SHOWN_NAMES: usize = 12;
 
 /// Warnings of such names at most: after so many they tell nothing new.
-const WARNINGS: usize = 16;
+const MAX_WARNINGS: usize = 16;
 
 /// Who knows where chunks are.
 #[derive(Clone)]
-pub enum Source {
+pub enum PlacementSource {
     /// Nobody.
-    Nobody,
+    None,
     /// Timing, in regions of this many bytes.
     Timing(u64),
     /// A provider.
@@ -67,7 +67,7 @@ pub struct LocatorPolicy {
     pub retry_after: Duration,
     /// Files shorter than this are not asked about, bytes: it would take longer
     /// than reading them.
-    pub smallest: u64,
+    pub min_file_size: u64,
     /// By when a provider must have answered, should it not see to that itself.
     pub timeout: Duration,
 }
@@ -96,49 +96,49 @@ pub struct PlacementStatus {
 
 /// What a volume says about its replicas' places.
 #[derive(Clone, Debug, Default)]
-pub struct Ground {
+pub struct ReplicaTopology {
     /// The names that they answer to.
     pub names: NodeNames,
     /// Their directories, for providers that look at the file itself.
     pub directories: Vec<PathBuf>,
     /// What is pinned to them.
-    pub affinities: Affinities,
+    pub affinities: AffinityRules,
 }
 
 /// The locator of one volume.
 pub struct Locator {
-    source: Source,
+    source: PlacementSource,
     policy: LocatorPolicy,
-    ground: Ground,
+    topology: ReplicaTopology,
     runtime: tokio::runtime::Handle,
-    turns: Arc<Semaphore>,
-    files: Mutex<LruCache<PathBuf, Known>>,
-    asking: AtomicUsize,
-    answers: AtomicU64,
-    failures: AtomicU64,
-    disbelieved: AtomicU64,
+    query_slots: Arc<Semaphore>,
+    files: Mutex<LruCache<PathBuf, CachedPlacement>>,
+    pending_queries: AtomicUsize,
+    answer_count: AtomicU64,
+    failure_count: AtomicU64,
+    disbelief_count: AtomicU64,
     is_failing: AtomicBool,
-    failing: Mutex<Option<String>>,
-    unmatched: Mutex<Unmatched>,
+    last_failure: Mutex<Option<String>>,
+    unmatched_names: Mutex<UnmatchedNames>,
 }
 
 /// Names of nodes that no replica has.
 #[derive(Default)]
-struct Unmatched {
+struct UnmatchedNames {
     shown: Vec<String>,
     /// Those that were warned of.
-    known: HashSet<String>,
+    warned: HashSet<String>,
     warnings: usize,
 }
 
 #[derive(Clone)]
-struct Known {
+struct CachedPlacement {
     version: FileVersion,
-    file: Arc<FileAt>,
+    located_file: Arc<LocatedFile>,
 }
 
 /// A file's placement together with what its provider is told about it.
-pub struct FileAt {
+pub struct LocatedFile {
     query: Query,
     /// What is known.
     pub placement: FilePlacement,
@@ -147,110 +147,113 @@ pub struct FileAt {
 impl Locator {
     /// A locator whose questions run on `runtime`.
     pub fn new(
-        source: Source,
+        source: PlacementSource,
         policy: LocatorPolicy,
-        ground: Ground,
+        ground: ReplicaTopology,
         runtime: tokio::runtime::Handle,
     ) -> Self {
         Self {
             source,
             policy,
-            ground,
+            topology: ground,
             runtime,
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
-            files: Mutex::new(LruCache::new(FILES)),
-            asking: AtomicUsize::new(0),
-            answers: AtomicU64::new(0),
-            failures: AtomicU64::new(0),
-            disbelieved: AtomicU64::new(0),
+            query_slots: Arc::new(Semaphore::new(MAX_QUERIES)),
+            files: Mutex::new(LruCache::new(MAX_FILES)),
+            pending_queries: AtomicUsize::new(0),
+            answer_count: AtomicU64::new(0),
+            failure_count: AtomicU64::new(0),
+            disbelief_count: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
-            failing: Mutex::new(None),
-            unmatched: Mutex::default(),
+            last_failure: Mutex::new(None),
+            unmatched_names: Mutex::default(),
         }
     }
 
     /// The placement of the file at `path`; `None` where there is nobody to know.
-    pub fn file(&self, path: &Path, version: FileVersion) -> Option<Arc<FileAt>> {
+    pub fn locate_file(&self, path: &Path, version: FileVersion) -> Option<Arc<LocatedFile>> {
         let learned = match &self.source {
-            Source::Nobody => return None,
-            Source::Timing(chunk) => Some(Learned::new(*chunk, self.ground.directories.len())),
-            Source::Provider(_) => None,
+            PlacementSource::None => return None,
+            PlacementSource::Timing(chunk) => {
+                Some(LearnedPlacement::new(*chunk, self.topology.directories.len()))
+            }
+            PlacementSource::Provider(_) => None,
         };
         let mut files = self.files.lock();
         if let Some(known) = files.get(path)
             && known.version == version
         {
-            return Some(Arc::clone(&known.file));
+            return Some(Arc::clone(&known.located_file));
         }
         let query = Query {
             path: path.to_owned(),
             size: version.size,
             range: ByteRange::new(0, version.size),
-            replica: self.ground.directories.first().cloned().unwrap_or_default(),
+            replica: self.topology.directories.first().cloned().unwrap_or_default(),
             inode: version.ino,
         };
-        let file = FileAt { query, placement: FilePlacement::new(self.is_piecewise(), learned) };
+        let file =
+            LocatedFile { query, placement: FilePlacement::new(self.is_piecewise(), learned) };
         let file = Arc::new(file);
-        files.put(path.to_owned(), Known { version, file: Arc::clone(&file) });
+        files.put(path.to_owned(), CachedPlacement { version, located_file: Arc::clone(&file) });
         Some(file)
     }
 
     /// A file is opened: asks at once where it costs nothing, so that its first
     /// read knows already.
-    pub fn opened(self: &Arc<Self>, file: &Arc<FileAt>, now: Instant) {
-        if self.policy.smallest == 0 {
-            self.prompt(file, 0, now);
+    pub fn file_opened(self: &Arc<Self>, file: &Arc<LocatedFile>, now: Instant) {
+        if self.policy.min_file_size == 0 {
+            self.query_if_due(file, 0, now);
         }
     }
 
     /// What `path` is pinned to.
     pub fn pin(&self, path: &Path) -> Option<Pin> {
-        self.ground.affinities.find(path)
+        self.topology.affinities.find(path)
     }
 
     /// The rules of what is pinned.
-    pub fn affinities(&self) -> &Affinities {
-        &self.ground.affinities
+    pub fn affinities(&self) -> &AffinityRules {
+        &self.topology.affinities
     }
 
     fn is_piecewise(&self) -> bool {
-        matches!(&self.source, Source::Provider(provider) if provider.is_piecewise())
+        matches!(&self.source, PlacementSource::Provider(provider) if provider.is_piecewise())
     }
 
     /// The provider's own name.
     pub fn provider_name(&self) -> &'static str {
         match &self.source {
-            Source::Nobody => "none",
-            Source::Timing(_) => "learned",
-            Source::Provider(provider) => provider.name(),
+            PlacementSource::None => "none",
+            PlacementSource::Timing(_) => "learned",
+            PlacementSource::Provider(provider) => provider.name(),
         }
     }
 
     /// Somebody is about to read at `offset`: asks where that is, if it is due.
-    pub fn prompt(self: &Arc<Self>, file: &Arc<FileAt>, offset: u64, now: Instant) {
-        let Source::Provider(provider) = &self.source else { return };
-        if file.query.size < self.policy.smallest {
+    pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, offset: u64, now: Instant) {
+        let PlacementSource::Provider(provider) = &self.source else { return };
+        if file.query.size < self.policy.min_file_size {
             return;
         }
-        let Some(piece) = file.placement.due(offset, now) else { return };
-        if self.asking.fetch_add(1, Relaxed) >= AT_ONCE + WAITING {
-            self.asking.fetch_sub(1, Relaxed);
-            file.placement.settle(offset, now + self.policy.retry_after);
+        let Some(piece) = file.placement.take_due_piece(offset, now) else { return };
+        if self.pending_queries.fetch_add(1, Relaxed) >= MAX_QUERIES + MAX_WAITING_QUERIES {
+            self.pending_queries.fetch_sub(1, Relaxed);
+            file.placement.query_done(offset, now + self.policy.retry_after);
             return;
         }
         let (locator, provider, file) = (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
         self.runtime.spawn(async move {
-            let asked = Asked { locator: &locator, file: &file, offset, ended: false };
-            let turn = locator.turns.acquire().await;
+            let asked = QueryGuard { locator: &locator, file: &file, offset, is_finished: false };
+            let turn = locator.query_slots.acquire().await;
             let whole = ByteRange::new(0, file.query.size);
             let query = Query { range: piece.intersect(whole), ..file.query.clone() };
-            let answer = locator.ask(&*provider, &query).await;
+            let answer = locator.query(&*provider, &query).await;
             drop(turn);
-            asked.end(answer);
+            asked.finish(answer);
         });
     }
 
-    async fn ask(
+    async fn query(
         &self,
         provider: &dyn Provider,
         query: &Query,
@@ -259,7 +262,7 @@ impl Locator {
         // the same.
         let limit = self.policy.timeout + self.policy.timeout / 4;
         let answer = tokio::time::timeout(limit, provider.locate(query)).await;
-        answer.unwrap_or(Err(PlacementError::Late(limit)))
+        answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
 
     /// Asks now, whatever is known, about the bytes in `range` of a file that
@@ -267,78 +270,84 @@ impl Locator {
     ///
     /// # Errors
     /// The provider's; `None` where there is none to ask.
-    pub async fn ask_now(
+    pub async fn query_now(
         &self,
         path: &Path,
         version: FileVersion,
         range: ByteRange,
     ) -> Result<Option<ChunkMap>, PlacementError> {
-        let Source::Provider(provider) = &self.source else { return Ok(None) };
+        let PlacementSource::Provider(provider) = &self.source else { return Ok(None) };
         let query = Query {
             path: path.to_owned(),
             size: version.size,
             range: range.intersect(ByteRange::new(0, version.size)),
-            replica: self.ground.directories.first().cloned().unwrap_or_default(),
+            replica: self.topology.directories.first().cloned().unwrap_or_default(),
             inode: version.ino,
         };
-        self.ask(&**provider, &query).await.map(Some)
+        self.query(&**provider, &query).await.map(Some)
     }
 
     /// The replicas on the node of this name.
     pub fn replicas_on(&self, node: &str) -> ReplicaSet {
-        self.ground.names.find(node)
+        self.topology.names.find(node)
     }
 
     /// A segment came; see [`FilePlacement::came`].
-    pub fn came(self: &Arc<Self>, file: &Arc<FileAt>, came: Came, now: Instant) {
-        if file.placement.came(came, now) {
-            self.disbelieved.fetch_add(1, Relaxed);
+    pub fn record_delivery(
+        self: &Arc<Self>,
+        file: &Arc<LocatedFile>,
+        came: Delivery,
+        now: Instant,
+    ) {
+        if file.placement.record_delivery(came, now) {
+            self.disbelief_count.fetch_add(1, Relaxed);
             tracing::info!(
                 replica = came.replica.index(),
                 "a chunk is not where it was said to be; its placement is asked again"
             );
-            self.prompt(file, came.offset, now);
+            self.query_if_due(file, came.offset, now);
         }
     }
 
-    fn map(&self, chunks: &ChunkMap) -> Mapped {
+    fn map_to_replicas(&self, chunks: &ChunkMap) -> LocalityMap {
         let sets: Vec<ReplicaSet> =
-            chunks.nodes().iter().map(|node| self.ground.names.find(node)).collect();
+            chunks.nodes().iter().map(|node| self.topology.names.find(node)).collect();
         // One without nodes, of a file that is not known, says nothing of them.
         if !sets.is_empty() {
             let nodes = chunks.nodes().iter().zip(&sets);
             let nameless = nodes.filter(|(_, set)| set.is_empty());
-            self.compare(nameless.map(|(node, _)| &**node).collect());
+            self.record_unmatched(nameless.map(|(node, _)| &**node).collect());
         }
-        chunks.map(|node| sets[node])
+        chunks.to_locality_map(|node| sets[node])
     }
 
     /// Takes note of the nodes in an answer that no replica is on.
-    fn compare(&self, names: Vec<&str>) {
-        let mut unmatched = self.unmatched.lock();
-        unmatched.shown = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
-        if names.len() > SHOWN {
-            unmatched.shown.push(format!("and {} more", names.len() - SHOWN));
+    fn record_unmatched(&self, names: Vec<&str>) {
+        let mut unmatched = self.unmatched_names.lock();
+        unmatched.shown =
+            names.iter().take(MAX_SHOWN_NAMES).map(|name| (*name).to_owned()).collect();
+        if names.len() > MAX_SHOWN_NAMES {
+            unmatched.shown.push(format!("and {} more", names.len() - MAX_SHOWN_NAMES));
         }
-        let is_new = names.iter().any(|name| !unmatched.known.contains(*name));
-        if !is_new || unmatched.warnings >= WARNINGS {
+        let is_new = names.iter().any(|name| !unmatched.warned.contains(*name));
+        if !is_new || unmatched.warnings >= MAX_WARNINGS {
             return;
         }
         unmatched.warnings += 1;
-        unmatched.known.extend(names.into_iter().map(str::to_owned));
+        unmatched.warned.extend(names.into_iter().map(str::to_owned));
         tracing::warn!(
             provider = self.provider_name(),
             nodes = unmatched.shown.join(", "),
-            replicas = self.ground.names.shown().join(", "),
+            replicas = self.topology.names.display_names().join(", "),
             "the provider names nodes that no replica is on; `aliases` can tie them together"
         );
     }
 
     /// `error` may name files, `kind` must not.
-    fn failed(&self, kind: &str, error: String) {
-        self.failures.fetch_add(1, Relaxed);
+    fn record_failure(&self, kind: &str, error: String) {
+        self.failure_count.fetch_add(1, Relaxed);
         tracing::debug!(provider = self.provider_name(), error, "no placement");
-        *self.failing.lock() = Some(error);
+        *self.last_failure.lock() = Some(error);
         if !self.is_failing.swap(true, Relaxed) {
             tracing::warn!(
                 provider = self.provider_name(),
@@ -353,52 +362,54 @@ impl Locator {
         PlacementStatus {
             provider: self.provider_name().to_owned(),
             files: self.files.lock().len(),
-            asking: self.asking.load(Relaxed),
-            answers: self.answers.load(Relaxed),
-            failures: self.failures.load(Relaxed),
-            failing: self.failing.lock().clone(),
-            disbelieved: self.disbelieved.load(Relaxed),
-            unmatched: self.unmatched.lock().shown.clone(),
+            asking: self.pending_queries.load(Relaxed),
+            answers: self.answer_count.load(Relaxed),
+            failures: self.failure_count.load(Relaxed),
+            failing: self.last_failure.lock().clone(),
+            disbelieved: self.disbelief_count.load(Relaxed),
+            unmatched: self.unmatched_names.lock().shown.clone(),
         }
     }
 }
 
 /// A question under way; one that is dropped, because the runtime ends or the
 /// provider panics, has failed.
-struct Asked<'a> {
+struct QueryGuard<'a> {
     locator: &'a Locator,
-    file: &'a FileAt,
+    file: &'a LocatedFile,
     offset: u64,
-    ended: bool,
+    is_finished: bool,
 }
 
-impl Asked<'_> {
-    fn end(mut self, answer: Result<ChunkMap, PlacementError>) {
+impl QueryGuard<'_> {
+    fn finish(mut self, answer: Result<ChunkMap, PlacementError>) {
         let (locator, policy) = (self.locator, &self.locator.policy);
-        self.ended = true;
+        self.is_finished = true;
         match answer {
             Ok(chunks) => {
-                let mapped = locator.map(&chunks);
-                self.file.placement.answered(self.offset, mapped, Instant::now() + policy.ttl);
-                locator.answers.fetch_add(1, Relaxed);
+                let mapped = locator.map_to_replicas(&chunks);
+                self.file.placement.store_answer(self.offset, mapped, Instant::now() + policy.ttl);
+                locator.answer_count.fetch_add(1, Relaxed);
                 if locator.is_failing.swap(false, Relaxed) {
-                    *locator.failing.lock() = None;
+                    *locator.last_failure.lock() = None;
                     tracing::info!("placement is answered again");
                 }
             }
-            Err(error) => locator.failed(&error.without_names(), error.to_string()),
+            Err(error) => locator.record_failure(&error.without_file_names(), error.to_string()),
         }
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for QueryGuard<'_> {
     fn drop(&mut self) {
-        if !self.ended && std::thread::panicking() {
+        if !self.is_finished && std::thread::panicking() {
             let bug = "the provider broke off; that is a bug in fanfs";
-            self.locator.failed(bug, bug.to_owned());
+            self.locator.record_failure(bug, bug.to_owned());
         }
         // Nothing where it has been answered: then a time is set.
-        self.file.placement.settle(self.offset, Instant::now() + self.locator.policy.retry_after);
-        self.locator.asking.fetch_sub(1, Relaxed);
+        self.file
+            .placement
+            .query_done(self.offset, Instant::now() + self.locator.policy.retry_after);
+        self.locator.pending_queries.fetch_sub(1, Relaxed);
     }
 }

@@ -32,33 +32,35 @@
 
 use std::time::Duration;
 
-use super::ask::{Tool, add_stripe, expected, last_line, lines, number};
-use super::chunks::{Builder, ChunkMap};
-use super::command::Template;
-use super::{Answering, Provider, Query, Result};
+use super::chunks::{ChunkMap, ChunkMapBuilder};
+use super::command::CommandTemplate;
+use super::tool::{
+    ToolRunner, add_stripe, expected_error, last_line, numbered_lines, parse_number,
+};
+use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The command unless another is configured.
 pub const COMMAND: &[&str] = &["lfs", "getstripe", "{path}"];
 
 /// Cells that uniting mirrors may lead to: the OSTs that Lustre stripes over.
-const MOST_UNITED: usize = 2000;
+const MAX_MERGED_CELLS: usize = 2000;
 
 /// Mirrors that are united: as many as Lustre has.
-const MOST_MIRRORS: usize = 16;
+const MAX_MERGED_MIRRORS: usize = 16;
 
 /// Components, which are compared with each other.
-const MOST_COMPONENTS: usize = 1024;
+const MAX_COMPONENTS: usize = 1024;
 
 /// Asks Lustre's own tool.
 #[derive(Clone, Debug)]
-pub struct Lustre(Tool);
+pub struct Lustre(ToolRunner);
 
 impl Lustre {
     /// Runs `template`, for files below the Lustre mount `root`, for at most
     /// `limit`.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self(Tool::new(template, root, limit))
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self(ToolRunner::new(template, root, limit))
     }
 }
 
@@ -67,8 +69,8 @@ impl Provider for Lustre {
         "lustre"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
-        Box::pin(async move { parse(&self.0.ask(query).await?, query.size) })
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
+        Box::pin(async move { parse(&self.0.query(query).await?, query.size) })
     }
 }
 
@@ -80,19 +82,19 @@ struct Component<'a> {
     end: Option<u64>,
     mirror: u64,
     /// It is not to be read from: stale, or parity.
-    unread: bool,
+    is_skipped: bool,
     /// Not yet numbers: -1 where there are no objects yet.
-    count: Option<&'a str>,
-    unit: Option<&'a str>,
+    stripe_count: Option<&'a str>,
+    stripe_size: Option<&'a str>,
     osts: Vec<u64>,
 }
 
 /// A component that can be.
-struct Stripe {
+struct CheckedComponent {
     line: usize,
     range: ByteRange,
     mirror: u64,
-    unit: u64,
+    stripe_size: u64,
     cells: Vec<Vec<String>>,
 }
 
@@ -101,27 +103,27 @@ struct Stripe {
 /// # Errors
 /// Where `output` is not the layout of one file.
 pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
-    let components = read(output)?;
-    let mut stripes: Vec<Stripe> = Vec::new();
+    let components = parse_components(output)?;
+    let mut stripes: Vec<CheckedComponent> = Vec::new();
     for component in &components {
-        if let Some(stripe) = check(component)? {
-            merge(&mut stripes, stripe)?;
+        if let Some(stripe) = check_component(component)? {
+            merge_component(&mut stripes, stripe)?;
         }
     }
     stripes.sort_by_key(|stripe| stripe.range.start);
     let file = ByteRange::new(0, size);
-    let mut builder = Builder::new();
+    let mut builder = ChunkMapBuilder::new();
     for stripe in &stripes {
-        add_stripe(&mut builder, stripe.range.intersect(file), stripe.unit, &stripe.cells)?;
+        add_stripe(&mut builder, stripe.range.intersect(file), stripe.stripe_size, &stripe.cells)?;
     }
     Ok(builder.finish())
 }
 
-fn read(output: &str) -> Result<Vec<Component<'_>>> {
+fn parse_components(output: &str) -> Result<Vec<Component<'_>>> {
     let mut components: Vec<Component<'_>> = Vec::new();
     let mut entries = None;
     let mut is_table = false;
-    for (line, text) in lines(output) {
+    for (line, text) in numbered_lines(output) {
         let text = text.trim();
         // The file's name, which may look like anything.
         if text.is_empty() || (line == 1 && text.starts_with('/')) {
@@ -129,8 +131,8 @@ fn read(output: &str) -> Result<Vec<Component<'_>>> {
         }
         if is_table {
             // Newer releases mark a row with `*` at its end.
-            let index = number(line, text.split_whitespace().next(), "an OST's index")?;
-            object(line, components.last_mut(), index)?;
+            let index = parse_number(line, text.split_whitespace().next(), "an OST's index")?;
+            add_object(line, components.last_mut(), index)?;
             continue;
         }
         let item = text.strip_prefix("- ").map(str::trim_start);
@@ -139,7 +141,7 @@ fn read(output: &str) -> Result<Vec<Component<'_>>> {
             Some(item) if item.starts_with("lcme_id:") => item,
             Some(item) if item.contains("ec_data_count:") => continue,
             Some(item) => {
-                listed(line, item, components.last_mut())?;
+                parse_object_item(line, item, components.last_mut())?;
                 continue;
             }
             None => text,
@@ -149,67 +151,78 @@ fn read(output: &str) -> Result<Vec<Component<'_>>> {
             continue;
         }
         let Some((key, value)) = text.split_once(':') else {
-            return expected(line, "`KEY: VALUE`, or an object");
+            return expected_error(line, "`KEY: VALUE`, or an object");
         };
         let value = value.trim();
         match key {
             "lcm_entry_count" => {
                 let what = "how many components there are";
-                if entries.replace(number(line, Some(value), what)?).is_some() {
-                    return expected(line, "the layout of one file, and this is a second");
+                if entries.replace(parse_number(line, Some(value), what)?).is_some() {
+                    return expected_error(line, "the layout of one file, and this is a second");
                 }
             }
             "lcme_id" => {
-                if components.len() >= MOST_COMPONENTS {
-                    return expected(line, "no more than 1024 components");
+                if components.len() >= MAX_COMPONENTS {
+                    return expected_error(line, "no more than 1024 components");
                 }
                 components.push(Component { line, ..Component::default() });
             }
             "lmm_stripe_count" if entries.is_none() => {
                 if !components.is_empty() {
-                    return expected(line, "the layout of one file, and this is a second");
+                    return expected_error(line, "the layout of one file, and this is a second");
                 }
                 let (start, end, count) = (Some(0), Some(u64::MAX), Some(value));
-                components.push(Component { line, start, end, count, ..Component::default() });
+                components.push(Component {
+                    line,
+                    start,
+                    end,
+                    stripe_count: count,
+                    ..Component::default()
+                });
             }
             _ if key.starts_with("lcme_") || key.starts_with("lmm_") => match components.last_mut()
             {
-                Some(component) => detail(line, key, value, component)?,
-                None => return expected(line, "`lcme_id` or `lmm_stripe_count` first"),
+                Some(component) => parse_detail(line, key, value, component)?,
+                None => return expected_error(line, "`lcme_id` or `lmm_stripe_count` first"),
             },
             _ => {}
         }
     }
     let found = components.len() as u64;
     if entries.unwrap_or(1) != found {
-        return expected(last_line(output), "as many components as there are in the layout");
+        return expected_error(last_line(output), "as many components as there are in the layout");
     }
     Ok(components)
 }
 
-fn detail<'a>(line: usize, key: &str, value: &'a str, component: &mut Component<'a>) -> Result<()> {
+fn parse_detail<'a>(
+    line: usize,
+    key: &str,
+    value: &'a str,
+    component: &mut Component<'a>,
+) -> Result<()> {
     let twice = match key {
         "lcme_mirror_id" => {
-            component.mirror = number(line, Some(value), "the mirror's number")?;
+            component.mirror = parse_number(line, Some(value), "the mirror's number")?;
             false
         }
         "lcme_flags" => {
-            component.unread |= value.split(',').any(|flag| matches!(flag, "stale" | "parity"));
+            component.is_skipped |= value.split(',').any(|flag| matches!(flag, "stale" | "parity"));
             false
         }
         "lcme_extent.e_start" => {
-            let start = number(line, Some(value), "the extent's first byte")?;
+            let start = parse_number(line, Some(value), "the extent's first byte")?;
             component.start.replace(start).is_some()
         }
         "lcme_extent.e_end" => {
             let end = match value {
                 "EOF" => u64::MAX,
-                value => number(line, Some(value), "EOF or the extent's end")?,
+                value => parse_number(line, Some(value), "EOF or the extent's end")?,
             };
             component.end.replace(end).is_some()
         }
-        "lmm_stripe_count" => component.count.replace(value).is_some(),
-        "lmm_stripe_size" => component.unit.replace(value).is_some(),
+        "lmm_stripe_count" => component.stripe_count.replace(value).is_some(),
+        "lmm_stripe_size" => component.stripe_size.replace(value).is_some(),
         "lmm_pattern" => {
             // Old releases print bits: 1 is raid0, 100 the MDT, 200 that an OST
             // has several of the objects.
@@ -224,89 +237,93 @@ fn detail<'a>(line: usize, key: &str, value: &'a str, component: &mut Component<
                 "released",
                 "80000001",
             ];
-            component.unread |= value.split(',').any(|pattern| pattern == "parity");
-            if !value.split(',').all(|pattern| plain.contains(&pattern)) && !component.unread {
-                return expected(line, "the pattern raid0 or mdt");
+            component.is_skipped |= value.split(',').any(|pattern| pattern == "parity");
+            if !value.split(',').all(|pattern| plain.contains(&pattern)) && !component.is_skipped {
+                return expected_error(line, "the pattern raid0 or mdt");
             }
             false
         }
         _ => false,
     };
     if twice {
-        return expected(line, "each of a component's details once");
+        return expected_error(line, "each of a component's details once");
     }
     Ok(())
 }
 
 /// Reads `0: { l_ost_idx: 10, l_fid: [...] }`.
-fn listed(line: usize, entry: &str, component: Option<&mut Component<'_>>) -> Result<()> {
+fn parse_object_item(
+    line: usize,
+    entry: &str,
+    component: Option<&mut Component<'_>>,
+) -> Result<()> {
     let (at, rest) = entry.split_once(':').unwrap_or((entry, ""));
-    let at = number(line, Some(at), "an object as `- NUMBER: { l_ost_idx: NUMBER, ...`")?;
+    let at = parse_number(line, Some(at), "an object as `- NUMBER: { l_ost_idx: NUMBER, ...`")?;
     if component.as_ref().is_some_and(|component| component.osts.len() as u64 != at) {
-        return expected(line, "objects in the order of their numbers");
+        return expected_error(line, "objects in the order of their numbers");
     }
     let index = rest.split_once("l_ost_idx:").map(|(_, index)| index.trim_start());
     let index = index.and_then(|index| index.split([',', ' ', '}']).next());
-    object(line, component, number(line, index, "an OST's index behind `l_ost_idx:`")?)
+    add_object(line, component, parse_number(line, index, "an OST's index behind `l_ost_idx:`")?)
 }
 
-fn object(line: usize, component: Option<&mut Component<'_>>, index: u64) -> Result<()> {
+fn add_object(line: usize, component: Option<&mut Component<'_>>, index: u64) -> Result<()> {
     let Some(component) = component else {
-        return expected(line, "`lmm_stripe_count` before the objects");
+        return expected_error(line, "`lmm_stripe_count` before the objects");
     };
     if index > u64::from(u32::MAX) {
-        return expected(line, "an OST's index below 2^32");
+        return expected_error(line, "an OST's index below 2^32");
     }
     component.osts.push(index);
     Ok(())
 }
 
 /// What a component says; nothing where it has no objects or is not read.
-fn check(component: &Component<'_>) -> Result<Option<Stripe>> {
+fn check_component(component: &Component<'_>) -> Result<Option<CheckedComponent>> {
     let line = component.line;
     let (Some(start), Some(end)) = (component.start, component.end) else {
-        return expected(line, "a component with an extent's start and end");
+        return expected_error(line, "a component with an extent's start and end");
     };
     if end <= start {
-        return expected(line, "a component with an end above its start");
+        return expected_error(line, "a component with an end above its start");
     }
-    if component.unread {
+    if component.is_skipped {
         return Ok(None);
     }
     if component.osts.is_empty() {
         // Cut off, or nothing there: then there is at least a stripe size.
-        return match component.unit {
+        return match component.stripe_size {
             Some(_) => Ok(None),
-            None => expected(line, "a component with `lmm_stripe_size`"),
+            None => expected_error(line, "a component with `lmm_stripe_size`"),
         };
     }
-    let count = number(line, component.count, "a component with `lmm_stripe_count`")?;
-    let unit = number(line, component.unit, "a component with `lmm_stripe_size`")?;
+    let count = parse_number(line, component.stripe_count, "a component with `lmm_stripe_count`")?;
+    let unit = parse_number(line, component.stripe_size, "a component with `lmm_stripe_size`")?;
     if count != component.osts.len() as u64 {
-        return expected(line, "a component with as many objects as stripes");
+        return expected_error(line, "a component with as many objects as stripes");
     }
     if unit == 0 {
-        return expected(line, "a component with a stripe size above 0");
+        return expected_error(line, "a component with a stripe size above 0");
     }
     let cells = component.osts.iter().map(|index| vec![format!("OST{index:04x}")]).collect();
     let range = ByteRange::new(start, end);
-    Ok(Some(Stripe { line, range, mirror: component.mirror, unit, cells }))
+    Ok(Some(CheckedComponent { line, range, mirror: component.mirror, stripe_size: unit, cells }))
 }
 
 /// Adds `stripe` where it says something new.
-fn merge(stripes: &mut Vec<Stripe>, stripe: Stripe) -> Result<()> {
-    let meets = |other: &&mut Stripe| !other.range.intersect(stripe.range).is_empty();
+fn merge_component(stripes: &mut Vec<CheckedComponent>, stripe: CheckedComponent) -> Result<()> {
+    let meets = |other: &&mut CheckedComponent| !other.range.intersect(stripe.range).is_empty();
     let Some(first) = stripes.iter_mut().find(meets) else {
         stripes.push(stripe);
         return Ok(());
     };
     if first.mirror == stripe.mirror {
-        return expected(stripe.line, "components of one mirror that do not overlap");
+        return expected_error(stripe.line, "components of one mirror that do not overlap");
     }
     let (ours, theirs) = (first.cells.len(), stripe.cells.len());
     let united = lcm(ours, theirs);
-    let few = united <= MOST_UNITED && first.cells[0].len() < MOST_MIRRORS;
-    if first.range == stripe.range && first.unit == stripe.unit && few {
+    let few = united <= MAX_MERGED_CELLS && first.cells[0].len() < MAX_MERGED_MIRRORS;
+    if first.range == stripe.range && first.stripe_size == stripe.stripe_size && few {
         let cell = |k: usize| [&first.cells[k % ours][..], &stripe.cells[k % theirs][..]].concat();
         first.cells = (0..united).map(cell).collect();
     }
@@ -325,7 +342,7 @@ fn lcm(a: usize, b: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use crate::placement::tool::fuzz::{is_sound, listed, mangled};
     use proptest::prelude::*;
 
     const PLAIN: &str = include_str!("../../tests/fixtures/placement/lustre-plain.txt");

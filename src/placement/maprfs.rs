@@ -26,10 +26,10 @@
 
 use std::time::Duration;
 
-use super::ask::{Tool, expected, last_line, lines, number};
-use super::chunks::{Builder, ChunkMap};
-use super::command::Template;
-use super::{Answering, Provider, Query, Result};
+use super::chunks::{ChunkMap, ChunkMapBuilder};
+use super::command::CommandTemplate;
+use super::tool::{ToolRunner, expected_error, last_line, numbered_lines, parse_number};
+use super::{LocateFuture, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// The command unless another is configured.
@@ -37,12 +37,12 @@ pub const COMMAND: &[&str] = &["hadoop", "mfs", "-ls", "{path}"];
 
 /// Asks MapR's own tool.
 #[derive(Clone, Debug)]
-pub struct MaprFs(Tool);
+pub struct MaprFs(ToolRunner);
 
 impl MaprFs {
     /// Runs `template`, for files below `root`, for at most `limit`.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self(Tool::new(template, root, limit))
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self(ToolRunner::new(template, root, limit))
     }
 }
 
@@ -51,8 +51,8 @@ impl Provider for MaprFs {
         "maprfs"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
-        Box::pin(async move { parse(&self.0.ask(query).await?, query.size) })
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
+        Box::pin(async move { parse(&self.0.query(query).await?, query.size) })
     }
 }
 
@@ -64,63 +64,67 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let mut chunk_size = None;
     let mut primary: Option<Vec<&str>> = None;
     let mut chunks: Vec<(usize, u64, Vec<&str>)> = Vec::new();
-    for (line, text) in lines(output) {
+    for (line, text) in numbered_lines(output) {
         let mut words = text.split_whitespace();
         let Some(first) = words.next() else { continue };
         if chunk_size.is_none() {
             // Anything may come before: a count of items, a logger's complaint.
             if is_mode(first) {
-                chunk_size = Some(listing(line, text)?);
+                chunk_size = Some(parse_chunk_size(line, text)?);
             }
             continue;
         }
         if is_mode(first) {
-            return expected(line, "the listing of one file, and this is a second");
+            return expected_error(line, "the listing of one file, and this is a second");
         }
         let fid = words.next().is_some_and(|fid| fid.split('.').count() == 3);
         let nodes: Vec<&str> = words.collect();
         if !fid || !nodes.iter().all(|node| is_node(node)) {
-            return expected(line, "`p` or a chunk's number, a FID, and nodes as HOST:PORT");
+            return expected_error(line, "`p` or a chunk's number, a FID, and nodes as HOST:PORT");
         }
         if first == "p" {
             if primary.replace(nodes).is_some() {
-                return expected(line, "one line that begins with `p`, and this is a second");
+                return expected_error(line, "one line that begins with `p`, and this is a second");
             }
             continue;
         }
-        let index = number(line, Some(first), "`p` or a chunk's index")?;
+        let index = parse_number(line, Some(first), "`p` or a chunk's index")?;
         if chunks.last().is_some_and(|(_, last, _)| *last >= index) {
-            return expected(line, "chunks in the order of their numbers");
+            return expected_error(line, "chunks in the order of their numbers");
         }
         chunks.push((line, index, nodes));
     }
     let Some(chunk_size) = chunk_size else {
-        return expected(last_line(output), "the listing of a file (`-rwxr-xr-x ...`)");
+        return expected_error(last_line(output), "the listing of a file (`-rwxr-xr-x ...`)");
     };
     if primary.is_none() && chunks.is_empty() && size > 0 {
-        return expected(last_line(output), "a line that begins with `p` below the listing");
+        return expected_error(last_line(output), "a line that begins with `p` below the listing");
     }
     if chunks.first().is_none_or(|(_, index, _)| *index > 0) {
         chunks.insert(0, (0, 0, primary.unwrap_or_default()));
     }
-    build(&chunks, chunk_size, size)
+    build_chunk_map(&chunks, chunk_size, size)
 }
 
-fn build(chunks: &[(usize, u64, Vec<&str>)], chunk_size: u64, size: u64) -> Result<ChunkMap> {
+fn build_chunk_map(
+    chunks: &[(usize, u64, Vec<&str>)],
+    chunk_size: u64,
+    size: u64,
+) -> Result<ChunkMap> {
     let file = ByteRange::new(0, size);
-    let mut builder = Builder::new();
+    let mut builder = ChunkMapBuilder::new();
     for (line, index, nodes) in chunks {
         // A chunk size of 0 stands for one chunk, however large.
         let range = match (chunk_size, *index) {
             (0, 0) => file,
-            (0, _) => return expected(*line, "chunk 0 alone, as the chunk size is 0"),
+            (0, _) => return expected_error(*line, "chunk 0 alone, as the chunk size is 0"),
             (unit, index) => match index.checked_mul(unit) {
                 Some(start) => ByteRange::at(start, unit).intersect(file),
-                None => return expected(*line, "a chunk's number that an offset can have"),
+                None => return expected_error(*line, "a chunk's number that an offset can have"),
             },
         };
         if !nodes.is_empty() {
-            builder.chunk(range, nodes.iter().copied())?;
+            builder.add_chunk(range, nodes.iter().copied())?;
         }
     }
     Ok(builder.finish())
@@ -142,9 +146,9 @@ fn is_node(word: &str) -> bool {
 }
 
 /// The chunk size in a file's listing.
-fn listing(line: usize, text: &str) -> Result<u64> {
+fn parse_chunk_size(line: usize, text: &str) -> Result<u64> {
     if !text.trim_start().starts_with('-') {
-        return expected(line, "the listing of a file, and this is of something else");
+        return expected_error(line, "the listing of a file, and this is of something else");
     }
     let mut words = text.split_whitespace();
     let mut before = None;
@@ -152,12 +156,12 @@ fn listing(line: usize, text: &str) -> Result<u64> {
         match words.next() {
             Some(word) if is_date(word) => break,
             Some(word) => before = Some(word),
-            None => return expected(line, "a date (YYYY-MM-DD) behind the size"),
+            None => return expected_error(line, "a date (YYYY-MM-DD) behind the size"),
         }
     }
-    number(line, before, "the size before the date")?;
+    parse_number(line, before, "the size before the date")?;
     let _time = words.next();
-    number(line, words.next(), "the chunk size behind the time")
+    parse_number(line, words.next(), "the chunk size behind the time")
 }
 
 fn is_date(word: &str) -> bool {
@@ -171,7 +175,7 @@ fn is_date(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::ask::fuzz::{is_sound, listed, mangled};
+    use crate::placement::tool::fuzz::{is_sound, listed, mangled};
     use proptest::prelude::*;
 
     const LARGE: &str = include_str!("../../tests/fixtures/placement/maprfs-large.txt");
@@ -181,7 +185,7 @@ mod tests {
 
     fn line_of(output: &str, size: u64) -> usize {
         match parse(output, size).unwrap_err() {
-            crate::placement::PlacementError::Line { line, .. } => line,
+            crate::placement::PlacementError::UnexpectedLine { line, .. } => line,
             error => panic!("{error}"),
         }
     }

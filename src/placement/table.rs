@@ -35,41 +35,41 @@ use globset::{GlobBuilder, GlobSet};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::{Answering, Builder, ChunkMap, PlacementError, Provider, Query, Result};
-use crate::config::Flat;
+use super::{ChunkMap, ChunkMapBuilder, LocateFuture, PlacementError, Provider, Query, Result};
+use crate::config::Escaped;
 use crate::config::units::Size;
 use crate::volume::ByteRange;
 
 /// The longest table read: a line for each of a million chunks.
-const LONGEST: u64 = 128 << 20;
+const MAX_TABLE_BYTES: u64 = 128 << 20;
 
 /// The provider.
-pub struct Table(Arc<Mutex<Read>>);
+pub struct TableProvider(Arc<Mutex<LoadedTable>>);
 
 /// What was read, and where.
-struct Read {
+struct LoadedTable {
     file: PathBuf,
     stamp: (SystemTime, u64),
-    entries: Arc<Entries>,
+    entries: Arc<TableEntries>,
 }
 
-impl Table {
+impl TableProvider {
     /// Reads the table.
     ///
     /// # Errors
     /// Where the file cannot be read or is no table.
     pub fn open(file: &Path) -> Result<Self> {
-        let (stamp, entries) = read(file)?;
-        let read = Read { file: file.to_owned(), stamp, entries: Arc::new(entries) };
+        let (stamp, entries) = read_table(file)?;
+        let read = LoadedTable { file: file.to_owned(), stamp, entries: Arc::new(entries) };
         Ok(Self(Arc::new(Mutex::new(read))))
     }
 }
 
-impl Read {
-    fn entries(&mut self) -> Result<Arc<Entries>> {
-        let stamp = stamp(&self.file).map_err(|e| unreadable(&self.file, &e))?;
+impl LoadedTable {
+    fn reload_if_changed(&mut self) -> Result<Arc<TableEntries>> {
+        let stamp = file_stamp(&self.file).map_err(|e| read_error(&self.file, &e))?;
         if self.stamp != stamp {
-            let (stamp, entries) = read(&self.file)?;
+            let (stamp, entries) = read_table(&self.file)?;
             self.stamp = stamp;
             self.entries = Arc::new(entries);
             tracing::info!("the placement table was read again");
@@ -78,25 +78,25 @@ impl Read {
     }
 }
 
-impl Provider for Table {
+impl Provider for TableProvider {
     fn name(&self) -> &'static str {
         "table"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
             let mut read = Arc::clone(&self.0).lock_owned().await;
             let (path, size) = (query.path.clone(), query.size);
             let looking = tokio::task::spawn_blocking(move || {
-                let entries = read.entries()?;
+                let entries = read.reload_if_changed()?;
                 drop(read);
-                entries.map(&path, size)
+                entries.chunk_map_of(&path, size)
             });
             match looking.await {
                 Ok(answer) => answer,
                 // A bug here, and the locator says so.
                 Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                Err(_) => Err(PlacementError::Nonsense("fanfs is ending".to_owned())),
+                Err(_) => Err(PlacementError::InvalidAnswer("fanfs is ending".to_owned())),
             }
         })
     }
@@ -104,32 +104,32 @@ impl Provider for Table {
 
 /// A table's entries, in order.
 #[derive(Debug)]
-pub struct Entries(Vec<Entry>);
+pub struct TableEntries(Vec<TableEntry>);
 
-impl Entries {
+impl TableEntries {
     /// What they say of a file of `size` bytes; `path` is relative to the
     /// volume's root.
     ///
     /// # Errors
     /// As [`Builder::striped`].
-    pub fn map(&self, path: &Path, size: u64) -> Result<ChunkMap> {
+    pub fn chunk_map_of(&self, path: &Path, size: u64) -> Result<ChunkMap> {
         let path = Path::new("/").join(path);
         match self.0.iter().find(|entry| entry.glob.is_match(&path)) {
-            Some(entry) => entry.map(size),
+            Some(entry) => entry.to_chunk_map(size),
             None => Ok(ChunkMap::default()),
         }
     }
 }
 
 #[derive(Debug)]
-struct Entry {
+struct TableEntry {
     glob: GlobSet,
-    chunks: Vec<Chunk>,
+    chunks: Vec<TableChunk>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Chunk {
+struct TableChunk {
     start: Option<Size>,
     end: Option<Size>,
     nodes: Option<Vec<String>>,
@@ -137,14 +137,14 @@ struct Chunk {
     cells: Option<Vec<Vec<String>>>,
 }
 
-impl Chunk {
+impl TableChunk {
     fn start(&self) -> u64 {
         self.start.map_or(0, |start| start.0)
     }
 }
 
-impl Entry {
-    fn new(path: &str, mut chunks: Vec<Chunk>) -> std::result::Result<Self, String> {
+impl TableEntry {
+    fn new(path: &str, mut chunks: Vec<TableChunk>) -> std::result::Result<Self, String> {
         if !path.starts_with('/') {
             return Err(format!("path {path:?} does not start with /, the volume's root"));
         }
@@ -156,7 +156,7 @@ impl Entry {
             let start: String = path.chars().take(80).collect();
             format!("{start:?} is not a glob: {}", error.kind())
         })?;
-        chunks.sort_by_key(Chunk::start);
+        chunks.sort_by_key(TableChunk::start);
         let entry = Self { glob, chunks };
         for chunk in &entry.chunks {
             match (&chunk.nodes, chunk.unit, &chunk.cells) {
@@ -170,42 +170,46 @@ impl Entry {
             }
         }
         // Whatever the file's size, the chunks must not overlap.
-        entry.map(u64::MAX).map_err(|error| format!("{path:?}: {error}"))?;
+        entry.to_chunk_map(u64::MAX).map_err(|error| format!("{path:?}: {error}"))?;
         Ok(entry)
     }
 
-    fn map(&self, size: u64) -> Result<ChunkMap> {
-        let mut builder = Builder::new();
+    fn to_chunk_map(&self, size: u64) -> Result<ChunkMap> {
+        let mut builder = ChunkMapBuilder::new();
         for chunk in &self.chunks {
             let end = chunk.end.map_or(size, |end| end.0);
             let range = ByteRange::new(chunk.start(), end).intersect(ByteRange::new(0, size));
             let one = chunk.nodes.as_slice();
             let cells = chunk.cells.as_deref().unwrap_or(one);
             let unit = chunk.unit.map_or(u64::MAX, |unit| unit.0).min(range.len());
-            builder.striped(range, unit, cells.iter().map(|c| c.iter().map(|node| &**node)))?;
+            builder.add_striped(range, unit, cells.iter().map(|c| c.iter().map(|node| &**node)))?;
         }
         Ok(builder.finish())
     }
 }
 
-fn stamp(file: &Path) -> std::io::Result<(SystemTime, u64)> {
+fn file_stamp(file: &Path) -> std::io::Result<(SystemTime, u64)> {
     let meta = std::fs::metadata(file)?;
     Ok((meta.modified()?, meta.len()))
 }
 
-fn unreadable(file: &Path, error: &std::io::Error) -> PlacementError {
-    PlacementError::Service { at: format!("table {}", file.display()), what: error.to_string() }
+fn read_error(file: &Path, error: &std::io::Error) -> PlacementError {
+    PlacementError::ServiceFailed {
+        at: format!("table {}", file.display()),
+        what: error.to_string(),
+    }
 }
 
-fn read(file: &Path) -> Result<((SystemTime, u64), Entries)> {
-    let stamp = stamp(file).map_err(|error| unreadable(file, &error))?;
-    if stamp.1 > LONGEST {
-        return Err(PlacementError::TooLong(LONGEST as usize));
+fn read_table(file: &Path) -> Result<((SystemTime, u64), TableEntries)> {
+    let stamp = file_stamp(file).map_err(|error| read_error(file, &error))?;
+    if stamp.1 > MAX_TABLE_BYTES {
+        return Err(PlacementError::TooLong(MAX_TABLE_BYTES as usize));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    let text = std::fs::read_to_string(file).map_err(|error| read_error(file, &error))?;
     let is_csv = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
     let entries = if is_csv { parse_csv(&text) } else { parse_toml(&text) };
-    let in_file = |what| PlacementError::Service { at: format!("table {}", file.display()), what };
+    let in_file =
+        |what| PlacementError::ServiceFailed { at: format!("table {}", file.display()), what };
     Ok((stamp, entries.map_err(in_file)?))
 }
 
@@ -213,43 +217,43 @@ fn read(file: &Path) -> Result<((SystemTime, u64), Entries)> {
 ///
 /// # Errors
 /// Says what is wrong, on one line.
-pub fn parse_toml(text: &str) -> std::result::Result<Entries, String> {
-    read_toml(text).map_err(|what| Flat(&what).to_string())
+pub fn parse_toml(text: &str) -> std::result::Result<TableEntries, String> {
+    parse_toml_entries(text).map_err(|what| Escaped(&what).to_string())
 }
 
-fn read_toml(text: &str) -> std::result::Result<Entries, String> {
+fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, String> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Written {
+    struct TableToml {
         #[serde(default)]
-        file: Vec<File>,
+        file: Vec<FileToml>,
     }
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct File {
+    struct FileToml {
         path: String,
         #[serde(default)]
-        chunk: Vec<Chunk>,
+        chunk: Vec<TableChunk>,
     }
-    let written: Written = toml::from_str(text).map_err(|error| {
+    let written: TableToml = toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| {
             1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
         });
         format!("line {line}: {}", error.message().replace('\n', "; "))
     })?;
-    let entries = written.file.into_iter().map(|file| Entry::new(&file.path, file.chunk));
-    entries.collect::<std::result::Result<_, _>>().map(Entries)
+    let entries = written.file.into_iter().map(|file| TableEntry::new(&file.path, file.chunk));
+    entries.collect::<std::result::Result<_, _>>().map(TableEntries)
 }
 
 /// Reads a table in CSV.
 ///
 /// # Errors
 /// Says what is wrong, on one line.
-pub fn parse_csv(text: &str) -> std::result::Result<Entries, String> {
-    read_csv(text).map_err(|what| Flat(&what).to_string())
+pub fn parse_csv(text: &str) -> std::result::Result<TableEntries, String> {
+    parse_csv_entries(text).map_err(|what| Escaped(&what).to_string())
 }
 
-fn read_csv(text: &str) -> std::result::Result<Entries, String> {
+fn parse_csv_entries(text: &str) -> std::result::Result<TableEntries, String> {
     const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
     let mut rows = csv::ReaderBuilder::new()
         .comment(Some(b'#'))
@@ -259,7 +263,7 @@ fn read_csv(text: &str) -> std::result::Result<Entries, String> {
     if header.iter().ne(COLUMNS) {
         return Err(format!("line 1: the columns are not {}", COLUMNS.join(",")));
     }
-    let mut files: Vec<(String, Vec<Chunk>)> = Vec::new();
+    let mut files: Vec<(String, Vec<TableChunk>)> = Vec::new();
     // A table may have a line for each file of a large tree.
     let mut index: HashMap<String, usize> = HashMap::new();
     for row in rows.records() {
@@ -272,7 +276,7 @@ fn read_csv(text: &str) -> std::result::Result<Entries, String> {
                 Err(error) => Err(format!("line {line}: {}: {error}", COLUMNS[column])),
             },
         };
-        let chunk = Chunk {
+        let chunk = TableChunk {
             start: size(1)?,
             end: size(2)?,
             nodes: Some(row[3].split_whitespace().map(str::to_owned).collect()),
@@ -287,8 +291,8 @@ fn read_csv(text: &str) -> std::result::Result<Entries, String> {
             }
         }
     }
-    let entries = files.into_iter().map(|(path, chunks)| Entry::new(&path, chunks));
-    entries.collect::<std::result::Result<_, _>>().map(Entries)
+    let entries = files.into_iter().map(|(path, chunks)| TableEntry::new(&path, chunks));
+    entries.collect::<std::result::Result<_, _>>().map(TableEntries)
 }
 
 #[cfg(test)]
@@ -315,7 +319,7 @@ cells = [[\"n2\"], [\"n3\"]]
 /a/**, 1KiB, , n3
 ";
 
-    fn located(table: &Table, path: &str, size: u64) -> Vec<(u64, u64, Vec<String>)> {
+    fn located(table: &TableProvider, path: &str, size: u64) -> Vec<(u64, u64, Vec<String>)> {
         let range = ByteRange::new(0, size);
         let query = Query { path: path.into(), size, range, replica: PathBuf::new(), inode: 0 };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -336,12 +340,12 @@ cells = [[\"n2\"], [\"n3\"]]
         let (toml, csv) = (room.path().join("t.toml"), room.path().join("t.csv"));
         std::fs::write(&toml, TOML).unwrap();
         std::fs::write(&csv, CSV).unwrap();
-        let toml = Table::open(&toml).unwrap();
+        let toml = TableProvider::open(&toml).unwrap();
         let chunks = located(&toml, "a/x.bin", 5632);
         assert_eq!(chunks[0], (0, 4096, n(&["n1", "n2"])));
         assert_eq!(chunks[2], (5120, 5632, n(&["n3"])));
         assert_eq!(located(&toml, "a/b/x.bin", 100), []);
-        let csv = Table::open(&csv).unwrap();
+        let csv = TableProvider::open(&csv).unwrap();
         assert_eq!(located(&csv, "a/b", 2000)[1], (1024, 2000, n(&["n3"])));
         assert_eq!(located(&csv, "a/b", 1000), [(0, 1000, n(&["n1", "n2"]))]);
     }
@@ -351,12 +355,12 @@ cells = [[\"n2\"], [\"n3\"]]
         let room = tempfile::tempdir().unwrap();
         let file = room.path().join("t.csv");
         std::fs::write(&file, CSV).unwrap();
-        let table = Table::open(&file).unwrap();
+        let table = TableProvider::open(&file).unwrap();
         assert_eq!(located(&table, "a/b", 100).len(), 1);
         std::fs::write(&file, "path,start,end,nodes\n/a/**,0B,50B,n9\n").unwrap();
         assert_eq!(located(&table, "a/b", 100), [(0, 50, n(&["n9"]))]);
         std::fs::write(&file, "path,start,end,nodes\n/a/**,0,50B,n9 n10\n").unwrap();
-        let error = table.0.blocking_lock().entries().unwrap_err().to_string();
+        let error = table.0.blocking_lock().reload_if_changed().unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains("no unit"), "{error}");
     }
 
@@ -365,7 +369,7 @@ cells = [[\"n2\"], [\"n3\"]]
         let room = tempfile::tempdir().unwrap();
         let (file, pipe) = (room.path().join("t.csv"), room.path().join("pipe"));
         std::fs::write(&file, CSV).unwrap();
-        let table = Arc::new(Table::open(&file).unwrap());
+        let table = Arc::new(TableProvider::open(&file).unwrap());
         // Opening a pipe that nobody writes to takes for ever, as a dead mount does.
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -433,7 +437,7 @@ cells = [[\"n2\"], [\"n3\"]]
     fn lines_of_one_path_belong_together_wherever_they_stand() {
         let lines: String = (0..100).map(|i| format!("/a/{i},0B,1KiB,n{}\n", i % 7)).collect();
         let apart = format!("path,start,end,nodes\n{lines}/a/5,1KiB,,n9\n");
-        let map = parse_csv(&apart).unwrap().map(Path::new("a/5"), 2000).unwrap();
+        let map = parse_csv(&apart).unwrap().chunk_map_of(Path::new("a/5"), 2000).unwrap();
         assert_eq!(map.nodes().iter().map(|node| &**node).collect::<Vec<_>>(), ["n5", "n9"]);
         let error = parse_csv(&apart.replace(",1KiB,,n9", ",1000B,,n9")).unwrap_err();
         assert!(error.starts_with("\"/a/5\": "), "{error}");
@@ -449,7 +453,7 @@ cells = [[\"n2\"], [\"n3\"]]
                 let Ok(text) = String::from_utf8(bytes) else { continue };
                 if let Ok(entries) = parse(&text) {
                     for entry in &entries.0 {
-                        let _ = entry.map(size);
+                        let _ = entry.to_chunk_map(size);
                     }
                 }
             }

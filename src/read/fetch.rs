@@ -3,80 +3,80 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::cache::Listed;
-use super::file::OpenFile;
-use super::gather::Gather;
+use super::eviction::EvictionQueue;
+use super::open_file::OpenFile;
+use super::request::ReadRequest;
 use crate::backend::{BackendError, Ticket};
-use crate::buffer::{Data, Reservation};
-use crate::scheduler::WantId;
+use crate::buffer::{Reservation, SegmentData};
+use crate::scheduler::QueueKey;
 use crate::sync::Mutex;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// A range of a file that is being fetched or has been.
-pub(super) struct Fetch {
+pub(super) struct SegmentFetch {
     pub(super) file: Arc<OpenFile>,
     pub(super) range: ByteRange,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<FetchState>,
 }
 
-pub(super) struct State {
-    pub(super) stage: Stage,
+pub(super) struct FetchState {
+    pub(super) stage: FetchStage,
     /// Requests that cannot be answered without it, those that are over included.
-    pub(super) waiters: Vec<Arc<Gather>>,
+    pub(super) waiters: Vec<Arc<ReadRequest>>,
     /// Its place in the scheduler's queue.
-    pub(super) want: Option<WantId>,
+    pub(super) queue_key: Option<QueueKey>,
     /// When it last came into that queue.
-    wanted: Option<Instant>,
+    queued_at: Option<Instant>,
     /// When its turn last came there.
-    sent_on: Option<Instant>,
+    dispatched_at: Option<Instant>,
     /// Who holds its chunk; `None` where that is not known.
     pub(super) holders: Option<Holders>,
     /// Replicas that have been asked.
     pub(super) tried: ReplicaSet,
     /// Attempts that have not ended.
-    pub(super) outstanding: usize,
+    pub(super) attempts_in_flight: usize,
     /// Pays for the next attempt's buffer.
     pub(super) claim: Option<Reservation>,
     /// Pays for the buffers of attempts that have been sent and not carried out yet:
     /// each has its own, whichever is carried out first.
-    sent: Vec<(ReplicaId, Reservation)>,
+    attempt_claims: Vec<(ReplicaId, Reservation)>,
     /// Attempts in the replicas' pools.
-    pub(super) queued: Vec<(ReplicaId, Ticket)>,
+    pub(super) tickets: Vec<(ReplicaId, Ticket)>,
     /// Bytes that applications were given of it.
     pub(super) consumed: u64,
     /// What of it has been promised to requests, each byte once.
-    promised: Promised,
+    requested: RequestedRanges,
     /// Whether some byte was promised to two: pages, which can be taken once,
     /// will not do.
-    pub(super) shared: bool,
+    pub(super) is_shared: bool,
     /// Where it waits to be given up when memory is short.
-    pub(super) listed: Listed,
+    pub(super) eviction_queue: EvictionQueue,
     /// The most telling error so far.
     error: Option<BackendError>,
     /// Whether somebody has said that the file is another one by now.
-    refuted: bool,
+    has_version_mismatch: bool,
     /// Who brought it.
-    pub(super) brought: Option<Brought>,
+    pub(super) delivered_by: Option<DeliveredBy>,
 }
 
 /// Which attempt brought a segment.
 #[derive(Clone, Copy)]
-pub(super) struct Brought {
-    pub(super) by: ReplicaId,
+pub(super) struct DeliveredBy {
+    pub(super) replica: ReplicaId,
     pub(super) at: Instant,
     pub(super) took: Duration,
 }
 
-impl State {
+impl FetchState {
     /// It is in the scheduler's queue.
-    pub(super) fn waits(&mut self, want: WantId) {
-        self.want = Some(want);
-        self.wanted = Some(Instant::now());
+    pub(super) fn set_queued(&mut self, want: QueueKey) {
+        self.queue_key = Some(want);
+        self.queued_at = Some(Instant::now());
     }
 
     /// Whether some request waits for it.
     fn is_awaited(&self) -> bool {
-        self.waiters.iter().any(|waiter| !waiter.is_over())
+        self.waiters.iter().any(|waiter| !waiter.is_answered())
     }
 
     /// Whether all requests that have waited for it are over: it is not worth
@@ -86,22 +86,22 @@ impl State {
     }
 }
 
-pub(super) enum Stage {
+pub(super) enum FetchStage {
     /// Not here yet.
     Pending,
     /// Here.
-    Ready(Arc<Data>),
+    Ready(Arc<SegmentData>),
     /// Nobody could deliver it, or nobody wants it any more.
-    Over,
+    Ended,
 }
 
 /// Ranges that have been promised, in order and apart. Mostly one: what a
 /// reader has asked for so far.
 #[derive(Default)]
-struct Promised(Vec<ByteRange>);
+struct RequestedRanges(Vec<ByteRange>);
 
-impl Promised {
-    fn meets(&self, part: ByteRange) -> bool {
+impl RequestedRanges {
+    fn intersects(&self, part: ByteRange) -> bool {
         self.0.iter().any(|range| !range.intersect(part).is_empty())
     }
 
@@ -121,37 +121,37 @@ impl Promised {
 }
 
 /// Where a segment waits.
-pub(super) struct Place {
+pub(super) struct FetchProgress {
     /// When its turn in the scheduler's queue last came.
-    pub(super) sent_on: Option<Instant>,
+    pub(super) dispatched_at: Option<Instant>,
     /// Its attempts in the replicas' pools.
-    pub(super) queued: Vec<(ReplicaId, Ticket)>,
+    pub(super) tickets: Vec<(ReplicaId, Ticket)>,
     /// The replicas that it may be sent to, and since when it waits for that.
-    pub(super) awaited: Option<(ReplicaSet, Instant)>,
+    pub(super) queued_for: Option<(ReplicaSet, Instant)>,
 }
 
 /// Less in the scheduler's queue is no wait: the turn that ends it is no progress.
-const A_WAIT: Duration = Duration::from_millis(100);
+const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
 
 /// How a request stands to a segment that it needs.
-pub(super) enum Joined {
+pub(super) enum JoinOutcome {
     /// Its bytes are here.
     Ready,
     /// It waits; this is the segment's place in the queue, if it is in it.
-    Waiting(Option<WantId>),
+    Waiting(Option<QueueKey>),
     /// The segment has just failed, with this error.
-    Over(BackendError),
+    Failed(BackendError),
 }
 
 /// What follows from one that delivered.
-pub(super) struct Completed {
-    pub(super) waiters: Vec<Arc<Gather>>,
+pub(super) struct CompletedFetch {
+    pub(super) waiters: Vec<Arc<ReadRequest>>,
     /// Another attempt that has not been sent and need not be.
-    pub(super) want: Option<WantId>,
+    pub(super) queue_key: Option<QueueKey>,
 }
 
 /// What follows from a failed attempt.
-pub(super) enum Next {
+pub(super) enum FailureAction {
     /// Ask somebody else; these are left.
     Retry(ReplicaSet),
     /// Another attempt is under way, or has delivered.
@@ -160,80 +160,80 @@ pub(super) enum Next {
     GiveUp {
         error: BackendError,
         /// Whether somebody has said that the file is another one by now.
-        refuted: bool,
-        waiters: Vec<Arc<Gather>>,
-        want: Option<WantId>,
+        has_version_mismatch: bool,
+        waiters: Vec<Arc<ReadRequest>>,
+        queue_key: Option<QueueKey>,
     },
 }
 
-impl Fetch {
+impl SegmentFetch {
     pub(super) fn new(file: Arc<OpenFile>, range: ByteRange, claim: Reservation) -> Self {
-        let state = State {
-            stage: Stage::Pending,
+        let state = FetchState {
+            stage: FetchStage::Pending,
             waiters: Vec::new(),
-            want: None,
-            wanted: None,
-            sent_on: None,
+            queue_key: None,
+            queued_at: None,
+            dispatched_at: None,
             holders: None,
             tried: ReplicaSet::EMPTY,
-            outstanding: 0,
+            attempts_in_flight: 0,
             claim: Some(claim),
-            sent: Vec::new(),
-            queued: Vec::new(),
+            attempt_claims: Vec::new(),
+            tickets: Vec::new(),
             consumed: 0,
-            promised: Promised::default(),
-            shared: false,
-            listed: Listed::Nowhere,
+            requested: RequestedRanges::default(),
+            is_shared: false,
+            eviction_queue: EvictionQueue::NotQueued,
             error: None,
-            refuted: false,
-            brought: None,
+            has_version_mismatch: false,
+            delivered_by: None,
         };
         Self { file, range, state: Mutex::new(state) }
     }
 
     /// Whether it has `part`, or will have it. What has been handed on as pages
     /// is gone. Ask under the same lock of the file's segments as you join.
-    pub(super) fn has(&self, part: ByteRange) -> bool {
+    pub(super) fn can_serve(&self, part: ByteRange) -> bool {
         let mut state = self.state.lock();
-        let promised = state.promised.meets(part);
+        let promised = state.requested.intersects(part);
         match &state.stage {
-            Stage::Ready(data) => {
+            FetchStage::Ready(data) => {
                 let (start, end) = (part.start - self.range.start, part.end - self.range.start);
-                !promised || data.settle(start as usize..end as usize)
+                !promised || data.materialize(start as usize..end as usize)
             }
-            Stage::Pending => {
+            FetchStage::Pending => {
                 // Now, as it may arrive before this request joins it.
-                state.shared |= promised;
+                state.is_shared |= promised;
                 true
             }
-            Stage::Over => true,
+            FetchStage::Ended => true,
         }
     }
 
     /// Joins `gather`, which wants `part`, to those who wait, if there is
     /// something to wait for.
-    pub(super) fn join(&self, gather: &Arc<Gather>, part: ByteRange) -> Joined {
+    pub(super) fn join(&self, gather: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
         let mut state = self.state.lock();
-        state.shared |= state.promised.meets(part);
-        state.promised.add(part);
+        state.is_shared |= state.requested.intersects(part);
+        state.requested.add(part);
         match state.stage {
-            Stage::Ready(_) => Joined::Ready,
-            Stage::Pending => {
+            FetchStage::Ready(_) => JoinOutcome::Ready,
+            FetchStage::Pending => {
                 state.waiters.push(Arc::clone(gather));
-                Joined::Waiting(state.want)
+                JoinOutcome::Waiting(state.queue_key)
             }
-            Stage::Over => Joined::Over(state.error.unwrap_or(BackendError::Late)),
+            FetchStage::Ended => JoinOutcome::Failed(state.error.unwrap_or(BackendError::Late)),
         }
     }
 
     /// Where all its requests are over, does without another attempt: returns
     /// that one's place in the queue, to be given back.
-    pub(super) fn withdraw(&self) -> Option<WantId> {
+    pub(super) fn withdraw_if_unwanted(&self) -> Option<QueueKey> {
         let mut state = self.state.lock();
         if !state.is_unwanted() {
             return None;
         }
-        let want = state.want.take()?;
+        let want = state.queue_key.take()?;
         state.claim = None;
         Some(want)
     }
@@ -242,10 +242,10 @@ impl Fetch {
     /// where it is too late for that.
     pub(super) fn abandon(&self) -> bool {
         let mut state = self.state.lock();
-        let idle = !state.is_awaited() && state.outstanding == 0;
-        let abandoned = idle && matches!(state.stage, Stage::Pending);
+        let idle = !state.is_awaited() && state.attempts_in_flight == 0;
+        let abandoned = idle && matches!(state.stage, FetchStage::Pending);
         if abandoned {
-            state.stage = Stage::Over;
+            state.stage = FetchStage::Ended;
             state.claim = None;
         }
         abandoned
@@ -257,93 +257,104 @@ impl Fetch {
     }
 
     /// The bytes, if they are here.
-    pub(super) fn data(&self) -> Option<Arc<Data>> {
+    pub(super) fn data(&self) -> Option<Arc<SegmentData>> {
         match &self.state.lock().stage {
-            Stage::Ready(data) => Some(Arc::clone(data)),
-            Stage::Pending | Stage::Over => None,
+            FetchStage::Ready(data) => Some(Arc::clone(data)),
+            FetchStage::Pending | FetchStage::Ended => None,
         }
     }
 
     /// Bytes that are here and that no request has asked for, and their attempt.
-    pub(super) fn unread(&self) -> Option<(u64, Brought)> {
+    pub(super) fn unread_bytes(&self) -> Option<(u64, DeliveredBy)> {
         let state = self.state.lock();
-        let unread = self.range.len().saturating_sub(state.promised.bytes());
-        let is_here = matches!(state.stage, Stage::Ready(_)) && unread > 0;
-        state.brought.filter(|_| is_here).map(|brought| (unread, brought))
+        let unread = self.range.len().saturating_sub(state.requested.bytes());
+        let is_here = matches!(state.stage, FetchStage::Ready(_)) && unread > 0;
+        state.delivered_by.filter(|_| is_here).map(|brought| (unread, brought))
     }
 
     /// An attempt begins. False where it is no longer needed.
-    pub(super) fn begin(&self, replica: ReplicaId) -> bool {
+    pub(super) fn start_attempt(&self, replica: ReplicaId) -> bool {
         let mut state = self.state.lock();
-        state.want = None;
+        state.queue_key = None;
         let now = Instant::now();
-        let waited = state.wanted.take().map(|wanted| now.saturating_duration_since(wanted));
-        if waited.is_some_and(|waited| waited >= A_WAIT) {
-            state.sent_on = Some(now);
+        let waited = state.queued_at.take().map(|wanted| now.saturating_duration_since(wanted));
+        if waited.is_some_and(|waited| waited >= MIN_QUEUE_WAIT) {
+            state.dispatched_at = Some(now);
         }
         state.tried = state.tried.with(replica);
-        state.outstanding += 1;
+        state.attempts_in_flight += 1;
         if let Some(claim) = state.claim.take() {
-            state.sent.push((replica, claim));
+            state.attempt_claims.push((replica, claim));
         }
-        matches!(state.stage, Stage::Pending)
+        matches!(state.stage, FetchStage::Pending)
     }
 
     /// Whether it is here, or everybody who wanted it has given up.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_ended_or_unwanted(&self) -> bool {
         let state = self.state.lock();
-        !matches!(state.stage, Stage::Pending) || state.is_unwanted()
+        !matches!(state.stage, FetchStage::Pending) || state.is_unwanted()
     }
 
     /// What pays for the buffer of the attempt that was sent there.
-    pub(super) fn take_claim(&self, replica: ReplicaId) -> Option<Reservation> {
+    pub(super) fn take_attempt_claim(&self, replica: ReplicaId) -> Option<Reservation> {
         let mut state = self.state.lock();
-        let place = state.sent.iter().position(|(id, _)| *id == replica)?;
-        Some(state.sent.swap_remove(place).1)
+        let place = state.attempt_claims.iter().position(|(id, _)| *id == replica)?;
+        Some(state.attempt_claims.swap_remove(place).1)
     }
 
     /// An attempt delivered. Returns who waited and what is still in the queue of
     /// it, or the data where another attempt was first.
-    pub(super) fn complete(&self, data: Data, brought: Brought) -> Result<Completed, Data> {
+    pub(super) fn complete(
+        &self,
+        data: SegmentData,
+        brought: DeliveredBy,
+    ) -> Result<CompletedFetch, SegmentData> {
         let mut state = self.state.lock();
-        state.outstanding -= 1;
-        if !matches!(state.stage, Stage::Pending) {
+        state.attempts_in_flight -= 1;
+        if !matches!(state.stage, FetchStage::Pending) {
             return Err(data);
         }
-        if state.shared {
-            data.settle(0..0);
+        if state.is_shared {
+            data.materialize(0..0);
         }
-        state.stage = Stage::Ready(Arc::new(data));
-        state.brought = Some(brought);
+        state.stage = FetchStage::Ready(Arc::new(data));
+        state.delivered_by = Some(brought);
         // What was kept to pay for other attempts is not needed any more.
         state.claim = None;
-        state.sent.clear();
-        Ok(Completed { waiters: std::mem::take(&mut state.waiters), want: state.want.take() })
+        state.attempt_claims.clear();
+        Ok(CompletedFetch {
+            waiters: std::mem::take(&mut state.waiters),
+            queue_key: state.queue_key.take(),
+        })
     }
 
     /// Where it waits, while it is not here.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn progress(&self) -> FetchProgress {
         let state = self.state.lock();
         let left = || self.file.candidates().minus(state.tried);
-        Place {
-            sent_on: state.sent_on,
-            queued: state.queued.clone(),
-            awaited: state.want.and(state.wanted).map(|since| (left(), since)),
+        FetchProgress {
+            dispatched_at: state.dispatched_at,
+            tickets: state.tickets.clone(),
+            queued_for: state.queue_key.and(state.queued_at).map(|since| (left(), since)),
         }
     }
 
     /// Whether it is not here, and somebody has said that the file is another one.
-    pub(super) fn is_refuted(&self) -> bool {
+    pub(super) fn has_version_mismatch(&self) -> bool {
         let state = self.state.lock();
-        matches!(state.stage, Stage::Pending) && state.refuted
+        matches!(state.stage, FetchStage::Pending) && state.has_version_mismatch
     }
 
     /// An attempt failed; `claim` is what had paid for its buffer.
-    pub(super) fn failed(&self, error: BackendError, claim: Option<Reservation>) -> Next {
+    pub(super) fn attempt_failed(
+        &self,
+        error: BackendError,
+        claim: Option<Reservation>,
+    ) -> FailureAction {
         let mut state = self.state.lock();
-        state.outstanding -= 1;
-        if !matches!(state.stage, Stage::Pending) {
-            return Next::Wait;
+        state.attempts_in_flight -= 1;
+        if !matches!(state.stage, FetchStage::Pending) {
+            return FailureAction::Wait;
         }
         if state.claim.is_none() {
             state.claim = claim;
@@ -351,35 +362,48 @@ impl Fetch {
         // An errno says more than a disagreement, and that more than silence.
         let weight = |e: &BackendError| match e {
             BackendError::Os(_) => 3,
-            BackendError::Version | BackendError::Short | BackendError::Another => 2,
+            BackendError::VersionMismatch | BackendError::Truncated | BackendError::WrongObject => {
+                2
+            }
             BackendError::Late => 1,
-            BackendError::Busy | BackendError::Absent => 0,
+            BackendError::QueueFull | BackendError::Absent => 0,
         };
         if state.error.is_none_or(|known| weight(&error) >= weight(&known)) {
             state.error = Some(error);
         }
-        state.refuted |= matches!(error, BackendError::Version | BackendError::Short);
+        state.has_version_mismatch |=
+            matches!(error, BackendError::VersionMismatch | BackendError::Truncated);
         let is_unwanted = state.is_unwanted();
         let left = self.file.candidates_after(state.tried);
         if is_unwanted {
             state.claim = None;
-            if state.outstanding > 0 {
-                return Next::Wait;
+            if state.attempts_in_flight > 0 {
+                return FailureAction::Wait;
             }
-            state.stage = Stage::Over;
-            let want = state.want.take();
-            return Next::GiveUp { error, refuted: state.refuted, waiters: Vec::new(), want };
+            state.stage = FetchStage::Ended;
+            let want = state.queue_key.take();
+            return FailureAction::GiveUp {
+                error,
+                has_version_mismatch: state.has_version_mismatch,
+                waiters: Vec::new(),
+                queue_key: want,
+            };
         }
-        if state.claim.is_some() && !left.is_empty() && state.want.is_none() {
-            return Next::Retry(left);
+        if state.claim.is_some() && !left.is_empty() && state.queue_key.is_none() {
+            return FailureAction::Retry(left);
         }
-        if state.outstanding > 0 || state.want.is_some() {
-            return Next::Wait;
+        if state.attempts_in_flight > 0 || state.queue_key.is_some() {
+            return FailureAction::Wait;
         }
-        state.stage = Stage::Over;
+        state.stage = FetchStage::Ended;
         let error = state.error.unwrap_or(error);
         let waiters = std::mem::take(&mut state.waiters);
-        Next::GiveUp { error, refuted: state.refuted, waiters, want: None }
+        FailureAction::GiveUp {
+            error,
+            has_version_mismatch: state.has_version_mismatch,
+            waiters,
+            queue_key: None,
+        }
     }
 }
 
@@ -393,7 +417,7 @@ mod tests {
         fn what_was_promised_is_known_and_nothing_else(
             parts in proptest::collection::vec((0u64..60, 1u64..9), 0..20), asked in (0u64..60, 1u64..9),
         ) {
-            let mut promised = Promised::default();
+            let mut promised = RequestedRanges::default();
             for (start, len) in &parts {
                 promised.add(ByteRange::at(*start, *len));
             }
@@ -401,7 +425,7 @@ mod tests {
             let meets = parts.iter().any(|(start, len)| {
                 !ByteRange::at(*start, *len).intersect(asked).is_empty()
             });
-            prop_assert_eq!(promised.meets(asked), meets);
+            prop_assert_eq!(promised.intersects(asked), meets);
             prop_assert!(promised.0.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
     }

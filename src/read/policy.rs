@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::term::Deadlines;
+use super::request_deadline::Deadlines;
 use crate::backend::BackendError;
-use crate::buffer::Pipes;
+use crate::buffer::PipePool;
 use crate::config::units::Share;
 
 /// Why a read was not answered with data.
@@ -23,8 +23,8 @@ pub enum ReadError {
 
 impl ReadError {
     /// Whether no replica has the version any more that was to be read.
-    pub fn is_another_version(&self) -> bool {
-        matches!(self, Self::Failed(BackendError::Version | BackendError::Short))
+    pub fn is_version_mismatch(&self) -> bool {
+        matches!(self, Self::Failed(BackendError::VersionMismatch | BackendError::Truncated))
     }
 }
 
@@ -42,19 +42,19 @@ pub struct ReadPolicy {
     /// How long one replica may take before another is asked.
     pub attempt_deadline: Duration,
     /// Where segments wait as pages, if they do.
-    pub pipes: Option<Pipes>,
+    pub pipes: Option<PipePool>,
     /// Most callers' threads that may be inside a call on some replica at once.
-    pub guests: usize,
+    pub max_inline_calls: usize,
     /// How much of what is delivered is compared with the deciding replica's; none in
     /// `shared` volumes.
-    pub compare: Share,
+    pub compare_share: Share,
 }
 
 /// What the thread that asks for a read may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Thread {
+pub enum CallerThread {
     /// It may be inside a call on a replica, as a guest, until the read ends.
-    MayVisit,
+    MayInline,
     /// It has other things to do.
-    IsBusy,
+    MustQueue,
 }

@@ -7,7 +7,7 @@
 //! what he asked for and no more.
 //!
 //! Who begins at the start of a file mostly goes on to its end: such a run gets
-//! [`FROM_START`] times its length, and its first read opens the window already
+//! [`START_FACTOR`] times its length, and its first read opens the window already
 //! if it is a large one. Otherwise the first segments would come from one
 //! replica after the other.
 //!
@@ -18,7 +18,7 @@
 //! who skips now a little longer, now a little shorter.
 //!
 //! Several threads that read several places through one handle each have their
-//! run, up to [`RUNS`]. Requests that overtake each other on their way here
+//! run, up to [`MAX_RUNS`]. Requests that overtake each other on their way here
 //! begin a run of their own, which is joined to its neighbour as soon as they
 //! meet.
 
@@ -26,10 +26,10 @@ use crate::volume::ByteRange;
 
 /// Runs remembered for one handle. More threads than that on one handle read
 /// randomly as far as readahead goes.
-const RUNS: usize = 8;
+const MAX_RUNS: usize = 8;
 
 /// A window in multiples of what was read, for runs from the file's start.
-const FROM_START: u64 = 4;
+const START_FACTOR: u64 = 4;
 
 /// What to do about a read, besides answering it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,37 +42,37 @@ pub struct Advice {
 
 impl Advice {
     /// Nothing to do.
-    pub const NONE: Self = Self { fetch: NOTHING, abandon: NOTHING };
+    pub const NONE: Self = Self { fetch: EMPTY, abandon: EMPTY };
 }
 
 /// One handle's runs.
 #[derive(Clone, Debug)]
 pub struct Readahead {
     segment: u64,
-    runs: Vec<Run>,
-    clock: u64,
+    runs: Vec<SequentialRun>,
+    sequence: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Run {
+struct SequentialRun {
     start: u64,
     /// Everything in `start..front` has been read.
-    front: u64,
+    end: u64,
     /// How far has been fetched ahead.
-    fetched: u64,
+    fetched_to: u64,
     reads: u32,
     /// Length of the run before this one; 0 for the first.
     predicted: u64,
-    used: u64,
-    begun: u64,
+    last_used: u64,
+    started: u64,
 }
 
-const NOTHING: ByteRange = ByteRange { start: 0, end: 0 };
+const EMPTY: ByteRange = ByteRange { start: 0, end: 0 };
 
 impl Readahead {
     /// No run yet. `segment` is the dispatch unit, bytes.
     pub fn new(segment: u64) -> Self {
-        Self { segment, runs: Vec::new(), clock: 0 }
+        Self { segment, runs: Vec::new(), sequence: 0 }
     }
 
     /// Whether some run has a window.
@@ -83,57 +83,57 @@ impl Readahead {
     /// Takes note of a read and says what to fetch and what to give up. No
     /// window is longer than `max` bytes, none reaches past `size`.
     pub fn observe(&mut self, read: ByteRange, size: u64, max: u64) -> Advice {
-        self.clock += 1;
+        self.sequence += 1;
         let found =
-            self.runs.iter().position(|run| run.start <= read.start && read.start <= run.front);
+            self.runs.iter().position(|run| run.start <= read.start && read.start <= run.end);
         let Some(index) = found else {
-            let abandon = self.begin(read);
+            let abandon = self.start_run(read);
             let large = read.start == 0 && read.len() >= self.segment / 4;
             let begun = self.runs.iter_mut().find(|run| run.start == 0 && large);
-            let fetch = begun.map_or(NOTHING, |run| run.window(self.segment, size, max));
+            let fetch = begun.map_or(EMPTY, |run| run.window(self.segment, size, max));
             return Advice { fetch, abandon };
         };
         let run = &mut self.runs[index];
-        run.used = self.clock;
-        if read.end <= run.front {
+        run.last_used = self.sequence;
+        if read.end <= run.end {
             return Advice::NONE;
         }
-        run.front = read.end;
+        run.end = read.end;
         run.reads += 1;
-        let index = self.join(index);
-        Advice { fetch: self.runs[index].window(self.segment, size, max), abandon: NOTHING }
+        let index = self.merge_following(index);
+        Advice { fetch: self.runs[index].window(self.segment, size, max), abandon: EMPTY }
     }
 
     /// The read went well up to here: `to` is how far has been fetched ahead.
-    pub fn fetched(&mut self, read: ByteRange, to: u64) {
-        let run = self.runs.iter_mut().find(|run| run.start <= read.start && read.end <= run.front);
+    pub fn set_fetched(&mut self, read: ByteRange, to: u64) {
+        let run = self.runs.iter_mut().find(|run| run.start <= read.start && read.end <= run.end);
         if let Some(run) = run {
-            run.fetched = run.fetched.max(to);
+            run.fetched_to = run.fetched_to.max(to);
         }
     }
 
     /// Begins a run; returns what the latest one had fetched ahead.
-    fn begin(&mut self, read: ByteRange) -> ByteRange {
-        let latest = self.runs.iter_mut().max_by_key(|run| run.used);
-        let mut abandon = NOTHING;
+    fn start_run(&mut self, read: ByteRange) -> ByteRange {
+        let latest = self.runs.iter_mut().max_by_key(|run| run.last_used);
+        let mut abandon = EMPTY;
         let mut predicted = 0;
         if let Some(run) = latest {
-            predicted = run.front - run.start;
-            abandon = ByteRange::new(run.front, run.fetched);
-            run.fetched = run.front;
+            predicted = run.end - run.start;
+            abandon = ByteRange::new(run.end, run.fetched_to);
+            run.fetched_to = run.end;
         }
-        let run = Run {
+        let run = SequentialRun {
             start: read.start,
-            front: read.end,
-            fetched: read.end,
+            end: read.end,
+            fetched_to: read.end,
             reads: 1,
             predicted,
-            used: self.clock,
-            begun: self.clock,
+            last_used: self.sequence,
+            started: self.sequence,
         };
-        if self.runs.len() < RUNS {
+        if self.runs.len() < MAX_RUNS {
             self.runs.push(run);
-        } else if let Some(oldest) = self.runs.iter_mut().min_by_key(|run| run.used) {
+        } else if let Some(oldest) = self.runs.iter_mut().min_by_key(|run| run.last_used) {
             *oldest = run;
         }
         abandon
@@ -141,44 +141,44 @@ impl Readahead {
 
     /// Joins run `index` with one that begins where it has got to; returns
     /// where it is then.
-    fn join(&mut self, index: usize) -> usize {
-        let (start, front) = (self.runs[index].start, self.runs[index].front);
+    fn merge_following(&mut self, index: usize) -> usize {
+        let (start, front) = (self.runs[index].start, self.runs[index].end);
         let next = self.runs.iter().position(|other| start < other.start && other.start <= front);
         let Some(next) = next else { return index };
         let other = self.runs[next].clone();
         let run = &mut self.runs[index];
-        run.front = run.front.max(other.front);
-        run.fetched = run.fetched.max(other.fetched);
+        run.end = run.end.max(other.end);
+        run.fetched_to = run.fetched_to.max(other.fetched_to);
         run.reads += other.reads;
         // The one that was begun later was begun because requests overtook each
         // other: what it was begun after is no run before it.
-        if other.begun < run.begun {
-            (run.begun, run.predicted) = (other.begun, other.predicted);
+        if other.started < run.started {
+            (run.started, run.predicted) = (other.started, other.predicted);
         }
         self.runs.swap_remove(next);
         if index == self.runs.len() { next } else { index }
     }
 }
 
-impl Run {
+impl SequentialRun {
     fn window(&mut self, segment: u64, size: u64, max: u64) -> ByteRange {
-        let length = self.front - self.start;
-        let factor = if self.start == 0 { FROM_START } else { 1 };
+        let length = self.end - self.start;
+        let factor = if self.start == 0 { START_FACTOR } else { 1 };
         let likely = match length.checked_sub(self.predicted) {
             None | Some(0) => self.predicted - length,
             Some(outgrown) => outgrown.saturating_mul(factor),
         };
         let window = length.saturating_mul(factor).min(likely).min(max);
-        let mut end = self.front.saturating_add(window);
+        let mut end = self.end.saturating_add(window);
         if window >= segment {
             // Whole segments, as soon as there are any.
             end -= end % segment;
         }
-        let begin = self.fetched.max(self.front);
+        let begin = self.fetched_to.max(self.end);
         let fetch = ByteRange::new(begin, end.min(size));
         // Not in crumbs: wait until half a segment is due, or the file's end.
         let crumb = fetch.len() < window.min(segment) / 2 && fetch.end < size;
-        if crumb { NOTHING } else { fetch }
+        if crumb { EMPTY } else { fetch }
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
         let mut taken = 0;
         for read in reads {
             let advice = readahead.observe(read, SIZE, max);
-            readahead.fetched(read, advice.fetch.end);
+            readahead.set_fetched(read, advice.fetch.end);
             taken += read.len();
             for range in [read, advice.fetch] {
                 let pages = range.start / (4 * KIB)..range.end.div_ceil(4 * KIB);
@@ -215,7 +215,7 @@ mod tests {
             let read = ByteRange::at(i * 128 * KIB, 128 * KIB);
             let advice = readahead.observe(read, SIZE, 64 * MIB);
             assert!(advice.fetch.is_empty() || advice.fetch.end <= read.end + 64 * MIB);
-            readahead.fetched(read, advice.fetch.end);
+            readahead.set_fetched(read, advice.fetch.end);
             ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
         }
         assert!(ahead > 62 * MIB, "{ahead}");
@@ -282,7 +282,7 @@ mod tests {
             for at in (start..end).step_by(128 * KIB as usize) {
                 let read = ByteRange::at(at, 128 * KIB);
                 let advice = readahead.observe(read, SIZE, 64 * MIB);
-                readahead.fetched(read, advice.fetch.end);
+                readahead.set_fetched(read, advice.fetch.end);
                 ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
             }
         }
@@ -304,7 +304,7 @@ mod tests {
             // Each pair swapped.
             let read = ByteRange::at((i ^ 1) * 128 * KIB, 128 * KIB);
             let advice = readahead.observe(read, SIZE, 16 * MIB);
-            readahead.fetched(read, advice.fetch.end);
+            readahead.set_fetched(read, advice.fetch.end);
             ahead = ahead.max(advice.fetch.end.saturating_sub(read.end));
         }
         assert!(ahead > 14 * MIB, "{ahead}");
@@ -318,7 +318,7 @@ mod tests {
             for (thread, most) in ahead.iter_mut().enumerate() {
                 let read = ByteRange::at(thread as u64 * 200 * MIB + i * 128 * KIB, 128 * KIB);
                 let advice = readahead.observe(read, SIZE, 4 * MIB);
-                readahead.fetched(read, advice.fetch.end);
+                readahead.set_fetched(read, advice.fetch.end);
                 *most = (*most).max(advice.fetch.end.saturating_sub(read.end));
             }
         }
@@ -331,7 +331,7 @@ mod tests {
         for i in 0..8u64 {
             let read = ByteRange::at(i * MIB, MIB);
             let advice = readahead.observe(read, SIZE, 64 * MIB);
-            readahead.fetched(read, advice.fetch.end);
+            readahead.set_fetched(read, advice.fetch.end);
         }
         let advice = readahead.observe(ByteRange::at(500 * MIB, MIB), SIZE, 64 * MIB);
         assert_eq!(advice.abandon.start, 8 * MIB);

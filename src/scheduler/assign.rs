@@ -20,22 +20,22 @@
 //! Then what the plan gives to a replica that has room is sent.
 //!
 //! What is read ahead stays on the replica that is on the run before it, until
-//! that one is [`LOYALTY`] segments behind another: a server that reads ahead
+//! that one is [`RUN_STICKINESS`] segments behind another: a server that reads ahead
 //! for one file is worse off when two take turns.
 
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
-use super::estimate::Load;
-use super::pace::Locality;
+use super::estimate::ReplicaLoad;
+use super::rate::Locality;
 
 /// How many segments a replica may be behind the best one and go on with a run.
 /// The runs are then about twice as long. Fewer where the queue has not twice as
 /// many for each replica: a short window needs them spread.
-const LOYALTY: f64 = 2.0;
+const RUN_STICKINESS: f64 = 2.0;
 
 /// How much sooner a remote candidate must be done than a local one: the noise
 /// of the estimates, below which a chunk is better read where it is.
-const RELUCTANCE: f64 = 1.25;
+const MIN_REMOTE_SPEEDUP: f64 = 1.25;
 
 /// Segments that a remote candidate is lent at a time, besides those that fill
 /// its latency. It may be that they all come from the one disk that the local
@@ -43,31 +43,31 @@ const RELUCTANCE: f64 = 1.25;
 /// ahead the longer the window takes to get to the next chunk. With as many in
 /// flight as for local ones, one reader of chunks with one copy each lost an
 /// eighth (`tests/simulate.rs`).
-const IN_HAND: f64 = 2.0;
+const REMOTE_SEGMENTS: f64 = 2.0;
 
 /// What is only read ahead is lent to a replica that was seen to deliver at least
 /// this part of the home replica's rate. One that fetches it from the very disk that the
 /// home replica reads gets its turn among that one's segments, and measures
 /// less: it gains nothing. Not asked where a node without a replica holds a copy
 /// too.
-const WORTH_IT: f64 = 0.45;
+const MIN_REMOTE_RATE_SHARE: f64 = 0.45;
 
 /// Seconds that an open takes besides the latency of a round trip: a path lookup
 /// and an open file more on either side.
-const OPENING: f64 = 50e-6;
+const OPEN_SECS: f64 = 50e-6;
 
 /// A latency of fewer seconds is no reason to have a small file opened again
 /// elsewhere: the first read on a replica starts a thread there, and where all
 /// others then go elsewhere it remains the only one that is known.
-const ALIKE: f64 = 1e-3;
+const NEGLIGIBLE_SECS: f64 = 1e-3;
 
 /// Segments looked at in one round. Beyond the deepest window of all but the
 /// most crowded volumes; what is not looked at is looked at next time.
-const HORIZON: usize = 512;
+const MAX_PLANNED: usize = 512;
 
 /// A waiting segment as far as the choice goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Demand {
+pub struct WaitingSegment {
     /// Its size.
     pub bytes: u64,
     /// Who may read it.
@@ -75,17 +75,17 @@ pub struct Demand {
     /// Who holds it.
     pub holders: Holders,
     /// Whether nobody waits for it yet.
-    pub ahead: bool,
+    pub is_readahead: bool,
     /// Names the file that it belongs to.
-    pub stream: u64,
+    pub file_number: u64,
     /// Its first byte there.
     pub start: u64,
     /// Who has the file open, where the others would open it for this one segment:
     /// half of the work for a small file. All where that does not matter.
-    pub open: ReplicaSet,
+    pub open_on: ReplicaSet,
 }
 
-impl Demand {
+impl WaitingSegment {
     fn locality(&self, id: ReplicaId) -> Locality {
         if self.holders.local.contains(id) { Locality::Local } else { Locality::Remote }
     }
@@ -109,30 +109,30 @@ pub struct Assignment<K> {
 }
 
 /// Where a replica's last segment ended: the file and the offset.
-type Run = Option<(u64, u64)>;
+type RunEnd = Option<(u64, u64)>;
 
 /// Decides; holds what was sent last to each replica, and memory for the work.
 #[derive(Clone, Debug)]
 pub struct Assigner<K> {
-    runs: ReplicaMap<Run>,
-    plan: Vec<Planned<K>>,
+    run_ends: ReplicaMap<RunEnd>,
+    plan: Vec<PlannedSegment<K>>,
     /// Kept for their memory.
-    real: ReplicaMap<Load>,
+    current_loads: ReplicaMap<ReplicaLoad>,
     backlog: ReplicaMap<f64>,
-    planned_runs: ReplicaMap<Run>,
-    own: ReplicaMap<f64>,
-    taken: ReplicaMap<f64>,
-    lent: ReplicaMap<f64>,
-    in_hand: ReplicaMap<u64>,
+    planned_run_ends: ReplicaMap<RunEnd>,
+    own_backlog: ReplicaMap<f64>,
+    moved_out: ReplicaMap<f64>,
+    moved_in: ReplicaMap<f64>,
+    remote_in_flight: ReplicaMap<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Planned<K> {
+struct PlannedSegment<K> {
     key: K,
-    demand: Demand,
+    demand: WaitingSegment,
     replica: ReplicaId,
     /// Seconds of the replica's work that come before it, without latency.
-    before: f64,
+    backlog_before: f64,
     work: f64,
 }
 
@@ -140,52 +140,52 @@ impl<K: Copy> Assigner<K> {
     /// For so many replicas.
     pub fn new(replicas: usize) -> Self {
         Self {
-            runs: ReplicaMap::from_fn(replicas, |_| None),
+            run_ends: ReplicaMap::from_fn(replicas, |_| None),
             plan: Vec::new(),
-            real: ReplicaMap::default(),
+            current_loads: ReplicaMap::default(),
             backlog: ReplicaMap::default(),
-            planned_runs: ReplicaMap::default(),
-            own: ReplicaMap::default(),
-            taken: ReplicaMap::default(),
-            lent: ReplicaMap::default(),
-            in_hand: ReplicaMap::default(),
+            planned_run_ends: ReplicaMap::default(),
+            own_backlog: ReplicaMap::default(),
+            moved_out: ReplicaMap::default(),
+            moved_in: ReplicaMap::default(),
+            remote_in_flight: ReplicaMap::default(),
         }
     }
 
     /// A segment was sent, by whatever decision.
-    pub fn sent(&mut self, replica: ReplicaId, stream: u64, end: u64) {
-        self.runs[replica] = Some((stream, end));
+    pub fn record_sent(&mut self, replica: ReplicaId, stream: u64, end: u64) {
+        self.run_ends[replica] = Some((stream, end));
     }
 
     /// Decides what to send now, appending to `out`. `demands` come most urgent
     /// first.
     pub fn assign(
         &mut self,
-        demands: impl ExactSizeIterator<Item = (K, Demand)>,
-        loads: &ReplicaMap<Load>,
+        demands: impl ExactSizeIterator<Item = (K, WaitingSegment)>,
+        loads: &ReplicaMap<ReplicaLoad>,
         out: &mut Vec<Assignment<K>>,
     ) {
         let mut open = loads.iter().filter(|(_, load)| load.has_room()).count();
         if open == 0 {
             return;
         }
-        self.real.clone_from(loads);
+        self.current_loads.clone_from(loads);
         let loyalty = (demands.len() / (2 * loads.len())) as f64;
-        self.plan(demands.take(HORIZON), loyalty.min(LOYALTY), loads);
-        if self.plan.iter().any(|planned| !planned.demand.is_at_home_everywhere()) {
-            self.lend(loads);
+        self.plan(demands.take(MAX_PLANNED), loyalty.min(RUN_STICKINESS), loads);
+        if self.plan.iter().any(|planned| !planned.demand.has_only_local_candidates()) {
+            self.move_to_remote(loads);
         }
         for planned in self.plan.drain(..) {
-            let load = &mut self.real[planned.replica];
+            let load = &mut self.current_loads[planned.replica];
             if !load.has_room() {
                 continue;
             }
             let locality = planned.demand.locality(planned.replica);
-            let expected = load.completion(locality, load.work, planned.demand.bytes);
+            let expected = load.completion(locality, load.in_flight_work, planned.demand.bytes);
             out.push(Assignment { key: planned.key, replica: planned.replica, locality, expected });
             load.in_flight += planned.demand.bytes;
-            load.work += load.cost(locality, planned.demand.bytes);
-            load.reads += 1;
+            load.in_flight_work += load.cost(locality, planned.demand.bytes);
+            load.reads_in_flight += 1;
             if !load.has_room() {
                 open -= 1;
                 if open == 0 {
@@ -198,13 +198,13 @@ impl<K: Copy> Assigner<K> {
 
     fn plan(
         &mut self,
-        demands: impl Iterator<Item = (K, Demand)>,
+        demands: impl Iterator<Item = (K, WaitingSegment)>,
         loyalty: f64,
-        loads: &ReplicaMap<Load>,
+        loads: &ReplicaMap<ReplicaLoad>,
     ) {
         self.plan.clear();
-        self.backlog.refill(loads, |load| load.work);
-        self.planned_runs.clone_from(&self.runs);
+        self.backlog.refill(loads, |load| load.in_flight_work);
+        self.planned_run_ends.clone_from(&self.run_ends);
         for (key, demand) in demands {
             let local = demand.candidates.and(demand.holders.local);
             let choice = if local.is_empty() { demand.candidates } else { local };
@@ -213,8 +213,8 @@ impl<K: Copy> Assigner<K> {
             else {
                 continue;
             };
-            if demand.ahead
-                && let Some(on_run) = self.on_run(&demand, choice)
+            if demand.is_readahead
+                && let Some(on_run) = self.replica_on_run(&demand, choice)
             {
                 // In segments of the best one: a slow one must not make its own
                 // slowness an excuse.
@@ -227,48 +227,58 @@ impl<K: Copy> Assigner<K> {
             }
             let work = loads[replica].cost(demand.locality(replica), demand.bytes);
             let before = self.backlog[replica];
-            self.plan.push(Planned { key, demand, replica, before, work });
+            self.plan.push(PlannedSegment { key, demand, replica, backlog_before: before, work });
             self.backlog[replica] += work;
-            self.planned_runs[replica] = Some((demand.stream, demand.end()));
+            self.planned_run_ends[replica] = Some((demand.file_number, demand.end()));
         }
     }
 
     /// The one among `choice` that reads what comes right before `demand`.
-    fn on_run(&self, demand: &Demand, choice: ReplicaSet) -> Option<ReplicaId> {
-        let run = Some((demand.stream, demand.start));
-        choice.iter().find(|id| self.planned_runs[*id] == run)
+    fn replica_on_run(&self, demand: &WaitingSegment, choice: ReplicaSet) -> Option<ReplicaId> {
+        let run = Some((demand.file_number, demand.start));
+        choice.iter().find(|id| self.planned_run_ends[*id] == run)
     }
 
     /// Gives to remote candidates what they complete sooner. `backlog` has each
     /// replica's whole plan when it begins.
-    fn lend(&mut self, loads: &ReplicaMap<Load>) {
+    fn move_to_remote(&mut self, loads: &ReplicaMap<ReplicaLoad>) {
         // What each has of its own up to the segment at hand, and what was
         // taken from it before that.
-        let Self { plan, backlog, own, taken, lent, in_hand, .. } = self;
-        own.refill(loads, |load| load.work);
+        let Self {
+            plan,
+            backlog,
+            own_backlog: own,
+            moved_out: taken,
+            moved_in: lent,
+            remote_in_flight: in_hand,
+            ..
+        } = self;
+        own.refill(loads, |load| load.in_flight_work);
         taken.refill(loads, |_| 0.0);
         lent.refill(loads, |_| 0.0);
         in_hand.refill(loads, |load| load.remote_in_flight);
         for planned in plan {
-            let Planned { demand, replica, .. } = *planned;
+            let PlannedSegment { demand, replica, .. } = *planned;
             let home = &loads[replica];
-            let kept = planned.before - taken[replica];
+            let kept = planned.backlog_before - taken[replica];
             let at_home =
                 home.latency[demand.locality(replica)] + kept + planned.work + lent[replica];
-            let worth_it = home.rate[demand.locality(replica)] * WORTH_IT;
+            let worth_it = home.rate[demand.locality(replica)] * MIN_REMOTE_RATE_SHARE;
             let mut best: Option<(ReplicaId, f64)> = None;
             for id in
                 demand.candidates.minus(demand.holders.local).iter().filter(|id| *id != replica)
             {
-                let backlog = if demand.ahead {
+                let backlog = if demand.is_readahead {
                     backlog[id] - taken[id] + lent[id]
                 } else {
                     own[id] + lent[id]
                 };
                 let load = &loads[id];
                 // One segment shows whether it pays.
-                let may = match load.remote_is_measured {
-                    _ if !demand.ahead || demand.holders.spare => IN_HAND,
+                let may = match load.is_remote_measured {
+                    _ if !demand.is_readahead || demand.holders.is_held_elsewhere => {
+                        REMOTE_SEGMENTS
+                    }
                     true if load.rate.remote < worth_it => continue,
                     _ => 1.0,
                 };
@@ -277,7 +287,9 @@ impl<K: Copy> Assigner<K> {
                     continue;
                 }
                 let completion = load.completion(Locality::Remote, backlog, demand.bytes);
-                if completion * RELUCTANCE < at_home && best.is_none_or(|(_, b)| completion < b) {
+                if completion * MIN_REMOTE_SPEEDUP < at_home
+                    && best.is_none_or(|(_, b)| completion < b)
+                {
                     best = Some((id, completion));
                 }
             }
@@ -294,24 +306,24 @@ impl<K: Copy> Assigner<K> {
     }
 }
 
-impl Demand {
+impl WaitingSegment {
     /// Whether no candidate is remote.
-    fn is_at_home_everywhere(&self) -> bool {
+    fn has_only_local_candidates(&self) -> bool {
         self.candidates.minus(self.holders.local).is_empty()
     }
 }
 
 fn first_to_complete(
-    demand: &Demand,
+    demand: &WaitingSegment,
     choice: ReplicaSet,
-    loads: &ReplicaMap<Load>,
+    loads: &ReplicaMap<ReplicaLoad>,
     backlog: &ReplicaMap<f64>,
 ) -> Option<(ReplicaId, f64)> {
     let latency = |id: ReplicaId| loads[id].latency[demand.locality(id)];
-    let open = demand.open.and(choice);
+    let open = demand.open_on.and(choice);
     // One that has no more room is no better than one that has to open it.
     let with_room = open.iter().filter(|id| loads[*id].has_room());
-    let ready = match demand.open {
+    let ready = match demand.open_on {
         ReplicaSet::ALL => None,
         _ => with_room.map(latency).reduce(f64::min),
     };
@@ -321,12 +333,12 @@ fn first_to_complete(
         if let Some(ready) = ready {
             // What is not known of a replica is no reason to leave it, nor to
             // leave another for it.
-            let is_doubtful = loads[id].latency_is_doubtful;
+            let is_doubtful = loads[id].is_latency_uncertain;
             completion += match (open.contains(id), is_doubtful) {
                 (true, true) => -latency(id),
                 (true, false) => 0.0,
-                (false, true) => ready.min(ALIKE) + ready.max(latency(id)) + OPENING,
-                (false, false) => ready.min(ALIKE) + latency(id) + OPENING,
+                (false, true) => ready.min(NEGLIGIBLE_SECS) + ready.max(latency(id)) + OPEN_SECS,
+                (false, false) => ready.min(NEGLIGIBLE_SECS) + latency(id) + OPEN_SECS,
             };
         }
         if best.is_none_or(|(_, least)| completion < least) {
@@ -338,28 +350,28 @@ fn first_to_complete(
 
 #[cfg(test)]
 mod tests {
-    use super::super::pace::ByLocality;
+    use super::super::rate::PerLocality;
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
-    fn load(rate: f64) -> Load {
+    fn load(rate: f64) -> ReplicaLoad {
         let rate = rate * MIB as f64;
-        Load {
-            rate: ByLocality { local: rate, remote: rate / 2.0 },
-            remote_is_measured: true,
-            latency: ByLocality::default(),
-            latency_is_doubtful: false,
+        ReplicaLoad {
+            rate: PerLocality { local: rate, remote: rate / 2.0 },
+            is_remote_measured: true,
+            latency: PerLocality::default(),
+            is_latency_uncertain: false,
             in_flight: 0,
             remote_in_flight: 0,
-            work: 0.0,
-            reads: 0,
+            in_flight_work: 0.0,
+            reads_in_flight: 0,
             cap: 2 * MIB,
             max_reads: 8,
         }
     }
 
-    fn loads<const N: usize>(rates: [f64; N]) -> ReplicaMap<Load> {
+    fn loads<const N: usize>(rates: [f64; N]) -> ReplicaMap<ReplicaLoad> {
         rates.map(load).into_iter().collect()
     }
 
@@ -372,28 +384,28 @@ mod tests {
     }
 
     fn held(local: ReplicaSet) -> Holders {
-        Holders { local, spare: false }
+        Holders { local, is_held_elsewhere: false }
     }
 
     /// Segment `i` of a file that all replicas have.
-    fn demand(i: usize, replicas: usize) -> Demand {
+    fn demand(i: usize, replicas: usize) -> WaitingSegment {
         let all = ReplicaSet::first(replicas);
         let start = i as u64 * MIB;
-        Demand {
+        WaitingSegment {
             bytes: MIB,
             candidates: all,
             holders: held(all),
-            ahead: true,
-            stream: 1,
+            is_readahead: true,
+            file_number: 1,
             start,
-            open: all,
+            open_on: all,
         }
     }
 
     /// What is sent: the segment, to whom.
     fn send(
-        loads: &ReplicaMap<Load>,
-        demands: impl Iterator<Item = Demand>,
+        loads: &ReplicaMap<ReplicaLoad>,
+        demands: impl Iterator<Item = WaitingSegment>,
     ) -> Vec<(usize, usize)> {
         let mut out = Vec::new();
         let demands: Vec<_> = demands.enumerate().collect();
@@ -402,8 +414,8 @@ mod tests {
     }
 
     /// Without runs: each segment is of another file.
-    fn apart(n: usize, replicas: usize) -> impl Iterator<Item = Demand> {
-        (0..n).map(move |i| Demand { stream: i as u64, ..demand(2 * i, replicas) })
+    fn apart(n: usize, replicas: usize) -> impl Iterator<Item = WaitingSegment> {
+        (0..n).map(move |i| WaitingSegment { file_number: i as u64, ..demand(2 * i, replicas) })
     }
 
     #[test]
@@ -423,10 +435,10 @@ mod tests {
 
     #[test]
     fn a_small_file_is_read_where_it_is_open() {
-        let small = |i: usize| Demand { bytes: 4096, open: only(1), ..demand(2 * i, 2) };
+        let small = |i: usize| WaitingSegment { bytes: 4096, open_on: only(1), ..demand(2 * i, 2) };
         assert_eq!(send(&loads([110.0, 100.0]), [small(0)].into_iter()), [(0, 1)]);
         let mut loads = loads([100.0, 100.0]);
-        let slower = |by: f64| ByLocality { local: by, remote: by };
+        let slower = |by: f64| PerLocality { local: by, remote: by };
         // Nobody knows how slow the other one would be, or it is noise.
         loads[r(1)].latency = slower(0.9e-3);
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 1)]);
@@ -434,21 +446,21 @@ mod tests {
         loads[r(1)].latency = slower(0.1);
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
         loads[r(1)].latency = slower(10e-6);
-        loads[r(1)].reads = loads[r(1)].max_reads;
-        loads[r(1)].work = 1e-3;
+        loads[r(1)].reads_in_flight = loads[r(1)].max_reads;
+        loads[r(1)].in_flight_work = 1e-3;
         assert_eq!(send(&loads, [small(0)].into_iter()), [(0, 0)]);
     }
 
     #[test]
     fn a_small_file_is_not_opened_again_for_what_is_not_known() {
-        let small = Demand { bytes: 4096, open: only(1), ..demand(0, 2) };
+        let small = WaitingSegment { bytes: 4096, open_on: only(1), ..demand(0, 2) };
         let mut loads = loads([100.0, 100.0]);
-        loads[r(1)].latency = ByLocality { local: 0.1, remote: 0.1 };
-        loads[r(0)].latency_is_doubtful = true;
+        loads[r(1)].latency = PerLocality { local: 0.1, remote: 0.1 };
+        loads[r(0)].is_latency_uncertain = true;
         assert_eq!(send(&loads, [small].into_iter()), [(0, 1)]);
-        loads[r(0)].latency_is_doubtful = false;
+        loads[r(0)].is_latency_uncertain = false;
         assert_eq!(send(&loads, [small].into_iter()), [(0, 0)]);
-        loads[r(1)].latency_is_doubtful = true;
+        loads[r(1)].is_latency_uncertain = true;
         assert_eq!(send(&loads, [small].into_iter()), [(0, 1)]);
     }
 
@@ -460,9 +472,9 @@ mod tests {
     #[test]
     fn only_candidates_are_chosen() {
         let loads = loads([100.0, 100.0]);
-        let one = Demand { candidates: only(1), ..demand(0, 2) };
+        let one = WaitingSegment { candidates: only(1), ..demand(0, 2) };
         assert_eq!(send(&loads, [one].into_iter()), [(0, 1)]);
-        let none = Demand { candidates: ReplicaSet::EMPTY, ..one };
+        let none = WaitingSegment { candidates: ReplicaSet::EMPTY, ..one };
         assert_eq!(send(&loads, [none].into_iter()), []);
     }
 
@@ -479,14 +491,14 @@ mod tests {
         let to_first = sent.iter().filter(|(_, replica)| *replica == 0).count();
         assert!((14..=18).contains(&to_first), "{sent:?}");
         // What a reader waits for is spread at once.
-        let waiting = (0..2).map(|i| Demand { ahead: false, ..demand(i, 2) });
+        let waiting = (0..2).map(|i| WaitingSegment { is_readahead: false, ..demand(i, 2) });
         assert_eq!(send(&loads, waiting), [(0, 0), (1, 1)]);
     }
 
     #[test]
     fn a_local_replica_is_asked_while_it_is_not_much_later() {
         let loads = loads([100.0, 100.0]);
-        let here = |i| Demand { holders: held(only(1)), ..demand(i, 2) };
+        let here = |i| WaitingSegment { holders: held(only(1)), ..demand(i, 2) };
         assert_eq!(send(&loads, (0..2).map(here)), [(0, 1), (1, 1)]);
         // The remote one, at half the rate, has the third when it is due.
         let sent = send(&loads, (0..4).map(here));
@@ -497,7 +509,7 @@ mod tests {
     fn a_remote_replica_that_is_done_much_sooner_is_asked() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(1)].rate.local = MIB as f64;
-        let first = Demand { holders: held(only(1)), ..demand(0, 2) };
+        let first = WaitingSegment { holders: held(only(1)), ..demand(0, 2) };
         assert_eq!(send(&loads, [first].into_iter()), [(0, 0)]);
     }
 
@@ -508,7 +520,7 @@ mod tests {
             load.cap = 64 * MIB;
             load.max_reads = 64;
         }
-        let chunk = |i| Demand { holders: held(only(i / 16)), ..demand(i, 2) };
+        let chunk = |i| WaitingSegment { holders: held(only(i / 16)), ..demand(i, 2) };
         let sent = send(&loads, (0..32).map(chunk));
         assert!(sent.iter().all(|(i, replica)| i / 16 == *replica), "{sent:?}");
     }
@@ -517,8 +529,8 @@ mod tests {
     fn what_a_reader_waits_for_does_not_wait_for_later_work() {
         let mut loads = loads([100.0, 100.0]);
         loads[r(0)].rate.local = MIB as f64;
-        let urgent = Demand { holders: held(only(0)), ahead: false, ..demand(0, 2) };
-        let own = (1..60).map(|i| Demand { holders: held(only(1)), ..demand(i, 2) });
+        let urgent = WaitingSegment { holders: held(only(0)), is_readahead: false, ..demand(0, 2) };
+        let own = (1..60).map(|i| WaitingSegment { holders: held(only(1)), ..demand(i, 2) });
         let sent = send(&loads, std::iter::once(urgent).chain(own));
         assert_eq!(sent[0], (0, 1));
     }
@@ -533,7 +545,8 @@ mod tests {
             load.rate.remote = MIB as f64;
         }
         let two = only(0).or(only(2));
-        let sent = send(&loads, (0..32).map(|i| Demand { holders: held(two), ..demand(i, 3) }));
+        let sent =
+            send(&loads, (0..32).map(|i| WaitingSegment { holders: held(two), ..demand(i, 3) }));
         let to = |r| sent.iter().filter(|(_, replica)| *replica == r).count();
         assert!(to(0).abs_diff(to(2)) <= 4 && to(1) <= 1, "{sent:?}");
     }

@@ -3,7 +3,7 @@
 //! The rate is measured on a *busy clock* that runs only while something is in
 //! flight, so a replica that nobody asks does not seem slow. Each completion is
 //! put down as served in the time since the completion before it, for its own
-//! locality ([`super::pace`]); the rate is the bytes of the completions of the
+//! locality ([`super::rate`]); the rate is the bytes of the completions of the
 //! last quarter second over that time. Measured against BBR's windowed maximum,
 //! the mean loses nothing where the rate is steady, and follows a replica that
 //! drops to a tenth within one window instead of the maximum's full memory.
@@ -27,8 +27,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::cached::{Cached, MEMORY, Verdict};
-use super::pace::{ByLocality, Locality, Pace};
+use super::cache_hits::{CacheHitDetector, MEMORY_RATE, SampleClass};
+use super::rate::{Locality, PerLocality, RateMeter};
 
 /// How long the least latency counts.
 const LATENCY_MEMORY: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ const RATE_MEMORY: Duration = Duration::from_secs(5);
 
 /// The rate that a replica of weight 1 is assumed to have, bytes a second,
 /// until it has delivered something: about what one gigabit link carries.
-pub const ASSUMED: f64 = 100.0 * 1024.0 * 1024.0;
+pub const ASSUMED_RATE: f64 = 100.0 * 1024.0 * 1024.0;
 
 /// What a replica is assumed to deliver of another node's chunks, in parts of
 /// what it delivers of its own node's, until it has delivered some. Below 1,
@@ -50,19 +50,19 @@ pub const REMOTE_PRIOR: f64 = 0.8;
 /// whenever the daemon does not get a processor for 10 ms: with two busy loops
 /// on two cores, three such replicas gave one reader 229 to 290 MiB/s; with
 /// four, 290 to 295. A replica that hangs or slows down costs no more with four.
-const AT_LEAST: u64 = 4;
+const MIN_SEGMENTS_IN_FLIGHT: u64 = 4;
 
 /// Reads below which the latency is doubtful. One read on a busy machine takes
 /// ten times as long as it should now and then, five in a row do not.
-const CONVINCING: u32 = 5;
+const MIN_LATENCY_SAMPLES: u32 = 5;
 
 /// A read that had the replica to itself and was this much faster than the
 /// estimate shows that times have changed; the old completions are forgotten.
-const CHANGED: f64 = 2.0;
+const RESET_FACTOR: f64 = 2.0;
 
 /// What one replica can be asked for at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct InFlightLimits {
     /// The usual segment size, bytes.
     pub segment: u64,
     /// Most bytes in flight.
@@ -73,31 +73,31 @@ pub struct Limits {
 
 /// A replica's state as a decision sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Load {
+pub struct ReplicaLoad {
     /// Bytes a second; above 0.
-    pub rate: ByLocality<f64>,
+    pub rate: PerLocality<f64>,
     /// Whether the remote rate is a measured one.
-    pub remote_is_measured: bool,
+    pub is_remote_measured: bool,
     /// Seconds that a read takes whatever its size.
-    pub latency: ByLocality<f64>,
+    pub latency: PerLocality<f64>,
     /// Whether that is what so few reads took, or none, that the next may be far
     /// quicker.
-    pub latency_is_doubtful: bool,
+    pub is_latency_uncertain: bool,
     /// Bytes in flight.
     pub in_flight: u64,
     /// Bytes of them that the replica's node does not hold.
     pub remote_in_flight: u64,
     /// Seconds that what is in flight takes to be delivered.
-    pub work: f64,
+    pub in_flight_work: f64,
     /// Reads in flight.
-    pub reads: usize,
+    pub reads_in_flight: usize,
     /// No read is sent while this many bytes are in flight.
     pub cap: u64,
     /// No read is sent while this many are in flight.
     pub max_reads: usize,
 }
 
-impl Load {
+impl ReplicaLoad {
     /// Seconds that `bytes` take to be delivered once it is their turn.
     pub fn cost(&self, locality: Locality, bytes: u64) -> f64 {
         bytes as f64 / self.rate[locality]
@@ -111,13 +111,13 @@ impl Load {
 
     /// Whether one more read may be sent now.
     pub fn has_room(&self) -> bool {
-        self.in_flight < self.cap && self.reads < self.max_reads
+        self.in_flight < self.cap && self.reads_in_flight < self.max_reads
     }
 }
 
 /// A read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct InFlightRead {
     /// When it was sent.
     pub at: Instant,
     /// Its size.
@@ -128,58 +128,58 @@ pub struct Sent {
 
 /// One replica's measurements.
 #[derive(Clone, Debug)]
-pub struct Estimate {
-    limits: Limits,
+pub struct ReplicaEstimate {
+    limits: InFlightLimits,
     weight: f64,
     /// The rate assumed until there is a measurement.
-    assumed: f64,
+    assumed_rate: f64,
     /// In flight, the oldest first.
-    sent: Vec<Sent>,
-    in_flight: ByLocality<u64>,
+    reads_in_flight: Vec<InFlightRead>,
+    bytes_in_flight: PerLocality<u64>,
     /// How many of them are large enough to measure the rate by.
-    large: usize,
+    large_in_flight: usize,
     /// What small reads brought beside them.
-    beside: u64,
+    small_bytes: u64,
     /// The busy clock as of `seen`.
     busy: Duration,
-    seen: Instant,
+    busy_updated_at: Instant,
     /// The busy clock when something large last came back.
-    served: Duration,
-    paces: ByLocality<Pace>,
-    cached: Cached,
+    busy_at_last_delivery: Duration,
+    meters: PerLocality<RateMeter>,
+    cache_hits: CacheHitDetector,
     /// Of the reads that had the replica to themselves.
-    quickest: ByLocality<Quickest>,
+    fastest_alone: PerLocality<FastestRead>,
     /// Of all; an upper bound, until one of the former is known.
-    quickest_of_all: ByLocality<Quickest>,
+    fastest: PerLocality<FastestRead>,
     /// When the only read in flight was sent, if it has been the only one so far.
-    solo: Option<Instant>,
+    lone_read_since: Option<Instant>,
     /// When something last came back or was sent.
-    active: Instant,
+    last_activity: Instant,
     /// When something last came back.
-    delivered: Option<Instant>,
+    last_delivery: Option<Instant>,
 }
 
-impl Estimate {
+impl ReplicaEstimate {
     /// A replica that nothing is known of but its `weight`.
-    pub fn new(weight: f64, limits: Limits, now: Instant) -> Self {
+    pub fn new(weight: f64, limits: InFlightLimits, now: Instant) -> Self {
         Self {
             limits,
             weight,
-            assumed: ASSUMED * weight,
-            sent: Vec::new(),
-            in_flight: ByLocality::default(),
-            large: 0,
-            beside: 0,
+            assumed_rate: ASSUMED_RATE * weight,
+            reads_in_flight: Vec::new(),
+            bytes_in_flight: PerLocality::default(),
+            large_in_flight: 0,
+            small_bytes: 0,
             busy: Duration::ZERO,
-            seen: now,
-            served: Duration::ZERO,
-            paces: ByLocality::default(),
-            cached: Cached::default(),
-            quickest: ByLocality::from_fn(|_| Quickest::new(now)),
-            quickest_of_all: ByLocality::from_fn(|_| Quickest::new(now)),
-            solo: None,
-            active: now,
-            delivered: None,
+            busy_updated_at: now,
+            busy_at_last_delivery: Duration::ZERO,
+            meters: PerLocality::default(),
+            cache_hits: CacheHitDetector::default(),
+            fastest_alone: PerLocality::from_fn(|_| FastestRead::new(now)),
+            fastest: PerLocality::from_fn(|_| FastestRead::new(now)),
+            lone_read_since: None,
+            last_activity: now,
+            last_delivery: None,
         }
     }
 
@@ -189,59 +189,64 @@ impl Estimate {
     }
 
     /// A read was sent.
-    pub fn sent(&mut self, sent: Sent) {
-        self.advance(sent.at);
-        self.solo = self.sent.is_empty().then_some(sent.at);
-        self.in_flight[sent.locality] += sent.bytes;
-        self.sent.push(sent);
+    pub fn record_sent(&mut self, sent: InFlightRead) {
+        self.advance_busy_clock(sent.at);
+        self.lone_read_since = self.reads_in_flight.is_empty().then_some(sent.at);
+        self.bytes_in_flight[sent.locality] += sent.bytes;
+        self.reads_in_flight.push(sent);
         if self.is_large(sent.bytes) {
-            self.large += 1;
+            self.large_in_flight += 1;
         }
-        self.active = sent.at;
+        self.last_activity = sent.at;
     }
 
     /// A read delivered `delivered` bytes. Returns its service time: the time since the
     /// delivery before it. `None` for a small read, and for one that a cache may have
     /// answered.
-    pub fn completed(&mut self, now: Instant, sent: Sent, delivered: u64) -> Option<Duration> {
-        self.advance(now);
-        let alone = self.solo == Some(sent.at);
-        self.leave(sent);
+    pub fn record_delivery(
+        &mut self,
+        now: Instant,
+        sent: InFlightRead,
+        delivered: u64,
+    ) -> Option<Duration> {
+        self.advance_busy_clock(now);
+        let alone = self.lone_read_since == Some(sent.at);
+        self.remove_in_flight(sent);
         let took = now.saturating_duration_since(sent.at);
         let mut service = None;
-        self.active = now;
-        self.delivered = Some(now);
+        self.last_activity = now;
+        self.last_delivery = Some(now);
         if self.is_large(sent.bytes) {
-            let known = self.paces[sent.locality].rate();
-            match self.cached.judge(delivered, took, known) {
-                Verdict::Hit => {
-                    if self.large == 0 {
+            let known = self.meters[sent.locality].rate();
+            match self.cache_hits.classify(delivered, took, known) {
+                SampleClass::CacheHit => {
+                    if self.large_in_flight == 0 {
                         // The busy clock ran for this read alone.
-                        self.served = self.busy;
+                        self.busy_at_last_delivery = self.busy;
                     }
                     return None;
                 }
-                Verdict::Anew => self.forget(now),
-                Verdict::Measure => {}
+                SampleClass::MeasurementAfterReset => self.reset(now),
+                SampleClass::Measurement => {}
             }
             let measured = self.measure(sent.locality, took, delivered, alone);
-            service = (!self.cached.is_adopted()).then_some(measured);
-        } else if self.large > 0 {
-            self.beside += delivered;
+            service = (!self.cache_hits.is_memory_speed()).then_some(measured);
+        } else if self.large_in_flight > 0 {
+            self.small_bytes += delivered;
         }
         let read = (took.as_secs_f64(), delivered);
-        self.quickest_of_all[sent.locality].add(now, read);
+        self.fastest[sent.locality].add(now, read);
         if alone {
-            self.quickest[sent.locality].add(now, read);
+            self.fastest_alone[sent.locality].add(now, read);
         }
         service
     }
 
     /// Drops all measurements.
-    fn forget(&mut self, now: Instant) {
-        self.paces = ByLocality::default();
-        self.quickest = ByLocality::from_fn(|_| Quickest::new(now));
-        self.quickest_of_all = ByLocality::from_fn(|_| Quickest::new(now));
+    fn reset(&mut self, now: Instant) {
+        self.meters = PerLocality::default();
+        self.fastest_alone = PerLocality::from_fn(|_| FastestRead::new(now));
+        self.fastest = PerLocality::from_fn(|_| FastestRead::new(now));
     }
 
     fn measure(
@@ -251,65 +256,65 @@ impl Estimate {
         delivered: u64,
         alone: bool,
     ) -> Duration {
-        let service = self.busy - self.served;
-        self.served = self.busy;
+        let service = self.busy - self.busy_at_last_delivery;
+        self.busy_at_last_delivery = self.busy;
         let rate = delivered as f64 / took.as_secs_f64().max(1e-6);
-        let pace = &mut self.paces[locality];
-        if alone && pace.rate().is_some_and(|known| rate > CHANGED * known) {
-            pace.forget();
+        let pace = &mut self.meters[locality];
+        if alone && pace.rate().is_some_and(|known| rate > RESET_FACTOR * known) {
+            pace.reset();
         }
-        let beside = std::mem::take(&mut self.beside);
+        let beside = std::mem::take(&mut self.small_bytes);
         pace.add(service, delivered + beside);
         service
     }
 
     /// A read ended without telling anything.
-    pub fn dropped(&mut self, now: Instant, sent: Sent) {
-        self.advance(now);
-        self.leave(sent);
-        self.active = now;
+    pub fn remove_unmeasured(&mut self, now: Instant, sent: InFlightRead) {
+        self.advance_busy_clock(now);
+        self.remove_in_flight(sent);
+        self.last_activity = now;
     }
 
     /// A read came back that had hung with its replica. How long it took says that it
     /// hung, and nothing of how fast the replica is now.
-    pub fn outlived(&mut self, now: Instant, sent: Sent) {
-        self.dropped(now, sent);
-        self.served = self.busy;
-        self.delivered = Some(now);
+    pub fn record_hung_delivery(&mut self, now: Instant, sent: InFlightRead) {
+        self.remove_unmeasured(now, sent);
+        self.busy_at_last_delivery = self.busy;
+        self.last_delivery = Some(now);
     }
 
     /// The replica as a decision sees it.
-    pub fn load(&self, now: Instant) -> Load {
+    pub fn load(&self, now: Instant) -> ReplicaLoad {
         let rate = self.rates(now);
         // What the size of the quickest read does not explain. Taken apart only
         // here, because the rate of its time may have been far off.
-        let mut fixed = ByLocality::from_fn(|locality| {
-            let quickest = self.quickest[locality].get().or(self.quickest_of_all[locality].get());
+        let mut fixed = PerLocality::from_fn(|locality| {
+            let quickest = self.fastest_alone[locality].get().or(self.fastest[locality].get());
             quickest.map(|(took, bytes)| (took - bytes as f64 / rate[locality]).max(0.0))
         });
         fixed.local = fixed.local.or(fixed.remote);
         fixed.remote = fixed.remote.or(fixed.local);
-        let work =
-            self.in_flight.local as f64 / rate.local + self.in_flight.remote as f64 / rate.remote;
+        let work = self.bytes_in_flight.local as f64 / rate.local
+            + self.bytes_in_flight.remote as f64 / rate.remote;
         let waited = self
-            .sent
+            .reads_in_flight
             .first()
             .map_or(0.0, |sent| now.saturating_duration_since(sent.at).as_secs_f64() - work);
         let longest = fixed.local.unwrap_or(0.0).max(fixed.remote.unwrap_or(0.0));
-        let reads = self.quickest_of_all.local.reads() + self.quickest_of_all.remote.reads();
+        let reads = self.fastest.local.read_count() + self.fastest.remote.read_count();
         // Twice what is under way at any moment, and the segments that keep the
         // replica busy while we are not running.
         let under_way = 2.0 * rate.local.max(rate.remote) * longest;
-        let cap = under_way as u64 + AT_LEAST * self.limits.segment;
-        Load {
+        let cap = under_way as u64 + MIN_SEGMENTS_IN_FLIGHT * self.limits.segment;
+        ReplicaLoad {
             rate,
-            remote_is_measured: self.paces.remote.is_measured(),
-            latency: ByLocality::from_fn(|l| fixed[l].unwrap_or(0.0).max(waited)),
-            latency_is_doubtful: reads < CONVINCING && waited <= longest,
-            in_flight: self.in_flight.local + self.in_flight.remote,
-            remote_in_flight: self.in_flight.remote,
-            work,
-            reads: self.sent.len(),
+            is_remote_measured: self.meters.remote.is_measured(),
+            latency: PerLocality::from_fn(|l| fixed[l].unwrap_or(0.0).max(waited)),
+            is_latency_uncertain: reads < MIN_LATENCY_SAMPLES && waited <= longest,
+            in_flight: self.bytes_in_flight.local + self.bytes_in_flight.remote,
+            remote_in_flight: self.bytes_in_flight.remote,
+            in_flight_work: work,
+            reads_in_flight: self.reads_in_flight.len(),
             cap: cap.min(self.limits.max_bytes).max(1),
             max_reads: self.limits.max_reads,
         }
@@ -317,16 +322,16 @@ impl Estimate {
 
     /// Since when nothing is in flight; `None` while something is.
     pub fn idle_since(&self) -> Option<Instant> {
-        self.sent.is_empty().then_some(self.active)
+        self.reads_in_flight.is_empty().then_some(self.last_activity)
     }
 
     /// When the replica last delivered anything.
     pub fn last_delivery(&self) -> Option<Instant> {
-        self.delivered
+        self.last_delivery
     }
 
     /// The limit of reads in flight.
-    pub fn most_reads(&self) -> usize {
+    pub fn max_reads(&self) -> usize {
         self.limits.max_reads
     }
 
@@ -336,23 +341,24 @@ impl Estimate {
     }
 
     /// Until it is measured, the replica is taken for one of `rate` bytes a second.
-    pub fn suppose(&mut self, rate: f64) {
-        self.assumed = rate;
+    pub fn set_assumed_rate(&mut self, rate: f64) {
+        self.assumed_rate = rate;
     }
 
-    /// The same as [`Estimate::measured`], unless the rate may be that of a cache. A rate
-    /// above [`MEMORY`] counts as that: a part of it may come from a cache, and beside the
+    /// The same as [`ReplicaEstimate::measured_rate`], unless the rate may be that of a cache. A rate
+    /// above [`MEMORY_RATE`] counts as that: a part of it may come from a cache, and beside the
     /// cache of another replica a replica is not slow.
-    pub fn comparable(&self, now: Instant) -> Option<f64> {
-        let measured = if self.cached.is_adopted() { None } else { self.measured(now) };
-        measured.map(|rate| rate.min(MEMORY))
+    pub fn comparable_rate(&self, now: Instant) -> Option<f64> {
+        let measured =
+            if self.cache_hits.is_memory_speed() { None } else { self.measured_rate(now) };
+        measured.map(|rate| rate.min(MEMORY_RATE))
     }
 
     /// The best rate that was measured, of either locality; `None` where none was.
-    pub fn measured(&self, now: Instant) -> Option<f64> {
+    pub fn measured_rate(&self, now: Instant) -> Option<f64> {
         let rates = self.rates(now);
         let measured =
-            |locality: Locality| self.paces[locality].is_measured().then_some(rates[locality]);
+            |locality: Locality| self.meters[locality].is_measured().then_some(rates[locality]);
         match (measured(Locality::Local), measured(Locality::Remote)) {
             (Some(local), Some(remote)) => Some(local.max(remote)),
             (local, remote) => local.or(remote),
@@ -360,111 +366,116 @@ impl Estimate {
     }
 
     /// The rate that was measured of what its node holds, if it delivered or was
-    /// asked for anything lately, and is not the speed of a cache; [`MEMORY`] at most.
-    pub fn local_rate(&self, now: Instant) -> Option<f64> {
+    /// asked for anything lately, and is not the speed of a cache; [`MEMORY_RATE`] at most.
+    pub fn recent_local_rate(&self, now: Instant) -> Option<f64> {
         let is_old = |at: Instant| now.saturating_duration_since(at) > RATE_MEMORY;
-        let is_idle = self.sent.is_empty() && self.delivered.is_none_or(is_old);
-        let is_known = !is_idle && self.paces.local.is_measured() && !self.cached.is_adopted();
-        is_known.then(|| self.rates(now).local.min(MEMORY))
+        let is_idle = self.reads_in_flight.is_empty() && self.last_delivery.is_none_or(is_old);
+        let is_known =
+            !is_idle && self.meters.local.is_measured() && !self.cache_hits.is_memory_speed();
+        is_known.then(|| self.rates(now).local.min(MEMORY_RATE))
     }
 
     /// The rates over a long time, where there is enough to tell.
-    pub fn steady(&self) -> ByLocality<Option<f64>> {
-        ByLocality::from_fn(|locality| self.paces[locality].steady_rate())
+    pub fn steady_rates(&self) -> PerLocality<Option<f64>> {
+        PerLocality::from_fn(|locality| self.meters[locality].steady_rate())
     }
 
-    fn leave(&mut self, sent: Sent) {
-        if let Some(at) = self.sent.iter().position(|known| *known == sent) {
-            self.sent.remove(at);
-            self.in_flight[sent.locality] -= sent.bytes;
+    fn remove_in_flight(&mut self, sent: InFlightRead) {
+        if let Some(at) = self.reads_in_flight.iter().position(|known| *known == sent) {
+            self.reads_in_flight.remove(at);
+            self.bytes_in_flight[sent.locality] -= sent.bytes;
             if self.is_large(sent.bytes) {
-                self.large -= 1;
+                self.large_in_flight -= 1;
             }
         }
     }
 
-    fn advance(&mut self, now: Instant) {
-        if self.large > 0 {
-            self.busy += now.saturating_duration_since(self.seen);
+    fn advance_busy_clock(&mut self, now: Instant) {
+        if self.large_in_flight > 0 {
+            self.busy += now.saturating_duration_since(self.busy_updated_at);
         }
-        self.seen = now;
+        self.busy_updated_at = now;
     }
 
-    fn rates(&self, now: Instant) -> ByLocality<f64> {
-        let mut waited = self.busy - self.served;
-        if self.large > 0 {
-            waited += now.saturating_duration_since(self.seen);
+    fn rates(&self, now: Instant) -> PerLocality<f64> {
+        let mut waited = self.busy - self.busy_at_last_delivery;
+        if self.large_in_flight > 0 {
+            waited += now.saturating_duration_since(self.busy_updated_at);
         }
         let rate = |locality: Locality| {
-            let pace = &self.paces[locality];
+            let pace = &self.meters[locality];
             let measured = pace.rate()?;
-            if self.large == 0 || self.in_flight[locality] == 0 {
+            if self.large_in_flight == 0 || self.bytes_in_flight[locality] == 0 {
                 return Some(measured);
             }
             // The best it can still do: the next arriving now.
-            let next = self.in_flight[locality].min(self.limits.segment);
-            pace.rate_if(waited, next).map(|best| measured.min(best).max(1.0))
+            let next = self.bytes_in_flight[locality].min(self.limits.segment);
+            pace.rate_if_delivered(waited, next).map(|best| measured.min(best).max(1.0))
         };
         let (local, remote) = (rate(Locality::Local), rate(Locality::Remote));
         // While there is no measurement, what is in flight bounds what may be
         // assumed as well.
         let assumed = || {
-            let bytes = (self.in_flight.local + self.in_flight.remote).min(self.limits.segment);
+            let bytes =
+                (self.bytes_in_flight.local + self.bytes_in_flight.remote).min(self.limits.segment);
             let waited = waited.as_secs_f64();
-            let best =
-                if self.large > 0 && waited > 0.0 { bytes as f64 / waited } else { f64::INFINITY };
-            self.assumed.min(best).max(1.0)
+            let best = if self.large_in_flight > 0 && waited > 0.0 {
+                bytes as f64 / waited
+            } else {
+                f64::INFINITY
+            };
+            self.assumed_rate.min(best).max(1.0)
         };
         let local = local.unwrap_or_else(|| match remote {
             Some(remote) => assumed().max(remote),
             None => assumed(),
         });
-        ByLocality { local, remote: remote.unwrap_or(local * REMOTE_PRIOR).max(1.0) }
+        PerLocality { local, remote: remote.unwrap_or(local * REMOTE_PRIOR).max(1.0) }
     }
 }
 
 /// The read that took the least time in the last [`LATENCY_MEMORY`], as seconds
 /// and bytes, and how many there were; kept in two halves of that time.
 #[derive(Clone, Debug)]
-struct Quickest {
+struct FastestRead {
     since: Instant,
-    current: Half,
-    previous: Half,
+    current: HalfWindow,
+    previous: HalfWindow,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Half {
-    least: Option<(f64, u64)>,
-    reads: u32,
+struct HalfWindow {
+    fastest: Option<(f64, u64)>,
+    read_count: u32,
 }
 
-impl Quickest {
+impl FastestRead {
     fn new(now: Instant) -> Self {
-        Self { since: now, current: Half::default(), previous: Half::default() }
+        Self { since: now, current: HalfWindow::default(), previous: HalfWindow::default() }
     }
 
     fn add(&mut self, now: Instant, read: (f64, u64)) {
         if now.saturating_duration_since(self.since) > LATENCY_MEMORY / 2 {
-            if self.current.least.is_some() {
+            if self.current.fastest.is_some() {
                 self.previous = std::mem::take(&mut self.current);
             }
             self.since = now;
         }
-        self.current.reads = self.current.reads.saturating_add(1);
-        if self.current.least.is_none_or(|(least, _)| read.0 < least) {
-            self.current.least = Some(read);
+        self.current.read_count = self.current.read_count.saturating_add(1);
+        if self.current.fastest.is_none_or(|(least, _)| read.0 < least) {
+            self.current.fastest = Some(read);
         }
     }
 
     fn get(&self) -> Option<(f64, u64)> {
-        match (self.current.least, self.previous.least) {
+        match (self.current.fastest, self.previous.fastest) {
             (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
             (a, b) => a.or(b),
         }
     }
 
-    fn reads(&self) -> u32 {
-        self.current.reads.saturating_add(self.previous.reads)
+    fn read_count(&self) -> u32 {
+        self.current.read_count.saturating_add(self.previous.read_count)
     }
 }
 
@@ -474,19 +485,20 @@ mod tests {
     use std::collections::VecDeque;
 
     const MIB: u64 = 1 << 20;
-    const LIMITS: Limits = Limits { segment: MIB, max_bytes: 32 * MIB, max_reads: 8 };
+    const LIMITS: InFlightLimits =
+        InFlightLimits { segment: MIB, max_bytes: 32 * MIB, max_reads: 8 };
 
     /// Runs a replica of `rate` MiB/s and fixed `latency` at the given depth.
     struct Link {
         now: Instant,
         free: Instant,
-        flying: VecDeque<(Sent, Instant)>,
+        flying: VecDeque<(InFlightRead, Instant)>,
     }
 
     impl Link {
         fn run(
             &mut self,
-            e: &mut Estimate,
+            e: &mut ReplicaEstimate,
             rate: f64,
             latency: Duration,
             depth: usize,
@@ -495,31 +507,31 @@ mod tests {
             for _ in 0..ops {
                 while self.flying.len() < depth {
                     let sent = large(self.now);
-                    e.sent(sent);
+                    e.record_sent(sent);
                     self.free = self.free.max(self.now) + Duration::from_secs_f64(1.0 / rate);
                     self.flying.push_back((sent, self.free + latency));
                 }
                 let (sent, done) = self.flying.pop_front().unwrap();
                 self.now = self.now.max(done);
-                e.completed(self.now, sent, MIB);
+                e.record_delivery(self.now, sent, MIB);
             }
         }
     }
 
-    fn large(at: Instant) -> Sent {
-        Sent { at, bytes: MIB, locality: Locality::Local }
+    fn large(at: Instant) -> InFlightRead {
+        InFlightRead { at, bytes: MIB, locality: Locality::Local }
     }
 
-    fn small(at: Instant) -> Sent {
-        Sent { at, bytes: 4096, locality: Locality::Local }
+    fn small(at: Instant) -> InFlightRead {
+        InFlightRead { at, bytes: 4096, locality: Locality::Local }
     }
 
-    fn link() -> (Link, Estimate) {
+    fn link() -> (Link, ReplicaEstimate) {
         let now = Instant::now();
-        (Link { now, free: now, flying: VecDeque::new() }, Estimate::new(1.0, LIMITS, now))
+        (Link { now, free: now, flying: VecDeque::new() }, ReplicaEstimate::new(1.0, LIMITS, now))
     }
 
-    fn mib(e: &Estimate, now: Instant) -> f64 {
+    fn mib(e: &ReplicaEstimate, now: Instant) -> f64 {
         e.load(now).rate.local / MIB as f64
     }
 
@@ -548,7 +560,7 @@ mod tests {
     fn a_hung_replica_decays_while_it_hangs() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 2, 100);
-        e.sent(large(link.now));
+        e.record_sent(large(link.now));
         let after = |ms| mib(&e, link.now + Duration::from_millis(ms));
         assert!(after(1) > 90.0);
         assert!(after(1000) < 30.0, "{}", after(1000));
@@ -561,9 +573,9 @@ mod tests {
         link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
         for _ in 0..100 {
             let sent = small(link.now);
-            e.sent(sent);
+            e.record_sent(sent);
             link.now += Duration::from_millis(1);
-            e.completed(link.now, sent, 4096);
+            e.record_delivery(link.now, sent, 4096);
         }
         assert!(mib(&e, link.now) > 95.0, "{}", mib(&e, link.now));
         assert!(e.load(link.now).latency.local < 0.002);
@@ -572,7 +584,7 @@ mod tests {
     #[test]
     fn a_replica_that_hangs_on_a_small_read_is_shunned() {
         let (link, mut e) = link();
-        e.sent(small(link.now));
+        e.record_sent(small(link.now));
         let later = link.now + Duration::from_secs(1);
         assert!(e.load(later).completion(Locality::Local, 0.0, 4096) > 0.9);
     }
@@ -603,7 +615,7 @@ mod tests {
             let depth = (load.cap / MIB).clamp(1, 8) as usize;
             link.run(&mut e, 25.0, Duration::from_millis(1), depth, depth);
         }
-        assert_eq!(e.load(link.now).cap / MIB, AT_LEAST);
+        assert_eq!(e.load(link.now).cap / MIB, MIN_SEGMENTS_IN_FLIGHT);
     }
 
     #[test]
@@ -623,11 +635,11 @@ mod tests {
         let (mut link, mut e) = link();
         for i in 0..200u64 {
             let locality = if i % 3 == 0 { Locality::Remote } else { Locality::Local };
-            let sent = Sent { at: link.now, bytes: MIB, locality };
-            e.sent(sent);
+            let sent = InFlightRead { at: link.now, bytes: MIB, locality };
+            e.record_sent(sent);
             let ms = if locality == Locality::Remote { 40 } else { 10 };
             link.now += Duration::from_millis(ms);
-            e.completed(link.now, sent, MIB);
+            e.record_delivery(link.now, sent, MIB);
         }
         let rate = e.load(link.now).rate;
         assert!((rate.local / MIB as f64 / 100.0 - 1.0).abs() < 0.05, "{rate:?}");
@@ -645,18 +657,18 @@ mod tests {
     #[test]
     fn the_latency_is_doubtful_until_enough_reads_were_seen_or_one_hangs() {
         let start = Instant::now();
-        let mut e = Estimate::new(1.0, LIMITS, start);
+        let mut e = ReplicaEstimate::new(1.0, LIMITS, start);
         let mut now = start;
-        for _ in 0..CONVINCING {
-            assert!(e.load(now).latency_is_doubtful);
+        for _ in 0..MIN_LATENCY_SAMPLES {
+            assert!(e.load(now).is_latency_uncertain);
             let sent = small(now);
-            e.sent(sent);
+            e.record_sent(sent);
             now += Duration::from_millis(5);
-            e.completed(now, sent, 4096);
+            e.record_delivery(now, sent, 4096);
         }
-        assert!(!e.load(now).latency_is_doubtful);
-        let mut hung = Estimate::new(1.0, LIMITS, start);
-        hung.sent(small(start));
-        assert!(!hung.load(start + Duration::from_secs(1)).latency_is_doubtful);
+        assert!(!e.load(now).is_latency_uncertain);
+        let mut hung = ReplicaEstimate::new(1.0, LIMITS, start);
+        hung.record_sent(small(start));
+        assert!(!hung.load(start + Duration::from_secs(1)).is_latency_uncertain);
     }
 }

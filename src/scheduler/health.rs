@@ -8,46 +8,46 @@
 //! | *probing* | asked one thing at a time, and a second replica soon after | to healthy, when it delivered; back to ejected, when it failed |
 //! | *absent* | its mount has gone from its place, or was not there yet | as ejected; the first time to healthy |
 //!
-//! A failure is [`A_FAILURE`] strikes, what is delivered takes one away, and
-//! [`OUT`] eject: three failures in a row, or more than a fifth of all. A replica
+//! A failure is [`STRIKES_PER_FAILURE`] strikes, what is delivered takes one away, and
+//! [`STRIKES_TO_EJECT`] eject: three failures in a row, or more than a fifth of all. A replica
 //! is ejected, too, that delivers nothing while others do, and one that delivers
-//! next to nothing compared with them ([`SLOW`]). Each ejection soon after the one
+//! next to nothing compared with them ([`SLOW_RATE_SHARE`]). Each ejection soon after the one
 //! before lasts twice as long.
 //!
 //! Pure: time comes in as an argument, and so does whether somebody else is left
 //! to be asked: the last replica is never ejected. What all replicas together have
-//! to do with it is in [`super::board`].
+//! to do with it is in [`super::health_board`].
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 /// Strikes of one failure.
-const A_FAILURE: u32 = 4;
+const STRIKES_PER_FAILURE: u32 = 4;
 
 /// Strikes that eject.
-pub(super) const OUT: u32 = 3 * A_FAILURE;
+pub(super) const STRIKES_TO_EJECT: u32 = 3 * STRIKES_PER_FAILURE;
 
 /// A suspect that nothing has happened to for so long is healthy.
-const FORGIVEN_AFTER: Duration = Duration::from_secs(5);
+const SUSPECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The first ejection. Short, because a replica that is back is worth having.
-pub const SHORTEST: Duration = Duration::from_secs(1);
+pub const MIN_EJECTION: Duration = Duration::from_secs(1);
 
 /// The longest: how late, at worst, a replica that is back is noticed. One that
 /// hung is noticed at once, by what comes back from it.
-pub const LONGEST: Duration = Duration::from_secs(10);
+pub const MAX_EJECTION: Duration = Duration::from_secs(10);
 
 /// An ejection that comes within so many times the last one's length after its end
 /// counts as its continuation.
-const SOON: u32 = 4;
+const RELAPSE_FACTOR: u32 = 4;
 
 /// A replica that delivers less than this part of what the best one does is not
 /// worth the odd segment that a reader waits for.
-pub const SLOW: f64 = 0.05;
+pub const SLOW_RATE_SHARE: f64 = 0.05;
 
 /// And it is asked again when it delivers this much.
-pub const QUICK_ENOUGH: f64 = 2.0 * SLOW;
+pub const READMIT_RATE_SHARE: f64 = 2.0 * SLOW_RATE_SHARE;
 
 /// A replica's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ pub enum HealthState {
 /// Why a state changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reason {
+pub enum HealthReason {
     /// Nothing has happened yet.
     Started,
     /// It delivered.
@@ -95,73 +95,73 @@ pub enum Reason {
 
 /// What came of looking whether a replica is the mount that it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum MountCheck {
     /// It is.
-    Same,
+    SameMount,
     /// It does not answer, or not well.
     Failed,
     /// There is no mount in its place, or another one.
-    Gone,
+    MountGone,
     /// It could not be looked: nothing is known of the replica.
-    Unclear,
+    Inconclusive,
 }
 
 /// What a call outside the read path tells of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum CallOutcome {
     /// It answered.
-    Well,
+    Success,
     /// Another one answered first, which had been asked later.
     Late,
     /// It has answered nothing since, perhaps for the object's sake.
-    Failed,
+    Unanswered,
     /// It failed, perhaps for the object's sake.
-    Doubtful,
+    AmbiguousError,
 }
 
 /// One replica's health.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: HealthState,
-    reason: Reason,
+    reason: HealthReason,
     since: Instant,
     strikes: u32,
     /// When something failed or was late last.
-    troubled: Instant,
+    last_trouble: Instant,
     /// When it may be asked for a proof; of an ejected or absent one.
-    until: Instant,
+    next_check: Instant,
     /// Whether it has been asked for one.
-    asked: bool,
+    is_check_pending: bool,
     backoff: Duration,
     /// When it was ejected last, or found absent.
-    ejected: Option<Instant>,
+    ejected_at: Option<Instant>,
     /// When the last ejection ended.
-    readmitted: Option<Instant>,
+    readmitted_at: Option<Instant>,
     /// Why it was ejected last.
-    cause: Reason,
+    ejection_reason: HealthReason,
     ejections: u64,
 }
 
 /// A change of state, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct HealthTransition {
     /// The state before.
     pub from: HealthState,
     /// The state now.
     pub to: HealthState,
     /// Why.
-    pub reason: Reason,
+    pub reason: HealthReason,
 }
 
 /// How a replica is, for those who ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HealthReading {
+pub struct HealthSnapshot {
     /// Its state.
     pub state: HealthState,
     /// Why it is in it.
-    pub reason: Reason,
+    pub reason: HealthReason,
     /// For how long.
-    pub lasts: Duration,
+    pub state_age: Duration,
     /// How often it was ejected, or found absent.
     pub ejections: u64,
 }
@@ -171,28 +171,28 @@ impl Health {
     pub fn new(now: Instant) -> Self {
         Self {
             state: HealthState::Healthy,
-            reason: Reason::Started,
+            reason: HealthReason::Started,
             since: now,
             strikes: 0,
-            troubled: now,
-            until: now,
-            asked: false,
-            backoff: SHORTEST,
-            ejected: None,
-            readmitted: None,
-            cause: Reason::Started,
+            last_trouble: now,
+            next_check: now,
+            is_check_pending: false,
+            backoff: MIN_EJECTION,
+            ejected_at: None,
+            readmitted_at: None,
+            ejection_reason: HealthReason::Started,
             ejections: 0,
         }
     }
 
     /// A replica that has not been in service yet, and is being looked at.
-    pub fn expected(now: Instant) -> Self {
-        Self { state: HealthState::Absent, asked: true, ..Self::new(now) }
+    pub fn awaiting_admission(now: Instant) -> Self {
+        Self { state: HealthState::Absent, is_check_pending: true, ..Self::new(now) }
     }
 
     /// Whether it has never been in service.
-    fn is_expected(&self) -> bool {
-        self.state == HealthState::Absent && self.reason == Reason::Started
+    fn is_awaiting_admission(&self) -> bool {
+        self.state == HealthState::Absent && self.reason == HealthReason::Started
     }
 
     /// The state as of the last event.
@@ -201,9 +201,14 @@ impl Health {
     }
 
     /// How it is.
-    pub fn reading(&self, now: Instant) -> HealthReading {
+    pub fn snapshot(&self, now: Instant) -> HealthSnapshot {
         let lasts = now.saturating_duration_since(self.since);
-        HealthReading { state: self.state, reason: self.reason, lasts, ejections: self.ejections }
+        HealthSnapshot {
+            state: self.state,
+            reason: self.reason,
+            state_age: lasts,
+            ejections: self.ejections,
+        }
     }
 
     /// Whether the replica may be asked, once at least.
@@ -212,148 +217,161 @@ impl Health {
     }
 
     /// Whether it is asked without reserve: somebody is left while this one is.
-    pub fn is_in(&self) -> bool {
+    pub fn is_in_rotation(&self) -> bool {
         matches!(self.state, HealthState::Healthy | HealthState::Suspect)
     }
 
     /// Whether it was ejected after `at`.
     pub fn was_ejected_since(&self, at: Instant) -> bool {
-        self.ejected.is_some_and(|ejected| ejected >= at)
+        self.ejected_at.is_some_and(|ejected| ejected >= at)
     }
 
     /// Whether it was ejected for being slow, and has not shown yet that it is not.
-    pub fn is_to_show_its_speed(&self) -> bool {
-        self.state == HealthState::Probing && self.cause == Reason::Slow
+    pub fn is_speed_unproven(&self) -> bool {
+        self.state == HealthState::Probing && self.ejection_reason == HealthReason::Slow
     }
 
     /// Whether its time is over and it is to be asked for a proof, which
-    /// [`Health::proved`] takes. Says so once.
-    pub fn wants_proof(&mut self, now: Instant) -> bool {
-        let wants = !self.is_usable() && !self.asked && now >= self.until;
-        self.asked |= wants;
+    /// [`Health::mount_checked`] takes. Says so once.
+    pub fn take_due_mount_check(&mut self, now: Instant) -> bool {
+        let wants = !self.is_usable() && !self.is_check_pending && now >= self.next_check;
+        self.is_check_pending |= wants;
         wants
     }
 
     /// Whether it has been asked for a proof, which is to come.
-    pub fn is_asked(&self) -> bool {
-        self.asked
+    pub fn is_mount_check_pending(&self) -> bool {
+        self.is_check_pending
     }
 
     /// It was asked for a proof.
-    pub fn proved(&mut self, proof: Proof, now: Instant) -> Option<Change> {
-        self.asked = false;
+    pub fn mount_checked(&mut self, proof: MountCheck, now: Instant) -> Option<HealthTransition> {
+        self.is_check_pending = false;
         match proof {
             // Nothing speaks against it.
-            Proof::Same if self.is_expected() => {
-                self.transition(HealthState::Healthy, Reason::Started, now)
+            MountCheck::SameMount if self.is_awaiting_admission() => {
+                self.transition(HealthState::Healthy, HealthReason::Started, now)
             }
-            Proof::Same => self.transition(HealthState::Probing, Reason::Proved, now),
-            Proof::Gone if self.state != HealthState::Absent => self.gone(now),
-            Proof::Failed | Proof::Gone | Proof::Unclear => {
-                self.wait(now);
+            MountCheck::SameMount => {
+                self.transition(HealthState::Probing, HealthReason::Proved, now)
+            }
+            MountCheck::MountGone if self.state != HealthState::Absent => self.mount_gone(now),
+            MountCheck::Failed | MountCheck::MountGone | MountCheck::Inconclusive => {
+                self.back_off(now);
                 None
             }
         }
     }
 
     /// It delivered something.
-    pub fn delivered(&mut self, now: Instant) -> Option<Change> {
+    pub fn record_delivery(&mut self, now: Instant) -> Option<HealthTransition> {
         match self.state {
             // What had been stuck there has come back: time for a proof.
             HealthState::Ejected => {
-                if self.cause != Reason::Slow {
-                    self.until = self.until.min(now);
+                if self.ejection_reason != HealthReason::Slow {
+                    self.next_check = self.next_check.min(now);
                 }
                 None
             }
             HealthState::Absent => None,
             HealthState::Probing => {
                 self.strikes = 0;
-                self.readmitted = Some(now);
-                self.transition(HealthState::Healthy, Reason::Delivered, now)
+                self.readmitted_at = Some(now);
+                self.transition(HealthState::Healthy, HealthReason::Delivered, now)
             }
             HealthState::Healthy | HealthState::Suspect => {
                 self.strikes = self.strikes.saturating_sub(1);
                 if self.strikes > 0 {
                     return None;
                 }
-                self.transition(HealthState::Healthy, Reason::Delivered, now)
+                self.transition(HealthState::Healthy, HealthReason::Delivered, now)
             }
         }
     }
 
     /// Something failed by its fault; `is_last` where nobody else could be asked.
-    pub fn failed(&mut self, is_last: bool, now: Instant) -> Option<Change> {
-        self.strikes = (self.strikes + A_FAILURE).min(OUT);
-        self.troubled = now;
-        if self.state == HealthState::Probing || self.strikes >= OUT {
-            return self.eject(Reason::Failures, is_last, now);
+    pub fn record_failure(&mut self, is_last: bool, now: Instant) -> Option<HealthTransition> {
+        self.strikes = (self.strikes + STRIKES_PER_FAILURE).min(STRIKES_TO_EJECT);
+        self.last_trouble = now;
+        if self.state == HealthState::Probing || self.strikes >= STRIKES_TO_EJECT {
+            return self.eject(HealthReason::Failures, is_last, now);
         }
-        self.transition(HealthState::Suspect, Reason::Failed, now)
+        self.transition(HealthState::Suspect, HealthReason::Failed, now)
     }
 
     /// Something takes longer than it should.
-    pub fn late(&mut self, now: Instant) -> Option<Change> {
-        self.troubled = now;
-        self.transition(HealthState::Suspect, Reason::Late, now)
+    pub fn record_late(&mut self, now: Instant) -> Option<HealthTransition> {
+        self.last_trouble = now;
+        self.transition(HealthState::Suspect, HealthReason::Late, now)
     }
 
     /// Time passed.
-    pub fn elapsed(&mut self, now: Instant) -> Option<Change> {
-        let is_quiet = now.saturating_duration_since(self.troubled) >= FORGIVEN_AFTER;
+    pub fn clear_suspicion_if_quiet(&mut self, now: Instant) -> Option<HealthTransition> {
+        let is_quiet = now.saturating_duration_since(self.last_trouble) >= SUSPECT_TIMEOUT;
         if self.state != HealthState::Suspect || !is_quiet {
             return None;
         }
         self.strikes = 0;
-        self.transition(HealthState::Healthy, Reason::Quiet, now)
+        self.transition(HealthState::Healthy, HealthReason::Quiet, now)
     }
 
     /// It is not to be asked any more, for `reason`, where somebody else is left.
-    pub fn eject(&mut self, reason: Reason, is_last: bool, now: Instant) -> Option<Change> {
+    pub fn eject(
+        &mut self,
+        reason: HealthReason,
+        is_last: bool,
+        now: Instant,
+    ) -> Option<HealthTransition> {
         if is_last && self.state != HealthState::Probing {
             return self.transition(HealthState::Suspect, reason, now);
         }
         let change = self.transition(HealthState::Ejected, reason, now)?;
-        self.out(change, now);
+        self.start_ejection(change, now);
         Some(change)
     }
 
     /// Its mount has gone.
-    pub fn gone(&mut self, now: Instant) -> Option<Change> {
-        let change = self.transition(HealthState::Absent, Reason::Gone, now)?;
-        self.out(change, now);
+    pub fn mount_gone(&mut self, now: Instant) -> Option<HealthTransition> {
+        let change = self.transition(HealthState::Absent, HealthReason::Gone, now)?;
+        self.start_ejection(change, now);
         Some(change)
     }
 
     /// Something was mounted or unmounted somewhere: it may be back.
     pub fn mounts_changed(&mut self, now: Instant) {
         if self.state == HealthState::Absent {
-            self.until = self.until.min(now);
+            self.next_check = self.next_check.min(now);
         }
     }
 
-    fn out(&mut self, change: Change, now: Instant) {
-        let is_soon =
-            |at: Instant| now.saturating_duration_since(at) < self.backoff.saturating_mul(SOON);
+    fn start_ejection(&mut self, change: HealthTransition, now: Instant) {
+        let is_soon = |at: Instant| {
+            now.saturating_duration_since(at) < self.backoff.saturating_mul(RELAPSE_FACTOR)
+        };
         // One that was probed in vain has not been back at all.
-        if change.from != HealthState::Probing && !self.readmitted.is_some_and(is_soon) {
-            self.backoff = SHORTEST;
+        if change.from != HealthState::Probing && !self.readmitted_at.is_some_and(is_soon) {
+            self.backoff = MIN_EJECTION;
         }
-        self.cause = change.reason;
+        self.ejection_reason = change.reason;
         self.strikes = 0;
-        self.asked = false;
+        self.is_check_pending = false;
         self.ejections += 1;
-        self.ejected = Some(now);
-        self.wait(now);
+        self.ejected_at = Some(now);
+        self.back_off(now);
     }
 
-    fn wait(&mut self, now: Instant) {
-        self.until = now + self.backoff;
-        self.backoff = (self.backoff * 2).min(LONGEST);
+    fn back_off(&mut self, now: Instant) {
+        self.next_check = now + self.backoff;
+        self.backoff = (self.backoff * 2).min(MAX_EJECTION);
     }
 
     /// The only place that changes the state. Illegal edges change nothing.
-    fn transition(&mut self, to: HealthState, reason: Reason, now: Instant) -> Option<Change> {
+    fn transition(
+        &mut self,
+        to: HealthState,
+        reason: HealthReason,
+        now: Instant,
+    ) -> Option<HealthTransition> {
         use HealthState::{Absent, Ejected, Healthy, Probing, Suspect};
         let from = self.state;
         match (from, to) {
@@ -366,7 +384,7 @@ impl Health {
                 self.state = to;
                 self.reason = reason;
                 self.since = now;
-                Some(Change { from, to, reason })
+                Some(HealthTransition { from, to, reason })
             }
             _ => None,
         }
@@ -379,16 +397,16 @@ mod tests {
 
     fn ejected(now: Instant) -> Health {
         let mut health = Health::new(now);
-        assert!(health.eject(Reason::Stalled, false, now).is_some());
+        assert!(health.eject(HealthReason::Stalled, false, now).is_some());
         health
     }
 
     /// Lets its time pass and has it prove itself.
     fn back(health: &mut Health, mut now: Instant) -> Instant {
-        while !health.wants_proof(now) {
+        while !health.take_due_mount_check(now) {
             now += Duration::from_millis(100);
         }
-        assert!(health.proved(Proof::Same, now).is_some());
+        assert!(health.mount_checked(MountCheck::SameMount, now).is_some());
         now
     }
 
@@ -396,30 +414,35 @@ mod tests {
     fn three_failures_eject_and_a_proof_and_a_success_readmit() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        let states = [0; 3].map(|_| health.failed(false, now).map(|change| change.to));
+        let states = [0; 3].map(|_| health.record_failure(false, now).map(|change| change.to));
         assert_eq!(states, [Some(HealthState::Suspect), None, Some(HealthState::Ejected)]);
-        assert!(!health.is_usable() && !health.wants_proof(now));
-        let now = now + SHORTEST;
-        assert!(health.wants_proof(now) && !health.wants_proof(now), "once");
+        assert!(!health.is_usable() && !health.take_due_mount_check(now));
+        let now = now + MIN_EJECTION;
+        assert!(health.take_due_mount_check(now) && !health.take_due_mount_check(now), "once");
         assert!(!health.is_usable(), "not before it has proved itself");
-        health.proved(Proof::Same, now);
+        health.mount_checked(MountCheck::SameMount, now);
         assert_eq!(health.state(), HealthState::Probing);
-        health.delivered(now);
+        health.record_delivery(now);
         assert_eq!(health.state(), HealthState::Healthy);
     }
 
     #[test]
     fn one_that_comes_late_is_healthy_and_one_that_was_lost_is_probed() {
         let now = Instant::now();
-        let mut health = Health::expected(now);
-        assert!(!health.is_usable() && !health.wants_proof(now), "it is being looked at");
-        health.proved(Proof::Gone, now);
-        assert!(!health.wants_proof(now) && health.wants_proof(now + SHORTEST));
-        health.proved(Proof::Same, now + SHORTEST);
+        let mut health = Health::awaiting_admission(now);
+        assert!(!health.is_usable() && !health.take_due_mount_check(now), "it is being looked at");
+        health.mount_checked(MountCheck::MountGone, now);
+        assert!(
+            !health.take_due_mount_check(now) && health.take_due_mount_check(now + MIN_EJECTION)
+        );
+        health.mount_checked(MountCheck::SameMount, now + MIN_EJECTION);
         assert_eq!(health.state(), HealthState::Healthy);
-        health.gone(now + SHORTEST);
-        let now = back(&mut health, now + SHORTEST);
-        assert_eq!((health.state(), health.elapsed(now)), (HealthState::Probing, None));
+        health.mount_gone(now + MIN_EJECTION);
+        let now = back(&mut health, now + MIN_EJECTION);
+        assert_eq!(
+            (health.state(), health.clear_suspicion_if_quiet(now)),
+            (HealthState::Probing, None)
+        );
     }
 
     #[test]
@@ -429,9 +452,9 @@ mod tests {
             let mut health = Health::new(now);
             for call in 0..600 {
                 if call % of == 0 {
-                    health.failed(false, now);
+                    health.record_failure(false, now);
                 } else {
-                    health.delivered(now);
+                    health.record_delivery(now);
                 }
             }
             assert_eq!(!health.is_usable(), out, "one failure in {of}");
@@ -442,21 +465,22 @@ mod tests {
     fn one_failure_makes_suspect_until_enough_is_delivered() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        health.failed(false, now);
-        for _ in 0..A_FAILURE - 1 {
-            assert_eq!(health.delivered(now), None);
+        health.record_failure(false, now);
+        for _ in 0..STRIKES_PER_FAILURE - 1 {
+            assert_eq!(health.record_delivery(now), None);
         }
-        assert_eq!(health.delivered(now).map(|change| change.to), Some(HealthState::Healthy));
+        assert_eq!(health.record_delivery(now).map(|change| change.to), Some(HealthState::Healthy));
     }
 
     #[test]
     fn a_suspect_that_is_not_asked_is_forgiven() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        health.failed(false, now);
-        health.late(now + Duration::from_secs(3));
-        assert_eq!(health.elapsed(now + FORGIVEN_AFTER), None);
-        let change = health.elapsed(now + FORGIVEN_AFTER + Duration::from_secs(3));
+        health.record_failure(false, now);
+        health.record_late(now + Duration::from_secs(3));
+        assert_eq!(health.clear_suspicion_if_quiet(now + SUSPECT_TIMEOUT), None);
+        let change =
+            health.clear_suspicion_if_quiet(now + SUSPECT_TIMEOUT + Duration::from_secs(3));
         assert_eq!(change.map(|change| change.to), Some(HealthState::Healthy));
     }
 
@@ -469,16 +493,16 @@ mod tests {
             let start = now;
             now = back(&mut health, now);
             let lasted = now - start;
-            assert!(lasted >= last && lasted <= LONGEST, "{lasted:?}");
+            assert!(lasted >= last && lasted <= MAX_EJECTION, "{lasted:?}");
             last = lasted;
-            assert!(health.failed(false, now).is_some(), "one failure ends the probe");
+            assert!(health.record_failure(false, now).is_some(), "one failure ends the probe");
         }
-        assert_eq!(last, LONGEST);
+        assert_eq!(last, MAX_EJECTION);
         now = back(&mut health, now);
-        health.delivered(now);
-        now += LONGEST * (SOON + 1);
-        health.eject(Reason::Stalled, false, now);
-        assert_eq!(back(&mut health, now) - now, SHORTEST);
+        health.record_delivery(now);
+        now += MAX_EJECTION * (RELAPSE_FACTOR + 1);
+        health.eject(HealthReason::Stalled, false, now);
+        assert_eq!(back(&mut health, now) - now, MIN_EJECTION);
     }
 
     #[test]
@@ -490,9 +514,9 @@ mod tests {
             let start = now;
             now = back(&mut health, now);
             lengths.push((now - start).as_secs());
-            health.delivered(now);
+            health.record_delivery(now);
             now += Duration::from_millis(500);
-            health.eject(Reason::Stalled, false, now);
+            health.eject(HealthReason::Stalled, false, now);
         }
         assert_eq!(lengths, [1, 2, 4, 8]);
     }
@@ -501,13 +525,13 @@ mod tests {
     fn what_comes_back_from_one_that_hung_brings_its_proof_forward() {
         let now = Instant::now();
         let mut health = ejected(now);
-        health.delivered(now);
-        assert!(health.wants_proof(now) && !health.is_usable());
+        health.record_delivery(now);
+        assert!(health.take_due_mount_check(now) && !health.is_usable());
         // Of a slow one it shows nothing.
         let mut slow = Health::new(now);
-        slow.eject(Reason::Slow, false, now);
-        slow.delivered(now);
-        assert!(!slow.wants_proof(now));
+        slow.eject(HealthReason::Slow, false, now);
+        slow.record_delivery(now);
+        assert!(!slow.take_due_mount_check(now));
     }
 
     #[test]
@@ -515,27 +539,27 @@ mod tests {
         let now = Instant::now();
         let mut health = Health::new(now);
         for _ in 0..100 {
-            health.failed(true, now);
-            health.eject(Reason::Stalled, true, now);
+            health.record_failure(true, now);
+            health.eject(HealthReason::Stalled, true, now);
         }
         assert_eq!(health.state(), HealthState::Suspect);
-        assert!(health.eject(Reason::Stalled, false, now).is_some());
+        assert!(health.eject(HealthReason::Stalled, false, now).is_some());
     }
 
     #[test]
     fn one_without_its_mount_is_not_asked_until_that_is_back() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        health.gone(now);
-        health.delivered(now);
-        health.failed(false, now);
+        health.mount_gone(now);
+        health.record_delivery(now);
+        health.record_failure(false, now);
         assert_eq!(health.state(), HealthState::Absent);
-        let now = now + LONGEST;
-        assert!(health.wants_proof(now));
-        health.proved(Proof::Gone, now);
-        assert!(!health.is_usable() && !health.wants_proof(now));
-        assert!(health.wants_proof(now + LONGEST));
-        health.proved(Proof::Same, now + LONGEST);
+        let now = now + MAX_EJECTION;
+        assert!(health.take_due_mount_check(now));
+        health.mount_checked(MountCheck::MountGone, now);
+        assert!(!health.is_usable() && !health.take_due_mount_check(now));
+        assert!(health.take_due_mount_check(now + MAX_EJECTION));
+        health.mount_checked(MountCheck::SameMount, now + MAX_EJECTION);
         assert_eq!(health.state(), HealthState::Probing);
     }
 
@@ -543,12 +567,12 @@ mod tests {
     fn whoever_mounts_something_need_not_wait() {
         let now = Instant::now();
         let mut health = Health::new(now);
-        health.eject(Reason::Stalled, false, now);
+        health.eject(HealthReason::Stalled, false, now);
         health.mounts_changed(now);
-        assert!(!health.wants_proof(now), "its mount was not the matter");
-        health.gone(now);
-        assert!(!health.wants_proof(now));
+        assert!(!health.take_due_mount_check(now), "its mount was not the matter");
+        health.mount_gone(now);
+        assert!(!health.take_due_mount_check(now));
         health.mounts_changed(now);
-        assert!(health.wants_proof(now) && !health.wants_proof(now));
+        assert!(health.take_due_mount_check(now) && !health.take_due_mount_check(now));
     }
 }

@@ -1,11 +1,11 @@
 //! When a segment is late, and what a second read of it may cost.
 //!
-//! A segment is late when it takes [`PATIENCE`] times as long as it was expected
-//! to when it was sent, and not before [`LATE`]. What a reader waits for is so
+//! A segment is late when it takes [`MAX_LATE_FACTOR`] times as long as it was expected
+//! to when it was sent, and not before [`MIN_LATE_AGE`]. What a reader waits for is so
 //! sooner, where there is another copy: in as many times as one in a hundred of
-//! its replica's own reads exceeds, twice ([`Lateness`]), and not before
-//! [`SOONEST`]. It may then be read from another replica too, and the first answer
-//! counts. Second reads are paid from a budget of one byte in [`ONE_IN`]
+//! its replica's own reads exceeds, twice ([`LatenessHistogram`]), and not before
+//! [`MIN_HEDGE_DELAY`]. It may then be read from another replica too, and the first answer
+//! counts. Second reads are paid from a budget of one byte in [`BYTES_PER_HEDGED_BYTE`]
 //! delivered; so when everything is slow they cannot add more than that to the
 //! load. Half of it is left to what is late by any measure. For a replica that
 //! delivers nothing while others do the budget may be overdrawn, by what some
@@ -15,136 +15,140 @@
 use std::time::Duration;
 
 /// Times the expected completion, while little is known of a replica, and at most.
-const PATIENCE: f64 = 4.0;
+const MAX_LATE_FACTOR: f64 = 4.0;
 
 /// And at least: what is expected is a mean.
-const LEAST_PATIENCE: f64 = 2.0;
+const MIN_LATE_FACTOR: f64 = 2.0;
 
 /// No hedge before this, whoever waits. Below it a stall is mostly this machine's
 /// own: the daemon may not get a processor for tens of milliseconds.
-pub const SOONEST: Duration = Duration::from_millis(100);
+pub const MIN_HEDGE_DELAY: Duration = Duration::from_millis(100);
 
 /// Nothing is late before this by any measure: below it a stall is not noticed by
 /// people.
-const LATE: Duration = Duration::from_millis(250);
+const MIN_LATE_AGE: Duration = Duration::from_millis(250);
 
 /// One byte of second reads for so many delivered.
-const ONE_IN: u64 = 25;
+const BYTES_PER_HEDGED_BYTE: u64 = 25;
 
 /// Segments that may be hedged in one go, however much was delivered before.
-const BURST: i64 = 8;
+const BURST_SEGMENTS: i64 = 8;
 
 /// And so many more for each replica, where one delivers nothing while others do:
 /// half of what it has in flight by default.
-const OVERDRAFT: i64 = 3;
+const OVERDRAFT_SEGMENTS: i64 = 3;
 
 /// Whether an attempt of this age is late by any measure.
 pub fn is_late(age: Duration, expected: Duration) -> bool {
-    age >= LATE.max(expected.mul_f64(PATIENCE))
+    age >= MIN_LATE_AGE.max(expected.mul_f64(MAX_LATE_FACTOR))
 }
 
 /// What is known of the replica that an attempt is on.
 #[derive(Clone, Copy, Debug)]
-pub struct Watch {
-    /// Times the expected completion; see [`Lateness::patience`].
-    pub patience: f64,
+pub struct LatenessLimit {
+    /// Times the expected completion; see [`LatenessHistogram::late_factor`].
+    pub late_factor: f64,
     /// Whether it has failed or was late lately.
     pub is_suspect: bool,
 }
 
 /// Whether an attempt of this age is late for somebody who waits for it; where its
 /// replica is suspect, in half the time.
-pub fn is_late_for_a_reader(age: Duration, expected: Duration, watch: Watch) -> bool {
+pub fn is_late_for_reader(age: Duration, expected: Duration, watch: LatenessLimit) -> bool {
     let share = if watch.is_suspect { 2 } else { 1 };
-    age >= SOONEST.max(expected.mul_f64(watch.patience)) / share
+    age >= MIN_HEDGE_DELAY.max(expected.mul_f64(watch.late_factor)) / share
 }
 
 /// How many times as long as expected a replica's reads take, as a histogram of
 /// the last thousand or so.
 #[derive(Clone, Debug, Default)]
-pub struct Lateness {
-    counts: [u32; Self::STEPS],
+pub struct LatenessHistogram {
+    counts: [u32; Self::BUCKETS],
 }
 
-impl Lateness {
+impl LatenessHistogram {
     /// From a half to some ninety times, in steps of the root of two.
-    const STEPS: usize = 16;
+    const BUCKETS: usize = 16;
 
     /// When so many are known their weight is halved.
-    const MEMORY: u32 = 1000;
+    const MAX_SAMPLES: u32 = 1000;
 
     /// Below this one in a hundred is nobody.
-    const CONVINCING: u32 = 100;
+    const MIN_SAMPLES: u32 = 100;
 
     /// A read took this long.
     pub fn add(&mut self, took: Duration, expected: Duration) {
         // Below a millisecond the ratio says how fine the clock is.
         let expected = expected.as_secs_f64().max(1e-3);
         let steps = (2.0 * (2.0 * took.as_secs_f64() / expected).log2()).ceil();
-        let step = steps.clamp(0.0, (Self::STEPS - 1) as f64) as usize;
+        let step = steps.clamp(0.0, (Self::BUCKETS - 1) as f64) as usize;
         self.counts[step] += 1;
-        if self.counts.iter().sum::<u32>() >= Self::MEMORY {
+        if self.counts.iter().sum::<u32>() >= Self::MAX_SAMPLES {
             self.counts = self.counts.map(|count| count / 2);
         }
     }
 
     /// Times the expected completion after which a read is late.
-    pub fn patience(&self) -> f64 {
+    pub fn late_factor(&self) -> f64 {
         let all: u32 = self.counts.iter().sum();
-        if all < Self::CONVINCING {
-            return PATIENCE;
+        if all < Self::MIN_SAMPLES {
+            return MAX_LATE_FACTOR;
         }
         let mut above = all;
         for (step, count) in self.counts.iter().enumerate() {
             above -= count;
             if above <= all / 100 {
                 let exceeded_by_few = 0.5 * (step as f64 / 2.0).exp2();
-                return (2.0 * exceeded_by_few).clamp(LEAST_PATIENCE, PATIENCE);
+                return (2.0 * exceeded_by_few).clamp(MIN_LATE_FACTOR, MAX_LATE_FACTOR);
             }
         }
-        PATIENCE
+        MAX_LATE_FACTOR
     }
 }
 
 /// What is left for second reads.
 #[derive(Clone, Debug)]
 pub struct HedgeBudget {
-    /// In bytes times [`ONE_IN`], to lose no fraction.
+    /// In bytes times [`BYTES_PER_HEDGED_BYTE`], to lose no fraction.
     tokens: i64,
-    most: i64,
-    least: i64,
+    max_tokens: i64,
+    min_tokens: i64,
 }
 
 impl HedgeBudget {
     /// A full budget for segments of this size and so many replicas.
     pub fn new(segment: u64, replicas: usize) -> Self {
-        let one = (segment * ONE_IN) as i64;
-        let most = one * BURST;
-        Self { tokens: most, most, least: -one * OVERDRAFT * replicas as i64 }
+        let one = (segment * BYTES_PER_HEDGED_BYTE) as i64;
+        let most = one * BURST_SEGMENTS;
+        Self {
+            tokens: most,
+            max_tokens: most,
+            min_tokens: -one * OVERDRAFT_SEGMENTS * replicas as i64,
+        }
     }
 
     /// So many bytes were delivered.
-    pub fn earn(&mut self, bytes: u64) {
-        self.tokens = (self.tokens + bytes as i64).min(self.most);
+    pub fn refill(&mut self, bytes: u64) {
+        self.tokens = (self.tokens + bytes as i64).min(self.max_tokens);
     }
 
     /// Pays for a second read of `bytes`, if there is enough.
     pub fn spend(&mut self, bytes: u64) -> bool {
-        self.take(bytes, 0)
+        self.try_spend(bytes, 0)
     }
 
     /// The same for what is not urgent: leaves half for what is.
-    pub fn spend_spare(&mut self, bytes: u64) -> bool {
-        self.take(bytes, self.most / 2)
+    pub fn spend_low_priority(&mut self, bytes: u64) -> bool {
+        self.try_spend(bytes, self.max_tokens / 2)
     }
 
     /// The same, with the overdraft.
     pub fn overdraw(&mut self, bytes: u64) -> bool {
-        self.take(bytes, self.least)
+        self.try_spend(bytes, self.min_tokens)
     }
 
-    fn take(&mut self, bytes: u64, least: i64) -> bool {
-        let left = self.tokens - (bytes * ONE_IN) as i64;
+    fn try_spend(&mut self, bytes: u64, least: i64) -> bool {
+        let left = self.tokens - (bytes * BYTES_PER_HEDGED_BYTE) as i64;
         if left < least {
             return false;
         }
@@ -153,13 +157,13 @@ impl HedgeBudget {
     }
 
     /// How much less is left than was left `before`.
-    pub fn less_than(&self, before: &Self) -> HedgePrice {
+    pub fn spent_since(&self, before: &Self) -> HedgePrice {
         HedgePrice(before.tokens - self.tokens)
     }
 
     /// What was paid for was not read.
-    pub fn give_back(&mut self, HedgePrice(tokens): HedgePrice) {
-        self.tokens = (self.tokens + tokens).min(self.most);
+    pub fn refund(&mut self, HedgePrice(tokens): HedgePrice) {
+        self.tokens = (self.tokens + tokens).min(self.max_tokens);
     }
 }
 
@@ -177,7 +181,7 @@ mod tests {
         while budget.spend(1000) {}
         let mut hedged = 0;
         for _ in 0..10_000 {
-            budget.earn(1000);
+            budget.refill(1000);
             if budget.spend(1000) {
                 hedged += 1;
             }
@@ -190,14 +194,14 @@ mod tests {
         let mut budget = HedgeBudget::new(1000, 3);
         while budget.spend(1000) {}
         assert_eq!((0..100).filter(|_| budget.overdraw(1000)).count(), 9);
-        budget.earn(100_000);
+        budget.refill(100_000);
         assert!(!budget.spend(1000) && budget.overdraw(1000));
     }
 
     #[test]
     fn what_is_not_urgent_leaves_half_of_a_burst() {
         let mut budget = HedgeBudget::new(1000, 3);
-        assert_eq!((0..100).filter(|_| budget.spend_spare(1000)).count(), 4);
+        assert_eq!((0..100).filter(|_| budget.spend_low_priority(1000)).count(), 4);
         assert_eq!((0..100).filter(|_| budget.spend(1000)).count(), 4);
     }
 
@@ -213,29 +217,30 @@ mod tests {
     #[test]
     fn who_waits_need_not_wait_as_long() {
         let ms = Duration::from_millis;
-        let watch = Watch { patience: 2.0, is_suspect: false };
-        assert!(!is_late_for_a_reader(ms(99), ms(1), watch));
-        assert!(is_late_for_a_reader(ms(100), ms(1), watch));
-        assert!(!is_late_for_a_reader(ms(199), ms(100), watch));
-        assert!(is_late_for_a_reader(ms(200), ms(100), watch));
-        let suspect = Watch { is_suspect: true, ..watch };
-        assert!(is_late_for_a_reader(ms(100), ms(100), suspect));
+        let watch = LatenessLimit { late_factor: 2.0, is_suspect: false };
+        assert!(!is_late_for_reader(ms(99), ms(1), watch));
+        assert!(is_late_for_reader(ms(100), ms(1), watch));
+        assert!(!is_late_for_reader(ms(199), ms(100), watch));
+        assert!(is_late_for_reader(ms(200), ms(100), watch));
+        let suspect = LatenessLimit { is_suspect: true, ..watch };
+        assert!(is_late_for_reader(ms(100), ms(100), suspect));
     }
 
     #[test]
     fn a_replica_that_keeps_its_times_is_hedged_sooner() {
-        let (mut steady, mut erratic) = (Lateness::default(), Lateness::default());
+        let (mut steady, mut erratic) =
+            (LatenessHistogram::default(), LatenessHistogram::default());
         let ms = Duration::from_millis;
-        assert_eq!(steady.patience(), PATIENCE, "nothing is known");
+        assert_eq!(steady.late_factor(), MAX_LATE_FACTOR, "nothing is known");
         for read in 0..500 {
             steady.add(ms(100 + read % 10), ms(100));
             erratic.add(ms(if read % 50 == 0 { 900 } else { 100 }), ms(100));
         }
-        assert!(steady.patience() < 3.0, "{}", steady.patience());
-        assert_eq!(erratic.patience(), PATIENCE);
+        assert!(steady.late_factor() < 3.0, "{}", steady.late_factor());
+        assert_eq!(erratic.late_factor(), MAX_LATE_FACTOR);
         for _ in 0..2000 {
             erratic.add(ms(90), ms(100));
         }
-        assert!(erratic.patience() < 3.0, "it has settled: {}", erratic.patience());
+        assert!(erratic.late_factor() < 3.0, "it has settled: {}", erratic.late_factor());
     }
 }

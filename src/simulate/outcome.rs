@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// One policy's result.
 #[derive(Clone, Debug, Serialize)]
-pub struct Outcome {
+pub struct SimulationOutcome {
     /// The policy.
     pub policy: String,
     /// Seconds from the start until the last reader had everything.
@@ -26,7 +26,7 @@ pub struct Outcome {
     /// Segments that were asked of a second replica.
     pub hedges: u64,
     /// Quantiles of the time one read of an application took.
-    pub latency: Latency,
+    pub latency: ReadLatency,
     /// Each replica's part.
     pub replicas: Vec<ReplicaOutcome>,
     /// False where the simulation was cut off at its longest time.
@@ -48,7 +48,7 @@ pub struct ReplicaOutcome {
 
 /// Quantiles, microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Latency {
+pub struct ReadLatency {
     /// Median.
     pub p50_us: u64,
     /// 99 %.
@@ -59,8 +59,8 @@ pub struct Latency {
     pub max_us: u64,
 }
 
-impl Latency {
-    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
+impl ReadLatency {
+    pub(super) fn from_histogram(histogram: &Histogram<u64>) -> Self {
         Self {
             p50_us: histogram.value_at_quantile(0.5),
             p99_us: histogram.value_at_quantile(0.99),

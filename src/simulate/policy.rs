@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::scheduler::{AttemptId, Ended, Policy, ReplicaPolicy, Scheduler, Want};
+use crate::scheduler::{
+    AttemptId, FinishedAttempt, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest,
+};
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 
 /// A way to choose.
@@ -40,41 +42,41 @@ impl PolicyKind {
 }
 
 /// A segment on its way: an index into the engine's list.
-pub(super) type Job = usize;
+pub(super) type JobId = usize;
 
 /// A segment that is wanted, as policies see it.
-pub(super) struct Wanted {
-    pub(super) job: Job,
+pub(super) struct JobRequest {
+    pub(super) job: JobId,
     pub(super) bytes: u64,
-    pub(super) ahead: bool,
-    pub(super) hedge: bool,
+    pub(super) is_readahead: bool,
+    pub(super) is_hedge: bool,
     pub(super) candidates: ReplicaSet,
     pub(super) holders: Option<Holders>,
     /// The replica on the first node named.
-    pub(super) first: Option<ReplicaId>,
-    pub(super) stream: u64,
+    pub(super) first_holder: Option<ReplicaId>,
+    pub(super) reader_number: u64,
     pub(super) start: u64,
 }
 
 /// Names an attempt, to the policy that made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Attempt {
-    Own(AttemptId),
-    Plain(u64),
+pub(super) enum AttemptKey {
+    Scheduler(AttemptId),
+    Baseline(u64),
 }
 
-pub(super) struct Sent {
-    pub(super) attempt: Attempt,
-    pub(super) job: Job,
+pub(super) struct SentJob {
+    pub(super) attempt: AttemptKey,
+    pub(super) job: JobId,
     pub(super) replica: ReplicaId,
 }
 
-pub(super) enum Chooser {
-    Fanfs(Box<Scheduler<Job>>),
-    Plain(Plain),
+pub(super) enum Dispatcher {
+    Fanfs(Box<Scheduler<JobId>>),
+    Baseline(BaselinePolicy),
 }
 
-impl Chooser {
+impl Dispatcher {
     pub(super) fn new(
         kind: PolicyKind,
         names: ReplicaMap<String>,
@@ -85,11 +87,12 @@ impl Chooser {
         let replicas = names.len();
         if kind == PolicyKind::Fanfs {
             let attempt_deadline = Duration::from_secs(5);
-            let policy = Policy { segment, attempt_deadline, names, proofs: false };
+            let policy =
+                SchedulerPolicy { segment, attempt_deadline, names, requires_mount_checks: false };
             let limits = ReplicaMap::from_fn(replicas, |_| limits.clone());
             return Self::Fanfs(Box::new(Scheduler::new(policy, limits, now)));
         }
-        Self::Plain(Plain {
+        Self::Baseline(BaselinePolicy {
             kind,
             queue: VecDeque::new(),
             in_flight: ReplicaMap::from_fn(replicas, |_| 0),
@@ -100,66 +103,73 @@ impl Chooser {
         })
     }
 
-    pub(super) fn want(&mut self, wanted: Wanted) {
+    pub(super) fn enqueue(&mut self, wanted: JobRequest) {
         match self {
             Self::Fanfs(scheduler) => {
-                scheduler.want(Want {
+                scheduler.enqueue(SegmentRequest {
                     item: wanted.job,
                     bytes: wanted.bytes,
-                    ahead: wanted.ahead,
+                    is_readahead: wanted.is_readahead,
                     candidates: wanted.candidates,
                     holders: wanted.holders.unwrap_or(Holders::UNKNOWN),
                     pinned: ReplicaSet::EMPTY,
-                    hedge: wanted.hedge,
-                    stream: wanted.stream,
+                    is_hedge: wanted.is_hedge,
+                    file_number: wanted.reader_number,
                     start: wanted.start,
-                    open: wanted.candidates,
+                    open_on: wanted.candidates,
                 });
             }
-            Self::Plain(plain) => plain.want(wanted),
+            Self::Baseline(plain) => plain.enqueue(wanted),
         }
     }
 
-    pub(super) fn next(&mut self, now: Instant, out: &mut Vec<Sent>) {
+    pub(super) fn schedule(&mut self, now: Instant, out: &mut Vec<SentJob>) {
         match self {
             Self::Fanfs(scheduler) => {
                 let mut dispatches = Vec::new();
-                scheduler.next(now, &mut dispatches);
-                out.extend(dispatches.into_iter().map(|dispatch| Sent {
-                    attempt: Attempt::Own(dispatch.attempt),
+                scheduler.schedule(now, &mut dispatches);
+                out.extend(dispatches.into_iter().map(|dispatch| SentJob {
+                    attempt: AttemptKey::Scheduler(dispatch.attempt),
                     job: dispatch.item,
                     replica: dispatch.replica,
                 }));
             }
-            Self::Plain(plain) => plain.next(out),
+            Self::Baseline(plain) => plain.schedule(out),
         }
     }
 
     /// An attempt delivered; says how it was served, where the policy knows.
-    pub(super) fn finished(&mut self, attempt: Attempt, bytes: u64, now: Instant) -> Option<Ended> {
+    pub(super) fn attempt_finished(
+        &mut self,
+        attempt: AttemptKey,
+        bytes: u64,
+        now: Instant,
+    ) -> Option<FinishedAttempt> {
         match (self, attempt) {
-            (Self::Fanfs(scheduler), Attempt::Own(attempt)) => {
-                scheduler.finished(attempt, crate::scheduler::Outcome::Delivered(bytes), now)
-            }
-            (Self::Plain(plain), attempt) => {
+            (Self::Fanfs(scheduler), AttemptKey::Scheduler(attempt)) => scheduler.attempt_finished(
+                attempt,
+                crate::scheduler::AttemptOutcome::Delivered(bytes),
+                now,
+            ),
+            (Self::Baseline(plain), attempt) => {
                 if let Some(replica) = plain.attempts.remove(&attempt) {
                     plain.in_flight[replica] -= 1;
                 }
                 None
             }
-            (Self::Fanfs(_), Attempt::Plain(_)) => None,
+            (Self::Fanfs(_), AttemptKey::Baseline(_)) => None,
         }
     }
 
     /// The jobs that are late, and which other replicas may be asked for them.
-    pub(super) fn late(
+    pub(super) fn find_late(
         &mut self,
         now: Instant,
-        is_awaited: impl Fn(&Job) -> bool,
-    ) -> Vec<(Job, ReplicaSet)> {
+        is_awaited: impl Fn(&JobId) -> bool,
+    ) -> Vec<(JobId, ReplicaSet)> {
         let Self::Fanfs(scheduler) = self else { return Vec::new() };
         let mut late = Vec::new();
-        scheduler.late(now, is_awaited, &mut late);
+        scheduler.find_late(now, is_awaited, &mut late);
         late.into_iter().map(|late| (late.item, late.candidates)).collect()
     }
 
@@ -167,27 +177,27 @@ impl Chooser {
     pub(super) fn is_idle(&self) -> bool {
         match self {
             Self::Fanfs(scheduler) => scheduler.is_idle(),
-            Self::Plain(plain) => plain.queue.is_empty() && plain.attempts.is_empty(),
+            Self::Baseline(plain) => plain.queue.is_empty() && plain.attempts.is_empty(),
         }
     }
 }
 
-pub(super) struct Plain {
+pub(super) struct BaselinePolicy {
     kind: PolicyKind,
     /// With the replica that each is bound to from the start.
-    queue: VecDeque<(Wanted, Option<ReplicaId>)>,
+    queue: VecDeque<(JobRequest, Option<ReplicaId>)>,
     in_flight: ReplicaMap<usize>,
-    attempts: BTreeMap<Attempt, ReplicaId>,
+    attempts: BTreeMap<AttemptKey, ReplicaId>,
     max_reads: usize,
     sequence: u64,
     turn: usize,
 }
 
-impl Plain {
-    fn want(&mut self, wanted: Wanted) {
+impl BaselinePolicy {
+    fn enqueue(&mut self, wanted: JobRequest) {
         let bound = match self.kind {
             PolicyKind::LeastInFlight | PolicyKind::Fanfs => None,
-            PolicyKind::FirstHost if wanted.first.is_some() => wanted.first,
+            PolicyKind::FirstHost if wanted.first_holder.is_some() => wanted.first_holder,
             PolicyKind::FirstHost | PolicyKind::RoundRobin => {
                 self.turn += 1;
                 Some(ReplicaId::new((self.turn - 1) % self.in_flight.len()))
@@ -198,7 +208,7 @@ impl Plain {
 
     /// Sends from the front of the queue; those whose replica has no room keep
     /// waiting, and those behind them go on.
-    fn next(&mut self, out: &mut Vec<Sent>) {
+    fn schedule(&mut self, out: &mut Vec<SentJob>) {
         let has_room =
             |in_flight: &ReplicaMap<usize>, id: ReplicaId| in_flight[id] < self.max_reads;
         let mut left = VecDeque::with_capacity(self.queue.len());
@@ -215,10 +225,10 @@ impl Plain {
                 continue;
             };
             self.sequence += 1;
-            let attempt = Attempt::Plain(self.sequence);
+            let attempt = AttemptKey::Baseline(self.sequence);
             self.in_flight[replica] += 1;
             self.attempts.insert(attempt, replica);
-            out.push(Sent { attempt, job: wanted.job, replica });
+            out.push(SentJob { attempt, job: wanted.job, replica });
         }
         self.queue = left;
     }

@@ -4,61 +4,63 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::Random;
-use super::policy::Job;
-use super::server::Time;
-use super::world::{Reader, Reads};
+use super::fifo_server::SimTime;
+use super::policy::JobId;
+use super::world::{ReadPattern, ReaderSpec};
 use crate::read::readahead::Readahead;
 use crate::volume::ByteRange;
 
 /// One reader.
 pub(super) struct ReaderState {
-    pub(super) spec: Reader,
+    pub(super) spec: ReaderSpec,
     pub(super) readahead: Readahead,
     /// What is fetched or being fetched, by first byte.
-    pub(super) known: BTreeMap<u64, Job>,
+    pub(super) jobs_by_offset: BTreeMap<u64, JobId>,
     /// What is being read, and since when.
-    pub(super) reading: Option<(ByteRange, Time)>,
+    pub(super) current_read: Option<(ByteRange, SimTime)>,
     pub(super) position: u64,
-    pub(super) done_reads: u64,
-    pub(super) burst: u64,
+    pub(super) reads_done: u64,
+    pub(super) burst_bytes: u64,
     pub(super) random: Random,
-    pub(super) finished: Option<Time>,
-    pub(super) bytes: u64,
+    pub(super) finished_at: Option<SimTime>,
+    pub(super) bytes_read: u64,
     /// Of a raw job: what it has in flight, and what waits.
     pub(super) raw_in_flight: usize,
-    pub(super) raw_waiting: VecDeque<Job>,
+    pub(super) raw_waiting: VecDeque<JobId>,
 }
 
 impl ReaderState {
-    pub(super) fn new(spec: Reader, segment: u64, random: Random) -> Self {
+    pub(super) fn new(spec: ReaderSpec, segment: u64, random: Random) -> Self {
         Self {
             spec,
             readahead: Readahead::new(segment),
-            known: BTreeMap::new(),
-            reading: None,
+            jobs_by_offset: BTreeMap::new(),
+            current_read: None,
             position: 0,
-            done_reads: 0,
-            burst: 0,
+            reads_done: 0,
+            burst_bytes: 0,
             random,
-            finished: None,
-            bytes: 0,
+            finished_at: None,
+            bytes_read: 0,
             raw_in_flight: 0,
             raw_waiting: VecDeque::new(),
         }
     }
 
     /// What it does something else for before it asks for its next block.
-    pub(super) fn pause(&mut self) -> Time {
-        let next = self.done_reads as usize;
+    pub(super) fn pause(&mut self) -> SimTime {
+        let next = self.reads_done as usize;
         let pause = match (&self.spec.reads, self.spec.burst) {
-            (Reads::Trace(reads), _) => reads.get(next).map_or(Duration::ZERO, |read| read.pause),
-            (_, Some((bytes, time))) if self.burst >= bytes => {
-                self.burst = 0;
+            (ReadPattern::Trace(reads), _) => {
+                reads.get(next).map_or(Duration::ZERO, |read| read.pause)
+            }
+            (_, Some((bytes, time))) if self.burst_bytes >= bytes => {
+                self.burst_bytes = 0;
                 time
             }
             _ => Duration::ZERO,
         };
-        pause.as_nanos() as Time
+        pause.as_nanos() as SimTime
     }
 
     /// The next block that it asks for, of a file of `size` bytes; `None` where
@@ -66,13 +68,13 @@ impl ReaderState {
     pub(super) fn next_block(&mut self, size: u64) -> Option<ByteRange> {
         let whole = ByteRange::new(0, size);
         let block = match &self.spec.reads {
-            Reads::Sequential => ByteRange::at(self.position, self.spec.block),
-            Reads::Random(count) if self.done_reads < *count => {
+            ReadPattern::Sequential => ByteRange::at(self.position, self.spec.block),
+            ReadPattern::Random(count) if self.reads_done < *count => {
                 let blocks = (size / self.spec.block).max(1);
                 ByteRange::at(self.random.below(blocks) * self.spec.block, self.spec.block)
             }
-            Reads::Trace(reads) => reads.get(self.done_reads as usize)?.range,
-            Reads::Random(_) => return None,
+            ReadPattern::Trace(reads) => reads.get(self.reads_done as usize)?.range,
+            ReadPattern::Random(_) => return None,
         };
         Some(block.intersect(whole)).filter(|block| !block.is_empty())
     }

@@ -10,21 +10,22 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::world::{
-    Change, Cluster, File, Gateway, Knowledge, Node, Reader, Reads, Recorded, Workload, World,
+    Cluster, Gateway, PlacementKnowledge, RateChange, ReadPattern, ReaderSpec, RecordedRead,
+    SimulatedFile, StorageNode, Workload, World,
 };
 use super::{PolicyKind, Random, metadata};
 use crate::config::units::{Rate, Size, Time};
-use crate::telemetry::trace::Replay;
+use crate::telemetry::trace::HandleReplay;
 use crate::volume::{ByteRange, MAX_REPLICAS, ReplicaId, ReplicaSet};
 
 /// Nodes of one scenario.
-const MOST_NODES: usize = 1000;
+const MAX_NODES: usize = 1000;
 
 /// Readers of one scenario.
-const MOST_READERS: usize = 4096;
+const MAX_READERS: usize = 4096;
 
 /// Chunks of one file.
-const MOST_CHUNKS: u64 = 1 << 20;
+const MAX_CHUNKS: u64 = 1 << 20;
 
 /// A scenario, read and checked.
 #[derive(Clone, Debug)]
@@ -36,29 +37,36 @@ pub struct Scenario {
     /// What is compared.
     pub policies: Vec<PolicyKind>,
     /// Whether one raw job for each replica is run as well.
-    pub raw: bool,
+    pub runs_raw: bool,
     /// Traces that readers replay: the reader's index and the file.
     pub traces: Vec<(usize, PathBuf)>,
     /// Metadata runs, with their names.
-    pub metadata: Vec<(String, metadata::Calls)>,
+    pub metadata: Vec<(String, metadata::MetadataWorkload)>,
     /// How a file's chunks are placed.
-    placing: Option<Placing>,
+    placer: Option<FilePlacer>,
 }
 
 /// How a file's chunks are placed.
 #[derive(Clone, Debug)]
-struct Placing {
+struct FilePlacer {
     chunk: u64,
-    copies: usize,
-    names: Vec<String>,
+    copy_count: usize,
+    node_names: Vec<String>,
     head: Option<usize>,
     random: Option<Random>,
 }
 
-impl Placing {
-    fn file(&mut self, size: u64) -> File {
-        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-        File::placed(size, self.chunk, self.copies, &names, self.head, self.random.as_mut())
+impl FilePlacer {
+    fn place_file(&mut self, size: u64) -> SimulatedFile {
+        let names: Vec<&str> = self.node_names.iter().map(String::as_str).collect();
+        SimulatedFile::placed(
+            size,
+            self.chunk,
+            self.copy_count,
+            &names,
+            self.head,
+            self.random.as_mut(),
+        )
     }
 }
 
@@ -68,13 +76,13 @@ impl Scenario {
     ///
     /// # Errors
     /// Where the scenario has no files, or the recording no reads or too many readers.
-    pub fn replay(&mut self, recorded: &[Replay]) -> Result<(), String> {
-        number("the number of recorded readers", recorded.len(), MOST_READERS)?;
-        let (Some(world), Some(placing)) = (&mut self.world, &mut self.placing) else {
+    pub fn replay(&mut self, recorded: &[HandleReplay]) -> Result<(), String> {
+        checked_index("the number of recorded readers", recorded.len(), MAX_READERS)?;
+        let (Some(world), Some(placing)) = (&mut self.world, &mut self.placer) else {
             return Err("the scenario has no [cluster] and [file] to replay on".to_owned());
         };
-        if recorded.iter().any(|replay| replay.size / placing.chunk > MOST_CHUNKS) {
-            return Err(format!("a recorded file has more than {MOST_CHUNKS} chunks"));
+        if recorded.iter().any(|replay| replay.size / placing.chunk > MAX_CHUNKS) {
+            return Err(format!("a recorded file has more than {MAX_CHUNKS} chunks"));
         }
         world.files.clear();
         self.workload.readers.clear();
@@ -82,22 +90,22 @@ impl Scenario {
         let mut files = BTreeMap::new();
         for replay in recorded {
             let file = *files.entry(replay.file).or_insert_with(|| {
-                world.files.push(placing.file(replay.size));
+                world.files.push(placing.place_file(replay.size));
                 world.files.len() - 1
             });
-            let read = |&(offset, length, pause): &(u64, u64, u64)| Recorded {
+            let read = |&(offset, length, pause): &(u64, u64, u64)| RecordedRead {
                 range: ByteRange::at(offset, length),
                 pause: Duration::from_micros(pause),
             };
-            let reads = Reads::Trace(replay.reads.iter().map(read).collect());
+            let reads = ReadPattern::Trace(replay.reads.iter().map(read).collect());
             let start = Duration::from_micros(replay.start_us - first);
-            let reader = Reader { reads, start, ..Reader::sequential(file) };
+            let reader = ReaderSpec { reads, start, ..ReaderSpec::sequential(file) };
             self.workload.readers.push(reader);
         }
-        if self.raw {
+        if self.runs_raw {
             let size = world.files[0].size;
             while world.files.len() < world.gateways.len() {
-                world.files.push(placing.file(size));
+                world.files.push(placing.place_file(size));
             }
         }
         Ok(())
@@ -106,24 +114,24 @@ impl Scenario {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ScenarioToml {
     #[serde(default = "one")]
     seed: u64,
     policies: Option<Vec<String>>,
     placement: Option<String>,
-    cluster: Option<WrittenCluster>,
+    cluster: Option<ClusterToml>,
     #[serde(default)]
-    node: Vec<WrittenNode>,
+    node: Vec<NodeToml>,
     #[serde(default)]
-    replica: Vec<WrittenReplica>,
-    file: Option<WrittenFile>,
+    replica: Vec<ReplicaToml>,
+    file: Option<FileToml>,
     #[serde(default)]
-    reader: Vec<WrittenReader>,
+    reader: Vec<ReaderToml>,
     #[serde(default)]
-    change: Vec<WrittenChange>,
+    change: Vec<ChangeToml>,
     #[serde(default)]
-    read: WrittenRead,
-    metadata: Option<WrittenMetadata>,
+    read: ReadToml,
+    metadata: Option<MetadataToml>,
 }
 
 fn one() -> u64 {
@@ -132,7 +140,7 @@ fn one() -> u64 {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenCluster {
+struct ClusterToml {
     nodes: usize,
     disk: Rate,
     network: Option<Rate>,
@@ -143,7 +151,7 @@ struct WrittenCluster {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenNode {
+struct NodeToml {
     number: usize,
     disk: Option<Rate>,
     network: Option<Rate>,
@@ -151,7 +159,7 @@ struct WrittenNode {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenReplica {
+struct ReplicaToml {
     node: usize,
     name: Option<String>,
     latency: Option<Time>,
@@ -159,7 +167,7 @@ struct WrittenReplica {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenFile {
+struct FileToml {
     size: Size,
     chunk: Option<Size>,
     replication: Option<usize>,
@@ -170,7 +178,7 @@ struct WrittenFile {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenReader {
+struct ReaderToml {
     count: Option<usize>,
     #[serde(default)]
     same_file: bool,
@@ -185,7 +193,7 @@ struct WrittenReader {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenChange {
+struct ChangeToml {
     at: Time,
     node: usize,
     factor: f64,
@@ -193,7 +201,7 @@ struct WrittenChange {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenRead {
+struct ReadToml {
     segment_size: Option<Size>,
     readahead_max: Option<Size>,
     max_in_flight: Option<Size>,
@@ -203,7 +211,7 @@ struct WrittenRead {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenMetadata {
+struct MetadataToml {
     calls: u64,
     times: Vec<Time>,
     workers: Option<usize>,
@@ -216,7 +224,7 @@ struct WrittenMetadata {
 /// # Errors
 /// Says in one line what is wrong, and in which line of the file where it can.
 pub fn parse(text: &str) -> Result<Scenario, String> {
-    let written: Written = toml::from_str(text).map_err(|error| {
+    let written: ScenarioToml = toml::from_str(text).map_err(|error| {
         let before = |at: usize| text.as_bytes().iter().take(at).filter(|b| **b == b'\n').count();
         let line = error.span().map(|span| format!("line {}: ", before(span.start) + 1));
         format!("{}{}", line.unwrap_or_default(), error.message().replace('\n', "; "))
@@ -238,15 +246,20 @@ pub fn parse(text: &str) -> Result<Scenario, String> {
     }
     let mut scenario = Scenario {
         world: None,
-        workload: workload(&written)?,
+        workload: build_workload(&written)?,
         policies,
-        raw,
+        runs_raw: raw,
         traces: Vec::new(),
-        metadata: written.metadata.as_ref().map(calls).transpose()?.unwrap_or_default(),
-        placing: None,
+        metadata: written
+            .metadata
+            .as_ref()
+            .map(build_metadata_runs)
+            .transpose()?
+            .unwrap_or_default(),
+        placer: None,
     };
     match (&written.cluster, &written.file) {
-        (Some(cluster), Some(file)) => world(&written, cluster, file, &mut scenario)?,
+        (Some(cluster), Some(file)) => build_world(&written, cluster, file, &mut scenario)?,
         (None, None) if written.metadata.is_some() => {}
         _ => return Err("[cluster] and [file] are needed, or [metadata]".to_owned()),
     }
@@ -257,7 +270,7 @@ pub fn parse(text: &str) -> Result<Scenario, String> {
 ///
 /// # Errors
 /// Says in one line what is wrong.
-pub fn parse_trace(text: &str) -> Result<Vec<Recorded>, String> {
+pub fn parse_trace(text: &str) -> Result<Vec<RecordedRead>, String> {
     let mut rows = csv::ReaderBuilder::new().trim(csv::Trim::All).from_reader(text.as_bytes());
     let header = rows.headers().map_err(|error| error.to_string())?.clone();
     let column = |name: &str| {
@@ -271,25 +284,25 @@ pub fn parse_trace(text: &str) -> Result<Vec<Recorded>, String> {
             row[column].parse::<u64>().map_err(|e| format!("line {line}: {:?}: {e}", &row[column]))
         };
         let range = ByteRange::at(number(offset)?, number(length)?);
-        Ok(Recorded { range, pause: Duration::ZERO })
+        Ok(RecordedRead { range, pause: Duration::ZERO })
     };
     rows.records().map(row).collect()
 }
 
-fn workload(written: &Written) -> Result<Workload, String> {
+fn build_workload(written: &ScenarioToml) -> Result<Workload, String> {
     let usual = Workload::default();
     let read = &written.read;
     let size = |value: Option<Size>, default: u64| value.map_or(default, |size| size.0);
     let workload = Workload {
-        segment: size(read.segment_size, usual.segment),
+        segment_size: size(read.segment_size, usual.segment_size),
         readahead_max: size(read.readahead_max, usual.readahead_max),
         budget: size(read.budget, usual.budget),
         max_in_flight: size(read.max_in_flight, usual.max_in_flight),
         max_reads: read.reads_per_replica.unwrap_or(usual.max_reads),
         knowledge: match written.placement.as_deref() {
-            None | Some("known") => Knowledge::Known,
-            Some("learned") => Knowledge::Learned,
-            Some("none") => Knowledge::None,
+            None | Some("known") => PlacementKnowledge::Known,
+            Some("learned") => PlacementKnowledge::Learned,
+            Some("none") => PlacementKnowledge::None,
             Some(other) => {
                 return Err(format!("placement {other:?} is not known; use known, learned, none"));
             }
@@ -297,32 +310,32 @@ fn workload(written: &Written) -> Result<Workload, String> {
         seed: written.seed,
         readers: Vec::new(),
     };
-    if workload.segment == 0 || workload.max_in_flight == 0 || workload.max_reads == 0 {
+    if workload.segment_size == 0 || workload.max_in_flight == 0 || workload.max_reads == 0 {
         return Err("a limit in [read] is 0; nothing could be read".to_owned());
     }
     Ok(workload)
 }
 
-fn number(what: &str, number: usize, most: usize) -> Result<usize, String> {
+fn checked_index(what: &str, number: usize, most: usize) -> Result<usize, String> {
     match number {
         n if (1..=most).contains(&n) => Ok(n - 1),
         n => Err(format!("{what} {n} is out of range; use 1 to {most}")),
     }
 }
 
-fn world(
-    written: &Written,
-    cluster: &WrittenCluster,
-    file: &WrittenFile,
+fn build_world(
+    written: &ScenarioToml,
+    cluster: &ClusterToml,
+    file: &FileToml,
     scenario: &mut Scenario,
 ) -> Result<(), String> {
-    number("cluster.nodes", cluster.nodes, MOST_NODES)?;
+    checked_index("cluster.nodes", cluster.nodes, MAX_NODES)?;
     let network = cluster.network.map_or(1.25e9, |rate| rate.0 as f64);
-    let mut nodes: Vec<Node> = (1..=cluster.nodes)
-        .map(|i| Node { name: format!("n{i}"), disk: cluster.disk.0 as f64, network })
+    let mut nodes: Vec<StorageNode> = (1..=cluster.nodes)
+        .map(|i| StorageNode { name: format!("n{i}"), disk: cluster.disk.0 as f64, network })
         .collect();
     for node in &written.node {
-        let place = &mut nodes[number("node.number", node.number, cluster.nodes)?];
+        let place = &mut nodes[checked_index("node.number", node.number, cluster.nodes)?];
         place.disk = node.disk.map_or(place.disk, |rate| rate.0 as f64);
         place.network = node.network.map_or(place.network, |rate| rate.0 as f64);
     }
@@ -339,41 +352,42 @@ fn world(
     for (i, replica) in written.replica.iter().enumerate() {
         gateways.push(Gateway {
             name: replica.name.clone().unwrap_or_else(|| format!("r{}", i + 1)),
-            node: number("replica.node", replica.node, cluster.nodes)?,
+            node: checked_index("replica.node", replica.node, cluster.nodes)?,
             latency: replica.latency.map_or(latency, |time| time.0),
         });
     }
     if gateways.is_empty() {
         let count = cluster.replicas.unwrap_or(cluster.nodes.min(MAX_REPLICAS));
-        number("cluster.replicas", count, cluster.nodes.min(MAX_REPLICAS))?;
+        checked_index("cluster.replicas", count, cluster.nodes.min(MAX_REPLICAS))?;
         gateways.extend((0..count).map(|node| Gateway {
             name: format!("r{}", node + 1),
             node,
             latency,
         }));
     }
-    number("the number of replicas", gateways.len(), MAX_REPLICAS)?;
-    let head = file.first.map(|first| number("file.first", first, cluster.nodes)).transpose()?;
+    checked_index("the number of replicas", gateways.len(), MAX_REPLICAS)?;
+    let head =
+        file.first.map(|first| checked_index("file.first", first, cluster.nodes)).transpose()?;
     let copies = file.replication.unwrap_or(3.min(cluster.nodes));
-    number("file.replication", copies, cluster.nodes)?;
+    checked_index("file.replication", copies, cluster.nodes)?;
     let chunk = file.chunk.map_or(256 << 20, |size| size.0);
-    if file.size.0 == 0 || chunk == 0 || file.size.0 / chunk > MOST_CHUNKS {
-        return Err(format!("file.size and file.chunk make no file of 1 to {MOST_CHUNKS} chunks"));
+    if file.size.0 == 0 || chunk == 0 || file.size.0 / chunk > MAX_CHUNKS {
+        return Err(format!("file.size and file.chunk make no file of 1 to {MAX_CHUNKS} chunks"));
     }
     let names = nodes.iter().map(|node| node.name.clone()).collect();
     let random = file.random.then(|| Random::new(written.seed));
-    let mut placing = Placing { chunk, copies, names, head, random };
-    let mut files = vec![placing.file(file.size.0)];
+    let mut placing = FilePlacer { chunk, copy_count: copies, node_names: names, head, random };
+    let mut files = vec![placing.place_file(file.size.0)];
     let mut changes = Vec::new();
     for change in &written.change {
         if !(0.0..=1000.0).contains(&change.factor) {
             return Err(format!("change.factor {} is out of range; use 0 to 1000", change.factor));
         }
-        let node = number("change.node", change.node, cluster.nodes)?;
-        changes.push(Change { at: change.at.0, node, factor: change.factor });
+        let node = checked_index("change.node", change.node, cluster.nodes)?;
+        changes.push(RateChange { at: change.at.0, node, factor: change.factor });
     }
     changes.sort_by_key(|change| change.at);
-    let usual = [WrittenReader {
+    let usual = [ReaderToml {
         count: None,
         same_file: false,
         reads: None,
@@ -386,37 +400,37 @@ fn world(
     }];
     let written = if written.reader.is_empty() { &usual[..] } else { &written.reader };
     for written in written {
-        for _ in 0..number("reader.count", written.count.unwrap_or(1), MOST_READERS)? + 1 {
+        for _ in 0..checked_index("reader.count", written.count.unwrap_or(1), MAX_READERS)? + 1 {
             let readers = &mut scenario.workload.readers;
             if !readers.is_empty() && !written.same_file {
-                files.push(placing.file(file.size.0));
+                files.push(placing.place_file(file.size.0));
             }
             if let Some(trace) = &written.trace {
                 scenario.traces.push((readers.len(), trace.clone()));
             }
-            readers.push(reader(written, files.len() - 1)?);
+            readers.push(build_reader(written, files.len() - 1)?);
         }
     }
-    number("the number of readers", scenario.workload.readers.len(), MOST_READERS)?;
-    if scenario.raw {
+    checked_index("the number of readers", scenario.workload.readers.len(), MAX_READERS)?;
+    if scenario.runs_raw {
         while files.len() < gateways.len() {
-            files.push(placing.file(file.size.0));
+            files.push(placing.place_file(file.size.0));
         }
     }
-    let cluster = Cluster::Nodes { nodes, head_first };
-    scenario.placing = Some(placing);
+    let cluster = Cluster::Nodes { nodes, always_first_node: head_first };
+    scenario.placer = Some(placing);
     scenario.world = Some(World { cluster, gateways, files, changes });
     Ok(())
 }
 
-fn reader(written: &WrittenReader, file: usize) -> Result<Reader, String> {
+fn build_reader(written: &ReaderToml, file: usize) -> Result<ReaderSpec, String> {
     let block = written.block.map_or(1 << 20, |size| size.0);
     if block == 0 {
         return Err("reader.block is 0; nothing would be read".to_owned());
     }
     let reads = match (written.reads.as_deref(), written.number) {
-        (None | Some("sequential"), None) => Reads::Sequential,
-        (Some("random"), Some(number)) => Reads::Random(number),
+        (None | Some("sequential"), None) => ReadPattern::Sequential,
+        (Some("random"), Some(number)) => ReadPattern::Random(number),
         (Some("random"), None) => return Err("reader.number is missing: how many reads".to_owned()),
         (None | Some("sequential"), Some(_)) => {
             return Err("reader.number is for random reads; remove it".to_owned());
@@ -431,14 +445,20 @@ fn reader(written: &WrittenReader, file: usize) -> Result<Reader, String> {
         _ => return Err("reader.burst and reader.pause go together".to_owned()),
     };
     let start = written.start.map_or(Duration::ZERO, |time| time.0);
-    Ok(Reader { file, block, reads, start, burst, raw: None })
+    Ok(ReaderSpec { file, block, reads, start, burst, raw_replica: None })
 }
 
-fn calls(written: &WrittenMetadata) -> Result<Vec<(String, metadata::Calls)>, String> {
-    number("the number of metadata.times", written.times.len(), MAX_REPLICAS)?;
-    let run = |pinned| metadata::Calls {
-        times_us: written.times.iter().map(|time| (time.0.as_micros() as u64).max(1)).collect(),
-        threads: written.threads.unwrap_or(8).max(1),
+fn build_metadata_runs(
+    written: &MetadataToml,
+) -> Result<Vec<(String, metadata::MetadataWorkload)>, String> {
+    checked_index("the number of metadata.times", written.times.len(), MAX_REPLICAS)?;
+    let run = |pinned| metadata::MetadataWorkload {
+        call_times_us: written
+            .times
+            .iter()
+            .map(|time| (time.0.as_micros() as u64).max(1))
+            .collect(),
+        threads_per_replica: written.threads.unwrap_or(8).max(1),
         workers: written.workers.unwrap_or(8).max(1),
         calls: written.calls,
         directories: written.directories.unwrap_or(1),
@@ -456,7 +476,10 @@ impl Scenario {
     /// The workload of one raw job a replica, each with a file of its own.
     pub fn raw_workload(&self) -> Workload {
         let replicas = self.world.as_ref().map_or(0, |world| world.gateways.len());
-        let job = |replica: usize| Reader { raw: Some(replica), ..Reader::sequential(replica) };
+        let job = |replica: usize| ReaderSpec {
+            raw_replica: Some(replica),
+            ..ReaderSpec::sequential(replica)
+        };
         Workload { readers: (0..replicas).map(job).collect(), ..self.workload.clone() }
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Random;
-use crate::placement::{Builder, ChunkMap, Mapped};
+use crate::placement::{ChunkMap, ChunkMapBuilder, LocalityMap};
 use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
 
 /// A storage node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct StorageNode {
     /// As placement calls it.
     pub name: String,
     /// Bytes a second of its disks.
@@ -30,7 +30,7 @@ pub struct Gateway {
 
 /// A file and where its chunks are.
 #[derive(Clone, Debug)]
-pub struct File {
+pub struct SimulatedFile {
     /// Bytes.
     pub size: u64,
     /// Its chunks, with the nodes' names.
@@ -44,9 +44,9 @@ pub enum Cluster {
     /// hold from a node that does.
     Nodes {
         /// The nodes.
-        nodes: Vec<Node>,
+        nodes: Vec<StorageNode>,
         /// Whether the first node named is always fetched from, or each in turn.
-        head_first: bool,
+        always_first_node: bool,
     },
     /// Each replica delivers at the rates that were measured of it.
     Measured {
@@ -58,7 +58,7 @@ pub enum Cluster {
 
 /// Something happens.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct RateChange {
     /// When.
     pub at: Duration,
     /// To which node; of a measured cluster, to which replica.
@@ -76,25 +76,25 @@ pub struct World {
     /// The replicas.
     pub gateways: Vec<Gateway>,
     /// The files.
-    pub files: Vec<File>,
+    pub files: Vec<SimulatedFile>,
     /// What happens, in order of time.
-    pub changes: Vec<Change>,
+    pub changes: Vec<RateChange>,
 }
 
 /// What a reader reads.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Reads {
+pub enum ReadPattern {
     /// From the start to the end.
     Sequential,
     /// So many blocks anywhere.
     Random(u64),
     /// These, one after the other.
-    Trace(Vec<Recorded>),
+    Trace(Vec<RecordedRead>),
 }
 
 /// A read that was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Recorded {
+pub struct RecordedRead {
     /// What was read.
     pub range: ByteRange,
     /// What its reader did something else for, since he had the one before.
@@ -103,24 +103,24 @@ pub struct Recorded {
 
 /// Somebody who reads one file, one read after the other.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reader {
+pub struct ReaderSpec {
     /// Which file, an index.
     pub file: usize,
     /// Bytes of one read.
     pub block: u64,
     /// What it reads.
-    pub reads: Reads,
+    pub reads: ReadPattern,
     /// When it begins.
     pub start: Duration,
     /// After so many bytes it pauses for so long.
     pub burst: Option<(u64, Duration)>,
     /// Through this replica alone, past fanfs, as one job on one NFS mount.
-    pub raw: Option<usize>,
+    pub raw_replica: Option<usize>,
 }
 
 /// What the daemon knows of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knowledge {
+pub enum PlacementKnowledge {
     /// Where every chunk is.
     Known,
     /// Nothing but what timing tells.
@@ -133,9 +133,9 @@ pub enum Knowledge {
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The readers.
-    pub readers: Vec<Reader>,
+    pub readers: Vec<ReaderSpec>,
     /// The unit of dispatch, bytes.
-    pub segment: u64,
+    pub segment_size: u64,
     /// Longest readahead window, bytes.
     pub readahead_max: u64,
     /// Most bytes of file data in memory.
@@ -145,7 +145,7 @@ pub struct Workload {
     /// Most reads in flight to one replica.
     pub max_reads: usize,
     /// What is known of placement.
-    pub knowledge: Knowledge,
+    pub knowledge: PlacementKnowledge,
     /// Seeds whatever is random.
     pub seed: u64,
 }
@@ -155,43 +155,44 @@ impl Default for Workload {
     fn default() -> Self {
         Self {
             readers: Vec::new(),
-            segment: 1 << 20,
+            segment_size: 1 << 20,
             readahead_max: 64 << 20,
             budget: 256 << 20,
             max_in_flight: 32 << 20,
             max_reads: 6,
-            knowledge: Knowledge::Known,
+            knowledge: PlacementKnowledge::Known,
             seed: 1,
         }
     }
 }
 
-impl Reader {
+impl ReaderSpec {
     /// A reader of a whole file in blocks of 1 MiB, from the beginning on.
     pub fn sequential(file: usize) -> Self {
         Self {
             file,
             block: 1 << 20,
-            reads: Reads::Sequential,
+            reads: ReadPattern::Sequential,
             start: Duration::ZERO,
             burst: None,
-            raw: None,
+            raw_replica: None,
         }
     }
 }
 
 impl World {
     /// The replicas on each of `file`'s chunks' nodes.
-    pub fn mapped(&self, file: &File) -> Mapped {
+    pub fn locality_map(&self, file: &SimulatedFile) -> LocalityMap {
         let on = |node: usize| {
             let name = &*file.chunks.nodes()[node];
-            let here = self.gateways.iter().enumerate().filter(|(_, g)| self.is_on(g, name));
+            let here =
+                self.gateways.iter().enumerate().filter(|(_, g)| self.is_gateway_on(g, name));
             here.fold(ReplicaSet::EMPTY, |set, (i, _)| set.with(ReplicaId::new(i)))
         };
-        file.chunks.map(on)
+        file.chunks.to_locality_map(on)
     }
 
-    fn is_on(&self, gateway: &Gateway, node: &str) -> bool {
+    fn is_gateway_on(&self, gateway: &Gateway, node: &str) -> bool {
         match &self.cluster {
             Cluster::Nodes { nodes, .. } => nodes[gateway.node].name == node,
             Cluster::Measured { .. } => gateway.name == node,
@@ -199,7 +200,7 @@ impl World {
     }
 
     /// What each node name of `file`'s chunks is among the cluster's nodes.
-    pub(super) fn node_indices(&self, file: &File) -> Vec<Option<usize>> {
+    pub(super) fn node_indices(&self, file: &SimulatedFile) -> Vec<Option<usize>> {
         let place = |name: &str| match &self.cluster {
             Cluster::Nodes { nodes, .. } => nodes.iter().position(|node| node.name == name),
             Cluster::Measured { .. } => None,
@@ -208,7 +209,7 @@ impl World {
     }
 }
 
-impl File {
+impl SimulatedFile {
     /// A file in chunks of `chunk` bytes, each on `copies` of the nodes: the
     /// first copy on `head` where it is given, the others in turn or, with a
     /// generator, anywhere.
@@ -225,7 +226,7 @@ impl File {
     ) -> Self {
         let copies = copies.clamp(1, nodes.len());
         let others: Vec<usize> = (0..nodes.len()).filter(|node| Some(*node) != head).collect();
-        let mut builder = Builder::new();
+        let mut builder = ChunkMapBuilder::new();
         for index in 0..size.div_ceil(chunk.max(1)) {
             let mut holders: Vec<usize> = Vec::new();
             holders.extend(head);
@@ -241,7 +242,7 @@ impl File {
                 }
             }
             let range = ByteRange::at(index * chunk, chunk).intersect(ByteRange::new(0, size));
-            let placed = builder.chunk(range, holders.iter().map(|node| nodes[*node]));
+            let placed = builder.add_chunk(range, holders.iter().map(|node| nodes[*node]));
             // Made here, in order and within the limits of any sensible scenario.
             if placed.is_err() {
                 break;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::times::{Counts, Times};
+use super::histogram::{HistogramSnapshot, LatencyHistogram};
 
 /// What one replica did since the mount.
 pub struct ReplicaCounters {
@@ -22,8 +22,8 @@ pub struct ReplicaCounters {
     late: AtomicU64,
     disagreements: AtomicU64,
     differing: AtomicU64,
-    read_latency: Times,
-    meter: Mutex<Meter>,
+    read_latency: LatencyHistogram,
+    meter: Mutex<ThroughputMeter>,
 }
 
 /// What happened in the volume as a whole since the mount.
@@ -36,7 +36,7 @@ pub struct VolumeCounters {
     /// Read requests answered with an error.
     pub read_errors: AtomicU64,
     /// What applications waited for these and those: from the request to its answer.
-    pub read_latency: Times,
+    pub read_latency: LatencyHistogram,
     /// Read requests that found all their bytes in memory.
     pub buffer_hits: AtomicU64,
     /// Read requests that had to wait for the buffer budget.
@@ -74,7 +74,7 @@ pub struct VolumeCounters {
 
 /// A reading of [`ReplicaCounters`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ReplicaReading {
+pub struct ReplicaCountersSnapshot {
     /// Bytes of file data delivered.
     pub bytes: u64,
     /// Bytes of them from chunks that the replica's node holds.
@@ -97,12 +97,12 @@ pub struct ReplicaReading {
     /// Mean over the last ten seconds, bytes a second.
     pub bytes_per_second: u64,
     /// Quantiles of the time one positioned read took.
-    pub read_latency: Latency,
+    pub read_latency: LatencyQuantiles,
 }
 
 /// Quantiles in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Latency {
+pub struct LatencyQuantiles {
     /// Median.
     pub p50_us: u64,
     /// 95 %.
@@ -115,7 +115,7 @@ pub struct Latency {
 
 /// A reading of [`VolumeCounters`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct VolumeReading {
+pub struct VolumeCountersSnapshot {
     /// See [`VolumeCounters::bytes_delivered`].
     pub bytes_delivered: u64,
     /// See [`VolumeCounters::reads`].
@@ -124,7 +124,7 @@ pub struct VolumeReading {
     pub read_errors: u64,
     /// Quantiles of [`VolumeCounters::read_latency`].
     #[serde(default)]
-    pub read_latency: Latency,
+    pub read_latency: LatencyQuantiles,
     /// See [`VolumeCounters::buffer_hits`].
     pub buffer_hits: u64,
     /// See [`VolumeCounters::budget_waits`].
@@ -171,15 +171,15 @@ impl Default for ReplicaCounters {
             late: AtomicU64::default(),
             disagreements: AtomicU64::default(),
             differing: AtomicU64::default(),
-            read_latency: Times::default(),
-            meter: Mutex::new(Meter::new(Instant::now())),
+            read_latency: LatencyHistogram::default(),
+            meter: Mutex::new(ThroughputMeter::new(Instant::now())),
         }
     }
 }
 
 impl ReplicaCounters {
     /// A positioned read delivered `bytes` after `took`.
-    pub fn read(&self, bytes: u64, took: Duration, now: Instant) {
+    pub fn record_read(&self, bytes: u64, took: Duration, now: Instant) {
         self.bytes.fetch_add(bytes, Relaxed);
         self.reads.fetch_add(1, Relaxed);
         self.read_latency.record(took);
@@ -187,43 +187,43 @@ impl ReplicaCounters {
     }
 
     /// Bytes came from a chunk that the replica's node holds.
-    pub fn local(&self, bytes: u64) {
+    pub fn record_local_bytes(&self, bytes: u64) {
         self.bytes_local.fetch_add(bytes, Relaxed);
     }
 
     /// Bytes came from a chunk that the replica's node does not hold.
-    pub fn remote(&self, bytes: u64) {
+    pub fn record_remote_bytes(&self, bytes: u64) {
         self.bytes_remote.fetch_add(bytes, Relaxed);
     }
 
     /// A metadata call was answered, with data or with a definite error.
-    pub fn metadata(&self) {
+    pub fn record_metadata_call(&self) {
         self.metadata.fetch_add(1, Relaxed);
     }
 
     /// A call failed by the replica's fault.
-    pub fn error(&self) {
+    pub fn record_error(&self) {
         self.errors.fetch_add(1, Relaxed);
     }
 
     /// A read was sent to another replica because it was late here.
-    pub fn late(&self) {
+    pub fn record_late(&self) {
         self.late.fetch_add(1, Relaxed);
     }
 
     /// The replica showed another version of a file than the handle's.
-    pub fn disagreement(&self) {
+    pub fn record_disagreement(&self) {
         self.disagreements.fetch_add(1, Relaxed);
     }
 
     /// The replica has other bytes of a file than the deciding one.
-    pub fn differing(&self) {
+    pub fn record_differing(&self) {
         self.differing.fetch_add(1, Relaxed);
     }
 
     /// All counters as they stand.
-    pub fn reading(&self, now: Instant) -> ReplicaReading {
-        ReplicaReading {
+    pub fn snapshot(&self, now: Instant) -> ReplicaCountersSnapshot {
+        ReplicaCountersSnapshot {
             bytes: self.bytes.load(Relaxed),
             bytes_local: self.bytes_local.load(Relaxed),
             bytes_remote: self.bytes_remote.load(Relaxed),
@@ -234,24 +234,24 @@ impl ReplicaCounters {
             disagreements: self.disagreements.load(Relaxed),
             differing: self.differing.load(Relaxed),
             bytes_per_second: self.meter.lock().rate(now),
-            read_latency: self.read_times().latency(),
+            read_latency: self.read_histogram().quantiles(),
         }
     }
 
     /// How long positioned reads that delivered took.
-    pub fn read_times(&self) -> Counts {
-        self.read_latency.reading()
+    pub fn read_histogram(&self) -> HistogramSnapshot {
+        self.read_latency.snapshot()
     }
 }
 
 impl VolumeCounters {
     /// All counters as they stand.
-    pub fn reading(&self) -> VolumeReading {
-        VolumeReading {
+    pub fn snapshot(&self) -> VolumeCountersSnapshot {
+        VolumeCountersSnapshot {
             bytes_delivered: self.bytes_delivered.load(Relaxed),
             reads: self.reads.load(Relaxed),
             read_errors: self.read_errors.load(Relaxed),
-            read_latency: self.read_latency.reading().latency(),
+            read_latency: self.read_latency.snapshot().quantiles(),
             buffer_hits: self.buffer_hits.load(Relaxed),
             budget_waits: self.budget_waits.load(Relaxed),
             retries: self.retries.load(Relaxed),
@@ -273,22 +273,22 @@ impl VolumeCounters {
 }
 
 /// Counts one up; the counters are statistics, so no ordering is needed.
-pub fn count(counter: &AtomicU64) {
+pub fn increment(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// Bytes a second over the last [`Meter::SECONDS`].
-struct Meter {
+/// Bytes a second over the last [`ThroughputMeter::SECONDS`].
+struct ThroughputMeter {
     start: Instant,
-    slots: [u64; Meter::SECONDS as usize],
-    newest: u64,
+    slots: [u64; ThroughputMeter::SECONDS as usize],
+    newest_second: u64,
 }
 
-impl Meter {
+impl ThroughputMeter {
     const SECONDS: u64 = 10;
 
     fn new(start: Instant) -> Self {
-        Self { start, slots: [0; Self::SECONDS as usize], newest: 0 }
+        Self { start, slots: [0; Self::SECONDS as usize], newest_second: 0 }
     }
 
     fn second(&self, now: Instant) -> u64 {
@@ -296,15 +296,15 @@ impl Meter {
     }
 
     fn add(&mut self, bytes: u64, now: Instant) {
-        let second = self.second(now).max(self.newest);
-        for stale in (self.newest + 1..=second).take(Self::SECONDS as usize) {
+        let second = self.second(now).max(self.newest_second);
+        for stale in (self.newest_second + 1..=second).take(Self::SECONDS as usize) {
             self.slots[(stale % Self::SECONDS) as usize] = 0;
         }
         // After a pause longer than the ring every slot is stale.
-        if second - self.newest > Self::SECONDS {
+        if second - self.newest_second > Self::SECONDS {
             self.slots = [0; Self::SECONDS as usize];
         }
-        self.newest = second;
+        self.newest_second = second;
         self.slots[(second % Self::SECONDS) as usize] += bytes;
     }
 
@@ -312,7 +312,7 @@ impl Meter {
         let second = self.second(now);
         let fresh = (0..Self::SECONDS)
             .filter_map(|age| second.checked_sub(age))
-            .filter(|s| *s <= self.newest && s + Self::SECONDS > self.newest)
+            .filter(|s| *s <= self.newest_second && s + Self::SECONDS > self.newest_second)
             .map(|s| self.slots[(s % Self::SECONDS) as usize])
             .sum::<u64>();
         let elapsed = now.saturating_duration_since(self.start).as_secs_f64();
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn the_meter_shows_the_last_ten_seconds() {
         let t0 = Instant::now();
-        let mut meter = Meter::new(t0);
+        let mut meter = ThroughputMeter::new(t0);
         for second in 0..30 {
             meter.add(1000, at(t0, f64::from(second) + 0.5));
         }
@@ -348,10 +348,10 @@ mod tests {
         let counters = ReplicaCounters::default();
         let now = Instant::now();
         for _ in 0..99 {
-            counters.read(1, Duration::from_millis(1), now);
+            counters.record_read(1, Duration::from_millis(1), now);
         }
-        counters.read(1, Duration::from_secs(1), now);
-        let latency = counters.reading(now).read_latency;
+        counters.record_read(1, Duration::from_secs(1), now);
+        let latency = counters.snapshot(now).read_latency;
         assert!((950..=1050).contains(&latency.p50_us), "{latency:?}");
         assert!(latency.max_us >= 990_000, "{latency:?}");
     }

@@ -6,12 +6,12 @@
 //! tools say, which may have some.
 //!
 //! Lines go to a file or to standard error, as text or as JSON, or to systemd's
-//! journal. [`limit`] keeps one message that comes again and again from filling it;
-//! [`file`] rotates a file; [`lines`] counts lines that could not be written.
+//! journal. [`throttle`] keeps one message that comes again and again from filling it;
+//! [`file`] rotates a file; [`line_writer`] counts lines that could not be written.
 
 mod file;
-mod limit;
-mod lines;
+mod line_writer;
+mod throttle;
 
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::LevelFilter;
@@ -20,21 +20,22 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{LogConfig, LogFormat};
 
 pub use file::LogFile;
-pub use lines::{AsDaemon, LogReading, reading};
+pub use line_writer::{LogSnapshot, RunAsDaemon, snapshot};
 
 /// Below `debug`, where everything is wanted.
-const QUIET: &str = "fuser=error";
+const FUSER_DIRECTIVE: &str = "fuser=error";
 
 /// Sends log lines to `file`, or to standard error, or where else `log` says.
 ///
 /// Does nothing where a subscriber is installed already (a test's).
-pub fn init(file: Option<LogFile>, log: &Log, as_daemon: AsDaemon) {
-    let file = file.map(|file| file.rotated_at(log.max_size));
-    let (lines, trouble) = layer(log.format, BoxMakeWriter::new(lines::to(file, as_daemon)));
-    let limit = limit::Limit::new(log.rate);
+pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
+    let file = file.map(|file| file.with_max_size(log.max_size));
+    let (lines, trouble) =
+        output_layer(log.format, BoxMakeWriter::new(line_writer::make_writer(file, as_daemon)));
+    let limit = throttle::LogThrottle::new(log.rate);
     let _ = tracing_subscriber::registry().with(lines).with(filter(log)).with(limit).try_init();
     if let Some(error) = trouble {
         tracing::warn!(%error, "systemd's journal cannot be reached; this is logged as text");
@@ -42,43 +43,43 @@ pub fn init(file: Option<LogFile>, log: &Log, as_daemon: AsDaemon) {
 }
 
 /// Says what was left out or lost and not told of yet; at the end of a process.
-pub fn finish() {
-    limit::finish();
-    lines::finish();
+pub fn report_pending() {
+    throttle::report_suppressed();
+    line_writer::report_unreported();
 }
 
-fn filter(log: &Log) -> EnvFilter {
+fn filter(log: &LogConfig) -> EnvFilter {
     let filter = EnvFilter::try_from_env("FANFS_LOG");
     let filter = filter.unwrap_or_else(|_| EnvFilter::new(&log.level));
     // The FUSE library warns of each call that fanfs does not offer.
-    let filter = match (filter.max_level_hint(), QUIET.parse()) {
+    let filter = match (filter.max_level_hint(), FUSER_DIRECTIVE.parse()) {
         (Some(most), Ok(quiet)) if most <= LevelFilter::INFO => filter.add_directive(quiet),
         _ => filter,
     };
     // What this says is about messages that were let through.
-    match format!("{}=trace", limit::TARGET).parse() {
+    match format!("{}=trace", throttle::TARGET).parse() {
         Ok(told) => filter.add_directive(told),
         Err(_) => filter,
     }
 }
 
-type Lines = Box<dyn Layer<Registry> + Send + Sync>;
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// How lines are written, and why not as they should be.
-fn layer(format: LogFormat, writer: BoxMakeWriter) -> (Lines, Option<std::io::Error>) {
+fn output_layer(format: LogFormat, writer: BoxMakeWriter) -> (BoxedLayer, Option<std::io::Error>) {
     let plain = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
     match format {
         LogFormat::Text => (plain.with_target(false).boxed(), None),
         LogFormat::Json => (plain.json().boxed(), None),
         LogFormat::Journald => match tracing_journald::layer() {
-            Ok(journal) => (journal_of(journal).boxed(), None),
+            Ok(journal) => (configure_journal(journal).boxed(), None),
             Err(error) => (plain.with_target(false).boxed(), Some(error)),
         },
     }
 }
 
 /// Priorities as syslog(3) means them: `info` is not a notice.
-fn journal_of(journal: tracing_journald::Layer) -> tracing_journald::Layer {
+fn configure_journal(journal: tracing_journald::Layer) -> tracing_journald::Layer {
     let priorities = PriorityMappings {
         info: Priority::Informational,
         debug: Priority::Debug,

@@ -1,6 +1,6 @@
 //! What `fanfs trace` records: one line of JSON for each thing that happened.
 //!
-//! A recording begins with a [`Line::Start`]; times count from then. A file is named
+//! A recording begins with a [`TraceLine::Start`]; times count from then. A file is named
 //! once, before the first line about it. Lines come in the order in which things ended.
 //! `fanfs simulate --trace` reads them again, so fields are added and never changed;
 //! what is not known is ignored.
@@ -18,7 +18,7 @@ pub const FORMAT: u32 = 1;
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
-pub enum Line {
+pub enum TraceLine {
     /// The recording begins, perhaps again: with another daemon of the mount.
     Start {
         /// [`FORMAT`].
@@ -45,11 +45,11 @@ pub enum Line {
         size: u64,
     },
     /// A read was answered.
-    Read(Read),
+    Read(ReadRecord),
     /// A replica has ended a read of a segment.
-    Segment(Segment),
+    Segment(SegmentRecord),
     /// A segment was dropped from memory, and not all of it had been read.
-    Dropped(Dropped),
+    Dropped(DropRecord),
     /// Whoever listens was too slow for so many lines.
     Lost {
         /// How many.
@@ -62,7 +62,7 @@ pub enum Line {
 
 /// A read of an application, or of the kernel's readahead for one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Read {
+pub struct ReadRecord {
     /// When it came, microseconds.
     pub t_us: u64,
     /// How long until it was answered, microseconds.
@@ -81,12 +81,12 @@ pub struct Read {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Where its bytes came from, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReadPart>,
 }
 
 /// Where some bytes of a read came from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
+pub struct ReadPart {
     /// First byte, of the file.
     pub offset: u64,
     /// Bytes.
@@ -102,7 +102,7 @@ pub struct Part {
 
 /// One attempt to read a segment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Segment {
+pub struct SegmentRecord {
     /// When it was sent, microseconds.
     pub t_us: u64,
     /// How long it took, microseconds.
@@ -120,7 +120,7 @@ pub struct Segment {
     /// Whether it is the second attempt at one that was late elsewhere.
     pub hedge: bool,
     /// How it ended.
-    pub end: End,
+    pub end: AttemptEnd,
     /// What it failed with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -128,7 +128,7 @@ pub struct Segment {
 
 /// Readahead that no read had asked for when it was dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Dropped {
+pub struct DropRecord {
     /// When it was dropped, microseconds.
     pub t_us: u64,
     /// The file's number.
@@ -148,7 +148,7 @@ pub struct Dropped {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum End {
+pub enum AttemptEnd {
     /// It brought the segment.
     Delivered,
     /// It brought what had come already.
@@ -159,7 +159,7 @@ pub enum End {
 
 /// What one handle read, in the order in which it asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Replay {
+pub struct HandleReplay {
     /// The file's number; of the same one where several handles read one file.
     pub file: u64,
     /// The file's size, bytes.
@@ -175,26 +175,26 @@ pub struct Replay {
 ///
 /// # Errors
 /// Says in one line which line is none.
-pub fn replays(text: &str) -> Result<Vec<Replay>, String> {
+pub fn parse_replays(text: &str) -> Result<Vec<HandleReplay>, String> {
     let mut sizes = BTreeMap::new();
-    let mut reads: BTreeMap<(u64, u64), Vec<Read>> = BTreeMap::new();
+    let mut reads: BTreeMap<(u64, u64), Vec<ReadRecord>> = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let wrong = |what: String| format!("line {}: {what}", number + 1);
         match serde_json::from_str(line).map_err(|error| wrong(error.to_string()))? {
-            Line::Start { format, .. } if format > FORMAT => {
+            TraceLine::Start { format, .. } if format > FORMAT => {
                 return Err(wrong(format!("form {format} is of a newer fanfs; {FORMAT} is known")));
             }
-            Line::File { file, size, .. } => {
+            TraceLine::File { file, size, .. } => {
                 sizes.insert(file, size);
             }
-            Line::Read(read) if read.error.is_none() && read.length > 0 => {
+            TraceLine::Read(read) if read.error.is_none() && read.length > 0 => {
                 reads.entry((read.file, read.handle)).or_default().push(read);
             }
-            Line::Start { .. } | Line::Read(_) | Line::Segment(_) => {}
-            Line::Dropped(_) | Line::Lost { .. } | Line::Unknown => {}
+            TraceLine::Start { .. } | TraceLine::Read(_) | TraceLine::Segment(_) => {}
+            TraceLine::Dropped(_) | TraceLine::Lost { .. } | TraceLine::Unknown => {}
         }
     }
-    let replay = |((file, _), mut reads): ((u64, u64), Vec<Read>)| {
+    let replay = |((file, _), mut reads): ((u64, u64), Vec<ReadRecord>)| {
         reads.sort_by_key(|read| read.t_us);
         let start_us = reads.first().map_or(0, |read| read.t_us);
         let mut done = start_us;
@@ -205,7 +205,12 @@ pub fn replays(text: &str) -> Result<Vec<Replay>, String> {
             (read.offset, read.length, pause)
         });
         let reads = paused.collect();
-        Replay { file, size: sizes.get(&file).copied().unwrap_or(0).max(last), start_us, reads }
+        HandleReplay {
+            file,
+            size: sizes.get(&file).copied().unwrap_or(0).max(last),
+            start_us,
+            reads,
+        }
     };
     Ok(reads.into_iter().map(replay).collect())
 }
@@ -219,15 +224,15 @@ mod tests {
     fn read(t_us: u64, took_us: u64, handle: u64, offset: u64) -> String {
         let parts = Vec::new();
         let (file, pid, length, error) = (3, 7, 10, None);
-        let read = Read { t_us, took_us, file, handle, pid, offset, length, error, parts };
-        serde_json::to_string(&Line::Read(read)).unwrap()
+        let read = ReadRecord { t_us, took_us, file, handle, pid, offset, length, error, parts };
+        serde_json::to_string(&TraceLine::Read(read)).unwrap()
     }
 
     #[test]
     fn handles_are_readers_with_their_pauses() {
         let file = r#"{"event":"file","file":3,"path":"a","size":100}"#;
         let lines = [file.into(), read(50, 10, 1, 0), read(55, 5, 2, 90), read(100, 10, 1, 10)];
-        let found = replays(&lines.join("\n")).unwrap();
+        let found = parse_replays(&lines.join("\n")).unwrap();
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].start_us, found[0].size), (50, 100));
         assert_eq!(found[0].reads, [(0, 10, 0), (10, 10, 40)]);
@@ -236,17 +241,17 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_says_in_which_line() {
-        let error = replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n").unwrap_err();
+        let error = parse_replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n").unwrap_err();
         assert!(error.starts_with("line 2: "), "{error}");
         let newer = r#"{"event":"start","format":9,"version":"","volume":"","mount_point":"","replicas":[],"segment":1}"#;
-        assert!(replays(newer).unwrap_err().contains("newer"));
+        assert!(parse_replays(newer).unwrap_err().contains("newer"));
     }
 
     #[test]
     fn a_mount_point_need_not_be_text() {
         let bytes = std::ffi::OsStr::from_bytes(b"/mnt/\xff");
         let mount_point = PathBuf::from(bytes);
-        let line = Line::Start {
+        let line = TraceLine::Start {
             format: FORMAT,
             version: String::new(),
             volume: "v".to_owned(),
@@ -255,13 +260,13 @@ mod tests {
             segment: 1,
         };
         let text = serde_json::to_string(&line).unwrap();
-        assert_eq!(serde_json::from_str::<Line>(&text).unwrap(), line);
+        assert_eq!(serde_json::from_str::<TraceLine>(&text).unwrap(), line);
     }
 
     #[test]
     fn what_later_versions_add_is_ignored() {
         let more = read(1, 1, 1, 0).replace("\"pid\":7", "\"pid\":7,\"colour\":\"red\"");
         let event = "{\"event\":\"painted\",\"colour\":\"red\"}";
-        assert_eq!(replays(&format!("{more}\n{event}")).unwrap().len(), 1);
+        assert_eq!(parse_replays(&format!("{more}\n{event}")).unwrap().len(), 1);
     }
 }

@@ -12,7 +12,7 @@ use crate::volume::name;
 /// In what two replicas' objects differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum DifferenceKind {
     /// One has it, the other has not.
     Missing,
     /// A file here, a directory there.
@@ -39,42 +39,48 @@ pub enum Kind {
     Content,
 }
 
-const NAMES: [(Kind, &str); 12] = [
-    (Kind::Missing, "missing"),
-    (Kind::Type, "type"),
-    (Kind::Size, "size"),
-    (Kind::Mtime, "mtime"),
-    (Kind::Ctime, "ctime"),
-    (Kind::Inode, "inode"),
-    (Kind::Target, "target"),
-    (Kind::Device, "device"),
-    (Kind::Mode, "mode"),
-    (Kind::Owner, "owner"),
-    (Kind::Xattr, "xattr"),
-    (Kind::Content, "content"),
+const KIND_NAMES: [(DifferenceKind, &str); 12] = [
+    (DifferenceKind::Missing, "missing"),
+    (DifferenceKind::Type, "type"),
+    (DifferenceKind::Size, "size"),
+    (DifferenceKind::Mtime, "mtime"),
+    (DifferenceKind::Ctime, "ctime"),
+    (DifferenceKind::Inode, "inode"),
+    (DifferenceKind::Target, "target"),
+    (DifferenceKind::Device, "device"),
+    (DifferenceKind::Mode, "mode"),
+    (DifferenceKind::Owner, "owner"),
+    (DifferenceKind::Xattr, "xattr"),
+    (DifferenceKind::Content, "content"),
 ];
 
-impl fmt::Display for Kind {
+impl fmt::Display for DifferenceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| *name);
+        let name = KIND_NAMES.iter().find(|(kind, _)| kind == self).map_or("", |(_, name)| *name);
         f.write_str(name)
     }
 }
 
 /// The kinds that may be left out of a comparison: copies may well differ in them
 /// and hold the same data.
-pub const IGNORABLE: [Kind; 5] = [Kind::Mtime, Kind::Ctime, Kind::Inode, Kind::Mode, Kind::Owner];
+pub const IGNORABLE: [DifferenceKind; 5] = [
+    DifferenceKind::Mtime,
+    DifferenceKind::Ctime,
+    DifferenceKind::Inode,
+    DifferenceKind::Mode,
+    DifferenceKind::Owner,
+];
 
 /// Not one of [`IGNORABLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("what can be ignored is one of mtime, ctime, inode, mode, owner")]
 pub struct NotIgnorable;
 
-impl FromStr for Kind {
+impl FromStr for DifferenceKind {
     type Err = NotIgnorable;
 
     fn from_str(text: &str) -> Result<Self, NotIgnorable> {
-        let known = NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
+        let known = KIND_NAMES.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind);
         known.filter(|kind| IGNORABLE.contains(kind)).ok_or(NotIgnorable)
     }
 }
@@ -86,19 +92,19 @@ pub struct Difference {
     #[serde(with = "name")]
     pub path: PathBuf,
     /// In what they differ.
-    pub kind: Kind,
+    pub kind: DifferenceKind,
     /// Who has what: the most first, of as many the first in the configuration.
     /// Empty for contents, whose ranges say it each for itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<Group>,
+    pub groups: Vec<ReplicaGroup>,
     /// For contents: which bytes.
-    #[serde(flatten, skip_serializing_if = "Content::is_empty", default)]
-    pub content: Content,
+    #[serde(flatten, skip_serializing_if = "ContentDifference::is_empty", default)]
+    pub content: ContentDifference,
 }
 
 /// Replicas that have the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Group {
+pub struct ReplicaGroup {
     /// Their names.
     pub replicas: Vec<String>,
     /// What they have, for people.
@@ -107,10 +113,10 @@ pub struct Group {
 
 /// Where a file's contents differ, of what was compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Content {
+pub struct ContentDifference {
     /// The ranges, in order; those less than 16 bytes apart are one.
     #[serde(default)]
-    pub ranges: Vec<Range>,
+    pub ranges: Vec<DifferingRange>,
     /// Ranges that are not listed.
     #[serde(default)]
     pub more_ranges: u64,
@@ -121,7 +127,7 @@ pub struct Content {
 
 /// A range of bytes, and who agrees about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Range {
+pub struct DifferingRange {
     /// First byte.
     pub start: u64,
     /// One past the last.
@@ -132,18 +138,18 @@ pub struct Range {
 
 /// Ranges of one file that are listed. A file that has nothing to do with its
 /// copy is told by fewer.
-const LISTED_RANGES: usize = 1000;
+const MAX_LISTED_RANGES: usize = 1000;
 
-impl Content {
+impl ContentDifference {
     /// Whether nothing differs.
     pub fn is_empty(&self) -> bool {
         self.differing_bytes == 0
     }
 
     /// Adds a range behind the others, or to the last one where it goes on.
-    pub(super) fn add(&mut self, next: Range) {
+    pub(super) fn add_range(&mut self, next: DifferingRange) {
         self.differing_bytes += next.end - next.start;
-        let is_full = self.ranges.len() >= LISTED_RANGES;
+        let is_full = self.ranges.len() >= MAX_LISTED_RANGES;
         match self.ranges.last_mut() {
             Some(last)
                 if self.more_ranges == 0
@@ -172,9 +178,9 @@ pub struct NotCompared {
 
 /// A path for people, on one line and unambiguous: control characters, backslashes
 /// and bytes that are not UTF-8 are escaped as in C.
-pub struct Shown<'a>(pub &'a Path);
+pub struct EscapedPath<'a>(pub &'a Path);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for EscapedPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0.as_os_str().as_bytes();
         if bytes.is_empty() {
@@ -213,22 +219,22 @@ fn write_groups(f: &mut fmt::Formatter<'_>, groups: &[Vec<String>]) -> fmt::Resu
 impl fmt::Display for Difference {
     /// One line, or for contents one for each range; without the last line's end.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = Shown(&self.path);
+        let path = EscapedPath(&self.path);
         match self.kind {
-            Kind::Content => {
+            DifferenceKind::Content => {
                 for (i, range) in self.content.ranges.iter().enumerate() {
                     let line = if i > 0 { "\n" } else { "" };
                     write!(f, "{line}{path}: bytes {}..{} differ: ", range.start, range.end)?;
                     write_groups(f, &range.groups)?;
                 }
                 if self.content.more_ranges > 0 {
-                    let Content { more_ranges, differing_bytes, .. } = self.content;
+                    let ContentDifference { more_ranges, differing_bytes, .. } = self.content;
                     let more = format_args!("{path}: and {more_ranges} more ranges");
                     write!(f, "\n{more}; {differing_bytes} bytes differ in all")?;
                 }
                 Ok(())
             }
-            Kind::Missing => {
+            DifferenceKind::Missing => {
                 let on = |value: &str| {
                     let of = self.groups.iter().filter(|group| group.value == value);
                     of.flat_map(|group| group.replicas.iter().cloned()).collect::<Vec<_>>()
@@ -251,7 +257,7 @@ impl fmt::Display for Difference {
 impl fmt::Display for NotCompared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let replicas = self.replicas.join(", ");
-        write!(f, "{}: not compared on {replicas}: {}", Shown(&self.path), self.why)
+        write!(f, "{}: not compared on {replicas}: {}", EscapedPath(&self.path), self.why)
     }
 }
 
@@ -265,10 +271,10 @@ mod tests {
     }
 
     fn content(groups: &[&[&str]]) -> String {
-        let mut content = Content::default();
-        content.add(Range { start: 4096, end: 8192, groups: names(groups) });
+        let mut content = ContentDifference::default();
+        content.add_range(DifferingRange { start: 4096, end: 8192, groups: names(groups) });
         let path = "a/b".into();
-        Difference { path, kind: Kind::Content, groups: Vec::new(), content }.to_string()
+        Difference { path, kind: DifferenceKind::Content, groups: Vec::new(), content }.to_string()
     }
 
     #[test]
@@ -286,21 +292,21 @@ mod tests {
 
     #[test]
     fn ranges_that_go_on_are_one_and_too_many_are_counted() {
-        let mut content = Content::default();
-        let range = |start, end| Range { start, end, groups: names(&[&["r1"], &["r2"]]) };
-        content.add(range(0, 10));
-        content.add(range(10, 20));
+        let mut content = ContentDifference::default();
+        let range = |start, end| DifferingRange { start, end, groups: names(&[&["r1"], &["r2"]]) };
+        content.add_range(range(0, 10));
+        content.add_range(range(10, 20));
         assert_eq!(content.ranges, [range(0, 20)]);
         for i in 1..2000 {
-            content.add(range(i * 100, i * 100 + 1));
+            content.add_range(range(i * 100, i * 100 + 1));
         }
-        assert_eq!((content.ranges.len(), content.more_ranges), (LISTED_RANGES, 1000));
+        assert_eq!((content.ranges.len(), content.more_ranges), (MAX_LISTED_RANGES, 1000));
         assert_eq!(content.differing_bytes, 20 + 1999);
     }
 
     #[test]
     fn a_path_is_one_line_whatever_is_in_it() {
-        let shown = |bytes: &[u8]| Shown(Path::new(OsStr::from_bytes(bytes))).to_string();
+        let shown = |bytes: &[u8]| EscapedPath(Path::new(OsStr::from_bytes(bytes))).to_string();
         assert_eq!(shown(b"a\nb"), "a\\nb");
         assert_eq!(shown(b"a\\nb"), "a\\\\nb");
         assert_eq!(shown(b"\xff\xfe"), "\\xff\\xfe");

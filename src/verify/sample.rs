@@ -11,7 +11,7 @@ use crate::config::units::Share;
 use crate::volume::ByteRange;
 
 /// The unit of comparison, bytes: one segment, one READ on the wire.
-pub const BLOCK: u64 = 1 << 20;
+pub const COMPARE_BLOCK_SIZE: u64 = 1 << 20;
 
 /// How much of a file is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,15 +33,15 @@ impl std::fmt::Display for Coverage {
 
 /// The blocks of one file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blocks {
+pub(super) struct FileBlocks {
     size: u64,
     /// A block is chosen whose hash is below it; `None`: all are.
-    below: Option<u64>,
+    hash_threshold: Option<u64>,
     key: u64,
 }
 
-impl Blocks {
-    pub(super) fn of(path: &Path, size: u64, coverage: Coverage, seed: u64) -> Self {
+impl FileBlocks {
+    pub(super) fn new(path: &Path, size: u64, coverage: Coverage, seed: u64) -> Self {
         let below = match coverage {
             Coverage::Full => None,
             Coverage::Sample(share) if share.0 >= 1.0 => None,
@@ -51,33 +51,33 @@ impl Blocks {
         hasher.update(&seed.to_le_bytes()).update(path.as_os_str().as_bytes());
         let hash = *hasher.finalize().as_bytes();
         let [a, b, c, d, e, f, g, h, ..] = hash;
-        Self { size, below, key: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }
+        Self { size, hash_threshold: below, key: u64::from_le_bytes([a, b, c, d, e, f, g, h]) }
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> u64 {
-        self.size.div_ceil(BLOCK)
+        self.size.div_ceil(COMPARE_BLOCK_SIZE)
     }
 
     /// The chosen ones from number `first` on.
-    pub(super) fn chosen(self, first: u64) -> impl Iterator<Item = u64> {
+    pub(super) fn chosen_blocks(self, first: u64) -> impl Iterator<Item = u64> {
         (first..self.count()).filter(move |block| self.is_chosen(*block))
     }
 
     fn is_chosen(&self, block: u64) -> bool {
-        let Some(below) = self.below else { return true };
-        block == 0 || block + 1 == self.count() || mix(self.key ^ mix(block)) < below
+        let Some(below) = self.hash_threshold else { return true };
+        block == 0 || block + 1 == self.count() || splitmix64(self.key ^ splitmix64(block)) < below
     }
 
     /// The bytes of block `block`.
-    pub(super) fn range(&self, block: u64) -> ByteRange {
-        let start = block * BLOCK;
-        ByteRange::new(start, (start + BLOCK).min(self.size))
+    pub(super) fn block_range(&self, block: u64) -> ByteRange {
+        let start = block * COMPARE_BLOCK_SIZE;
+        ByteRange::new(start, (start + COMPARE_BLOCK_SIZE).min(self.size))
     }
 }
 
 /// splitmix64's output function.
-fn mix(x: u64) -> u64 {
+fn splitmix64(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -90,7 +90,9 @@ mod tests {
 
     fn chosen(path: &str, blocks: u64, share: f64, seed: u64) -> Vec<u64> {
         let coverage = Coverage::Sample(Share(share));
-        Blocks::of(Path::new(path), blocks * BLOCK, coverage, seed).chosen(0).collect()
+        FileBlocks::new(Path::new(path), blocks * COMPARE_BLOCK_SIZE, coverage, seed)
+            .chosen_blocks(0)
+            .collect()
     }
 
     #[test]
@@ -115,8 +117,11 @@ mod tests {
 
     #[test]
     fn the_last_block_ends_with_the_file() {
-        let blocks = Blocks::of(Path::new("a"), BLOCK + 5, Coverage::Full, 0);
+        let blocks = FileBlocks::new(Path::new("a"), COMPARE_BLOCK_SIZE + 5, Coverage::Full, 0);
         assert_eq!(blocks.count(), 2);
-        assert_eq!(blocks.range(1), ByteRange::new(BLOCK, BLOCK + 5));
+        assert_eq!(
+            blocks.block_range(1),
+            ByteRange::new(COMPARE_BLOCK_SIZE, COMPARE_BLOCK_SIZE + 5)
+        );
     }
 }

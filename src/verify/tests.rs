@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 use super::*;
-use crate::backend::{Directory, Fault, FaultRule, FaultScript, Faulty, Op};
+use crate::backend::{DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 use crate::config::units::Share;
 
 /// Three copies of a tree, and a fault script for each.
@@ -20,7 +20,7 @@ struct Copies {
 
 /// What a run has found.
 #[derive(Debug, PartialEq)]
-struct Result {
+struct RunResult {
     differences: Vec<String>,
     not_compared: Vec<String>,
     absent: Vec<(String, u64)>,
@@ -52,11 +52,11 @@ impl Copies {
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     }
 
-    fn members(&self) -> Vec<Member> {
-        let member = |(i, tree): (usize, &TempDir)| Member {
+    fn members(&self) -> Vec<ComparedReplica> {
+        let member = |(i, tree): (usize, &TempDir)| ComparedReplica {
             name: format!("r{}", i + 1),
-            backend: Ok(Arc::new(Faulty::new(
-                Directory::open(tree.path()).unwrap(),
+            backend: Ok(Arc::new(FaultInjector::new(
+                DirBackend::open(tree.path()).unwrap(),
                 Arc::clone(&self.scripts[i]),
             ))),
             max_rate: None,
@@ -64,11 +64,11 @@ impl Copies {
         self.trees.iter().enumerate().map(member).collect()
     }
 
-    fn start(&self, options: &Options, state: Option<State>) -> Run {
+    fn start(&self, options: &VerifyOptions, state: Option<Checkpoint>) -> Run {
         Run::start(options.clone(), self.members(), state).unwrap()
     }
 
-    fn run(&self, options: &Options) -> Result {
+    fn run(&self, options: &VerifyOptions) -> RunResult {
         let run = self.start(options, None);
         assert!(run.wait(Duration::from_secs(60)), "it does not end");
         assert!(run.is_complete());
@@ -78,19 +78,19 @@ impl Copies {
 
 const UNIX_TIME: std::time::SystemTime = std::time::UNIX_EPOCH;
 
-fn result(run: &Run) -> Result {
-    Result {
+fn result(run: &Run) -> RunResult {
+    RunResult {
         differences: run.differences(0).iter().map(ToString::to_string).collect(),
         not_compared: run.not_compared(0).iter().map(ToString::to_string).collect(),
-        absent: run.absent(),
+        absent: run.absent_replicas(),
         totals: run.totals(),
     }
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> VerifyOptions {
+    VerifyOptions {
         volume: "v".into(),
-        mode: Mode::Copies,
+        mode: VolumeMode::Copies,
         path: PathBuf::new(),
         coverage: Coverage::Full,
         seed: 1,
@@ -111,11 +111,11 @@ fn a_replica_that_hangs_is_left_behind_and_never_said_to_differ() {
     }
     copies.write_to(1, "d3/f3", b"the lame");
     // After the tree's root has been looked at.
-    let hang = FaultRule { after: 12, ..FaultRule::always(Op::Any, Fault::Hang) };
+    let hang = FaultRule { after: 12, ..FaultRule::always(FaultOp::Any, Fault::Hang) };
     copies.scripts[2].add(hang);
-    let options = Options { deadline: Duration::from_secs(2), ..options() };
+    let options = VerifyOptions { deadline: Duration::from_secs(2), ..options() };
     let began = Instant::now();
-    let result = copies.run(&Options { list_deadline: options.deadline, ..options });
+    let result = copies.run(&VerifyOptions { list_deadline: options.deadline, ..options });
     // A deadline or two for each of the threads, and not one for each file: that is 2 min.
     assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     assert_eq!(result.differences.len(), 1, "{:?}", result.differences);
@@ -131,7 +131,7 @@ fn a_replica_that_fails_is_not_compared_and_the_others_are() {
     copies.write("bad", b"0123456789");
     copies.write("good", b"0123456789");
     copies.write_to(2, "bad", b"012x456789");
-    copies.scripts[0].add(FaultRule::always(Op::Read, Fault::Errno(Errno::IO)));
+    copies.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)));
     let result = copies.run(&options());
     assert_eq!(result.differences, ["bad: bytes 3..4 differ: r2, r3 differ"]);
     let failed = |name: &str| format!("{name}: not compared on r1: I/O error (os error 5)");
@@ -147,8 +147,11 @@ fn a_listing_that_fails_makes_nothing_missing() {
     copies.write("d/f", b"x");
     // The root's attributes and its listing, those of `d`; then the listing of `d`.
     let script = Arc::clone(&copies.scripts[1]);
-    script.add(FaultRule { after: 5, ..FaultRule::always(Op::Metadata, Fault::Errno(Errno::IO)) });
-    let result = copies.run(&Options { jobs: 1, ..options() });
+    script.add(FaultRule {
+        after: 5,
+        ..FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::IO))
+    });
+    let result = copies.run(&VerifyOptions { jobs: 1, ..options() });
     assert_eq!(result.differences, [] as [String; 0]);
     assert!(!result.not_compared.is_empty());
     assert!(result.not_compared.iter().all(|line| line.contains("on r2: ")), "{result:?}");
@@ -158,7 +161,7 @@ fn a_listing_that_fails_makes_nothing_missing() {
 fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
     let copies = Copies::new();
     copies.write("log", &vec![0; 4 << 20]);
-    let slow = FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(50)));
+    let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(50)));
     copies.scripts[1].add(slow);
     let path = copies.path(0, "log");
     let done = AtomicBool::new(false);
@@ -176,8 +179,8 @@ fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         });
-        let ignore = vec![Kind::Mtime];
-        let result = copies.run(&Options { ignore, ..options() });
+        let ignore = vec![DifferenceKind::Mtime];
+        let result = copies.run(&VerifyOptions { ignore, ..options() });
         done.store(true, Ordering::Relaxed);
         result
     });
@@ -192,7 +195,7 @@ fn a_file_that_changes_all_the_time_is_given_up_and_is_no_difference() {
 fn a_file_that_changes_once_is_compared_again() {
     let copies = Copies::new();
     copies.write("f", b"old");
-    let first = FaultRule { count: 1, ..FaultRule::always(Op::Read, Fault::Hang) };
+    let first = FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, Fault::Hang) };
     copies.scripts[1].add(first);
     let run = copies.start(&options(), None);
     assert!(!run.wait(Duration::from_millis(300)), "nothing hangs");
@@ -205,7 +208,7 @@ fn a_file_that_changes_once_is_compared_again() {
 }
 
 /// A tree with differences of most kinds, of directories in directories.
-fn motley(seed: u64) -> Copies {
+fn varied_tree(seed: u64) -> Copies {
     let mut drawn = 0u64;
     let mut below = move |bound: u32| {
         drawn += 1;
@@ -237,12 +240,12 @@ fn motley(seed: u64) -> Copies {
 #[test]
 fn a_run_that_is_stopped_again_and_again_finds_what_one_finds_that_is_not() {
     for seed in 0..4 {
-        let copies = motley(seed);
+        let copies = varied_tree(seed);
         let reference = copies.run(&options());
         assert!(reference.differences.len() > 20, "{}", reference.differences.len());
         let slow = Fault::Delay(Duration::from_millis(1));
-        copies.scripts[1].add(FaultRule::always(Op::Any, slow));
-        let mut state: Option<State> = None;
+        copies.scripts[1].add(FaultRule::always(FaultOp::Any, slow));
+        let mut state: Option<Checkpoint> = None;
         let mut stops = 0;
         let result = loop {
             let run = copies.start(&options(), state.take());
@@ -253,7 +256,7 @@ fn a_run_that_is_stopped_again_and_again_finds_what_one_finds_that_is_not() {
                 break result(&run);
             }
             // As it goes through a file.
-            let text = serde_json::to_string(&run.state()).unwrap();
+            let text = serde_json::to_string(&run.checkpoint()).unwrap();
             state = Some(serde_json::from_str(&text).unwrap());
             stops += 1;
             assert!(stops < 1000, "it gets nowhere");
@@ -272,9 +275,10 @@ fn a_large_file_is_gone_on_with_in_the_middle() {
     let mut other = vec![3; 20 << 20];
     other[5] = 4;
     copies.write_to(2, "large", &other);
-    let once = FaultRule { within: None, after: 12, ..FaultRule::always(Op::Read, Fault::Hang) };
+    let once =
+        FaultRule { within: None, after: 12, ..FaultRule::always(FaultOp::Read, Fault::Hang) };
     copies.scripts[0].add(once);
-    let options = Options { path: "large".into(), ..options() };
+    let options = VerifyOptions { path: "large".into(), ..options() };
     let run = copies.start(&options, None);
     let until = Instant::now() + Duration::from_secs(60);
     while run.totals().bytes < 11 << 20 {
@@ -283,7 +287,7 @@ fn a_large_file_is_gone_on_with_in_the_middle() {
     }
     run.stop();
     assert!(run.wait(Duration::from_secs(60)));
-    let state = run.state();
+    let state = run.checkpoint();
     copies.scripts[0].heal();
     let before = state.totals();
     assert!(before.bytes >= 11 << 20 && before.bytes < 20 << 20);
@@ -317,38 +321,40 @@ fn extended_attributes_are_compared_where_that_is_wanted() {
     set(2, b"blue!").unwrap();
     assert_eq!(copies.run(&options()).differences.len(), 0);
     assert_eq!(
-        copies.run(&Options { xattrs: true, ..options() }).differences,
+        copies.run(&VerifyOptions { xattrs: true, ..options() }).differences,
         ["f: xattr differs: user.colour (3 bytes) on r1 = r2, user.colour (5 bytes) on r3"]
     );
 }
 
 #[test]
 fn a_state_survives_its_file_and_is_refused_to_another_run() {
-    let copies = motley(7);
+    let copies = varied_tree(7);
     let run = copies.start(&options(), None);
     assert!(run.wait(Duration::from_secs(60)));
     let room = tempfile::tempdir().unwrap();
     let path: &Path = &room.path().join("state");
     let names = ["r1", "r2", "r3"].map(str::to_owned);
-    run.state().save(path).unwrap();
-    let state = State::load(path).unwrap().unwrap();
-    assert_eq!(state, run.state());
-    state.check(path, &options(), &names).unwrap();
+    run.checkpoint().save(path).unwrap();
+    let state = Checkpoint::load(path).unwrap().unwrap();
+    assert_eq!(state, run.checkpoint());
+    state.check_same_run(path, &options(), &names).unwrap();
     let sample = Coverage::Sample(Share(0.01));
     for (other, key) in [
-        (Options { seed: 2, ..options() }, "seed 1"),
-        (Options { coverage: sample, ..options() }, "coverage full"),
-        (Options { path: "a".into(), ..options() }, "path ."),
-        (Options { volume: "w".into(), ..options() }, "volume v"),
-        (Options { mode: Mode::Shared, ..options() }, "mode copies"),
-        (Options { ignore: vec![Kind::Mode], ..options() }, "ignore none"),
+        (VerifyOptions { seed: 2, ..options() }, "seed 1"),
+        (VerifyOptions { coverage: sample, ..options() }, "coverage full"),
+        (VerifyOptions { path: "a".into(), ..options() }, "path ."),
+        (VerifyOptions { volume: "w".into(), ..options() }, "volume v"),
+        (VerifyOptions { mode: VolumeMode::Shared, ..options() }, "mode copies"),
+        (VerifyOptions { ignore: vec![DifferenceKind::Mode], ..options() }, "ignore none"),
     ] {
-        let error = state.check(path, &other, &names).unwrap_err().to_string();
+        let error = state.check_same_run(path, &other, &names).unwrap_err().to_string();
         assert!(error.contains(&format!("of a run with {key}, and")), "{error}");
     }
-    assert!(state.check(path, &options(), &names[..2]).is_err());
+    assert!(state.check_same_run(path, &options(), &names[..2]).is_err());
     fs::write(path, "{}").unwrap();
-    assert!(State::load(path).unwrap_err().to_string().contains("not a state of fanfs verify"));
+    assert!(
+        Checkpoint::load(path).unwrap_err().to_string().contains("not a state of fanfs verify")
+    );
     fs::remove_file(path).unwrap();
-    assert!(State::load(path).unwrap().is_none());
+    assert!(Checkpoint::load(path).unwrap().is_none());
 }

@@ -9,10 +9,10 @@ pub struct Holders {
     pub local: ReplicaSet,
     /// Whether a node without a replica holds it too: its disk can be had
     /// through a replica on another node only.
-    pub spare: bool,
+    pub is_held_elsewhere: bool,
 }
 
 impl Holders {
     /// Nothing is known: every replica is as good as any other.
-    pub const UNKNOWN: Self = Self { local: ReplicaSet::ALL, spare: false };
+    pub const UNKNOWN: Self = Self { local: ReplicaSet::ALL, is_held_elsewhere: false };
 }

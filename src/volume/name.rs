@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum RawPath {
     Text(String),
     Bytes(Vec<u8>),
 }
@@ -30,9 +30,9 @@ pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::
 /// # Errors
 /// Where it is neither text nor an array of bytes.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-    let path = match Written::deserialize(deserializer)? {
-        Written::Text(text) => OsString::from(text),
-        Written::Bytes(bytes) => OsString::from_vec(bytes),
+    let path = match RawPath::deserialize(deserializer)? {
+        RawPath::Text(text) => OsString::from(text),
+        RawPath::Bytes(bytes) => OsString::from_vec(bytes),
     };
     Ok(PathBuf::from(path))
 }

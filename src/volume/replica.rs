@@ -214,7 +214,7 @@ impl AtomicReplicaSet {
     }
 
     /// Puts a replica in, or takes it out.
-    pub fn put(&self, id: ReplicaId, member: bool) {
+    pub fn set_member(&self, id: ReplicaId, member: bool) {
         let bit = 1 << id.index();
         if member {
             self.0.fetch_or(bit, Ordering::Relaxed);

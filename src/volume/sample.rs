@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::survey::within;
+use super::survey::run_with_timeout;
 
 /// Entries that are looked at.
-pub const ENTRIES: usize = 20_000;
+pub const MAX_ENTRIES: usize = 20_000;
 
 /// Bytes of a block in `st_blocks` (stat(2)).
-const BLOCK: u64 = 512;
+const BLOCK_SIZE: u64 = 512;
 
 /// A regular file that may be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct SampleFile {
     /// Relative to the tree's root.
     pub path: PathBuf,
     /// Its size, bytes.
@@ -35,10 +35,10 @@ pub struct Sample {
     pub allocated: u64,
 }
 
-impl Sample {
+impl SampleFile {
     fn new(path: &Path, stat: &Metadata) -> Self {
         // Blocks that were allocated beyond the end hold nothing that is read.
-        let allocated = (stat.blocks().saturating_mul(BLOCK)).min(stat.len());
+        let allocated = (stat.blocks().saturating_mul(BLOCK_SIZE)).min(stat.len());
         Self { path: path.to_owned(), size: stat.len(), allocated }
     }
 
@@ -49,41 +49,41 @@ impl Sample {
 
 /// The result of a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct SampleSearch {
     /// The file with the most data.
-    pub best: Option<Sample>,
+    pub best: Option<SampleFile>,
     /// How many entries were looked at.
     pub entries: usize,
     /// Whether the root can be listed.
-    pub is_listed: bool,
+    pub is_root_listable: bool,
 }
 
 /// Walks the tree at `root` for at most `time`, and waits for `patience` longer for a call
 /// that hangs.
-pub fn find(root: &Path, time: Duration, patience: Duration) -> Found {
-    let found = Arc::new(Mutex::new(Found::default()));
+pub fn find(root: &Path, time: Duration, patience: Duration) -> SampleSearch {
+    let found = Arc::new(Mutex::new(SampleSearch::default()));
     let (seen, root) = (Arc::clone(&found), root.to_owned());
-    let _ = within(time + patience, move || walk(&root, time, &seen));
+    let _ = run_with_timeout(time + patience, move || walk(&root, time, &seen));
     let found = found.lock().expect("no panic");
     found.clone()
 }
 
 /// Level by level. Symbolic links are not followed.
-fn walk(root: &Path, time: Duration, found: &Mutex<Found>) {
+fn walk(root: &Path, time: Duration, found: &Mutex<SampleSearch>) {
     let until = Instant::now() + time;
     let mut directories = VecDeque::from([root.to_owned()]);
     while let Some(directory) = directories.pop_front() {
         // Another user's, or gone.
         let Ok(listing) = std::fs::read_dir(directory) else { continue };
-        found.lock().expect("no panic").is_listed = true;
+        found.lock().expect("no panic").is_root_listable = true;
         for entry in listing.flatten() {
             let best = {
                 let mut found = found.lock().expect("no panic");
-                if found.entries == ENTRIES || Instant::now() > until {
+                if found.entries == MAX_ENTRIES || Instant::now() > until {
                     return;
                 }
                 found.entries += 1;
-                found.best.as_ref().map(Sample::rank)
+                found.best.as_ref().map(SampleFile::rank)
             };
             let (path, stat) = (entry.path(), entry.metadata());
             let (Ok(stat), Ok(name)) = (stat, path.strip_prefix(root)) else { continue };
@@ -91,16 +91,16 @@ fn walk(root: &Path, time: Duration, found: &Mutex<Found>) {
                 directories.push_back(path);
                 continue;
             }
-            let sample = Sample::new(name, &stat);
+            let sample = SampleFile::new(name, &stat);
             // Another user's file may not be readable. Without the lock: the open may hang.
-            if stat.is_file() && best.is_none_or(|best| best < sample.rank()) && opens(&path) {
+            if stat.is_file() && best.is_none_or(|best| best < sample.rank()) && can_open(&path) {
                 found.lock().expect("no panic").best = Some(sample);
             }
         }
     }
 }
 
-fn opens(path: &Path) -> bool {
+fn can_open(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let opened = rustix::fs::open(path, flags, Mode::empty());
     opened.map(File::from).map_err(io::Error::from).is_ok()
@@ -129,7 +129,7 @@ mod tests {
         std::os::unix::fs::symlink("/proc/kcore", at("a/link")).unwrap();
         let found = find(root.path(), TIME, TIME);
         assert_eq!(best(root.path()), Some((PathBuf::from("a/b/large"), 1 << 20)));
-        assert_eq!((found.entries, found.is_listed), (5, true));
+        assert_eq!((found.entries, found.is_root_listable), (5, true));
         // A hole of 1 TiB, with a few bytes behind it.
         let sparse = File::create(at("sparse")).unwrap();
         sparse.set_len(1 << 40).unwrap();
@@ -138,7 +138,7 @@ mod tests {
         fs::remove_file(at("a/b/large")).unwrap();
         fs::remove_file(at("small")).unwrap();
         assert_eq!(best(root.path()), Some((PathBuf::from("sparse"), 1 << 40)));
-        assert_eq!(find(&at("nowhere"), TIME, TIME), Found::default());
+        assert_eq!(find(&at("nowhere"), TIME, TIME), SampleSearch::default());
     }
 
     #[test]

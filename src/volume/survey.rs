@@ -1,6 +1,6 @@
 //! What the replicas of a volume look like before anything is read from them.
 //!
-//! In goes a [`Question`], what the configuration says of the replicas; out
+//! In goes a [`SurveyRequest`], what the configuration says of the replicas; out
 //! comes a [`Survey`], what was found at each, and from it, by pure functions,
 //! [`Finding`]s. `fanfs check` prints them; start and reload refuse a configuration that
 //! can never be right. The [`Roster`] brings replicas into service.
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::mounts::{Mount, MountTable, NfsMount};
-use super::{Mode, ReplicaId, ReplicaMap, ReplicaSet};
+use super::mount_table::{Mount, MountTable, NfsMount};
+use super::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
 
 mod findings;
 mod probe;
 mod roster;
 
-pub use probe::{Answer, Directory, Entry, EntryKind, Listing};
-pub use roster::{Admitted, Record, Refusal, Roster, Seat};
+pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
+pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry};
 
 /// How long a replica may take by default. A healthy one answers in
 /// milliseconds; an automount over a busy network in a second or two.
@@ -35,7 +35,7 @@ pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
 /// Runs `call` in a thread of its own, which is left alone where it takes longer than
 /// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
 /// thread.
-pub fn within<T: Send + 'static>(
+pub fn run_with_timeout<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
@@ -47,7 +47,7 @@ pub fn within<T: Send + 'static>(
 
 /// One replica as the configuration describes it.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct ReplicaSpec {
     /// Its name in findings.
     pub name: String,
     /// An absolute directory.
@@ -58,17 +58,17 @@ pub struct Subject {
 
 /// What is to be surveyed, and what the findings are judged against.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct SurveyRequest {
     /// The replicas, in the configuration's order.
-    pub subjects: Vec<Subject>,
+    pub replicas: Vec<ReplicaSpec>,
     /// How they should relate.
-    pub mode: Mode,
+    pub mode: VolumeMode,
     /// The unit of dispatch, bytes.
     pub segment_size: u64,
     /// By when a read ends in the volume.
     pub deadline: Duration,
     /// The write replica of a writable volume.
-    pub writer: Option<ReplicaId>,
+    pub write_replica: Option<ReplicaId>,
     /// How long the other replicas may still show the state before a change.
     pub lag: Duration,
     /// Where the volume is to be mounted, canonical; `None` where that is not known.
@@ -77,11 +77,11 @@ pub struct Question {
 
 /// What was found at one replica.
 #[derive(Clone, Debug)]
-pub struct Sight {
+pub struct Observation {
     /// The question's part about it.
-    pub subject: Subject,
+    pub spec: ReplicaSpec,
     /// What its path answered.
-    pub answer: Answer,
+    pub probe_result: ProbeResult,
     /// The mount that the path lies in. For a replica that did not answer, by
     /// its path as written: symbolic links in it are not followed.
     pub mount: Option<Mount>,
@@ -93,11 +93,11 @@ pub struct Sight {
 #[derive(Clone, Debug)]
 pub struct Survey {
     /// The question that this answers.
-    pub question: Question,
+    pub request: SurveyRequest,
     /// How long each replica was waited for.
     pub limit: Duration,
     /// What was found.
-    pub replicas: ReplicaMap<Sight>,
+    pub replicas: ReplicaMap<Observation>,
     /// Why there are no mounts in it, where the kernel's table was unreadable.
     pub table_error: Option<String>,
 }
@@ -119,7 +119,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Whether the volume is not mounted because of it. Any other error only keeps its
     /// replicas out of service until they are well.
-    pub refuses: bool,
+    pub is_fatal: bool,
     /// Whom it is about; all named in the text.
     pub replicas: Vec<ReplicaId>,
     /// One line: what is wrong and what to do.
@@ -128,32 +128,32 @@ pub struct Finding {
 
 /// Looks at all replicas at once and returns when all have answered or `limit`
 /// is over. Call it without a replica's lock held; it starts threads.
-pub fn survey(question: Question, limit: Duration) -> Survey {
+pub fn survey(question: SurveyRequest, limit: Duration) -> Survey {
     survey_with(question, limit, probe::probe)
 }
 
-fn survey_with<P>(question: Question, limit: Duration, probe: P) -> Survey
+fn survey_with<P>(question: SurveyRequest, limit: Duration, probe: P) -> Survey
 where
-    P: Fn(&Subject, probe::Wanted) -> Answer + Clone + Send + 'static,
+    P: Fn(&ReplicaSpec, probe::ProbeOptions) -> ProbeResult + Clone + Send + 'static,
 {
     let end = Instant::now() + limit;
     // Names and sizes are a second opinion: half the time is left for getting
     // the answer home, so a slow but living replica is not called silent.
-    let listing_until = (question.mode == Mode::Copies).then(|| end - limit / 2);
-    let wanted = probe::Wanted { listing_until };
+    let listing_until = (question.mode == VolumeMode::Copies).then(|| end - limit / 2);
+    let wanted = probe::ProbeOptions { listing_until };
 
-    let n = question.subjects.len();
-    let mut answers = ReplicaMap::from_fn(n, |_| Answer::Silent);
+    let n = question.replicas.len();
+    let mut answers = ReplicaMap::from_fn(n, |_| ProbeResult::TimedOut);
     let (sender, receiver) = mpsc::channel();
     let mut waiting = 0;
-    for (id, subject) in answers.ids().zip(question.subjects.iter().cloned()) {
+    for (id, subject) in answers.ids().zip(question.replicas.iter().cloned()) {
         let (probe, sender) = (probe.clone(), sender.clone());
         let thread = std::thread::Builder::new().name(format!("survey-{}", id.index()));
         // Nobody listens to an answer that comes after the limit.
         let spawned = thread.spawn(move || drop(sender.send((id, probe(&subject, wanted)))));
         match spawned {
             Ok(_) => waiting += 1,
-            Err(error) => answers[id] = Answer::Failed(error.to_string()),
+            Err(error) => answers[id] = ProbeResult::Failed(error.to_string()),
         }
     }
     drop(sender);
@@ -169,9 +169,9 @@ where
 }
 
 fn assemble(
-    question: Question,
+    question: SurveyRequest,
     limit: Duration,
-    answers: ReplicaMap<Answer>,
+    answers: ReplicaMap<ProbeResult>,
     table: Result<MountTable, String>,
 ) -> Survey {
     let (table, table_error) = match table {
@@ -179,25 +179,25 @@ fn assemble(
         Err(error) => (MountTable::default(), Some(error)),
     };
     let replicas = answers.map(|id, answer| {
-        let subject = question.subjects[id.index()].clone();
+        let subject = question.replicas[id.index()].clone();
         let mount = match answer {
-            Answer::Directory(directory) => directory
+            ProbeResult::Directory(directory) => directory
                 .mount_id
                 .and_then(|mount| table.by_id(mount))
                 .or_else(|| table.containing(&directory.canonical)),
             _ => table.containing(&subject.path),
         };
         let nfs = mount.and_then(|mount| table.nfs(mount));
-        Sight { subject, answer: answer.clone(), mount: mount.cloned(), nfs }
+        Observation { spec: subject, probe_result: answer.clone(), mount: mount.cloned(), nfs }
     });
-    Survey { question, limit, replicas, table_error }
+    Survey { request: question, limit, replicas, table_error }
 }
 
-impl Sight {
+impl Observation {
     /// The directory, where there is one.
-    pub fn directory(&self) -> Option<&Directory> {
-        match &self.answer {
-            Answer::Directory(directory) => Some(directory),
+    pub fn directory(&self) -> Option<&RootInfo> {
+        match &self.probe_result {
+            ProbeResult::Directory(directory) => Some(directory),
             _ => None,
         }
     }
@@ -209,7 +209,7 @@ impl Sight {
         let mount = self.mount.as_ref();
         directory
             .zip(mount)
-            .is_some_and(|(directory, mount)| mount.is_replica_at(&directory.canonical))
+            .is_some_and(|(directory, mount)| mount.is_mounted_replica_at(&directory.canonical))
     }
 }
 
@@ -220,8 +220,9 @@ impl Survey {
     }
 
     /// Replicas that did not answer in time.
-    pub fn silent(&self) -> ReplicaSet {
-        let silent = self.replicas.iter().filter(|(_, sight)| sight.answer == Answer::Silent);
+    pub fn timed_out(&self) -> ReplicaSet {
+        let silent =
+            self.replicas.iter().filter(|(_, sight)| sight.probe_result == ProbeResult::TimedOut);
         silent.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
     }
 

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use fanfs::config::placement::{Provider, Tool};
+use fanfs::config::placement::{ClusterTool, ProviderConfig};
 use fanfs::volume::{ReplicaId, ReplicaSet};
 
 use crate::{parse, with};
 
-fn provider(text: &str) -> Provider {
+fn provider(text: &str) -> ProviderConfig {
     parse(&with(&format!("[placement]\n{text}"))).unwrap().placement.provider
 }
 
 #[test]
 fn nobody_is_asked_unless_it_is_configured() {
     let placement = parse(&with("")).unwrap().placement;
-    assert_eq!(placement.provider, Provider::None);
+    assert_eq!(placement.provider, ProviderConfig::None);
     assert_eq!(placement.root, "/");
     assert_eq!(
         (placement.timeout, placement.ttl),
@@ -24,15 +24,15 @@ fn nobody_is_asked_unless_it_is_configured() {
 
 #[test]
 fn each_provider_takes_its_own_keys() {
-    let tool = |tool| Provider::Tool { tool, command: None, layout_command: None };
-    assert_eq!(provider("provider = 'maprfs'\nroot = '/vol'"), tool(Tool::MapRfs));
-    assert_eq!(provider("provider = 'lustre'"), tool(Tool::Lustre));
-    assert_eq!(provider("provider = 'learned'\nttl = '1min'"), Provider::Learned);
+    let tool = |tool| ProviderConfig::Tool { tool, command: None, layout_command: None };
+    assert_eq!(provider("provider = 'maprfs'\nroot = '/vol'"), tool(ClusterTool::MapRfs));
+    assert_eq!(provider("provider = 'lustre'"), tool(ClusterTool::Lustre));
+    assert_eq!(provider("provider = 'learned'\nttl = '1min'"), ProviderConfig::Learned);
     assert_eq!(
         provider(
             "provider = 'hdfs'\nurl = ['http://nn1:9870', 'https://[fe80::1]:9871/']\nuser = 'u'"
         ),
-        Provider::WebHdfs {
+        ProviderConfig::WebHdfs {
             urls: vec!["http://nn1:9870".into(), "https://[fe80::1]:9871/".into()],
             user: Some("u".into()),
             ca_file: None,
@@ -41,11 +41,15 @@ fn each_provider_takes_its_own_keys() {
     let command = vec!["hdfs".to_owned(), "fsck".to_owned(), "{path}".to_owned()];
     assert_eq!(
         provider("provider = 'hdfs'\ncommand = ['hdfs', 'fsck', '{path}']"),
-        Provider::Tool { tool: Tool::Hdfs, command: Some(command), layout_command: None }
+        ProviderConfig::Tool {
+            tool: ClusterTool::Hdfs,
+            command: Some(command),
+            layout_command: None
+        }
     );
     assert_eq!(
         provider("provider = 'table'\nfile = '/t.csv'"),
-        Provider::Table { file: "/t.csv".into() }
+        ProviderConfig::Table { file: "/t.csv".into() }
     );
 }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fanfs::backend::Requester;
+use fanfs::backend::RequestContext;
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Entry, Fs, Ino, ROOT};
+use fanfs::fs::{Fs, FsResult, Ino, InodeAttr, ROOT};
 use fanfs::volume::ReplicaId;
 use tokio::runtime::Runtime;
 
@@ -18,15 +18,15 @@ const FILES: usize = 32;
 
 /// Another daemon that continues where `fs` ends.
 fn next(fs: &Arc<Fs>, trees: &[&Path], runtime: &Runtime) -> Arc<Fs> {
-    let (carried, _) = fs.carry().unwrap();
+    let (carried, _) = fs.snapshot().unwrap();
     let next = volume_over(trees, CachePolicy::Direct, runtime);
     next.restore(carried, Vec::new(), &|old| Some(ReplicaId::new(old.into()))).unwrap();
     next
 }
 
-fn look(fs: &Arc<Fs>, who: Requester, name: &str) -> Answer<Ino> {
+fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
     let (send, receive) = sync_channel(1);
-    let done = move |answer: Answer<Entry>| send.send(answer.map(|entry| entry.ino)).unwrap();
+    let done = move |answer: FsResult<InodeAttr>| send.send(answer.map(|entry| entry.ino)).unwrap();
     fs.lookup(who, ROOT, name.as_ref(), done);
     receive.recv().unwrap()
 }
@@ -43,11 +43,11 @@ fn the_next_daemon_knows_what_was_changed_lately() {
     }
     let before = volume_over(&trees, CachePolicy::Direct, &runtime);
     for name in &names {
-        let who = Requester::DAEMON;
-        answer(|done| before.remove(who, ROOT, name.as_ref(), false, done));
+        let who = RequestContext::DAEMON;
+        answer(|done| before.unlink_or_rmdir(who, ROOT, name.as_ref(), false, done));
     }
     let after = next(&before, &trees, &runtime);
-    let is_there = |name: &&String| look(&after, Requester::DAEMON, name).is_ok();
+    let is_there = |name: &&String| look(&after, RequestContext::DAEMON, name).is_ok();
     assert_eq!(names.iter().filter(is_there).count(), 0);
 }
 
@@ -58,14 +58,15 @@ fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
     let (trees, runtime) = ([tree.path()], Runtime::new().unwrap());
     fs::write(tree.path().join("f"), "").unwrap();
     let before = volume_over(&trees, CachePolicy::Direct, &runtime);
-    before.note_entries();
-    let (answered, unanswered) = (Requester::DAEMON, Requester { request: 7, ..Requester::DAEMON });
+    before.track_unanswered();
+    let (answered, unanswered) =
+        (RequestContext::DAEMON, RequestContext { request: 7, ..RequestContext::DAEMON });
     let ino = look(&before, answered, "f").unwrap();
     look(&before, unanswered, "f").unwrap();
     let kept = open(&before, ino);
     answer(|done| before.open(unanswered, ino, false, done));
     let after = next(&before, &trees, &runtime);
-    after.take_back(7);
+    after.roll_back_request(7);
     assert_eq!(after.gauges().handles, 1);
     after.release(kept.handle);
     after.forget(ino, 1);

@@ -7,27 +7,33 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use fanfs::backend::{
-    Backend, Directory, Fault, FaultRule, FaultScript, Faulty, Op, OpenAccess, Requester, SyncMode,
-    WriteOpen,
+    Backend, DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript, OpenAccess,
+    RequestContext, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Fs, Ino, Opened, ROOT, WriteRequest};
+use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, ROOT, WriteRequest};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
 use crate::{answer, read, volume_with, waits_until};
 
-const ME: Requester = Requester::DAEMON;
+const ME: RequestContext = RequestContext::DAEMON;
 
-fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> Opened {
-    let how =
-        WriteOpen { access: OpenAccess::Both, truncate: false, sync: SyncMode::No, known: None };
-    answer(|done: Box<dyn FnOnce(Answer<Opened>) + Send>| fs.open_to_write(ME, ino, how, done))
+fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
+    let how = WriteOpenOptions {
+        access: OpenAccess::ReadWrite,
+        truncate: false,
+        sync: SyncMode::No,
+        expected: None,
+    };
+    answer(|done: Box<dyn FnOnce(FsResult<OpenedFile>) + Send>| {
+        fs.open_to_write(ME, ino, how, done)
+    })
 }
 
 fn request(data: &[u8]) -> WriteRequest<'_> {
     let (offset, append, is_part, whole, again, who) = (0, false, false, false, false, None);
-    WriteRequest { offset, data, append, is_part, whole, again, who }
+    WriteRequest { offset, data, append, is_part, whole, is_resent: again, caller: who }
 }
 
 /// Whether this process has the file open.
@@ -48,18 +54,19 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         fs::hard_link(&paths[0], &paths[1]).unwrap();
         // The kernel is to read the file from the first replica, whose open hangs.
         let script = Arc::new(FaultScript::default());
-        let first = Faulty::new(Directory::open(trees[0].path()).unwrap(), Arc::clone(&script));
-        let second = Directory::open(trees[1].path()).unwrap();
+        let first =
+            FaultInjector::new(DirBackend::open(trees[0].path()).unwrap(), Arc::clone(&script));
+        let second = DirBackend::open(trees[1].path()).unwrap();
         let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(first), Arc::new(second)];
         let fs = volume_with(backends, (CachePolicy::Direct, true), &runtime);
         let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
-        let hang = FaultRule { count: 1, ..FaultRule::always(Op::Open, Fault::Hang) };
+        let hang = FaultRule { count: 1, ..FaultRule::always(FaultOp::Open, Fault::Hang) };
         script.add(hang);
         let (send, receive) = sync_channel(1);
-        let reply: Box<dyn FnOnce(Answer<Opened>) + Send> =
+        let reply: Box<dyn FnOnce(FsResult<OpenedFile>) + Send> =
             Box::new(move |answer| send.send(answer).unwrap());
         fs.open(ME, ino, false, reply);
-        waits_until("the open hangs", || script.is_used_up());
+        waits_until("the open hangs", || script.is_exhausted());
         if !has_open(&paths[1]) {
             // The first replica was asked first.
             script.heal();
@@ -87,8 +94,9 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
         let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
         ["f", "other"].iter().for_each(|name| fs::write(tree.path().join(name), "old").unwrap());
         let script = Arc::new(FaultScript::default());
-        script.add(FaultRule::always(Op::Change, Fault::Hang).beneath("other"));
-        let faulty = Faulty::new(Directory::open(tree.path()).unwrap(), Arc::clone(&script));
+        script.add(FaultRule::always(FaultOp::Mutation, Fault::Hang).beneath("other"));
+        let faulty =
+            FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
         let fs = volume_with(vec![Arc::new(faulty)], (CachePolicy::Kernel, false), &runtime);
         let open = |name: &str| {
             let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
@@ -96,7 +104,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
         };
         let (file, other) = (open("f"), open("other"));
         let (begins, has_begun) = sync_channel(2);
-        let (send, receive) = sync_channel::<Answer<Vec<u8>>>(1);
+        let (send, receive) = sync_channel::<FsResult<Vec<u8>>>(1);
         std::thread::scope(|scope| {
             // The first takes the room of the second, which is then about to wait for it.
             for (handle, bytes) in [(other.handle, 256 << 10), (file.handle, 128 << 10)] {

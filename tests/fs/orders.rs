@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fanfs::backend::{self, NewPerm, OpenAccess, Requester, SyncMode, WriteOpen};
+use fanfs::backend::{self, CreateMode, OpenAccess, RequestContext, SyncMode, WriteOpenOptions};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Errno, Fs, HandleId, Ino, ROOT, WriteRequest, recover};
-use fanfs::volume::{ByteRange, Mode, ReplicaId};
+use fanfs::fs::{Errno, Fs, FsResult, HandleId, Ino, ROOT, WriteRequest, recover_journal};
+use fanfs::volume::{ByteRange, ReplicaId, VolumeMode};
 use tokio::runtime::Runtime;
 
 use crate::volume;
@@ -132,18 +132,18 @@ impl World {
             fs.restore(carried, Vec::new(), &map).unwrap();
         }
         let journal = self.room.path().join(format!("journal-{number}"));
-        fs.write_down(&journal, b"head".to_vec()).unwrap();
+        fs.start_journal(&journal, b"head".to_vec()).unwrap();
         Daemon { fs, journal }
     }
 }
 
-fn recovered(room: &Path, left: &[u8]) -> std::io::Result<fanfs::fs::Carried> {
+fn recovered(room: &Path, left: &[u8]) -> std::io::Result<fanfs::fs::FsSnapshot> {
     let path = room.join("left");
     fs::write(&path, left).unwrap();
-    recover(&path, Mode::Shared).map(|(_, carried)| carried)
+    recover_journal(&path, VolumeMode::Shared).map(|(_, carried)| carried)
 }
 
-fn ask<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>)) -> Answer<T> {
+fn ask<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) -> FsResult<T> {
     let (send, receive) = sync_channel(1);
     call(Box::new(move |answer| send.send(answer).unwrap()));
     receive.recv().unwrap()
@@ -157,14 +157,14 @@ impl Daemon {
     /// Carries a request out that comes for the first time, or again, and answers it.
     fn carry_out(&self, kernel: &Kernel, sent: Sent, is_again: bool) -> Got {
         if is_again {
-            self.fs.take_back(sent.number);
-            // As `fuse::repeat` refuses it: it cannot be made twice.
+            self.fs.roll_back_request(sent.number);
+            // As `fuse::resend` refuses it: it cannot be made twice.
             if sent.ask == CreateExclusive {
                 return Got { error: Some(Errno::TIMEDOUT), ..Got::default() };
             }
         }
         let fs = &self.fs;
-        let who = Requester { request: sent.number, ..Requester::DAEMON };
+        let who = RequestContext { request: sent.number, ..RequestContext::DAEMON };
         let f = || kernel.lookups[0];
         let on = || sent.on.unwrap();
         let got = match sent.ask {
@@ -173,11 +173,11 @@ impl Daemon {
             Open => ask(|done| fs.open(who, f(), false, done)).map(|opened| opened.handle.into()),
             OpenToWrite => ask(|done| fs.open_to_write(who, f(), how(), done))
                 .map(|opened| opened.handle.into()),
-            OpenDir => ask(|done| fs.open_dir(who, ROOT, done)).map(Got::from),
+            OpenDir => ask(|done| fs.opendir(who, ROOT, done)).map(Got::from),
             Create | CreateExclusive => {
                 let exclusive = sent.ask == CreateExclusive;
-                let perm = NewPerm { perm: 0o644, umask: 0 };
-                let how = (how(), backend::Create { exclusive, perm });
+                let perm = CreateMode { perm: 0o644, umask: 0 };
+                let how = (how(), backend::CreateOptions { exclusive, perm });
                 ask(|done| fs.create(who, ROOT, "new".as_ref(), how, done)).map(|created| Got {
                     ino: Some(created.entry.ino),
                     ..created.opened.handle.into()
@@ -200,7 +200,7 @@ impl Daemon {
     fn ends(self, mut kernel: Kernel, case: &Case) {
         let fs = &self.fs;
         // Its number may not be one that the kernel has.
-        let who = Requester::DAEMON;
+        let who = RequestContext::DAEMON;
         let other = ask(|done| fs.lookup(who, ROOT, "other".as_ref(), done)).unwrap().ino;
         let decoy = ask(|done| fs.open(who, other, false, done)).unwrap().handle;
         assert!(!kernel.handles.iter().any(|handle| handle.number == decoy.number));
@@ -219,7 +219,7 @@ impl Daemon {
         let left = fs.gauges();
         assert_eq!((left.handles, left.inodes), (0, 1), "left behind after {case:?}");
         let room = self.journal.parent().unwrap();
-        assert_eq!(recovered(room, &self.bytes()).unwrap().handles(), 0, "{case:?}");
+        assert_eq!(recovered(room, &self.bytes()).unwrap().handle_count(), 0, "{case:?}");
     }
 }
 
@@ -230,14 +230,27 @@ impl From<HandleId> for Got {
 }
 
 /// Opened for writing and reading.
-fn how() -> WriteOpen {
-    WriteOpen { access: OpenAccess::Both, truncate: false, sync: SyncMode::No, known: None }
+fn how() -> WriteOpenOptions {
+    WriteOpenOptions {
+        access: OpenAccess::ReadWrite,
+        truncate: false,
+        sync: SyncMode::No,
+        expected: None,
+    }
 }
 
 /// The same bytes that are there.
 fn written() -> WriteRequest<'static> {
     let (offset, data, who) = (0, &b"f's"[..], None);
-    WriteRequest { offset, data, append: false, is_part: false, whole: true, again: false, who }
+    WriteRequest {
+        offset,
+        data,
+        append: false,
+        is_part: false,
+        whole: true,
+        is_resent: false,
+        caller: who,
+    }
 }
 
 /// Where entries end, from `begin` on.
@@ -332,7 +345,8 @@ impl Case {
 
     /// An entry that was cut off is none.
     fn cuts(&self, world: &World, bytes: &[u8], begin: usize) {
-        let handles = |end: usize| recovered(world.room.path(), &bytes[..end]).unwrap().handles();
+        let handles =
+            |end: usize| recovered(world.room.path(), &bytes[..end]).unwrap().handle_count();
         let ends = ends(bytes, begin);
         for cut in begin..bytes.len() {
             let whole = ends.iter().rfind(|end| **end <= cut).unwrap();

@@ -8,28 +8,28 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use fanfs::backend::{
-    Backend, Create, Directory, Fault, FaultRule, FaultScript, Faulty, NewPerm, Op, OpenAccess,
-    Requester, SeekTo, SyncMode, WriteOpen,
+    Backend, CreateMode, CreateOptions, DirBackend, Fault, FaultInjector, FaultOp, FaultRule,
+    FaultScript, OpenAccess, RequestContext, SeekTo, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Answer, Entry, Errno, Fs, HandleId, Ino, ROOT};
+use fanfs::fs::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::{answer, open, read, volume_of, volume_over};
 
-const ME: Requester = Requester::DAEMON;
+const ME: RequestContext = RequestContext::DAEMON;
 
 /// A file of two replicas that only the second one has open, and not the write replica.
 struct World {
     trees: [TempDir; 2],
     fs: Arc<Fs>,
     ino: Ino,
-    opened: fanfs::fs::Opened,
+    opened: fanfs::fs::OpenedFile,
     _runtime: Runtime,
 }
 
-fn is_ok<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(Answer<T>) + Send>)) {
+fn is_ok<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) {
     let (send, receive) = sync_channel(1);
     call(Box::new(move |answer| send.send(answer.map(drop)).unwrap()));
     receive.recv().unwrap().unwrap();
@@ -64,13 +64,13 @@ impl World {
 
     /// This mount makes a file in its place, or opens the one that is there.
     fn create(&self) -> Ino {
-        let how = WriteOpen {
-            access: OpenAccess::Both,
+        let how = WriteOpenOptions {
+            access: OpenAccess::ReadWrite,
             truncate: false,
             sync: SyncMode::No,
-            known: None,
+            expected: None,
         };
-        let new = Create { exclusive: false, perm: NewPerm { perm: 0o644, umask: 0 } };
+        let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
         let name = "f".as_ref();
         let made = answer(|done| self.fs.create(ME, ROOT, name, (how, new), done));
         self.fs.release(made.opened.handle);
@@ -78,14 +78,14 @@ impl World {
     }
 
     fn size(&self, handle: Option<HandleId>) -> u64 {
-        answer(|done| self.fs.attributes(ME, self.ino, handle, done)).attr.size
+        answer(|done| self.fs.getattr(ME, self.ino, handle, done)).attr.size
     }
 
     fn stays_readable(&self) {
         assert_eq!(self.size(None), 5);
         assert_eq!(self.size(Some(self.opened.handle)), 5);
         assert_eq!(read(&self.fs, &self.opened), b"older");
-        is_ok(|done| self.fs.seek(self.opened.handle, 0, SeekTo::Hole, done));
+        is_ok(|done| self.fs.lseek(self.opened.handle, 0, SeekTo::Hole, done));
     }
 }
 
@@ -96,7 +96,7 @@ fn what_is_made_in_its_place_leaves_an_open_file_readable() {
     fs::remove_file(second).unwrap();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    is_ok(|done| world.fs.list_xattr(ME, world.ino, done));
+    is_ok(|done| world.fs.listxattr(ME, world.ino, done));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
     world.replace();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    is_ok(|done| world.fs.list_xattr(ME, world.ino, done));
+    is_ok(|done| world.fs.listxattr(ME, world.ino, done));
 }
 
 /// The kernel takes the name for that of the open file.
@@ -113,7 +113,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
 fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
-    is_ok(|done| world.fs.remove(ME, ROOT, "f".as_ref(), false, done));
+    is_ok(|done| world.fs.unlink_or_rmdir(ME, ROOT, "f".as_ref(), false, done));
     world.stays_readable();
 }
 
@@ -129,7 +129,7 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     let opened = open(&fs, ino);
     fs::remove_dir_all(&dir).unwrap();
     fs::write(&dir, "no directory").unwrap();
-    assert_eq!(answer(|done| fs.attributes(ME, ino, None, done)).attr.size, 5);
+    assert_eq!(answer(|done| fs.getattr(ME, ino, None, done)).attr.size, 5);
     assert_eq!(read(&fs, &opened), b"older");
 }
 
@@ -150,7 +150,7 @@ const FAILS: Fault = Fault::Errno(rustix::io::Errno::IO);
 
 /// Has the mount wait when it asks for the directory, until its server answers.
 fn believes(script: &FaultScript) {
-    let refresh = FaultRule::always(Op::Metadata, Fault::Hang).beneath("");
+    let refresh = FaultRule::always(FaultOp::Metadata, Fault::Hang).beneath("");
     script.replace(FaultRule { count: 1, ..refresh });
     script.add(refresh);
 }
@@ -165,21 +165,21 @@ impl Mounts {
         fs::write(&old, "older").unwrap();
         fs::hard_link(&old, &new).unwrap();
         let backend = |i: usize| -> Arc<dyn Backend> {
-            let directory = Directory::open(trees[i].path()).unwrap();
-            Arc::new(Faulty::new(directory, Arc::clone(&scripts[i])))
+            let directory = DirBackend::open(trees[i].path()).unwrap();
+            Arc::new(FaultInjector::new(directory, Arc::clone(&scripts[i])))
         };
         let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
         let older = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
         fs::remove_file(&new).unwrap();
         let script = &scripts[believing];
         believes(script);
-        script.add(FaultRule::always(Op::Open, GONE).beneath("f"));
+        script.add(FaultRule::always(FaultOp::Open, GONE).beneath("f"));
         let is_over = Arc::new(AtomicBool::new(false));
         let server = Some(std::thread::spawn({
             let (script, is_over) = (Arc::clone(script), Arc::clone(&is_over));
             // Answers the first time that the mount asks.
             move || {
-                while !script.is_used_up() {
+                while !script.is_exhausted() {
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }
@@ -197,14 +197,14 @@ impl Mounts {
 
     fn open_is_stale(&self) {
         let (send, receive) = sync_channel(1);
-        let reply: Box<dyn FnOnce(Answer<_>) + Send> =
+        let reply: Box<dyn FnOnce(FsResult<_>) + Send> =
             Box::new(move |answer| send.send(answer.map(drop)).unwrap());
         self.fs.open(ME, self.older, false, reply);
         // The kernel looks the name up once more then.
         assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
     }
 
-    fn look_up(&self) -> Answer<Entry> {
+    fn look_up(&self) -> FsResult<InodeAttr> {
         let (send, receive) = sync_channel(1);
         self.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
         receive.recv().unwrap()
@@ -218,7 +218,7 @@ impl Drop for Mounts {
     }
 }
 
-fn is_gone(answer: &Answer<Entry>) -> bool {
+fn is_gone(answer: &FsResult<InodeAttr>) -> bool {
     answer.as_ref().is_err_and(|errno| errno.raw() == 2)
 }
 
@@ -242,7 +242,8 @@ fn after_estale_a_removed_file_is_not_found_again() {
     // The mount that has it no more may have to look twice.
     for (believing, stale) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
         let mounts = Mounts::new(believing);
-        let first = FaultRule { count: stale, ..FaultRule::always(Op::Open, GONE).beneath("f") };
+        let first =
+            FaultRule { count: stale, ..FaultRule::always(FaultOp::Open, GONE).beneath("f") };
         mounts.scripts[1 - believing].add(first);
         mounts.open_is_stale();
         assert!((0..8).all(|_| is_gone(&mounts.look_up())), "it is found again");
@@ -257,10 +258,10 @@ fn a_mount_that_shows_an_older_file_than_another_one_looks_again() {
         fs::write(mounts.trees[1 - believing].path().join("f"), "a newer one").unwrap();
         let [script, failing] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
         // The other one alone answers.
-        script.replace(FaultRule::always(Op::Any, FAILS).beneath("f"));
+        script.replace(FaultRule::always(FaultOp::Any, FAILS).beneath("f"));
         mounts.open_is_stale();
         believes(script);
-        failing.add(FaultRule::always(Op::Metadata, FAILS).beneath("f"));
+        failing.add(FaultRule::always(FaultOp::Metadata, FAILS).beneath("f"));
         let newer = mounts.look_up().unwrap();
         assert_ne!(newer.ino, mounts.older);
         assert_eq!(newer.attr.size, 11);
@@ -273,7 +274,7 @@ fn a_name_that_was_found_gone_is_not_found_again_before_the_others_have_looked_a
         let mounts = Mounts::new(believing);
         // Only the one that does not believe in it answers.
         let script = &mounts.scripts[believing];
-        script.replace(FaultRule::always(Op::Metadata, FAILS).beneath("f"));
+        script.replace(FaultRule::always(FaultOp::Metadata, FAILS).beneath("f"));
         assert!(is_gone(&mounts.look_up()));
         believes(script);
         assert!((0..8).all(|_| is_gone(&mounts.look_up())), "it is found again");
@@ -306,9 +307,9 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
         let perm = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&old, perm).unwrap();
         let [script, other] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
-        let fails = FaultRule::always(Op::Any, FAILS).beneath("f");
+        let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
         other.add(fails);
-        answer(|done| mounts.fs.attributes(ME, mounts.older, None, done));
+        answer(|done| mounts.fs.getattr(ME, mounts.older, None, done));
         other.heal();
         script.replace(fails);
         mounts.open_is_stale();

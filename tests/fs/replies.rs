@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use fanfs::backend::{OpenAccess, Requester, SyncMode, WriteOpen};
+use fanfs::backend::{OpenAccess, RequestContext, SyncMode, WriteOpenOptions};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Opened, ROOT, WriteRequest};
+use fanfs::fs::{OpenedFile, ROOT, WriteRequest};
 use fanfs::volume::ByteRange;
 
 use crate::{answer, open, volume};
@@ -24,29 +24,29 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
     let path = tree.path().join("f");
     fs::write(&path, "old").unwrap();
     let fs = volume(tree.path(), CachePolicy::Direct, &runtime);
-    let me = Requester::DAEMON;
+    let me = RequestContext::DAEMON;
     let ino = answer(|done| fs.lookup(me, ROOT, "f".as_ref(), done)).ino;
     let reader = open(&fs, ino);
     let (answered, written) = channel();
     let (sent, reply) = channel();
     let (of, file) = (Arc::clone(&fs), path.clone());
     fs.read(reader.handle, ByteRange::at(0, 3), 0, move |data| {
-        let how = WriteOpen {
+        let how = WriteOpenOptions {
             access: OpenAccess::Write,
             truncate: false,
             sync: SyncMode::No,
-            known: None,
+            expected: None,
         };
         std::thread::spawn(move || {
-            let writer: Opened = answer(|done| of.open_to_write(me, ino, how, done));
+            let writer: OpenedFile = answer(|done| of.open_to_write(me, ino, how, done));
             let request = WriteRequest {
                 offset: 0,
                 data: b"new",
                 append: false,
                 is_part: false,
                 whole: true,
-                again: false,
-                who: None,
+                is_resent: false,
+                caller: None,
             };
             of.write(writer.handle, request, move |answer| answered.send(answer).unwrap());
         });

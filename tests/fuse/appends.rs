@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -126,7 +126,7 @@ fn after_a_part_that_fails_no_later_one_is_stored() {
         let rig = rig();
         let mut file = appender(&rig, made);
         append(&file, &bytes(2 * MIB, 1));
-        let rule = FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC));
+        let rule = FaultRule::always(FaultOp::Mutation, Fault::Errno(Errno::NOSPC));
         rig.scripts[0].add(FaultRule { after: good, count: 1, ..rule });
         let data = bytes(size, 2);
         rig.record();

@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
@@ -297,7 +297,9 @@ fn what_no_copy_has_any_more_is_stale_and_not_another_file() {
         replace(&rig, 3, &bytes(4 * MIB, 2));
         // As of an NFS server that does not know of its clients' opens.
         let forgotten = Fault::Errno(rustix::io::Errno::STALE);
-        rig.scripts.iter().for_each(|script| script.add(FaultRule::always(Op::Read, forgotten)));
+        rig.scripts
+            .iter()
+            .for_each(|script| script.add(FaultRule::always(FaultOp::Read, forgotten)));
         let stale = |at| {
             let error = file.read_exact_at(&mut vec![0; 1000], at).unwrap_err();
             assert_eq!(
@@ -372,7 +374,7 @@ fn what_was_read_ahead_is_read_while_no_replica_answers() {
     assert!(rig.delivered() > got.len() as u64, "nothing was read ahead");
     // Longer than a version is believed in.
     std::thread::sleep(Duration::from_millis(1100));
-    rig.scripts.iter().for_each(|script| script.add(FaultRule::always(Op::Any, Fault::Hang)));
+    rig.scripts.iter().for_each(|script| script.add(FaultRule::always(FaultOp::Any, Fault::Hang)));
     let mut more = vec![0; 4096];
     let asked = Instant::now();
     file.read_exact_at(&mut more, got.len() as u64).unwrap();
@@ -397,7 +399,7 @@ fn an_open_file_that_can_only_be_read_is_read() {
         // Removing it is another version of it, which nothing has been read of yet.
         eventually(|| file.metadata().unwrap().nlink() == 0);
         let stale = Fault::Errno(rustix::io::Errno::STALE);
-        rig.scripts[0].add(FaultRule::always(Op::Metadata, stale).beneath("f"));
+        rig.scripts[0].add(FaultRule::always(FaultOp::Metadata, stale).beneath("f"));
         let from = 6 * MIB;
         file.read_exact_at(&mut got, from as u64).unwrap();
         assert!(got == content[from..from + 4096], "{cache}");

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
@@ -17,7 +17,7 @@ fn copies(content: &[u8], read: &'static str) -> Rig {
     let rig = mount(room, &Setup { copies: true, read, ..Setup::default() });
     // So that all take part.
     for script in &rig.scripts {
-        script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(2))));
+        script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(2))));
     }
     rig
 }
@@ -78,7 +78,7 @@ fn where_only_copies_that_are_kept_off_answer_a_read_fails() {
     let before = delivered(&rig);
     let file = File::open(rig.at("f")).unwrap();
     for script in [&rig.scripts[0], &rig.scripts[2]] {
-        script.replace(FaultRule::always(Op::Read, Fault::Errno(rustix::io::Errno::IO)));
+        script.replace(FaultRule::always(FaultOp::Read, Fault::Errno(rustix::io::Errno::IO)));
     }
     let refused = file.read_exact_at(&mut vec![0; MIB], 12 * MIB as u64);
     assert!(refused.is_err(), "the other bytes");
@@ -158,7 +158,7 @@ fn a_reader_does_not_wait_for_it() {
     let rig = copies(&content, "cache = \"direct\"\ncompare = \"100%\"");
     // The deciding one serves, and then hangs.
     assert_eq!(read(&rig, &content), (24, 0));
-    rig.scripts[0].replace(FaultRule::always(Op::Read, Fault::Hang));
+    rig.scripts[0].replace(FaultRule::always(FaultOp::Read, Fault::Hang));
     let began = std::time::Instant::now();
     for _ in 0..3 {
         assert_eq!(read(&rig, &content), (24, 0));

@@ -177,7 +177,7 @@ fn all_replicas_take_part_in_one_sequential_read() {
     for script in &rig.scripts {
         // Slow enough that one replica alone is not.
         let delay = fanfs::backend::Fault::Delay(std::time::Duration::from_millis(5));
-        script.add(fanfs::backend::FaultRule::always(fanfs::backend::Op::Read, delay));
+        script.add(fanfs::backend::FaultRule::always(fanfs::backend::FaultOp::Read, delay));
     }
     assert!(fs::read(rig.at("data")).unwrap() == content);
     for replica in rig.status().replicas {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::thread::{self, ScopedJoinHandle};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 
@@ -118,7 +118,7 @@ fn who_waits_for_data_is_given_the_memory_of_what_was_not_sent() {
         ..Setup::default()
     };
     let rig = many_files(7, LEN, &setup);
-    rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Hang));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::Hang));
     thread::scope(|scope| {
         // Three readers and their windows have all that readahead may have; two
         // more take the rest.
@@ -147,7 +147,7 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
     let rig = many_files(18, LEN, &setup);
     for script in &rig.scripts {
         let slow = Fault::Delay(std::time::Duration::from_millis(20));
-        script.add(FaultRule::always(Op::Read, slow));
+        script.add(FaultRule::always(FaultOp::Read, slow));
     }
     let idle: Vec<_> = (0..14)
         .map(|i| {
@@ -164,7 +164,7 @@ fn what_was_read_in_part_by_who_is_idle_makes_room_for_others() {
     });
     assert!(left.gauges.buffer_used > 12 << 20, "{:?}", left.gauges);
     for script in &rig.scripts {
-        script.replace(FaultRule::always(Op::Read, Fault::Hang));
+        script.replace(FaultRule::always(FaultOp::Read, Fault::Hang));
     }
     thread::scope(|scope| {
         let readers = demand(&rig, scope, 14..18, MIB);
@@ -194,7 +194,7 @@ fn reads_that_overlap_anyhow_are_answered_with_little_memory() {
         let (rig, all) = (&rig, &all);
         for script in &rig.scripts {
             let late = Fault::Delay(std::time::Duration::from_millis(1));
-            script.add(FaultRule::always(Op::Read, late));
+            script.add(FaultRule::always(FaultOp::Read, late));
         }
         rig.within_budget(|| {
             thread::scope(|scope| {

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
@@ -46,7 +46,7 @@ fn eventually(holds: impl Fn() -> bool) {
     }
 }
 
-fn hang(rig: &Rig, replica: usize, op: Op) {
+fn hang(rig: &Rig, replica: usize, op: FaultOp) {
     rig.scripts[replica].add(FaultRule { count: 1, ..FaultRule::always(op, Fault::Hang) });
 }
 
@@ -56,7 +56,7 @@ fn a_read_waits_for_a_write_that_is_under_way() {
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
     let new = bytes(HALF, 2);
-    hang(&rig, 1, Op::Change);
+    hang(&rig, 1, FaultOp::Mutation);
     rig.record();
     std::thread::scope(|scope| {
         let write = scope.spawn(|| writer.write_all_at(&new, 0).unwrap());
@@ -84,7 +84,7 @@ fn a_write_waits_for_a_read_that_is_under_way() {
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
     let old = bytes(2 * MIB, 1);
-    hang(&rig, 1, Op::Read);
+    hang(&rig, 1, FaultOp::Read);
     rig.record();
     std::thread::scope(|scope| {
         let read = scope.spawn(|| {
@@ -113,7 +113,7 @@ fn a_write_that_was_given_up_beside_a_read_is_not_begun_later() {
     let rig = mount(room, &Setup { write: true, rest, ..Setup::default() });
     let reader = File::open(rig.at("f")).unwrap();
     let writer = File::options().write(true).open(rig.at("f")).unwrap();
-    hang(&rig, 1, Op::Read);
+    hang(&rig, 1, FaultOp::Read);
     rig.record();
     std::thread::scope(|scope| {
         let read = scope.spawn(|| reader.read_exact_at(&mut vec![0; HALF], 0).unwrap());
@@ -142,7 +142,7 @@ fn a_read_that_was_overtaken_by_a_write_is_not_half_of_it() {
     let reader = File::open(rig.at("f")).unwrap();
     let half = MIB as u64 / 2;
     let late = Some(fanfs::volume::ByteRange::at(half, half));
-    rig.scripts[0].add(FaultRule { within: late, ..FaultRule::always(Op::Read, Fault::Hang) });
+    rig.scripts[0].add(FaultRule { within: late, ..FaultRule::always(FaultOp::Read, Fault::Hang) });
     rig.record();
     let new = bytes(MIB, 2);
     std::thread::scope(|scope| {

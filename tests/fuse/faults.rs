@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::volume::ByteRange;
 use rustix::io::Errno;
 
@@ -19,12 +19,12 @@ fn rig(len: usize, read: &'static str) -> (Rig, Vec<u8>) {
     (mount(room, &Setup { read, ..Setup::default() }), content)
 }
 
-fn always(rig: &Rig, replica: usize, op: Op, fault: Fault) {
+fn always(rig: &Rig, replica: usize, op: FaultOp, fault: Fault) {
     rig.scripts[replica].add(FaultRule::always(op, fault));
 }
 
 fn after(rig: &Rig, replica: usize, after: u64, fault: Fault) {
-    rig.scripts[replica].add(FaultRule { after, ..FaultRule::always(Op::Read, fault) });
+    rig.scripts[replica].add(FaultRule { after, ..FaultRule::always(FaultOp::Read, fault) });
 }
 
 /// Reads the whole file and says how long the longest read(2) took.
@@ -46,7 +46,7 @@ fn read_all(rig: &Rig, content: &[u8]) -> Duration {
 #[test]
 fn one_of_three_fails_every_read() {
     let (rig, content) = rig(24 * MIB, "");
-    always(&rig, 1, Op::Read, Fault::Errno(Errno::IO));
+    always(&rig, 1, FaultOp::Read, Fault::Errno(Errno::IO));
     read_all(&rig, &content);
     let status = rig.status();
     assert!(status.replicas[1].counters.errors > 0, "it was never asked");
@@ -57,7 +57,7 @@ fn one_of_three_fails_every_read() {
 #[test]
 fn one_of_three_delivers_in_crumbs() {
     let (rig, content) = rig(6 * MIB, "");
-    always(&rig, 0, Op::Read, Fault::Short(1000));
+    always(&rig, 0, FaultOp::Read, Fault::ShortRead(1000));
     read_all(&rig, &content);
 }
 
@@ -67,7 +67,7 @@ fn one_of_three_hangs_in_the_middle() {
     for script in &rig.scripts {
         script.add(FaultRule {
             count: 12,
-            ..FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(3)))
+            ..FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(3)))
         });
     }
     after(&rig, 2, 3, Fault::Hang);
@@ -87,7 +87,7 @@ fn one_of_three_hangs_in_the_middle() {
 fn one_of_three_is_late() {
     let (rig, content) = rig(24 * MIB, "");
     let late = PATIENCE + Duration::from_secs(2);
-    always(&rig, 0, Op::Read, Fault::Delay(late));
+    always(&rig, 0, FaultOp::Read, Fault::Delay(late));
     let longest = read_all(&rig, &content);
     assert!(longest < PATIENCE, "{longest:?}");
     rig.scripts[0].heal();
@@ -98,7 +98,7 @@ fn all_fail_and_the_errno_is_theirs() {
     let (rig, _) = rig(2 * MIB, "");
     for errno in [Errno::IO, Errno::NOSPC, Errno::from_raw_os_error(512)] {
         for replica in 0..3 {
-            rig.scripts[replica].replace(FaultRule::always(Op::Read, Fault::Errno(errno)));
+            rig.scripts[replica].replace(FaultRule::always(FaultOp::Read, Fault::Errno(errno)));
         }
         let error = fs::read(rig.at("f")).unwrap_err().raw_os_error().unwrap();
         let expected = if errno.raw_os_error() == 512 { Errno::IO } else { errno };
@@ -116,7 +116,7 @@ fn all_hang_and_the_read_ends_at_its_deadline() {
     let (rig, _) = rig(2 * MIB, "deadline = \"1s\"\nattempt_deadline = \"300ms\"");
     let file = File::open(rig.at("f")).unwrap();
     for replica in 0..3 {
-        always(&rig, replica, Op::Read, Fault::Hang);
+        always(&rig, replica, FaultOp::Read, Fault::Hang);
     }
     let started = Instant::now();
     let error = file.read_at(&mut [0; 100], 0).unwrap_err().raw_os_error().unwrap();
@@ -155,7 +155,7 @@ fn a_read_that_ends_at_its_deadline_fails_no_other_read_of_the_file() {
     });
     for script in &rig.scripts {
         let within = Some(ByteRange::at(28 * MIB as u64, MIB as u64));
-        script.add(FaultRule { within, ..FaultRule::always(Op::Read, Fault::Hang) });
+        script.add(FaultRule { within, ..FaultRule::always(FaultOp::Read, Fault::Hang) });
     }
     let error = read(28 * MIB).unwrap_err();
     let in_memory = read(2 * PART);
@@ -183,7 +183,7 @@ fn the_session_goes_on_while_small_reads_hang() {
     // The first read has the file opened there.
     assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
     for replica in 0..3 {
-        always(&rig, replica, Op::Read, Fault::Hang);
+        always(&rig, replica, FaultOp::Read, Fault::Hang);
     }
     std::thread::scope(|scope| {
         let reader = |i: usize| {
@@ -221,8 +221,8 @@ fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
                 attempt_deadline = \"300ms\"\nthreads_per_replica = 4";
     let rig = mount(room, &Setup { replicas: 2, read, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();
-    always(&rig, 0, Op::Read, Fault::Errno(Errno::IO));
-    always(&rig, 1, Op::Read, Fault::Hang);
+    always(&rig, 0, FaultOp::Read, Fault::Errno(Errno::IO));
+    always(&rig, 1, FaultOp::Read, Fault::Hang);
     std::thread::scope(|scope| {
         for i in 0..READERS {
             let file = &file;
@@ -249,7 +249,7 @@ fn metadata_goes_on_while_one_replica_hangs_or_fails() {
                 fs::write(root(&room).join(format!("d{i}/f")), "x").unwrap();
             }
             let rig = mount(room, &Setup::default());
-            always(&rig, replica, Op::Any, fault);
+            always(&rig, replica, FaultOp::Any, fault);
             let started = Instant::now();
             for i in 0..20 {
                 assert_eq!(fs::read_dir(rig.at(format!("d{i}"))).unwrap().count(), 1);
@@ -268,7 +268,7 @@ fn metadata_that_nobody_answers_ends_at_the_deadline() {
     let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"300ms\"";
     let rig = mount(room, &Setup { read, ..Setup::default() });
     for replica in 0..3 {
-        always(&rig, replica, Op::Any, Fault::Hang);
+        always(&rig, replica, FaultOp::Any, Fault::Hang);
     }
     let started = Instant::now();
     let error = fs::metadata(rig.at("nobody")).unwrap_err().raw_os_error().unwrap();
@@ -294,7 +294,7 @@ fn a_copy_that_differs_is_kept_off_the_file_and_counted() {
             _ => fs::write(&copy, vec![0; content.len()]).unwrap(),
         }
         for script in &rig.scripts {
-            script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(5))));
+            script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(5))));
         }
         read_all(&rig, &content);
         let replicas = rig.status().replicas;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
@@ -239,7 +239,7 @@ fn the_first_copy_decides_what_the_tree_looks_like() {
         assert!(fs::metadata(rig.at("only-others")).is_err(), "{look}");
     }
     assert_eq!(fs::read(rig.at("f")).unwrap(), b"first");
-    rig.scripts[0].add(FaultRule::always(Op::Any, Fault::Errno(rustix::io::Errno::NOTCONN)));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Any, Fault::Errno(rustix::io::Errno::NOTCONN)));
     assert_eq!(fs::metadata(rig.at("f")).unwrap().len(), 15);
     assert_eq!(names(&rig), ["f", "only-others"]);
 }

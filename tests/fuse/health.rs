@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
-use fanfs::scheduler::health::{HealthState, Reason};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
+use fanfs::scheduler::health::{HealthReason, HealthState};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 
@@ -15,7 +15,7 @@ use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
 
-fn always(rig: &Rig, replica: usize, op: Op, fault: Fault) {
+fn always(rig: &Rig, replica: usize, op: FaultOp, fault: Fault) {
     rig.scripts[replica].add(FaultRule::always(op, fault));
 }
 
@@ -64,7 +64,7 @@ fn a_replica_whose_mount_goes_is_absent_until_that_mount_is_back() {
     same.set_modified(fs::metadata(rig.source(0, "f")).unwrap().modified().unwrap()).unwrap();
     let status =
         rig.eventually("it is absent", |status| status.replicas[1].health == HealthState::Absent);
-    assert_eq!(status.replicas[1].health_reason, Reason::Gone);
+    assert_eq!(status.replicas[1].health_reason, HealthReason::Gone);
     let before = status.replicas[1].counters.bytes;
     // Longer than it is left alone, so that its place has been looked at.
     std::thread::sleep(Duration::from_millis(2500));
@@ -97,7 +97,7 @@ fn one_that_is_a_hundred_times_slower_is_ejected_and_comes_back() {
     fs::write(root(&room).join("f"), &content).unwrap();
     let read_keys = "cache = \"direct\"";
     let rig = mount(room, &Setup { rates: [60; 3], read: read_keys, ..Setup::default() });
-    always(&rig, 2, Op::Read, Fault::Delay(Duration::from_millis(1500)));
+    always(&rig, 2, FaultOp::Read, Fault::Delay(Duration::from_millis(1500)));
     let until = Instant::now() + 2 * PATIENCE;
     while rig.status().replicas[2].health != HealthState::Ejected {
         assert!(Instant::now() < until, "{:?}", rig.status().replicas[2]);
@@ -119,7 +119,7 @@ fn one_that_hangs_is_ejected_and_its_threads_come_back_with_it() {
     let keys = "cache = \"direct\"\nattempt_deadline = \"500ms\"\nthreads_per_replica = 4";
     let rig = mount(room, &Setup { rates: [100; 3], read: keys, ..Setup::default() });
     read(&rig, "f", &content);
-    always(&rig, 1, Op::Any, Fault::Hang);
+    always(&rig, 1, FaultOp::Any, Fault::Hang);
     for _ in 0..3 {
         read(&rig, "f", &content);
     }
@@ -146,7 +146,7 @@ fn the_last_replica_is_asked_whatever_it_does() {
     fs::write(root(&room).join("f"), &content).unwrap();
     let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
     for replica in 0..3 {
-        always(&rig, replica, Op::Read, Fault::Errno(Errno::TIMEDOUT));
+        always(&rig, replica, FaultOp::Read, Fault::Errno(Errno::TIMEDOUT));
     }
     for _ in 0..10 {
         let error = fs::read(rig.at("f")).unwrap_err().raw_os_error();
@@ -164,7 +164,7 @@ fn the_root_is_seen_while_all_hang() {
     let rig = mount(room, &Setup { rest: "[fuse]\nattribute_ttl = \"0s\"", ..Setup::default() });
     let known = fs::metadata(rig.at("")).unwrap();
     for replica in 0..3 {
-        always(&rig, replica, Op::Any, Fault::Hang);
+        always(&rig, replica, FaultOp::Any, Fault::Hang);
     }
     let looks = (0..5).map(|_| {
         let started = Instant::now();
@@ -186,7 +186,7 @@ fn a_server_that_has_forgotten_an_open_file_is_asked_for_it_anew() {
     let file = File::open(rig.at("f")).unwrap();
     for replica in 0..3 {
         let stale = Fault::Errno(Errno::STALE);
-        rig.scripts[replica].add(FaultRule { count: 1, ..FaultRule::always(Op::Read, stale) });
+        rig.scripts[replica].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Read, stale) });
     }
     let mut whole = vec![0; content.len()];
     file.read_exact_at(&mut whole, 0).unwrap();
@@ -216,9 +216,9 @@ fn a_changed_file_is_read_while_one_hangs(third: Option<Fault>) {
     let keys = "cache = \"direct\"\nattempt_deadline = \"300ms\"\ndeadline = \"60s\"";
     let rig = mount(room, &Setup { read: keys, ..Setup::default() });
     let files: Vec<_> = (0..12).map(|i| File::open(rig.at(name(i))).unwrap()).collect();
-    always(&rig, 1, Op::Any, Fault::Hang);
+    always(&rig, 1, FaultOp::Any, Fault::Hang);
     if let Some(fault) = third {
-        always(&rig, 2, Op::Read, fault);
+        always(&rig, 2, FaultOp::Read, fault);
     }
     for i in 0..12 {
         fs::write(rig.source(0, name(i)), &content(i + 12)[..MIB - 5000]).unwrap();
@@ -243,7 +243,7 @@ fn a_server_that_does_not_know_the_file_any_more_is_left_out_of_it() {
     let content = bytes(4 * MIB, 36);
     fs::write(root(&room).join("f"), &content).unwrap();
     let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
-    always(&rig, 0, Op::Read, Fault::Errno(Errno::STALE));
+    always(&rig, 0, FaultOp::Read, Fault::Errno(Errno::STALE));
     read(&rig, "f", &content);
     let status = rig.status();
     let own = &status.replicas[0];
@@ -262,7 +262,7 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
     let rig = mount(room, &Setup { rest, ..Setup::default() });
     // Open by a path, so that the kernel asks for attributes by the inode it knows.
     let files: Vec<_> = (0..30).map(|i| File::open(rig.at(format!("f{i}"))).unwrap()).collect();
-    always(&rig, 1, Op::Any, Fault::Errno(Errno::NOENT));
+    always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::NOENT));
     for i in 0..30 {
         read(&rig, &format!("f{i}"), &content);
     }
@@ -273,7 +273,7 @@ fn what_one_replica_alone_has_lost_is_read_from_the_others() {
         assert!(buf == content);
     }
     for replica in [0, 2] {
-        always(&rig, replica, Op::Metadata, Fault::Errno(Errno::NOENT));
+        always(&rig, replica, FaultOp::Metadata, Fault::Errno(Errno::NOENT));
     }
     let gone = fs::metadata(rig.at("f0")).unwrap_err().raw_os_error();
     assert_eq!(gone, Some(Errno::NOENT.raw_os_error()), "where all say so it is");
@@ -288,13 +288,13 @@ fn what_one_replica_alone_refuses_is_answered_by_the_others() {
         fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
     }
     let rig = mount(room, &Setup::default());
-    always(&rig, 1, Op::Any, Fault::Errno(Errno::ACCESS));
+    always(&rig, 1, FaultOp::Any, Fault::Errno(Errno::ACCESS));
     for i in 0..30 {
         read(&rig, &format!("f{i}"), &content);
     }
     assert_eq!(fs::read_dir(rig.at("")).unwrap().count(), 30);
     for replica in [0, 2] {
-        always(&rig, replica, Op::Any, Fault::Errno(Errno::ACCESS));
+        always(&rig, replica, FaultOp::Any, Fault::Errno(Errno::ACCESS));
     }
     let refused = File::open(rig.at("f0")).unwrap_err().raw_os_error();
     assert_eq!(refused, Some(Errno::ACCESS.raw_os_error()), "where all say so it is");
@@ -308,7 +308,7 @@ fn what_this_process_has_run_out_of_is_not_held_against_a_replica() {
         fs::write(root(&room).join(format!("f{i}")), &content).unwrap();
     }
     let rig = mount(room, &Setup::default());
-    always(&rig, 0, Op::Open, Fault::Errno(Errno::MFILE));
+    always(&rig, 0, FaultOp::Open, Fault::Errno(Errno::MFILE));
     for i in 0..20 {
         read(&rig, &format!("f{i}"), &content);
     }
@@ -323,7 +323,7 @@ fn a_bad_block_of_one_file_does_not_eject_its_replica() {
     let content = bytes(16 * MIB, 39);
     fs::write(root(&room).join("f"), &content).unwrap();
     let rig = mount(room, &Setup { read: "cache = \"direct\"", ..Setup::default() });
-    always(&rig, 1, Op::Read, Fault::Errno(Errno::IO));
+    always(&rig, 1, FaultOp::Read, Fault::Errno(Errno::IO));
     read(&rig, "f", &content);
     let status = rig.status();
     assert!(status.replicas[1].counters.errors > 0, "it was never asked");
@@ -342,7 +342,7 @@ fn a_replica_that_answers_from_its_page_cache_gets_nobody_ejected() {
     let rates = [0, 100, 100];
     let rig = mount(room, &Setup { rates, read: "cache = \"direct\"", ..Setup::default() });
     // A link of some 160 MiB/s: four segments of 1 MiB in flight.
-    let slow = FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(25)));
+    let slow = FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(25)));
     rig.scripts[0].add(slow.beneath("cold"));
     let until = Instant::now() + Duration::from_secs(4);
     while Instant::now() < until {

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -53,7 +53,7 @@ fn a_read_of_a_file_that_is_written_is_claimed_from_the_budget() {
         ("segment_size = \"64KiB\"", "cache = \"direct\"\n[memory]\nbudget = \"1MiB\"");
     let rig = mount(room, &Setup { write: true, read, rest, replicas: 1, ..Setup::default() });
     let file = File::options().read(true).write(true).open(rig.at("f")).unwrap();
-    rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Hang));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::Hang));
     std::thread::scope(|scope| {
         let read = scope.spawn(|| {
             let mut bytes = vec![0; REQUEST as usize];

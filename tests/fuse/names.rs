@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RawDir, RenameFlags, linkat, mkdirat, mknodat, openat,
     renameat, renameat_with, statat, symlinkat, unlinkat,
@@ -277,7 +277,7 @@ fn a_removal_does_not_go_on_in_another_directory() {
     }
     let rig = mount(room, &Setup { replicas: 1, write: true, rest: HOUR, ..Setup::default() });
     let files = |dir: &str| fs::read_dir(rig.source(0, dir)).unwrap().count();
-    let hang = FaultRule { after: 20, ..FaultRule::always(Op::Change, Fault::Hang) };
+    let hang = FaultRule { after: 20, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) };
     rig.scripts[0].add(hang);
     let mut rm = Command::new("rm").arg("-rf").arg(rig.at("d")).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(30);

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::scheduler::health::HealthState;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -99,7 +99,7 @@ fn errors_of_one_object_are_held_against_no_replica() {
     let either = [Errno::STALE, Errno::IO, Errno::NOTCONN, Errno::TIMEDOUT, Errno::HOSTDOWN];
     for error in object.into_iter().chain(either) {
         for script in &rig.scripts {
-            script.replace(FaultRule::always(Op::Any, Fault::Errno(error)).beneath("bad"));
+            script.replace(FaultRule::always(FaultOp::Any, Fault::Errno(error)).beneath("bad"));
         }
         for _ in 0..8 {
             assert_eq!(errno(fs::metadata(rig.at("bad/f"))), Some(error));
@@ -118,7 +118,7 @@ fn files_that_cannot_be_read_are_held_against_no_replica() {
     }
     let rig = mount(room, &Setup::default());
     for script in &rig.scripts {
-        script.add(FaultRule::always(Op::Read, Fault::Errno(Errno::IO)));
+        script.add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)));
     }
     for i in 0..20 {
         assert_eq!(errno(fs::read(rig.at(format!("f{i}")))), Some(Errno::IO));
@@ -133,7 +133,7 @@ fn a_replica_whose_root_fails_as_well_is_ejected() {
     fs::write(root(&room).join("f"), &content).unwrap();
     let read = "cache = \"direct\"";
     let rig = mount(room, &Setup { read, rates: [100; 3], ..Setup::default() });
-    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Errno(Errno::NOTCONN)));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Any, Fault::Errno(Errno::NOTCONN)));
     let until = Instant::now() + PATIENCE;
     while rig.status().replicas[1].health != HealthState::Ejected {
         assert!(Instant::now() < until, "{:?}", rig.status().replicas[1]);
@@ -161,7 +161,7 @@ fn few_failures_among_many_successes_eject_nobody() {
     }
     for round in 0..8 {
         for script in &rig.scripts {
-            let rule = FaultRule::always(Op::Metadata, Fault::Errno(Errno::NOTCONN));
+            let rule = FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::NOTCONN));
             script.add(rule.beneath("bad"));
             script.add(rule.beneath(""));
         }
@@ -197,8 +197,8 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     let file = fs::File::open(rig.at("d/read")).unwrap();
     assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 100);
     for script in &rig.scripts {
-        script.add(FaultRule::always(Op::Any, Fault::Hang).beneath("d/looked"));
-        script.add(FaultRule::always(Op::Read, Fault::Hang).beneath("d/read"));
+        script.add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath("d/looked"));
+        script.add(FaultRule::always(FaultOp::Read, Fault::Hang).beneath("d/read"));
     }
     std::thread::scope(|scope| {
         let late = Some(Errno::TIMEDOUT);
@@ -262,7 +262,7 @@ fn many_files_hang_in(dir: &str) {
     let rig = mount(room, &Setup { read, rest: NOTHING_IS_KEPT, ..Setup::default() });
     for script in &rig.scripts {
         for i in 0..HUNG {
-            script.add(FaultRule::always(Op::Any, Fault::Hang).beneath(name(i).leak()));
+            script.add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath(name(i).leak()));
         }
     }
     std::thread::scope(|scope| {
@@ -311,7 +311,7 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
     let rig = mount(room, &Setup { read, rest, rates: [100; 3], ..Setup::default() });
     assert!(fs::read(rig.at("d/well")).unwrap() == other, "wrong bytes");
     assert!(fs::read(rig.at("d/hung")).unwrap() == content, "wrong bytes");
-    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Hang).beneath("d/hung"));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath("d/hung"));
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(6) {
         assert!(fs::read(rig.at("d/hung")).unwrap() == content, "wrong bytes");
@@ -365,13 +365,13 @@ fn a_file_that_failed_on_one_replica_is_read_there_when_the_others_fail() {
         part == content[at..at + 4096]
     };
     let errors = |rig: &Rig| rig.status().replicas[0].counters.errors;
-    rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Errno(Errno::IO)));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::IO)));
     while errors(&rig) == 0 {
         assert!(is_right(), "wrong bytes");
     }
     rig.scripts[0].heal();
     // An error that is not held against the replica, as that of a mount that is gone.
-    rig.scripts[1].add(FaultRule::always(Op::Read, Fault::Errno(Errno::BUSY)));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Read, Fault::Errno(Errno::BUSY)));
     for _ in 0..8 {
         assert!(is_right(), "wrong bytes");
     }

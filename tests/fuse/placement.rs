@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::control::Status;
 use fanfs::volume::ByteRange;
 use rustix::io::Errno;
@@ -102,7 +102,8 @@ fn chunks_in_turns_are_read_where_they_are() {
         // What a gateway fetches from another node takes longer.
         let within = Some(ByteRange::at((i * CHUNK) as u64, CHUNK as u64));
         let slowly = Fault::Delay(Duration::from_millis(30));
-        rig.scripts[script % 3].add(FaultRule { within, ..FaultRule::always(Op::Read, slowly) });
+        rig.scripts[script % 3]
+            .add(FaultRule { within, ..FaultRule::always(FaultOp::Read, slowly) });
     }
     answered(&rig);
     let file = File::open(rig.at("f")).unwrap();
@@ -133,7 +134,8 @@ fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
     // busy machine decides who is sooner.
     let delay = |ms| {
         for script in &rig.scripts[..2] {
-            script.replace(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(ms))));
+            script
+                .replace(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(ms))));
         }
     };
     delay(150);
@@ -216,7 +218,7 @@ fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
         answered(&rig);
         // Clearly worse, whatever the machine is doing besides.
         for script in [&rig.scripts[0], &rig.scripts[2]] {
-            script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(50))));
+            script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(50))));
         }
         let before = rig.status();
         read_backwards(&rig, &content, MIB..8 * MIB);
@@ -243,7 +245,7 @@ fn a_table_that_changes_is_followed() {
     answered(&rig);
     // Clearly worse, whatever the machine is doing besides.
     for script in &rig.scripts[..2] {
-        script.add(FaultRule::always(Op::Read, Fault::Delay(Duration::from_millis(150))));
+        script.add(FaultRule::always(FaultOp::Read, Fault::Delay(Duration::from_millis(150))));
     }
     let before = rig.status();
     read_backwards(&rig, &content, 16 * MIB..24 * MIB);
@@ -284,7 +286,7 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
     let rig = mount(room, &Setup { more, ..Setup::default() });
     // So long that a busy processor makes no difference.
     for script in &rig.scripts {
-        for op in [Op::Metadata, Op::Open] {
+        for op in [FaultOp::Metadata, FaultOp::Open] {
             script.add(FaultRule::always(op, Fault::Delay(Duration::from_millis(5))));
         }
     }
@@ -317,7 +319,7 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
     assert_eq!((&*rule.path, &rule.replicas[..]), ("/a/**", &["r2".to_owned()][..]));
     assert!(rule.calls >= 12 && rule.times_us[1] > 0, "{rule:?}");
 
-    rig.scripts[1].replace(FaultRule::always(Op::Any, Fault::Errno(Errno::IO)));
+    rig.scripts[1].replace(FaultRule::always(FaultOp::Any, Fault::Errno(Errno::IO)));
     for i in 4..8 {
         visit(&format!("a/d{i}"));
     }
@@ -339,7 +341,7 @@ fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believe
     // One thread reads it: 12.5 MiB/s.
     let slowly = Fault::Delay(Duration::from_millis(40));
     let within = Some(ByteRange::new(16 * MIB as u64, 80 * MIB as u64));
-    rig.scripts[0].add(FaultRule { within, ..FaultRule::always(Op::Read, slowly) });
+    rig.scripts[0].add(FaultRule { within, ..FaultRule::always(FaultOp::Read, slowly) });
     let file = File::open(rig.at("f")).unwrap();
     read_on(&file, &content, 0..38 * MIB);
     let known = rig.status();

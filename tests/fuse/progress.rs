@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::io::Errno;
 
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
@@ -65,7 +65,7 @@ fn one_long_read_gets_its_bytes() {
     let (rig, content) = slow(false, "segment_size = \"64KiB\"");
     let file = File::open(rig.at("f")).unwrap();
     let slow = Fault::Delay(Duration::from_millis(500));
-    rig.scripts[0].add(FaultRule::always(Op::Read, slow));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Read, slow));
     let (started, mut bytes) = (Instant::now(), vec![0; MIB]);
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(bytes == content[..MIB], "wrong bytes");
@@ -79,7 +79,7 @@ fn one_long_read_gets_its_bytes() {
 fn lookups_in_a_long_queue_get_their_answers() {
     let (rig, _) = slow(false, "");
     let slow = Fault::Delay(Duration::from_millis(500));
-    rig.scripts[0].add(FaultRule::always(Op::Metadata, slow));
+    rig.scripts[0].add(FaultRule::always(FaultOp::Metadata, slow));
     at_once(|i| assert_eq!(fs::metadata(rig.at(format!("f{i}"))).unwrap().len(), 1));
     rig.expect_quiet();
 }
@@ -110,7 +110,7 @@ fn what_hangs_ends_at_its_deadline_while_its_replica_serves_others() {
         written.push(File::options().write(true).open(rig.at(format!("f{i}"))).unwrap());
     }
     for name in ["f0", "f1", "f2", "f3"] {
-        rig.scripts[0].add(FaultRule::always(Op::Any, Fault::Hang).beneath(name));
+        rig.scripts[0].add(FaultRule::always(FaultOp::Any, Fault::Hang).beneath(name));
     }
     let over = AtomicBool::new(false);
     let calls: [&(dyn Fn() -> std::io::Result<usize> + Sync); 3] =

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Create, DirEntry, Each, FileChange, Lock, LockRequest,
-    Name, OpenedToWrite, Result, SeekTo, SetAttr, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, CreateOptions, DirEntry, EntryRef, EntryVisitor, FileMutation,
+    Lock, LockRequest, ObjectRef, Result, SeekTo, SetAttr, StatFs, TreeMutation, WritableFile,
+    WriteOpenOptions,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -37,7 +38,7 @@ pub(crate) enum Call {
     Seek,
     /// An open for writing.
     OpenToWrite,
-    Change(Change),
+    Change(TreeMutation),
     /// fsync(2) or close(2) of an open file.
     FileChange,
     /// Attributes of an open file were set.
@@ -164,7 +165,7 @@ impl<B: Backend> Backend for Recorded<B> {
         view.map_or(found, |view| view.attr(path))
     }
 
-    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
         self.record.note(Call::Stat);
         let (path, view) = (name.path(), self.record.view());
         let found = self.record.believed(&path, || self.inner.stat_entry(name));
@@ -172,7 +173,7 @@ impl<B: Backend> Backend for Recorded<B> {
         view.map_or(found, |view| view.attr(&path))
     }
 
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.record.note(Call::StatEntries(names.len()));
         let view = self.record.view();
         let found = self.inner.stat_entries(dir, names)?;
@@ -181,7 +182,7 @@ impl<B: Backend> Backend for Recorded<B> {
         Ok(view.map_or(found, old))
     }
 
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
         self.record.note(Call::List);
         let Some(view) = self.record.view() else { return self.inner.list(dir, each) };
         let _ = self.inner.list(dir, &mut |_, _, _| {});
@@ -191,29 +192,29 @@ impl<B: Backend> Backend for Recorded<B> {
         Ok(())
     }
 
-    fn visit(&self, dir: &Target) -> Result<()> {
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
         self.record.note(Call::Visit);
-        self.inner.visit(dir)
+        self.inner.check_open_dir(dir)
     }
 
-    fn refresh(&self, dir: &Target) -> Result<()> {
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
         self.record.note(Call::Visit);
-        self.inner.refresh(dir)
+        self.inner.revalidate_dir(dir)
     }
 
-    fn prove(&self) -> Result<bool> {
-        self.inner.prove()
+    fn check_mount(&self) -> Result<bool> {
+        self.inner.check_mount()
     }
 
-    fn leave(&self, mount: u64) {
-        self.inner.leave(mount);
+    fn handle_unmount(&self, mount: u64) {
+        self.inner.handle_unmount(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
         self.inner.mount_id()
     }
 
-    fn read_link(&self, path: &Target) -> Result<OsString> {
+    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
         self.record.note(Call::ReadLink);
         self.inner.read_link(path)
     }
@@ -231,31 +232,36 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.stat_fs()
     }
 
-    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
         self.record.note(Call::Xattr);
         self.inner.get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
         self.record.note(Call::Xattr);
         self.inner.list_xattr(path)
     }
 
-    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
         self.record.note(Call::OpenToWrite);
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(OpenedToWrite { file: self.file(path, opened.file), ..opened })
+        Ok(WritableFile { file: self.file(path, opened.file), ..opened })
     }
 
-    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
         self.record.note(Call::OpenToWrite);
         let opened = self.inner.create(name, how, create)?;
-        Ok(OpenedToWrite { file: self.file(&name.path(), opened.file), ..opened })
+        Ok(WritableFile { file: self.file(&name.path(), opened.file), ..opened })
     }
 
-    fn change(&self, change: &Change) -> Result<Option<Attr>> {
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
         self.record.note(Call::Change(change.clone()));
-        self.inner.change(change)
+        self.inner.mutate(change)
     }
 }
 
@@ -296,16 +302,16 @@ impl BackendFile for RecordedFile {
         self.inner.seek(offset, to)
     }
 
-    fn change(&self, change: &FileChange<'_>) -> Result<u64> {
+    fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
         let call = match change {
-            FileChange::Write { data, .. } => Call::Write(data.len() as u64),
-            FileChange::Set(attributes) => Call::FileSet(*attributes),
-            FileChange::Allocate { .. } => Call::Allocate,
-            FileChange::Copy { .. } => Call::Copy,
-            FileChange::Sync { .. } | FileChange::Flush => Call::FileChange,
+            FileMutation::Write { data, .. } => Call::Write(data.len() as u64),
+            FileMutation::SetAttr(attributes) => Call::FileSet(*attributes),
+            FileMutation::Fallocate { .. } => Call::Allocate,
+            FileMutation::CopyFileRange { .. } => Call::Copy,
+            FileMutation::Fsync { .. } | FileMutation::Flush => Call::FileChange,
         };
         self.record.note(call);
-        self.inner.change(change)
+        self.inner.mutate(change)
     }
 
     fn lock(&self, request: &LockRequest) -> Result<Lock> {

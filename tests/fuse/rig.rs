@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Backend, Directory, FaultScript, Faulty, RateLimited};
+use fanfs::backend::{Backend, DirBackend, FaultInjector, FaultScript, RateLimited};
 use fanfs::config;
 use fanfs::control::Status;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::{ReplicaId, ReplicaMap};
 use tempfile::TempDir;
 
@@ -98,11 +98,11 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
         let script = Arc::new(FaultScript::default());
         let rate = setup.rates.get(i).copied().unwrap_or_default() << 20;
         if setup.plain {
-            backends.push(Arc::new(Directory::open(&dir).unwrap()));
+            backends.push(Arc::new(DirBackend::open(&dir).unwrap()));
             continue;
         }
-        let link = RateLimited::new(Directory::open(&dir).unwrap(), rate);
-        let inner = Faulty::new(link, Arc::clone(&script));
+        let link = RateLimited::new(DirBackend::open(&dir).unwrap(), rate);
+        let inner = FaultInjector::new(link, Arc::clone(&script));
         let record = Arc::new(Record::default());
         backends.push(Arc::new(Recorded { inner, record: Arc::clone(&record) }));
         scripts.push(script);
@@ -116,8 +116,8 @@ pub(crate) fn mount(room: TempDir, setup: &Setup) -> Rig {
 }
 
 fn start(config: config::Config, backends: ReplicaMap<Arc<dyn Backend>>, room: &Path) -> Mount {
-    let extra = Extra { no_control: true, allow_other: true, ..Extra::default() };
-    Mount::start(config, backends, &room.join("mnt"), &extra).unwrap()
+    let extra = MountOverrides { no_control: true, allow_other: true, ..MountOverrides::default() };
+    Mount::start_with_backends(config, backends, &room.join("mnt"), &extra).unwrap()
 }
 
 impl Rig {

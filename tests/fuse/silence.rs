@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::io::Errno;
 
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
@@ -38,7 +38,7 @@ fn add(rig: &Rig, replica: usize, rule: FaultRule) {
 /// Nothing answers, not even the roots.
 fn silence(rig: &Rig) {
     for replica in 0..rig.scripts.len() {
-        add(rig, replica, FaultRule::always(Op::Any, Fault::Hang));
+        add(rig, replica, FaultRule::always(FaultOp::Any, Fault::Hang));
     }
 }
 
@@ -124,10 +124,10 @@ fn what_hangs_on_one_that_answers_ends_at_the_deadline_though_the_others_are_sil
     let (rig, _) = rig(&Setup { read: SHORT, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();
     for replica in 1..3 {
-        add(&rig, replica, FaultRule::always(Op::Any, Fault::Hang));
+        add(&rig, replica, FaultRule::always(FaultOp::Any, Fault::Hang));
     }
-    add(&rig, 0, FaultRule::always(Op::Read, Fault::Hang));
-    add(&rig, 0, FaultRule::always(Op::Metadata, Fault::Hang).beneath("g"));
+    add(&rig, 0, FaultRule::always(FaultOp::Read, Fault::Hang));
+    add(&rig, 0, FaultRule::always(FaultOp::Metadata, Fault::Hang).beneath("g"));
     let started = Instant::now();
     let read = errno(file.read_at(&mut [0; 100], 0));
     let name = errno(fs::metadata(rig.at("g")));
@@ -148,10 +148,10 @@ fn what_was_sent_before_a_silence_is_sent_again_after_it() {
     let file = File::open(rig.at("f")).unwrap();
     for replica in 0..3 {
         let once = |op| FaultRule { count: 1, ..FaultRule::always(op, Fault::Hang) };
-        add(&rig, replica, once(Op::Read));
-        add(&rig, replica, once(Op::Metadata).beneath("g"));
+        add(&rig, replica, once(FaultOp::Read));
+        add(&rig, replica, once(FaultOp::Metadata).beneath("g"));
         let late = Fault::Delay(Duration::from_secs(3));
-        add(&rig, replica, FaultRule::always(Op::Metadata, late).beneath(""));
+        add(&rig, replica, FaultRule::always(FaultOp::Metadata, late).beneath(""));
     }
     thread::scope(|scope| {
         let name = scope.spawn(|| fs::metadata(rig.at("g")));

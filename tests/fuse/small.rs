@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fanfs::backend::{Fault, FaultRule, Op};
+use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
 
@@ -54,7 +54,7 @@ fn mostly(
 /// machine adds makes no replica twice as slow as another.
 fn take(rig: &Rig, time: Duration) {
     for script in &rig.scripts {
-        script.add(FaultRule::always(Op::Any, Fault::Delay(time)));
+        script.add(FaultRule::always(FaultOp::Any, Fault::Delay(time)));
     }
 }
 

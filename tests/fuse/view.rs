@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fanfs::backend::{Attr, Backend, BackendError, DirEntry, FileKind, Result, Target};
+use fanfs::backend::{Attr, Backend, BackendError, DirEntry, FileKind, ObjectRef, Result};
 use rustix::io::Errno;
 
 /// A whole tree, as a replica showed it once.
@@ -22,7 +22,7 @@ impl View {
         while let Some(path) = left.pop() {
             let attr = backend.stat(&path).unwrap();
             if attr.kind == FileKind::Directory {
-                let entries = backend.entries(&Target::named(&path)).unwrap();
+                let entries = backend.entries(&ObjectRef::unchecked(&path)).unwrap();
                 left.extend(entries.iter().map(|entry| path.join(&entry.name)));
                 view.listings.insert(path.clone(), entries);
             }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use fanfs::backend::{Change, Fault, FaultRule, Op, SetTime};
+use fanfs::backend::{Fault, FaultOp, FaultRule, SetTime, TreeMutation};
 use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -86,17 +86,17 @@ fn name(call: &Call) -> &'static str {
         Call::FileSet(_) => "ftruncate",
         Call::FileChange => "fsync or close",
         Call::Change(change) => match change {
-            Change::MakeDir { .. } => "mkdir",
-            Change::MakeNode { .. } => "mknod",
-            Change::MakeLink { .. } => "symlink",
-            Change::Link { .. } => "link",
-            Change::Unlink { .. } => "unlink",
-            Change::RemoveDir { .. } => "rmdir",
-            Change::Rename { .. } => "rename",
-            Change::Set { .. } => "set",
-            Change::SetXattr { .. } => "setxattr",
-            Change::RemoveXattr { .. } => "removexattr",
-            Change::SyncDir { .. } => "fsync of a directory",
+            TreeMutation::Mkdir { .. } => "mkdir",
+            TreeMutation::Mknod { .. } => "mknod",
+            TreeMutation::Symlink { .. } => "symlink",
+            TreeMutation::Link { .. } => "link",
+            TreeMutation::Unlink { .. } => "unlink",
+            TreeMutation::Rmdir { .. } => "rmdir",
+            TreeMutation::Rename { .. } => "rename",
+            TreeMutation::SetAttr { .. } => "set",
+            TreeMutation::SetXattr { .. } => "setxattr",
+            TreeMutation::RemoveXattr { .. } => "removexattr",
+            TreeMutation::FsyncDir { .. } => "fsync of a directory",
         },
         _ => "no change",
     }
@@ -131,7 +131,9 @@ fn times_set_to_now_are_left_to_the_write_replica() {
     rustix::fs::futimens(File::open(rig.at("old")).unwrap(), &times).unwrap();
     let changes = changes(&rig).remove(1);
     let set = |change: &Call| match change {
-        Call::Change(Change::Set { attributes, .. }) | Call::FileSet(attributes) => *attributes,
+        Call::Change(TreeMutation::SetAttr { attributes, .. }) | Call::FileSet(attributes) => {
+            *attributes
+        }
         other => panic!("{other:?}"),
     };
     let times = changes.iter().map(set).map(|set| (set.atime, set.mtime));
@@ -169,7 +171,7 @@ fn a_change_that_fails_is_tried_nowhere_else() {
     for error in [Errno::IO, Errno::STALE, Errno::HOSTDOWN] {
         let rig = rig(SECOND);
         rig.record();
-        rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(error)));
+        rig.scripts[1].add(FaultRule::always(FaultOp::Mutation, Fault::Errno(error)));
         // ESTALE alone is tried again, by the kernel, which looks the path up anew.
         let times = if error == Errno::STALE { 2 } else { 1 };
         assert_eq!(errno(fs::create_dir(rig.at("d"))), Some(error));
@@ -186,7 +188,7 @@ fn a_change_on_a_hung_replica_ends_at_its_deadline_and_is_not_begun_later() {
     let read = "deadline = \"1s\"\ndeadline_all = \"1s\"\nattempt_deadline = \"500ms\"";
     let rig = mount(room, &Setup { write: true, read, rest: IMPATIENT, ..Setup::default() });
     rig.record();
-    rig.scripts[1].add(FaultRule::always(Op::Any, Fault::Hang));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Any, Fault::Hang));
     let started = Instant::now();
     // As many as there are threads, and then some that wait for one.
     let names: Vec<_> = (0..12).map(|i| rig.at(format!("d{i}"))).collect();
@@ -212,7 +214,7 @@ fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
     let rig = rig(IMPATIENT);
     let mut file = File::create(rig.at("f")).unwrap();
     file.write_all(b"one").unwrap();
-    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, Fault::Hang) });
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) });
     assert_eq!(errno(file.write_all(b"two")), Some(Errno::TIMEDOUT));
     // It may still be under way, and must not overtake what comes now.
     assert_eq!(errno(file.write_all(b"three")), Some(Errno::IO));
@@ -234,7 +236,7 @@ fn an_error_of_fsync_and_of_close_reaches_who_asked() {
     let rig = rig(SECOND);
     let file = File::create(rig.at("f")).unwrap();
     file.write_all_at(b"x", 0).unwrap();
-    rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC)));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Mutation, Fault::Errno(Errno::NOSPC)));
     assert_eq!(errno(file.sync_all()), Some(Errno::NOSPC));
     let closed = nix::unistd::close(file);
     assert_eq!(closed, Err(nix::Error::ENOSPC));
@@ -281,8 +283,8 @@ fn who_shows_the_version_before_a_write_is_not_read() {
     assert_eq!(fs::read(rig.at("f")).unwrap(), b"old");
     // What a mount does whose names are old: the new file is not there.
     for other in [0, 2] {
-        rig.scripts[other].add(FaultRule::always(Op::Open, Fault::Errno(Errno::NOENT)));
-        rig.scripts[other].add(FaultRule::always(Op::Metadata, Fault::Errno(Errno::NOENT)));
+        rig.scripts[other].add(FaultRule::always(FaultOp::Open, Fault::Errno(Errno::NOENT)));
+        rig.scripts[other].add(FaultRule::always(FaultOp::Metadata, Fault::Errno(Errno::NOENT)));
     }
     fs::write(rig.at("next"), b"newer").unwrap();
     fs::rename(rig.at("next"), rig.at("f")).unwrap();
@@ -300,7 +302,7 @@ fn what_was_given_up_does_not_come_after_what_was_done_later() {
     let rig = rig(IMPATIENT);
     fs::write(rig.at("f"), b"....").unwrap();
     rig.record();
-    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, Fault::Hang) });
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) });
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -332,7 +334,7 @@ fn reads_beside_a_change_that_takes_long_wait_for_it() {
     let file = File::open(rig.at("old")).unwrap();
     fs::remove_file(rig.at("old")).unwrap();
     let long = Fault::Delay(Duration::from_millis(300));
-    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(Op::Change, long) });
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, long) });
     std::thread::scope(|scope| {
         let changed = scope.spawn(|| file.set_permissions(fs::Permissions::from_mode(0o600)));
         let mut buf = vec![0; MIB];
@@ -423,7 +425,7 @@ fn fsync_reaches_the_replica_whatever_descriptor_it_is_called_on() {
     reader.sync_data().unwrap();
     assert_eq!(sent(), [0, 1, 0]);
     // If writing back fails, the reader's and the writer's fsync both report it.
-    rig.scripts[1].add(FaultRule::always(Op::Change, Fault::Errno(Errno::IO)));
+    rig.scripts[1].add(FaultRule::always(FaultOp::Mutation, Fault::Errno(Errno::IO)));
     assert_eq!(errno(reader.sync_all()), Some(Errno::IO));
     assert_eq!(errno(writer.sync_all()), Some(Errno::IO));
     rig.scripts[1].heal();
@@ -442,12 +444,13 @@ fn fsync_reaches_a_replica_of_a_volume_that_is_read_only() {
         let open = File::open(rig.at(path)).unwrap();
         rig.record();
         open.sync_all().unwrap();
-        let is_sync =
-            |call: &&Call| matches!(call, Call::FileChange | Call::Change(Change::SyncDir { .. }));
+        let is_sync = |call: &&Call| {
+            matches!(call, Call::FileChange | Call::Change(TreeMutation::FsyncDir { .. }))
+        };
         let sent: usize = rig.recorded().iter().map(|c| c.iter().filter(is_sync).count()).sum();
         assert_eq!(sent, 1, "{path}");
         for script in &rig.scripts {
-            script.add(FaultRule::always(Op::Change, Fault::Errno(Errno::NOSPC)));
+            script.add(FaultRule::always(FaultOp::Mutation, Fault::Errno(Errno::NOSPC)));
         }
         assert_eq!(errno(open.sync_all()), Some(Errno::NOSPC), "{path}");
         rig.scripts.iter().for_each(|script| script.heal());
@@ -579,7 +582,7 @@ fn a_write_replica_that_ends_a_file_before_its_own_size_is_not_believed() {
         let rig = mount(room, &Setup { write: true, read, ..Setup::default() });
         let writer = File::options().write(true).open(rig.at("f")).unwrap();
         let reader = File::open(rig.at("f")).unwrap();
-        rig.scripts[0].add(FaultRule::always(Op::Read, Fault::Short(0)));
+        rig.scripts[0].add(FaultRule::always(FaultOp::Read, Fault::ShortRead(0)));
         assert_eq!(errno(reader.read_at(&mut [0; 4096], 8192)), Some(Errno::IO), "{read}");
         rig.scripts[0].heal();
         assert_eq!(reader.metadata().unwrap().len(), MIB as u64, "{read}");
@@ -599,7 +602,7 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
     let read = "cache = \"direct\"\ndeadline = \"12s\"\nattempt_deadline = \"11s\"";
     let rig = mount(room, &Setup { replicas: 1, write: true, read, ..Setup::default() });
     let reader = File::open(rig.at("f")).unwrap();
-    let hang = FaultRule::always(Op::Read, Fault::Hang);
+    let hang = FaultRule::always(FaultOp::Read, Fault::Hang);
     rig.scripts[0].add(hang);
     std::thread::scope(|scope| {
         let read = scope.spawn(|| {
@@ -640,7 +643,7 @@ fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
     fs::metadata(rig.at("g")).unwrap();
     for (i, script) in rig.scripts.iter().enumerate() {
         let fault = if i == 1 { Fault::Hang } else { Fault::Delay(FIRST) };
-        script.add(FaultRule::always(Op::Metadata, fault));
+        script.add(FaultRule::always(FaultOp::Metadata, fault));
     }
     let (found, took) = std::thread::scope(|scope| {
         let looks = scope.spawn(|| {

@@ -15,7 +15,7 @@ impl Census {
     pub(crate) fn take() -> Self {
         let entries = |dir| fs::read_dir(dir).into_iter().flatten().flatten();
         // Of the device a mount keeps one, as long as its process runs: see
-        // `fuse::reply`.
+        // `fuse::raw_reply`.
         let counts = |at: &PathBuf| fs::read_link(at).is_ok_and(|to| to != Path::new("/dev/fuse"));
         Self {
             threads: entries("/proc/self/task").count(),

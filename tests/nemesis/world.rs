@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, Change, Create, Directory, Each, Fault, FaultRule, FaultScript,
-    Faulty, Name, Op, OpenedToWrite, Result, StatFs, Target, WriteOpen,
+    Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, Fault,
+    FaultInjector, FaultOp, FaultRule, FaultScript, ObjectRef, Result, StatFs, TreeMutation,
+    WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
 use fanfs::control::Status;
-use fanfs::daemon::{Extra, Mount};
+use fanfs::daemon::{Mount, MountOverrides};
 use fanfs::volume::ReplicaMap;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
@@ -183,18 +184,20 @@ impl World {
                 let place = place.insert(Place::new(at(format!("r{i}")), own, &diverged)?);
                 own = place.at.clone();
             }
-            let trees = [&own, &diverged].map(|path| Directory::open(path).unwrap());
+            let trees = [&own, &diverged].map(|path| DirBackend::open(path).unwrap());
             let shows_diverged = Arc::new(AtomicBool::new(false));
             let script = Arc::new(FaultScript::default());
             let turning = Turning { trees, shows_diverged: Arc::clone(&shows_diverged) };
-            backends.push(Arc::new(Faulty::new(turning, Arc::clone(&script))));
+            backends.push(Arc::new(FaultInjector::new(turning, Arc::clone(&script))));
             strings.push(Strings { script, shows_diverged, place });
         }
         let config = config::parse(&setup.text(), Path::new("nemesis")).expect("a sound volume");
-        let extra = Extra { no_control: true, allow_other: true, ..Extra::default() };
+        let extra =
+            MountOverrides { no_control: true, allow_other: true, ..MountOverrides::default() };
         let mount_point = room.path().join("mnt");
         let backends = ReplicaMap::from_iter(backends);
-        let mount = Mount::start(config, backends, &mount_point, &extra).expect("a mount");
+        let mount =
+            Mount::start_with_backends(config, backends, &mount_point, &extra).expect("a mount");
         // The connection's number is the minor number of the mount's device.
         let connection = rustix::fs::minor(fs::metadata(&mount_point)?.dev());
         MOUNTED.store(connection, Ordering::SeqCst);
@@ -220,20 +223,20 @@ impl World {
         let add = |op, fault| script.add(FaultRule::always(op, fault));
         match trouble {
             None | Some(Trouble::Diverged | Trouble::Unmounted) => {
-                add(Op::Read, Fault::Delay(USUAL));
+                add(FaultOp::Read, Fault::Delay(USUAL));
             }
             Some(Trouble::Hang(calls)) => {
                 ops(calls).iter().for_each(|op| add(*op, Fault::Hang));
             }
             Some(Trouble::Slow(times)) => {
-                add(Op::Any, Fault::Delay(USUAL * times));
+                add(FaultOp::Any, Fault::Delay(USUAL * times));
             }
             Some(Trouble::Error(errno, calls)) => {
                 let errno = Errno::from_raw_os_error(errno);
                 ops(calls).iter().for_each(|op| add(*op, Fault::Errno(errno)));
             }
-            Some(Trouble::Crumbs(most)) => add(Op::Read, Fault::Short(most)),
-            Some(Trouble::EndsEarly) => add(Op::Read, Fault::Short(0)),
+            Some(Trouble::Crumbs(most)) => add(FaultOp::Read, Fault::ShortRead(most)),
+            Some(Trouble::EndsEarly) => add(FaultOp::Read, Fault::ShortRead(0)),
             Some(Trouble::Flap(..)) => unreachable!("it is told as what it consists of"),
         }
     }
@@ -294,23 +297,23 @@ pub(crate) fn abort_all() {
     }
 }
 
-fn ops(calls: Calls) -> &'static [Op] {
+fn ops(calls: Calls) -> &'static [FaultOp] {
     match calls {
-        Calls::Reads => &[Op::Read],
-        Calls::Opens => &[Op::Open],
-        Calls::Metadata => &[Op::Open, Op::Metadata],
-        Calls::All => &[Op::Any],
+        Calls::Reads => &[FaultOp::Read],
+        Calls::Opens => &[FaultOp::Open],
+        Calls::Metadata => &[FaultOp::Open, FaultOp::Metadata],
+        Calls::All => &[FaultOp::Any],
     }
 }
 
 /// A directory that may turn into another one: what is open stays what it is.
 struct Turning {
-    trees: [Directory; 2],
+    trees: [DirBackend; 2],
     shows_diverged: Arc<AtomicBool>,
 }
 
 impl Turning {
-    fn tree(&self) -> &Directory {
+    fn tree(&self) -> &DirBackend {
         &self.trees[usize::from(self.shows_diverged.load(Ordering::SeqCst))]
     }
 }
@@ -320,27 +323,27 @@ impl Backend for Turning {
         self.tree().stat(path)
     }
 
-    fn stat_entry(&self, name: &Name) -> Result<Attr> {
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
         self.tree().stat_entry(name)
     }
 
-    fn stat_entries(&self, dir: &Target, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
         self.tree().stat_entries(dir, names)
     }
 
-    fn list(&self, dir: &Target, each: &mut Each<'_>) -> Result<()> {
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
         self.tree().list(dir, each)
     }
 
-    fn visit(&self, dir: &Target) -> Result<()> {
-        self.tree().visit(dir)
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.tree().check_open_dir(dir)
     }
 
-    fn refresh(&self, dir: &Target) -> Result<()> {
-        self.tree().refresh(dir)
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.tree().revalidate_dir(dir)
     }
 
-    fn read_link(&self, path: &Target) -> Result<OsString> {
+    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
         self.tree().read_link(path)
     }
 
@@ -352,35 +355,40 @@ impl Backend for Turning {
         self.tree().stat_fs()
     }
 
-    fn get_xattr(&self, path: &Target, name: &OsStr) -> Result<Vec<u8>> {
+    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
         self.tree().get_xattr(path, name)
     }
 
-    fn list_xattr(&self, path: &Target) -> Result<Vec<u8>> {
+    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
         self.tree().list_xattr(path)
     }
 
-    fn prove(&self) -> Result<bool> {
-        self.trees[0].prove()
+    fn check_mount(&self) -> Result<bool> {
+        self.trees[0].check_mount()
     }
 
-    fn leave(&self, mount: u64) {
-        self.trees[0].leave(mount);
+    fn handle_unmount(&self, mount: u64) {
+        self.trees[0].handle_unmount(mount);
     }
 
     fn mount_id(&self) -> Option<u64> {
         self.trees[0].mount_id()
     }
 
-    fn open_to_write(&self, path: &Path, how: &WriteOpen) -> Result<OpenedToWrite> {
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
         self.tree().open_to_write(path, how)
     }
 
-    fn create(&self, name: &Name, how: &WriteOpen, create: Create) -> Result<OpenedToWrite> {
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
         self.tree().create(name, how, create)
     }
 
-    fn change(&self, change: &Change) -> Result<Option<Attr>> {
-        self.tree().change(change)
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
+        self.tree().mutate(change)
     }
 }

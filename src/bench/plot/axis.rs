@@ -9,9 +9,9 @@ use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 pub(super) struct Axis {
     pub(super) name: String,
     /// The values at both ends.
-    pub(super) end: (f64, f64),
+    pub(super) bounds: (f64, f64),
     /// Where there is a mark, and what it says.
-    pub(super) marks: Vec<(f64, String)>,
+    pub(super) ticks: Vec<(f64, String)>,
 }
 
 impl Axis {
@@ -22,7 +22,7 @@ impl Axis {
         let digits = usize::try_from((-step.log10().floor()).max(0.0) as i64).unwrap_or(0);
         let marks = (0..).map(|i| f64::from(i) * step).take_while(|at| *at <= most);
         let marks = marks.map(|at| (at, format!("{at:.digits$}"))).collect();
-        Self { name: name.to_owned(), end: (0.0, most), marks }
+        Self { name: name.to_owned(), bounds: (0.0, most), ticks: marks }
     }
 
     /// Marks at 1, 2 and 5 of each power of ten.
@@ -37,13 +37,13 @@ impl Axis {
             .filter(|(place, _)| (end.0..=end.1).contains(place))
             .filter(|(place, _)| dense || (place - place.round()).abs() < 1e-9)
             .map(|(place, at)| (place, format!("{at}")));
-        Self { name: name.to_owned(), end, marks: marks.collect() }
+        Self { name: name.to_owned(), bounds: end, ticks: marks.collect() }
     }
 
     /// What the mark there says.
-    pub(super) fn text(&self, at: f64) -> String {
+    pub(super) fn tick_label(&self, at: f64) -> String {
         let near = |(place, _): &&(f64, String)| (place - at).abs() < 1e-9;
-        self.marks.iter().find(near).map_or_else(String::new, |(_, text)| text.clone())
+        self.ticks.iter().find(near).map_or_else(String::new, |(_, text)| text.clone())
     }
 }
 
@@ -52,16 +52,16 @@ impl Ranged for Axis {
     type ValueType = f64;
 
     fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
-        let part = (value - self.end.0) / (self.end.1 - self.end.0);
+        let part = (value - self.bounds.0) / (self.bounds.1 - self.bounds.0);
         from + (part * f64::from(to - from)).round() as i32
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
-        self.marks.iter().map(|(place, _)| *place).collect()
+        self.ticks.iter().map(|(place, _)| *place).collect()
     }
 
     fn range(&self) -> Range<f64> {
-        self.end.0..self.end.1
+        self.bounds.0..self.bounds.1
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     fn a_logarithmic_axis_has_marks_wherever_it_is() {
         for (least, most) in [(0.02, 0.03), (1.0, 9.0), (12.0, 80.0), (0.01, 5000.0)] {
             let axis = Axis::logarithmic("", least, most);
-            assert!((1..9).contains(&axis.marks.len()), "{least} {most}: {:?}", axis.marks);
+            assert!((1..9).contains(&axis.ticks.len()), "{least} {most}: {:?}", axis.ticks);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! mount.fanfs(8), from the mount options.
 
-use super::page::Page;
-use super::reference;
-use crate::cli::mount_options::{ACCEPTED, OPTIONS};
+use super::man_page::ManPage;
+use super::page_sections;
+use crate::cli::mount_options::{IGNORED_OPTIONS, SUPPORTED_OPTIONS};
 
 /// The page.
 pub(super) fn page() -> String {
-    let mut page = Page::new("mount.fanfs", "8");
+    let mut page = ManPage::new("mount.fanfs", "8");
     page.section("NAME");
     page.prose("mount.fanfs - mount a volume of fanfs");
     page.section("SYNOPSIS");
@@ -30,11 +30,11 @@ pub(super) fn page() -> String {
     page.item("-N NAMESPACE", &["The mount name space to mount in: a process's id, or a file."]);
     page.item("-o OPTIONS", &["A list, separated by commas:"]);
     page.add_text(".RS\n");
-    for (name, text) in OPTIONS {
+    for (name, text) in SUPPORTED_OPTIONS {
         page.item(name, &[text]);
     }
     page.add_text(".RE\n");
-    let accepted: Vec<String> = ACCEPTED.iter().map(|name| format!("`{name}`")).collect();
+    let accepted: Vec<String> = IGNORED_OPTIONS.iter().map(|name| format!("`{name}`")).collect();
     page.prose(&format!(
         "Accepted, for mount(8) and systemd, and without effect here: {}, `comment=`, `x-*`, \
          `X-*`. Anything else is refused with a suggestion.",
@@ -46,7 +46,7 @@ pub(super) fn page() -> String {
     page.item("1", &["Wrong usage or configuration."]);
     page.item("32", &["Mounting failed."]);
     page.section("FILES");
-    for (name, text) in reference::files() {
+    for (name, text) in page_sections::file_entries() {
         page.item(&name, &[&text]);
     }
     page.section("EXAMPLES");
@@ -58,6 +58,6 @@ pub(super) fn page() -> String {
     page.prose("Mounted when it is first used, where the replicas may be late:");
     page.lines(&["genomes  /genomes  fanfs  noauto,x-systemd.automount,allow_other,_netdev  0 0"]);
     page.section("SEE ALSO");
-    page.prose(&reference::see_also("mount.fanfs", &["fanfs-mount".into()]));
+    page.prose(&page_sections::see_also("mount.fanfs", &["fanfs-mount".into()]));
     page.finish()
 }

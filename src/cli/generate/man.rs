@@ -7,8 +7,8 @@
 use clap::Command;
 use clap_mangen::Man;
 
-use super::page::Page;
-use super::{helper_page, reference, volume_page};
+use super::man_page::ManPage;
+use super::{helper_page, page_sections, volume_page};
 use crate::cli::EXIT_STATUS;
 
 /// What fanfs is, below the line that the help has for it.
@@ -26,7 +26,7 @@ const DESCRIPTION: &[&str] = &[
 /// All pages: path below the manual's directory, text.
 pub(super) fn pages(root: Command) -> Vec<(String, String)> {
     let mut pages = vec![("man1/fanfs.1".to_owned(), main_page(&root))];
-    for command in visible(&root) {
+    for command in visible_commands(&root) {
         let name = display_name(command);
         pages.push((format!("man1/{name}.1"), command_page(&root, command)));
     }
@@ -35,7 +35,7 @@ pub(super) fn pages(root: Command) -> Vec<(String, String)> {
     pages
 }
 
-fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+fn visible_commands(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
@@ -50,7 +50,7 @@ fn about(command: &Command) -> String {
 }
 
 fn main_page(root: &Command) -> String {
-    let mut page = Page::new("fanfs", "1");
+    let mut page = ManPage::new("fanfs", "1");
     page.section("NAME");
     page.prose(&format!("fanfs - {}", about(root).trim_end_matches('.')));
     page.section("SYNOPSIS");
@@ -61,45 +61,45 @@ fn main_page(root: &Command) -> String {
         page.prose(paragraph);
     }
     page.section("COMMANDS");
-    for command in visible(root) {
+    for command in visible_commands(root) {
         page.item(&format!("{}(1)", display_name(command)), &[&about(command)]);
     }
     let help = after_help(root);
-    let see = visible(root).map(display_name).collect::<Vec<_>>();
+    let see = visible_commands(root).map(display_name).collect::<Vec<_>>();
     page.section("EXIT STATUS");
     for (status, text) in EXIT_STATUS {
         page.item(&status.to_string(), &[text]);
     }
-    common(&mut page, &examples(&help), "fanfs", &see);
+    add_page_sections(&mut page, &parse_examples(&help), "fanfs", &see);
     page.finish()
 }
 
 fn command_page(root: &Command, command: &Command) -> String {
     let name = display_name(command);
     let man = Man::new(command.clone());
-    let mut page = Page::new(&name, "1");
+    let mut page = ManPage::new(&name, "1");
     page.section("NAME");
     page.prose(&format!("{name} - {}", about(command)));
     page.section("SYNOPSIS");
-    page.add_text(&below_heading(|text| man.render_synopsis_section(text)));
+    page.add_text(&strip_heading(|text| man.render_synopsis_section(text)));
     page.section("DESCRIPTION");
     page.prose(&format!("{}.", about(command)));
     let help = after_help(command);
-    describe(&mut page, &help);
+    add_description(&mut page, &help);
     if has_arguments(command) {
         page.section("OPTIONS");
-        page.add_text(&below_heading(|text| man.render_options_section(text)));
+        page.add_text(&strip_heading(|text| man.render_options_section(text)));
     }
-    for inner in visible(command) {
+    for inner in visible_commands(command) {
         let man = Man::new(inner.clone());
         page.section(&inner.get_bin_name().unwrap_or(inner.get_name()).to_uppercase());
         page.prose(&format!("{}.", about(inner)));
         page.add_text(".PP\n");
-        page.add_text(&below_heading(|text| man.render_synopsis_section(text)));
+        page.add_text(&strip_heading(|text| man.render_synopsis_section(text)));
         if has_arguments(inner) {
-            page.add_text(&below_heading(|text| man.render_options_section(text)));
+            page.add_text(&strip_heading(|text| man.render_options_section(text)));
         }
-        describe(&mut page, &after_help(inner));
+        add_description(&mut page, &after_help(inner));
     }
     page.section("EXIT STATUS");
     match help.iter().find_map(exit_status) {
@@ -115,20 +115,21 @@ fn command_page(root: &Command, command: &Command) -> String {
         let rest = example.command.strip_prefix(&start);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
     };
-    let mut shown: Vec<Example> = examples(&after_help(root)).into_iter().filter(of_it).collect();
-    shown.extend(examples(&help));
-    common(&mut page, &shown, &name, &[]);
+    let mut shown: Vec<Example> =
+        parse_examples(&after_help(root)).into_iter().filter(of_it).collect();
+    shown.extend(parse_examples(&help));
+    add_page_sections(&mut page, &shown, &name, &[]);
     page.finish()
 }
 
 /// The sections that all pages end with.
-fn common(page: &mut Page, examples: &[Example], own: &str, see: &[String]) {
+fn add_page_sections(page: &mut ManPage, examples: &[Example], own: &str, see: &[String]) {
     page.section("ENVIRONMENT");
-    for (name, text) in reference::ENVIRONMENT {
+    for (name, text) in page_sections::ENVIRONMENT {
         page.item(name, &[text]);
     }
     page.section("FILES");
-    for (name, text) in reference::files() {
+    for (name, text) in page_sections::file_entries() {
         page.item(&name, &[&text]);
     }
     if !examples.is_empty() {
@@ -141,7 +142,7 @@ fn common(page: &mut Page, examples: &[Example], own: &str, see: &[String]) {
         }
     }
     page.section("SEE ALSO");
-    page.prose(&reference::see_also(own, see));
+    page.prose(&page_sections::see_also(own, see));
 }
 
 fn has_arguments(command: &Command) -> bool {
@@ -149,7 +150,7 @@ fn has_arguments(command: &Command) -> bool {
 }
 
 /// What clap_mangen renders, without the section's heading.
-fn below_heading(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
+fn strip_heading(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut text = Vec::new();
     // A Vec takes whatever is written to it.
     let _ = render(&mut text);
@@ -162,7 +163,7 @@ fn below_heading(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result
 
 /// A part of the text after a command's help.
 #[derive(Debug, PartialEq)]
-enum Block {
+enum HelpBlock {
     Prose(String),
     List(Vec<String>),
     Lines(Vec<String>),
@@ -173,13 +174,13 @@ struct Example {
     comment: String,
 }
 
-fn after_help(command: &Command) -> Vec<Block> {
+fn after_help(command: &Command) -> Vec<HelpBlock> {
     let text = command.get_after_long_help().or(command.get_after_help());
-    blocks(&text.map(ToString::to_string).unwrap_or_default())
+    parse_blocks(&text.map(ToString::to_string).unwrap_or_default())
 }
 
-fn blocks(text: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn parse_blocks(text: &str) -> Vec<HelpBlock> {
+    let mut blocks: Vec<HelpBlock> = Vec::new();
     let mut is_open = false;
     for line in text.lines() {
         let word = line.trim();
@@ -188,7 +189,7 @@ fn blocks(text: &str) -> Vec<Block> {
                 is_open = false;
                 continue;
             }
-            (Some(Block::List(items)), true) => match word.strip_prefix("- ") {
+            (Some(HelpBlock::List(items)), true) => match word.strip_prefix("- ") {
                 Some(item) => items.push(item.to_owned()),
                 None => {
                     if let Some(item) = items.last_mut() {
@@ -197,16 +198,16 @@ fn blocks(text: &str) -> Vec<Block> {
                     }
                 }
             },
-            (Some(Block::Lines(lines)), true) => lines.push(word.to_owned()),
-            (Some(Block::Prose(text)), false) if !word.starts_with("Exit status:") => {
+            (Some(HelpBlock::Lines(lines)), true) => lines.push(word.to_owned()),
+            (Some(HelpBlock::Prose(text)), false) if !word.starts_with("Exit status:") => {
                 text.push(' ');
                 text.push_str(word);
             }
             (_, true) => blocks.push(match word.strip_prefix("- ") {
-                Some(item) => Block::List(vec![item.to_owned()]),
-                None => Block::Lines(vec![word.to_owned()]),
+                Some(item) => HelpBlock::List(vec![item.to_owned()]),
+                None => HelpBlock::Lines(vec![word.to_owned()]),
             }),
-            (_, false) => blocks.push(Block::Prose(word.to_owned())),
+            (_, false) => blocks.push(HelpBlock::Prose(word.to_owned())),
         }
         is_open = true;
     }
@@ -214,17 +215,17 @@ fn blocks(text: &str) -> Vec<Block> {
 }
 
 /// What the section "EXIT STATUS" says, where this is it.
-fn exit_status(block: &Block) -> Option<&str> {
+fn exit_status(block: &HelpBlock) -> Option<&str> {
     match block {
-        Block::Prose(text) => text.strip_prefix("Exit status:").map(str::trim),
+        HelpBlock::Prose(text) => text.strip_prefix("Exit status:").map(str::trim),
         _ => None,
     }
 }
 
 /// The command lines among the blocks.
-fn examples(blocks: &[Block]) -> Vec<Example> {
+fn parse_examples(blocks: &[HelpBlock]) -> Vec<Example> {
     let lines = blocks.iter().filter_map(|block| match block {
-        Block::Lines(lines) => Some(lines),
+        HelpBlock::Lines(lines) => Some(lines),
         _ => None,
     });
     let example = |line: &String| {
@@ -238,13 +239,13 @@ fn examples(blocks: &[Block]) -> Vec<Example> {
 }
 
 /// What of the text after the help is neither example nor exit status.
-fn describe(page: &mut Page, blocks: &[Block]) {
+fn add_description(page: &mut ManPage, blocks: &[HelpBlock]) {
     for block in blocks.iter().filter(|block| exit_status(block).is_none()) {
         match block {
-            Block::Prose(text) if text == "Examples:" => {}
-            Block::Prose(text) => page.prose(text),
-            Block::List(items) => items.iter().for_each(|item| page.bullet(item)),
-            Block::Lines(lines) => {
+            HelpBlock::Prose(text) if text == "Examples:" => {}
+            HelpBlock::Prose(text) => page.prose(text),
+            HelpBlock::List(items) => items.iter().for_each(|item| page.bullet(item)),
+            HelpBlock::Lines(lines) => {
                 let plain = lines.iter().filter(|line| !line.starts_with("fanfs "));
                 let plain: Vec<&str> = plain.map(String::as_str).collect();
                 if !plain.is_empty() {
@@ -264,24 +265,24 @@ mod tests {
         let text = "Compared are:\n  - names,\n    all of them;\n  - bytes.\nNothing else.\n\n  \
                     fanfs verify v.toml   a look\n  v.toml /mnt fanfs ro 0 0\n\nOnce\nmore.\n\
                     Exit status: 0 fine,\n3 not.";
-        let blocks = blocks(text);
+        let blocks = parse_blocks(text);
         let own = |text: &str| text.to_owned();
         assert_eq!(
             blocks,
             [
-                Block::Prose(own("Compared are:")),
-                Block::List(vec![own("names, all of them;"), own("bytes.")]),
-                Block::Prose(own("Nothing else.")),
-                Block::Lines(vec![
+                HelpBlock::Prose(own("Compared are:")),
+                HelpBlock::List(vec![own("names, all of them;"), own("bytes.")]),
+                HelpBlock::Prose(own("Nothing else.")),
+                HelpBlock::Lines(vec![
                     own("fanfs verify v.toml   a look"),
                     own("v.toml /mnt fanfs ro 0 0")
                 ]),
-                Block::Prose(own("Once more.")),
-                Block::Prose(own("Exit status: 0 fine, 3 not.")),
+                HelpBlock::Prose(own("Once more.")),
+                HelpBlock::Prose(own("Exit status: 0 fine, 3 not.")),
             ]
         );
         assert_eq!(blocks.iter().find_map(exit_status), Some("0 fine, 3 not."));
-        let examples = examples(&blocks);
+        let examples = parse_examples(&blocks);
         assert_eq!(examples.len(), 1);
         assert_eq!(examples[0].command, "fanfs verify v.toml");
         assert_eq!(examples[0].comment, "a look");
@@ -289,9 +290,9 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_with_every_section() {
-        let root = super::super::command();
+        let root = super::super::cli_command();
         let pages = pages(root.clone());
-        for command in visible(&root) {
+        for command in visible_commands(&root) {
             let file = format!("man1/fanfs-{}.1", command.get_name());
             let (_, text) = pages.iter().find(|(name, _)| *name == file).expect(&file);
             let sections =

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::cli::{Failure, Outcome, absolute, say, volume};
+use crate::cli::{CommandResult, Failure, absolute, print_result, volume};
 use crate::config::{self, Config};
 
 /// Arguments of `fanfs generate units`.
@@ -28,30 +28,30 @@ pub(super) struct Args {
     force: bool,
 }
 
-pub(super) fn run(args: &Args) -> Outcome {
-    let volume = absolute(&volume::file(&args.volume)?);
+pub(super) fn run(args: &Args) -> CommandResult {
+    let volume = absolute(&volume::config_file(&args.volume)?);
     let config = config::load(&volume).map_err(Failure::usage)?;
-    let units = units(&config, &volume, &absolute(&args.mount_point), &args.options)
+    let units = render_units(&config, &volume, &absolute(&args.mount_point), &args.options)
         .map_err(Failure::usage)?;
     match &args.output {
         Some(dir) => {
             if !args.force {
-                refuse_others(dir, &units)?;
+                refuse_overwrite(dir, &units)?;
             }
-            super::write_all(dir, &units)
+            super::write_files(dir, &units)
         }
         None => {
             let mut text = String::new();
             for (name, unit) in &units {
                 let _ = writeln!(text, "# /etc/systemd/system/{name}\n{unit}");
             }
-            say(text.trim_end_matches('\n')).and_then(|_| say("\n"))
+            print_result(text.trim_end_matches('\n')).and_then(|_| print_result("\n"))
         }
     }
 }
 
 /// Whether units in `dir` are not these: somebody may have changed them.
-fn refuse_others(dir: &Path, units: &[(String, String)]) -> Result<(), Failure> {
+fn refuse_overwrite(dir: &Path, units: &[(String, String)]) -> Result<(), Failure> {
     for (name, unit) in units {
         let path = dir.join(name);
         let found = match std::fs::read(&path) {
@@ -67,16 +67,16 @@ fn refuse_others(dir: &Path, units: &[(String, String)]) -> Result<(), Failure> 
 }
 
 /// Names and contents of both units.
-fn units(
+fn render_units(
     config: &Config,
     volume: &Path,
     mount_point: &Path,
     options: &str,
 ) -> Result<Vec<(String, String)>, String> {
     let name = unit_name(mount_point);
-    let (what, place) = (quoted(volume)?, quoted(mount_point)?);
-    let options = escaped(options)?;
-    let replicas = config.replicas.iter().map(|replica| quoted(&replica.path));
+    let (what, place) = (unit_path(volume)?, unit_path(mount_point)?);
+    let options = escape_unit_value(options)?;
+    let replicas = config.replicas.iter().map(|replica| unit_path(&replica.path));
     let replicas = replicas.collect::<Result<Vec<_>, _>>()?.join(" ");
     let volume = &config.volume.name;
     let mount = format!(
@@ -114,13 +114,13 @@ fn units(
 }
 
 /// A path as a value in a unit.
-fn quoted(path: &Path) -> Result<String, String> {
+fn unit_path(path: &Path) -> Result<String, String> {
     let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
-    escaped(text)
+    escape_unit_value(text)
 }
 
 /// `%` begins a specifier; a backslash, a quote or a blank would be taken apart.
-fn escaped(text: &str) -> Result<String, String> {
+fn escape_unit_value(text: &str) -> Result<String, String> {
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || "\\\"'".contains(c)) {
         return Err(format!(
             "{text:?} has a blank, a quote or a backslash in it; such units are written by hand"
@@ -172,7 +172,7 @@ mod tests {
     fn units_that_were_changed_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let units = ["a.mount", "a.automount"].map(|name| (name.to_owned(), "[Unit]\n".to_owned()));
-        let refused = || refuse_others(dir.path(), &units).err().map(|failure| failure.text());
+        let refused = || refuse_overwrite(dir.path(), &units).err().map(|failure| failure.text());
         assert_eq!(refused(), None, "there is none");
         std::fs::write(dir.path().join("a.mount"), "[Unit]\n").unwrap();
         assert_eq!(refused(), None, "it is the same");
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn what_a_unit_would_take_apart_is_refused() {
-        assert_eq!(escaped("/a%b").as_deref(), Ok("/a%%b"));
+        assert_eq!(escape_unit_value("/a%b").as_deref(), Ok("/a%%b"));
         for text in ["/a b", "/a\\b", "/a\"b", "/a\nb"] {
-            assert!(escaped(text).is_err(), "{text:?}");
+            assert!(escape_unit_value(text).is_err(), "{text:?}");
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::page::Page;
-use super::reference;
+use super::man_page::ManPage;
+use super::page_sections;
 use crate::config::schema;
 
 /// How values are written.
@@ -24,7 +24,7 @@ const UNITS: &[(&str, &str)] = &[
 /// The page.
 pub(super) fn page() -> String {
     let schema = schema::schema();
-    let mut page = Page::new("fanfs.toml", "5");
+    let mut page = ManPage::new("fanfs.toml", "5");
     page.section("NAME");
     page.prose("fanfs.toml - configuration of a volume of fanfs");
     page.section("SYNOPSIS");
@@ -52,7 +52,7 @@ pub(super) fn page() -> String {
         add_table(&mut page, name, keys, &schema["properties"][name]);
     }
     page.section("FILES");
-    for (name, text) in reference::files() {
+    for (name, text) in page_sections::file_entries() {
         page.item(&name, &[&text]);
     }
     page.section("EXAMPLES");
@@ -62,37 +62,41 @@ pub(super) fn page() -> String {
     page.lines(least.join("\n").trim().split('\n').collect::<Vec<_>>().as_slice());
     page.prose("`/usr/share/doc/fanfs/examples/example.toml` shows every key.");
     page.section("SEE ALSO");
-    page.prose(&reference::see_also("fanfs.toml", &["fanfs-check".into(), "fanfs-init".into()]));
+    page.prose(&page_sections::see_also(
+        "fanfs.toml",
+        &["fanfs-check".into(), "fanfs-init".into()],
+    ));
     page.finish()
 }
 
-fn text_of<'a>(member: &'a Value, key: &str) -> &'a str {
+fn str_field<'a>(member: &'a Value, key: &str) -> &'a str {
     member[key].as_str().unwrap_or_default()
 }
 
-fn add_table(page: &mut Page, name: &str, keys: &[&str], table: &Value) {
+fn add_table(page: &mut ManPage, name: &str, keys: &[&str], table: &Value) {
     let items = table.get("items");
     page.section(&if items.is_some() { format!("[[{name}]]") } else { format!("[{name}]") });
-    page.prose(text_of(table, "description"));
+    page.prose(str_field(table, "description"));
     for key in keys {
         let member = &items.unwrap_or(table)["properties"][key];
-        page.item(key, &[&facts(member), text_of(member, "description")]);
+        page.item(key, &[&key_facts(member), str_field(member, "description")]);
     }
 }
 
 /// Unit, default and range of a key, in one line.
-fn facts(member: &Value) -> String {
-    let mut facts = vec![unit(member)];
-    match (member.get("default"), text_of(member, "x-default")) {
-        (Some(default), _) => facts.push(format!("default `{}`", written(default))),
+fn key_facts(member: &Value) -> String {
+    let mut facts = vec![value_unit(member)];
+    match (member.get("default"), str_field(member, "x-default")) {
+        (Some(default), _) => facts.push(format!("default `{}`", toml_literal(default))),
         (None, text) if text.starts_with("required") || text.contains("is required") => {
             facts.push(text.to_owned());
         }
         (None, text) => facts.push(format!("default: {text}")),
     }
     let choices = member["enum"].as_array().into_iter().flatten();
-    let choices: Vec<String> = choices.map(|choice| format!("`{}`", written(choice))).collect();
-    match (choices.as_slice(), text_of(member, "x-range")) {
+    let choices: Vec<String> =
+        choices.map(|choice| format!("`{}`", toml_literal(choice))).collect();
+    match (choices.as_slice(), str_field(member, "x-range")) {
         ([], "") => {}
         ([], range) => facts.push(range.to_owned()),
         (choices, _) => facts.push(format!("one of {}", choices.join(", "))),
@@ -101,7 +105,7 @@ fn facts(member: &Value) -> String {
 }
 
 /// As it stands in the file.
-fn written(value: &Value) -> String {
+fn toml_literal(value: &Value) -> String {
     match value {
         Value::Number(number) if number.is_f64() => {
             format!("{:?}", number.as_f64().unwrap_or_default())
@@ -110,8 +114,8 @@ fn written(value: &Value) -> String {
     }
 }
 
-fn unit(member: &Value) -> String {
-    match (text_of(member, "x-unit"), text_of(member, "type")) {
+fn value_unit(member: &Value) -> String {
+    match (str_field(member, "x-unit"), str_field(member, "type")) {
         ("", "string") => "text".to_owned(),
         ("", "integer") => "number".to_owned(),
         ("", "array") => "list of text".to_owned(),

@@ -10,11 +10,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::control::{FileUse, MOST_FILES};
+use crate::control::{FileActivity, MAX_ACTIVE_FILES};
 
 /// What was read of one file by one thread.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Use {
+pub(super) struct FileReads {
     pub(super) path: String,
     pub(super) thread: u32,
     pub(super) bytes: u64,
@@ -24,70 +24,84 @@ pub(super) struct Use {
 }
 
 /// Bytes and reads.
-type Amount = (u64, u64);
+type ReadAmount = (u64, u64);
 
 /// By file and thread.
-type Sums<'a> = BTreeMap<(&'a str, u32), Amount>;
+type ReadSums<'a> = BTreeMap<(&'a str, u32), ReadAmount>;
 
 /// How far the daemon's clock readings and ours may lie apart, milliseconds: a sample is
 /// two questions.
-const SLACK_MS: u64 = 1000;
+const CLOCK_SLACK_MS: u64 = 1000;
 
 /// Differences, by file and thread; the samples are `seconds` apart.
-pub(super) fn uses(before: &[FileUse], now: &[FileUse], seconds: f64) -> Vec<Use> {
+pub(super) fn reads_between(
+    before: &[FileActivity],
+    now: &[FileActivity],
+    seconds: f64,
+) -> Vec<FileReads> {
     let (was, is) = (by_handle(before), by_handle(now));
     let newest = was.keys().next_back();
-    let mut uses: BTreeMap<(&str, u32), Use> = BTreeMap::new();
+    let mut uses: BTreeMap<(&str, u32), FileReads> = BTreeMap::new();
     for (handle, file) in &is {
         let had = match was.get(handle) {
             Some(was) => (was.bytes, was.reads),
             // It was left out of a list that was full, with what it had.
-            None if before.len() >= MOST_FILES && Some(handle) < newest => (file.bytes, file.reads),
+            None if before.len() >= MAX_ACTIVE_FILES && Some(handle) < newest => {
+                (file.bytes, file.reads)
+            }
             None => (0, 0),
         };
         let used = uses.entry((&file.path, file.pid)).or_default();
-        let (bytes, reads) = less((file.bytes, file.reads), had);
+        let (bytes, reads) = saturating_difference((file.bytes, file.reads), had);
         used.bytes += bytes;
         used.reads += reads;
         used.handles += 1;
     }
-    let mut closed = closed_since(before, now, seconds);
-    let mut gone: Vec<&FileUse> =
+    let mut closed = closed_reads_since(before, now, seconds);
+    let mut gone: Vec<&FileActivity> =
         was.iter().filter(|(handle, _)| !is.contains_key(*handle)).map(|(_, file)| *file).collect();
     // The one that fits into the fewest sums comes first.
     gone.sort_by_key(|file| Reverse(file.bytes));
     for file in gone {
-        take_out(&mut closed, file);
+        subtract_closed_handle(&mut closed, file);
     }
     for (key, (bytes, reads)) in closed {
         let used = uses.entry(key).or_default();
         used.bytes += bytes;
         used.reads += reads;
     }
-    let named =
-        |((path, thread), used): ((&str, u32), Use)| Use { path: path.to_owned(), thread, ..used };
+    let named = |((path, thread), used): ((&str, u32), FileReads)| FileReads {
+        path: path.to_owned(),
+        thread,
+        ..used
+    };
     uses.into_iter().map(named).collect()
 }
 
-fn less(some: Amount, other: Amount) -> Amount {
+fn saturating_difference(some: ReadAmount, other: ReadAmount) -> ReadAmount {
     (some.0.saturating_sub(other.0), some.1.saturating_sub(other.1))
 }
 
-fn by_handle(files: &[FileUse]) -> BTreeMap<u64, &FileUse> {
+fn by_handle(files: &[FileActivity]) -> BTreeMap<u64, &FileActivity> {
     files.iter().filter_map(|file| Some((file.handle?, file))).collect()
 }
 
 /// By how much sums of what is closed have grown, where anything of them was read.
-fn closed_since<'a>(before: &'a [FileUse], now: &'a [FileUse], seconds: f64) -> Sums<'a> {
-    let lately = ((seconds * 1e3) as u64).saturating_add(SLACK_MS);
-    let was = sums(before.iter());
-    let is = sums(now.iter().filter(|file| file.idle_ms <= lately));
-    let grown = |(key, sum)| (key, less(sum, was.get(&key).copied().unwrap_or_default()));
+fn closed_reads_since<'a>(
+    before: &'a [FileActivity],
+    now: &'a [FileActivity],
+    seconds: f64,
+) -> ReadSums<'a> {
+    let lately = ((seconds * 1e3) as u64).saturating_add(CLOCK_SLACK_MS);
+    let was = sum_closed(before.iter());
+    let is = sum_closed(now.iter().filter(|file| file.idle_ms <= lately));
+    let grown =
+        |(key, sum)| (key, saturating_difference(sum, was.get(&key).copied().unwrap_or_default()));
     is.into_iter().map(grown).collect()
 }
 
-fn sums<'a>(files: impl Iterator<Item = &'a FileUse>) -> Sums<'a> {
-    let mut sums = Sums::new();
+fn sum_closed<'a>(files: impl Iterator<Item = &'a FileActivity>) -> ReadSums<'a> {
+    let mut sums = ReadSums::new();
     for file in files.filter(|file| file.handle.is_none()) {
         let sum = sums.entry((file.path.as_str(), file.pid)).or_default();
         sum.0 += file.bytes;
@@ -99,18 +113,18 @@ fn sums<'a>(files: impl Iterator<Item = &'a FileUse>) -> Sums<'a> {
 /// Takes what `gone` had read out of the sum that it has become part of: that of its file
 /// and reader, or else of its file, or, where it was renamed, of its reader; one that has
 /// not grown by so much is none.
-fn take_out(closed: &mut Sums<'_>, gone: &FileUse) {
+fn subtract_closed_handle(closed: &mut ReadSums<'_>, gone: &FileActivity) {
     let strangeness = |(path, thread): (&str, u32)| match (path == gone.path, thread == gone.pid) {
         (true, true) => Some(0),
         (true, false) => Some(1),
         (false, true) => Some(2),
         (false, false) => None,
     };
-    let is_enough = |sum: &Amount| sum.0 >= gone.bytes && sum.1 >= gone.reads;
+    let is_enough = |sum: &ReadAmount| sum.0 >= gone.bytes && sum.1 >= gone.reads;
     let fitting = closed.iter_mut().filter(|(_, sum)| is_enough(sum));
     let of_it = fitting.filter_map(|(key, sum)| Some((strangeness(*key)?, sum)));
     if let Some((_, sum)) = of_it.min_by_key(|(strangeness, _)| *strangeness) {
-        *sum = less(*sum, (gone.bytes, gone.reads));
+        *sum = saturating_difference(*sum, (gone.bytes, gone.reads));
     }
 }
 
@@ -118,14 +132,14 @@ fn take_out(closed: &mut Sums<'_>, gone: &FileUse) {
 mod tests {
     use super::*;
 
-    fn file(path: &str, handle: Option<u64>, pid: u32, bytes: u64) -> FileUse {
+    fn file(path: &str, handle: Option<u64>, pid: u32, bytes: u64) -> FileActivity {
         let reads = bytes / 10;
-        FileUse { path: path.to_owned(), handle, pid, bytes, reads, idle_ms: 0 }
+        FileActivity { path: path.to_owned(), handle, pid, bytes, reads, idle_ms: 0 }
     }
 
     /// What was read in a second: path, thread, bytes.
-    fn read(before: &[FileUse], now: &[FileUse]) -> Vec<(String, u32, u64)> {
-        let uses = uses(before, now, 1.0);
+    fn read(before: &[FileActivity], now: &[FileActivity]) -> Vec<(String, u32, u64)> {
+        let uses = reads_between(before, now, 1.0);
         let read = uses.into_iter().filter(|used| used.bytes > 0);
         read.map(|used| (used.path, used.thread, used.bytes)).collect()
     }
@@ -170,7 +184,7 @@ mod tests {
     #[test]
     fn what_was_not_told_of_has_no_past_to_show() {
         let mut before: Vec<_> =
-            (0..MOST_FILES as u64).map(|n| file("others", Some(10 + n), 1, 10)).collect();
+            (0..MAX_ACTIVE_FILES as u64).map(|n| file("others", Some(10 + n), 1, 10)).collect();
         let mut now = before.clone();
         now.push(file("old", Some(3), 7, LONG));
         assert_eq!(read(&before, &now), []);
@@ -181,7 +195,7 @@ mod tests {
         now.retain(|file| file.path != "new");
         assert_eq!(read(&before, &now)[0], ("old".to_owned(), 7, LONG));
         // Idle for long, and closed now.
-        let idle = FileUse { idle_ms: 5000, ..file("idle", None, 7, LONG) };
+        let idle = FileActivity { idle_ms: 5000, ..file("idle", None, 7, LONG) };
         assert_eq!(read(&[], &[idle]), []);
     }
 }

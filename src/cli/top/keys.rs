@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::INTERVALS;
+use super::INTERVAL_RANGE;
 
 /// What is to be done besides drawing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,9 +12,9 @@ pub(super) enum Action {
     None,
     Quit,
     /// Another volume is looked at.
-    Volume,
+    SwitchVolume,
     /// The interval is another one.
-    Interval,
+    SetInterval,
 }
 
 /// What the lower part of the screen shows.
@@ -27,7 +27,7 @@ pub(super) enum Panel {
 
 /// By what replicas are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum SortOrder {
     Configured,
     Rate,
     Load,
@@ -35,7 +35,7 @@ pub(super) enum Order {
     Health,
 }
 
-impl Order {
+impl SortOrder {
     const ALL: [Self; 5] = [Self::Configured, Self::Rate, Self::Load, Self::Slowest, Self::Health];
 
     fn next(self) -> Self {
@@ -56,101 +56,101 @@ impl Order {
 
 /// What is shown, and how.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct DisplayState {
     pub(super) interval: Duration,
     pub(super) is_paused: bool,
-    pub(super) is_help: bool,
+    pub(super) is_help_shown: bool,
     pub(super) panel: Panel,
-    pub(super) order: Order,
+    pub(super) order: SortOrder,
     /// Lines of the replicas, and of the panel, that are above what is seen.
-    pub(super) scrolled: usize,
-    pub(super) scrolled_replicas: usize,
+    pub(super) scroll_offset: usize,
+    pub(super) replica_scroll_offset: usize,
     /// Which volume, of how many.
-    pub(super) volume: usize,
-    volumes: usize,
+    pub(super) volume_index: usize,
+    volume_count: usize,
     /// Lines that the panel had, and could show.
-    rows: (usize, usize),
+    panel_rows: (usize, usize),
 }
 
-impl Shown {
+impl DisplayState {
     pub(super) fn new(interval: Duration, volumes: usize) -> Self {
         Self {
             interval,
             is_paused: false,
-            is_help: false,
+            is_help_shown: false,
             panel: Panel::Both,
-            order: Order::Configured,
-            scrolled: 0,
-            scrolled_replicas: 0,
-            volume: 0,
-            volumes,
-            rows: (0, 0),
+            order: SortOrder::Configured,
+            scroll_offset: 0,
+            replica_scroll_offset: 0,
+            volume_index: 0,
+            volume_count: volumes,
+            panel_rows: (0, 0),
         }
     }
 
     /// How many lines the panel has, and can show.
-    pub(super) fn fits(&mut self, rows: (usize, usize)) {
-        self.rows = rows;
-        self.scrolled = self.scrolled.min(rows.0.saturating_sub(rows.1));
+    pub(super) fn set_panel_rows(&mut self, rows: (usize, usize)) {
+        self.panel_rows = rows;
+        self.scroll_offset = self.scroll_offset.min(rows.0.saturating_sub(rows.1));
     }
 
     /// A key was pressed.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Action {
+    pub(super) fn handle_key(&mut self, key: KeyEvent) -> Action {
         let ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
-        let page = self.rows.1.max(1);
+        let page = self.panel_rows.1.max(1);
         match key.code {
             KeyCode::Char('c') if ctrl => return Action::Quit,
             // Anything ends the help, and does nothing else.
-            _ if self.is_help => self.is_help = false,
+            _ if self.is_help_shown => self.is_help_shown = false,
             KeyCode::Char('q') | KeyCode::F(10) | KeyCode::Esc => return Action::Quit,
-            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.is_help = true,
+            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.is_help_shown = true,
             KeyCode::Char(' ' | 'Z') => self.is_paused = !self.is_paused,
             KeyCode::Char('s') | KeyCode::F(6) => self.order = self.order.next(),
-            KeyCode::Char('f') => self.show(Panel::Files),
-            KeyCode::Char('r') => self.show(Panel::Readers),
+            KeyCode::Char('f') => self.toggle_panel(Panel::Files),
+            KeyCode::Char('r') => self.toggle_panel(Panel::Readers),
             KeyCode::Tab => {
                 let next = match self.panel {
                     Panel::Both => Panel::Files,
                     Panel::Files => Panel::Readers,
                     Panel::Readers => Panel::Both,
                 };
-                (self.panel, self.scrolled) = (next, 0);
+                (self.panel, self.scroll_offset) = (next, 0);
             }
-            KeyCode::Char('+') => return self.slower(2.0),
-            KeyCode::Char('-') => return self.slower(0.5),
-            KeyCode::Char('v') | KeyCode::Right if self.volumes > 1 => {
-                self.volume = (self.volume + 1) % self.volumes;
-                return Action::Volume;
+            KeyCode::Char('+') => return self.scale_interval(2.0),
+            KeyCode::Char('-') => return self.scale_interval(0.5),
+            KeyCode::Char('v') | KeyCode::Right if self.volume_count > 1 => {
+                self.volume_index = (self.volume_index + 1) % self.volume_count;
+                return Action::SwitchVolume;
             }
             KeyCode::Down | KeyCode::Char('j') => self.scroll(1),
             KeyCode::Up | KeyCode::Char('k') => self.scroll(-1),
             KeyCode::PageDown => self.scroll(page as isize),
             KeyCode::PageUp => self.scroll(-(page as isize)),
-            KeyCode::Home => self.scrolled = 0,
-            KeyCode::End => self.scroll(self.rows.0 as isize),
-            KeyCode::Char(']') => self.scrolled_replicas += 1,
+            KeyCode::Home => self.scroll_offset = 0,
+            KeyCode::End => self.scroll(self.panel_rows.0 as isize),
+            KeyCode::Char(']') => self.replica_scroll_offset += 1,
             KeyCode::Char('[') => {
-                self.scrolled_replicas = self.scrolled_replicas.saturating_sub(1);
+                self.replica_scroll_offset = self.replica_scroll_offset.saturating_sub(1);
             }
             _ => {}
         }
         Action::None
     }
 
-    fn show(&mut self, panel: Panel) {
+    fn toggle_panel(&mut self, panel: Panel) {
         self.panel = if self.panel == panel { Panel::Both } else { panel };
-        self.scrolled = 0;
+        self.scroll_offset = 0;
     }
 
     fn scroll(&mut self, by: isize) {
-        let most = self.rows.0.saturating_sub(self.rows.1);
-        self.scrolled = self.scrolled.saturating_add_signed(by).min(most);
+        let most = self.panel_rows.0.saturating_sub(self.panel_rows.1);
+        self.scroll_offset = self.scroll_offset.saturating_add_signed(by).min(most);
     }
 
-    fn slower(&mut self, factor: f64) -> Action {
-        let (shortest, longest) = INTERVALS;
+    fn scale_interval(&mut self, factor: f64) -> Action {
+        let (shortest, longest) = INTERVAL_RANGE;
         self.interval = self.interval.mul_f64(factor).clamp(shortest, longest);
-        Action::Interval
+        Action::SetInterval
     }
 }
 
@@ -179,42 +179,44 @@ pub(super) const HELP: &[(&str, &str)] = &[
 mod tests {
     use super::*;
 
-    fn press(shown: &mut Shown, code: KeyCode) -> Action {
-        shown.key(KeyEvent::new(code, KeyModifiers::NONE))
+    fn press(shown: &mut DisplayState, code: KeyCode) -> Action {
+        shown.handle_key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
     #[test]
     fn keys_end_hold_and_switch() {
-        let mut shown = Shown::new(Duration::from_secs(1), 2);
+        let mut shown = DisplayState::new(Duration::from_secs(1), 2);
         assert_eq!(press(&mut shown, KeyCode::Char(' ')), Action::None);
         assert!(shown.is_paused);
-        assert_eq!(press(&mut shown, KeyCode::Char('v')), Action::Volume);
-        assert_eq!(shown.volume, 1);
+        assert_eq!(press(&mut shown, KeyCode::Char('v')), Action::SwitchVolume);
+        assert_eq!(shown.volume_index, 1);
         assert_eq!(press(&mut shown, KeyCode::Char('?')), Action::None);
         assert_eq!(press(&mut shown, KeyCode::Char('q')), Action::None, "ends the help first");
         assert_eq!(press(&mut shown, KeyCode::Char('q')), Action::Quit);
         let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(shown.key(ctrl_c), Action::Quit);
+        assert_eq!(shown.handle_key(ctrl_c), Action::Quit);
     }
 
     #[test]
     fn the_interval_stays_within_its_bounds() {
-        let mut shown = Shown::new(Duration::from_secs(1), 1);
-        (0..20).for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('+')), Action::Interval));
-        assert_eq!(shown.interval, INTERVALS.1);
-        (0..20).for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('-')), Action::Interval));
-        assert_eq!(shown.interval, INTERVALS.0);
+        let mut shown = DisplayState::new(Duration::from_secs(1), 1);
+        (0..20)
+            .for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('+')), Action::SetInterval));
+        assert_eq!(shown.interval, INTERVAL_RANGE.1);
+        (0..20)
+            .for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('-')), Action::SetInterval));
+        assert_eq!(shown.interval, INTERVAL_RANGE.0);
     }
 
     #[test]
     fn scrolling_ends_with_the_last_line() {
-        let mut shown = Shown::new(Duration::from_secs(1), 1);
-        shown.fits((10, 4));
+        let mut shown = DisplayState::new(Duration::from_secs(1), 1);
+        shown.set_panel_rows((10, 4));
         press(&mut shown, KeyCode::Up);
-        assert_eq!(shown.scrolled, 0);
+        assert_eq!(shown.scroll_offset, 0);
         press(&mut shown, KeyCode::End);
-        assert_eq!(shown.scrolled, 6);
-        shown.fits((5, 4));
-        assert_eq!(shown.scrolled, 1);
+        assert_eq!(shown.scroll_offset, 6);
+        shown.set_panel_rows((5, 4));
+        assert_eq!(shown.scroll_offset, 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// A process that reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Process {
+pub(super) struct ProcessInfo {
     /// Its number; the thread's own where the process has ended.
     pub(super) pid: u32,
     /// Its command, at most 15 bytes of it; empty where it has ended.
@@ -15,24 +15,25 @@ pub(super) struct Process {
 
 /// What is known of processes. Numbers are used again, so it is not kept for long.
 #[derive(Default)]
-pub(super) struct Names {
-    known: HashMap<u32, (Process, Instant)>,
+pub(super) struct ProcessCache {
+    entries: HashMap<u32, (ProcessInfo, Instant)>,
 }
 
 /// How long a number is taken to stand for the same process.
-const KEPT: Duration = Duration::from_secs(10);
+const CACHE_TTL: Duration = Duration::from_secs(10);
 
-impl Names {
+impl ProcessCache {
     /// The process of a thread.
-    pub(super) fn of(&mut self, thread: u32) -> Process {
+    pub(super) fn lookup(&mut self, thread: u32) -> ProcessInfo {
         let now = Instant::now();
-        self.known.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < KEPT);
-        let (process, _) = self.known.entry(thread).or_insert_with(|| (look(thread), now));
+        self.entries.retain(|_, (_, seen)| now.saturating_duration_since(*seen) < CACHE_TTL);
+        let (process, _) =
+            self.entries.entry(thread).or_insert_with(|| (read_process(thread), now));
         process.clone()
     }
 }
 
-fn look(thread: u32) -> Process {
+fn read_process(thread: u32) -> ProcessInfo {
     // Neither file makes the kernel wait for the process, whatever that one waits for.
     let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
     let field = |name: &str| {
@@ -42,7 +43,7 @@ fn look(thread: u32) -> Process {
     let pid = field("Tgid:").and_then(|pid| pid.parse().ok()).unwrap_or(thread);
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let command = comm.trim_end().chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    Process { pid, command }
+    ProcessInfo { pid, command }
 }
 
 #[cfg(test)]
@@ -53,14 +54,14 @@ mod tests {
     fn a_thread_is_its_processs() {
         let me = std::process::id();
         let thread = rustix::thread::gettid().as_raw_pid() as u32;
-        let found = Names::default().of(thread);
+        let found = ProcessCache::default().lookup(thread);
         assert_eq!(found.pid, me);
         assert!(!found.command.is_empty());
     }
 
     #[test]
     fn what_has_ended_keeps_its_number() {
-        let gone = Names::default().of(u32::MAX - 1);
-        assert_eq!(gone, Process { pid: u32::MAX - 1, command: String::new() });
+        let gone = ProcessCache::default().lookup(u32::MAX - 1);
+        assert_eq!(gone, ProcessInfo { pid: u32::MAX - 1, command: String::new() });
     }
 }

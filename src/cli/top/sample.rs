@@ -7,14 +7,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, FileUse, Status};
+use crate::control::{self, FileActivity, Status};
 
 /// What the daemon said at one moment.
 pub(super) struct Sample {
-    pub(super) at: Instant,
+    pub(super) taken_at: Instant,
     pub(super) status: Status,
     /// None where it did not tell.
-    pub(super) files: Option<Vec<FileUse>>,
+    pub(super) files: Option<Vec<FileActivity>>,
 }
 
 impl Sample {
@@ -23,20 +23,20 @@ impl Sample {
     /// # Errors
     /// Where nobody listens, or it does not answer.
     pub(super) fn take(socket: &Path) -> io::Result<Self> {
-        let status = control::ask_status(socket)?;
+        let status = control::query_status(socket)?;
         let at = Instant::now();
         // A daemon from before there was such a question refuses it.
-        let files = control::ask_busiest(socket).ok();
-        Ok(Self { at, status, files })
+        let files = control::query_file_activity(socket).ok();
+        Ok(Self { taken_at: at, status, files })
     }
 }
 
 /// A sample, or why there is none.
-pub(super) type News = Result<Sample, String>;
+pub(super) type SampleResult = Result<Sample, String>;
 
 /// The thread that asks.
 pub(super) struct Sampler {
-    news: Receiver<News>,
+    results: Receiver<SampleResult>,
     interval: Arc<AtomicU64>,
 }
 
@@ -46,8 +46,8 @@ impl Sampler {
         let interval = Arc::new(AtomicU64::new(interval.as_millis() as u64));
         let every = Arc::downgrade(&interval);
         // It may be inside a question that takes long: it ends by itself.
-        std::thread::spawn(move || ask(&socket, &every, &send));
-        Self { news, interval }
+        std::thread::spawn(move || sample_loop(&socket, &every, &send));
+        Self { results: news, interval }
     }
 
     pub(super) fn set_interval(&self, interval: Duration) {
@@ -55,13 +55,13 @@ impl Sampler {
     }
 
     /// What has come.
-    pub(super) fn news(&self) -> Option<News> {
-        self.news.try_recv().ok()
+    pub(super) fn try_recv(&self) -> Option<SampleResult> {
+        self.results.try_recv().ok()
     }
 }
 
 /// Asks in each interval, until nobody wants to know.
-fn ask(socket: &Path, every: &Weak<AtomicU64>, to: &Sender<News>) {
+fn sample_loop(socket: &Path, every: &Weak<AtomicU64>, to: &Sender<SampleResult>) {
     loop {
         let begun = Instant::now();
         let news = Sample::take(socket).map_err(|error| error.to_string());

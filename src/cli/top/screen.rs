@@ -12,22 +12,24 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
-use super::keys::{HELP, Order, Panel, Shown};
-use super::people::{micros, often, percent, short, size};
-use super::rates::{FileRow, ReaderRow, ReplicaRow, View};
+use super::delta::{FileRow, ReaderRow, ReplicaRow, View};
+use super::format::{
+    format_bytes, format_bytes_short, format_frequency, format_micros, format_percent,
+};
+use super::keys::{DisplayState, HELP, Panel, SortOrder};
 use crate::cli::printable;
 use crate::scheduler::health::HealthState;
-use columns::{Column, cut, fit};
+use columns::{Column, pad_to_column, truncate};
 
 /// Fewer columns are too few to say anything.
-pub(super) const NARROWEST: u16 = 60;
-const LOWEST: u16 = 10;
+pub(super) const MIN_WIDTH: u16 = 60;
+const MIN_HEIGHT: u16 = 10;
 
 /// Points of the past that are kept: the widest terminals' columns.
-const PAST: usize = 512;
+const HISTORY_LENGTH: usize = 512;
 
 /// Files, and readers, that `--once` prints.
-const PRINTED: usize = 10;
+const MAX_PRINTED_ROWS: usize = 10;
 
 /// What replicas delivered, interval by interval.
 #[derive(Default)]
@@ -37,7 +39,7 @@ impl History {
     pub(super) fn add(&mut self, view: &View) {
         for row in &view.replicas {
             let past = self.0.entry(row.name.clone()).or_default();
-            if past.len() == PAST {
+            if past.len() == HISTORY_LENGTH {
                 past.pop_front();
             }
             past.push_back(row.bytes_per_second);
@@ -45,7 +47,7 @@ impl History {
     }
 
     /// The last `width` points, of `most` at most, as blocks of eight heights.
-    fn line(&self, name: &str, most: u64, width: usize) -> String {
+    fn sparkline(&self, name: &str, most: u64, width: usize) -> String {
         const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
         let Some(past) = self.0.get(name) else { return String::new() };
         let most = past.iter().copied().max().unwrap_or(0).max(most).max(1);
@@ -61,22 +63,22 @@ impl History {
 pub(super) struct Screen<'a> {
     pub(super) view: Option<&'a View>,
     pub(super) history: &'a History,
-    pub(super) shown: &'a Shown,
+    pub(super) display: &'a DisplayState,
     /// For how long the daemon has not answered, and why.
-    pub(super) silent: Duration,
-    pub(super) trouble: Option<&'a str>,
+    pub(super) silent_for: Duration,
+    pub(super) last_error: Option<&'a str>,
 }
 
 impl Screen<'_> {
     /// Draws it; returns how many lines the lower part has, and how many are seen.
     pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) -> (usize, usize) {
-        if area.width < NARROWEST || area.height < LOWEST {
-            let text = format!("too small: {NARROWEST} columns and {LOWEST} lines are needed");
+        if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
+            let text = format!("too small: {MIN_WIDTH} columns and {MIN_HEIGHT} lines are needed");
             Paragraph::new(text).render(area, buffer);
             return (0, 0);
         }
         let Some(view) = self.view else {
-            let text = match self.trouble {
+            let text = match self.last_error {
                 Some(trouble) => format!("the daemon does not answer: {trouble}"),
                 None => "looking ...".to_owned(),
             };
@@ -84,27 +86,27 @@ impl Screen<'_> {
             return (0, 0);
         };
         let width = usize::from(area.width);
-        let mut lines = vec![self.title(view, width)];
-        lines.extend(totals(view, width));
+        let mut lines = vec![self.title_line(view, width)];
+        lines.extend(total_lines(view, width));
         lines.push(Line::default());
-        let replicas = self.replicas(view, width, usize::from(area.height));
+        let replicas = self.replica_lines(view, width, usize::from(area.height));
         lines.extend(replicas);
         lines.push(Line::default());
         let left = usize::from(area.height).saturating_sub(lines.len() + 1);
-        let (panel, rows) = self.panel(view, width, left);
+        let (panel, rows) = self.panel_lines(view, width, left);
         lines.extend(panel);
         lines.truncate(usize::from(area.height) - 1);
         for (y, line) in (area.y..).zip(&lines) {
             buffer.set_line(area.x, y, line, area.width);
         }
-        buffer.set_line(area.x, area.bottom() - 1, &self.footer(), area.width);
-        if self.shown.is_help {
-            help(area, buffer);
+        buffer.set_line(area.x, area.bottom() - 1, &self.footer_line(), area.width);
+        if self.display.is_help_shown {
+            draw_help(area, buffer);
         }
         rows
     }
 
-    fn title(&self, view: &View, width: usize) -> Line<'static> {
+    fn title_line(&self, view: &View, width: usize) -> Line<'static> {
         let up = humantime::format_duration(Duration::from_secs(view.uptime_s)).to_string();
         let up: Vec<&str> = up.split(' ').take(2).collect();
         let left = format!(
@@ -112,45 +114,47 @@ impl Screen<'_> {
             view.volume,
             printable(&view.mount_point.to_string_lossy())
         );
-        let silent = self.silent.as_secs() >= 3 + self.shown.interval.as_secs();
-        let state = match (self.trouble, silent, self.shown.is_paused) {
-            (Some(_), ..) | (_, true, _) => format!("NO ANSWER for {} s", self.silent.as_secs()),
+        let silent = self.silent_for.as_secs() >= 3 + self.display.interval.as_secs();
+        let state = match (self.last_error, silent, self.display.is_paused) {
+            (Some(_), ..) | (_, true, _) => {
+                format!("NO ANSWER for {} s", self.silent_for.as_secs())
+            }
             (.., true) => "HELD".to_owned(),
             _ => format!("up {}", up.join(" ")),
         };
         let right = format!("{state}  pid {}  fanfs {}", view.pid, view.version);
         let room = width.saturating_sub(right.chars().count() + 1);
-        let text = format!("{:<room$} {right}", cut(&left, room));
+        let text = format!("{:<room$} {right}", truncate(&left, room));
         Line::styled(text, Style::new().add_modifier(Modifier::REVERSED | Modifier::BOLD))
     }
 
-    fn replicas(&self, view: &View, width: usize, height: usize) -> Vec<Line<'static>> {
+    fn replica_lines(&self, view: &View, width: usize, height: usize) -> Vec<Line<'static>> {
         let names = view.replicas.iter().map(|row| row.name.chars().count());
-        let columns = columns::of_replicas(names.max().unwrap_or(0), width);
+        let columns = columns::visible_columns(names.max().unwrap_or(0), width);
         let taken: usize = columns.iter().map(|column| column.width + 1).sum();
         let past = width.saturating_sub(taken);
-        let every = humantime::format_duration(self.shown.interval).to_string();
+        let every = humantime::format_duration(self.display.interval).to_string();
         let mut title = columns::titles(&columns);
-        if past >= columns::PAST {
-            title.push_str(&cut(&format!("{} x {every}", past - 1), past));
+        if past >= columns::MIN_HISTORY_WIDTH {
+            title.push_str(&truncate(&format!("{} x {every}", past - 1), past));
         }
         let mut lines = vec![heading(title, width)];
         let mut rows: Vec<&ReplicaRow> = view.replicas.iter().collect();
-        sort(&mut rows, self.shown.order);
+        sort_replicas(&mut rows, self.display.order);
         // Half of what there is, for many of them.
         let most = (height.saturating_sub(8) / 2).max(3);
-        let above = self.shown.scrolled_replicas.min(rows.len().saturating_sub(most));
+        let above = self.display.replica_scroll_offset.min(rows.len().saturating_sub(most));
         for row in rows.iter().skip(above).take(most) {
             let mut line = replica_line(row, &columns);
-            if past >= columns::PAST {
-                line.push_span(self.history.line(&row.name, row.expected, past - 1));
+            if past >= columns::MIN_HISTORY_WIDTH {
+                line.push_span(self.history.sparkline(&row.name, row.expected, past - 1));
             }
             lines.push(line);
         }
         lines
     }
 
-    fn panel(
+    fn panel_lines(
         &self,
         view: &View,
         width: usize,
@@ -158,27 +162,27 @@ impl Screen<'_> {
     ) -> (Vec<Line<'static>>, (usize, usize)) {
         let (files, readers) = (view.files.len(), view.readers.len());
         let seen = left.saturating_sub(1);
-        let scrolled = self.shown.scrolled;
-        match self.shown.panel {
-            Panel::Files => (of_files(&view.files, width, scrolled, seen), (files, seen)),
-            Panel::Readers => (of_readers(&view.readers, width, scrolled, seen), (readers, seen)),
+        let scrolled = self.display.scroll_offset;
+        match self.display.panel {
+            Panel::Files => (file_lines(&view.files, width, scrolled, seen), (files, seen)),
+            Panel::Readers => (reader_lines(&view.readers, width, scrolled, seen), (readers, seen)),
             Panel::Both => {
                 // Two headings and a blank line.
                 let seen = left.saturating_sub(3);
                 let below = readers.clamp(1, (seen / 2).max(1));
                 let above = seen.saturating_sub(below);
-                let mut lines = of_files(&view.files, width, scrolled, above);
+                let mut lines = file_lines(&view.files, width, scrolled, above);
                 lines.resize(above + 1, Line::default());
                 lines.push(Line::default());
-                lines.extend(of_readers(&view.readers, width, 0, below));
+                lines.extend(reader_lines(&view.readers, width, 0, below));
                 (lines, (files, above))
             }
         }
     }
 
-    fn footer(&self) -> Line<'static> {
-        let every = humantime::format_duration(self.shown.interval);
-        let order = self.shown.order.name();
+    fn footer_line(&self) -> Line<'static> {
+        let every = humantime::format_duration(self.display.interval);
+        let order = self.display.order.name();
         Line::raw(format!(
             " q end  ? help  space hold  tab files/readers  s by {order}  +- every {every}"
         ))
@@ -190,30 +194,30 @@ fn heading(text: String, width: usize) -> Line<'static> {
     Line::styled(format!("{text:<width$}"), style)
 }
 
-fn totals(view: &View, width: usize) -> Vec<Line<'static>> {
+fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
     let total = &view.total;
     let mut given = format!(
         "given   {:>10}/s  {} reads/s of {}, hits {}, p50 {}, p99 {}",
-        size(total.bytes_per_second),
-        often(total.reads_per_second),
-        short(total.block),
-        percent(total.hit_ratio),
-        micros(total.p50_us),
-        micros(total.p99_us)
+        format_bytes(total.bytes_per_second),
+        format_frequency(total.reads_per_second),
+        format_bytes_short(total.block),
+        format_percent(total.hit_ratio),
+        format_micros(total.p50_us),
+        format_micros(total.p99_us)
     );
     if total.errors_per_second > 0.0 {
-        given.push_str(&format!(", FAILED {}/s", often(total.errors_per_second)));
+        given.push_str(&format!(", FAILED {}/s", format_frequency(total.errors_per_second)));
     }
     if total.written_per_second > 0 {
-        given.push_str(&format!(", written {}/s", short(total.written_per_second)));
+        given.push_str(&format!(", written {}/s", format_bytes_short(total.written_per_second)));
     }
     let from = format!(
         "brought {:>10}/s  hedges {}/s ({} won), retries {}/s, twice {}",
-        size(total.delivered_per_second),
-        often(total.hedges_per_second),
-        percent(total.hedges_won_ratio),
-        often(total.retries_per_second),
-        columns::fine_percent(total.wasted_ratio)
+        format_bytes(total.delivered_per_second),
+        format_frequency(total.hedges_per_second),
+        format_percent(total.hedges_won_ratio),
+        format_frequency(total.retries_per_second),
+        columns::format_percent_precise(total.wasted_ratio)
     );
     let now = format!(
         "now     {:>10} open  waiting: {} reads, {} calls, {} segments; {} in flight",
@@ -226,17 +230,17 @@ fn totals(view: &View, width: usize) -> Vec<Line<'static>> {
     let used = total.buffer_used as f64 / total.buffer_budget.max(1) as f64;
     let memory = format!(
         "memory  {:>10} of {}  [{}]  {} metadata calls/s",
-        size(total.buffer_used),
-        size(total.buffer_budget),
-        columns::bar(used, 20),
-        often(total.metadata_per_second)
+        format_bytes(total.buffer_used),
+        format_bytes(total.buffer_budget),
+        columns::gauge_bar(used, 20),
+        format_frequency(total.metadata_per_second)
     );
-    let line = |text: String| Line::raw(cut(&text, width));
+    let line = |text: String| Line::raw(truncate(&text, width));
     vec![line(given), line(from), line(now), line(memory)]
 }
 
 /// The style of a state of health: bold and reversed are seen on any ground.
-fn of_health(health: HealthState) -> Style {
+fn health_style(health: HealthState) -> Style {
     let style = match health {
         HealthState::Healthy => return Style::new(),
         HealthState::Suspect | HealthState::Probing => Style::new().add_modifier(Modifier::BOLD),
@@ -255,14 +259,14 @@ fn replica_line(row: &ReplicaRow, columns: &[Column]) -> Line<'static> {
     let mut line = Line::default();
     for column in columns {
         let text = (column.cell)(row);
-        let style = if column.is_health { of_health(row.health) } else { Style::new() };
-        line.push_span(Span::styled(fit(&text, column), style));
+        let style = if column.is_health { health_style(row.health) } else { Style::new() };
+        line.push_span(Span::styled(pad_to_column(&text, column), style));
         line.push_span(" ");
     }
     line
 }
 
-fn sort(rows: &mut [&ReplicaRow], order: Order) {
+fn sort_replicas(rows: &mut [&ReplicaRow], order: SortOrder) {
     let rank = |health| match health {
         HealthState::Absent => 0,
         HealthState::Ejected => 1,
@@ -271,39 +275,39 @@ fn sort(rows: &mut [&ReplicaRow], order: Order) {
         HealthState::Healthy => 4,
     };
     match order {
-        Order::Configured => {}
-        Order::Rate => rows.sort_by_key(|row| Reverse(row.bytes_per_second)),
-        Order::Load => rows.sort_by(|a, b| b.load.total_cmp(&a.load)),
-        Order::Slowest => rows.sort_by_key(|row| Reverse(row.p99_us)),
-        Order::Health => rows.sort_by_key(|row| rank(row.health)),
+        SortOrder::Configured => {}
+        SortOrder::Rate => rows.sort_by_key(|row| Reverse(row.bytes_per_second)),
+        SortOrder::Load => rows.sort_by(|a, b| b.load.total_cmp(&a.load)),
+        SortOrder::Slowest => rows.sort_by_key(|row| Reverse(row.p99_us)),
+        SortOrder::Health => rows.sort_by_key(|row| rank(row.health)),
     }
 }
 
 /// How many of all are seen, where not all are.
-fn of_all(what: &str, count: usize, from: usize, seen: usize) -> String {
+fn range_title(what: &str, count: usize, from: usize, seen: usize) -> String {
     if count <= seen {
         return what.to_owned();
     }
     format!("{what} {}-{} of {count}", from + 1, (from + seen).min(count))
 }
 
-fn of_files(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<Line<'static>> {
+fn file_lines(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<Line<'static>> {
     let readers = (width / 4).clamp(16, 40);
     let path = width.saturating_sub(readers + 2 * 9 + 6);
-    let title = of_all("FILES", files.len(), from, seen);
+    let title = range_title("FILES", files.len(), from, seen);
     let (now, reads, open) = ("NOW/s", "READS/s", "OPEN");
     let mut lines = vec![heading(
-        format!("{:<path$} {now:>8} {reads:>8} {open:>4}  READERS", cut(&title, path)),
+        format!("{:<path$} {now:>8} {reads:>8} {open:>4}  READERS", truncate(&title, path)),
         width,
     )];
     for file in files.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
             "{:<path$} {:>8} {:>8} {:>4}  {}",
-            columns::cut_path(&file.path, path),
-            short(file.bytes_per_second),
-            often(file.reads_per_second),
+            columns::truncate_path(&file.path, path),
+            format_bytes_short(file.bytes_per_second),
+            format_frequency(file.reads_per_second),
             file.handles,
-            cut(&file.readers.join(", "), readers)
+            truncate(&file.readers.join(", "), readers)
         )));
     }
     if files.is_empty() && seen > 0 {
@@ -312,24 +316,29 @@ fn of_files(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<Li
     lines
 }
 
-fn of_readers(readers: &[ReaderRow], width: usize, from: usize, seen: usize) -> Vec<Line<'static>> {
-    let title = of_all("READERS", readers.len(), from, seen);
+fn reader_lines(
+    readers: &[ReaderRow],
+    width: usize,
+    from: usize,
+    seen: usize,
+) -> Vec<Line<'static>> {
+    let title = range_title("READERS", readers.len(), from, seen);
     let (now, reads, files) = ("NOW/s", "READS/s", "FILES");
     let mut lines = vec![heading(format!("{title:<27} {now:>8} {reads:>8} {files:>6}"), width)];
     for reader in readers.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
             "{:>10} {:<16} {:>8} {:>8} {:>6}",
             reader.pid,
-            cut(&reader.command, 16),
-            short(reader.bytes_per_second),
-            often(reader.reads_per_second),
+            truncate(&reader.command, 16),
+            format_bytes_short(reader.bytes_per_second),
+            format_frequency(reader.reads_per_second),
             reader.files
         )));
     }
     lines
 }
 
-fn help(area: Rect, buffer: &mut Buffer) {
+fn draw_help(area: Rect, buffer: &mut Buffer) {
     let lines: Vec<Line<'_>> = HELP
         .iter()
         .map(|(key, what)| {
@@ -352,27 +361,27 @@ fn help(area: Rect, buffer: &mut Buffer) {
 }
 
 /// The same as text.
-pub(super) fn text(view: &View, width: u16) -> String {
+pub(super) fn render_text(view: &View, width: u16) -> String {
     let width = usize::from(width);
-    let (history, shown) = (History::default(), Shown::new(Duration::from_secs(1), 1));
+    let (history, shown) = (History::default(), DisplayState::new(Duration::from_secs(1), 1));
     let screen = Screen {
         view: Some(view),
         history: &history,
-        shown: &shown,
-        silent: Duration::ZERO,
-        trouble: None,
+        display: &shown,
+        silent_for: Duration::ZERO,
+        last_error: None,
     };
-    let mut lines = vec![screen.title(view, width)];
-    lines.extend(totals(view, width));
+    let mut lines = vec![screen.title_line(view, width)];
+    lines.extend(total_lines(view, width));
     lines.push(Line::default());
     let names = view.replicas.iter().map(|row| row.name.chars().count());
-    let columns = columns::of_replicas(names.max().unwrap_or(0), width);
+    let columns = columns::visible_columns(names.max().unwrap_or(0), width);
     lines.push(Line::raw(columns::titles(&columns)));
     lines.extend(view.replicas.iter().map(|row| replica_line(row, &columns)));
     lines.push(Line::default());
-    lines.extend(of_files(&view.files, width, 0, PRINTED));
+    lines.extend(file_lines(&view.files, width, 0, MAX_PRINTED_ROWS));
     lines.push(Line::default());
-    lines.extend(of_readers(&view.readers, width, 0, PRINTED));
+    lines.extend(reader_lines(&view.readers, width, 0, MAX_PRINTED_ROWS));
     let mut text = String::new();
     for line in lines {
         text.push_str(line.to_string().trim_end());

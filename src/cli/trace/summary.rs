@@ -6,8 +6,8 @@ use std::fmt;
 use bytesize::ByteSize;
 use hdrhistogram::Histogram;
 
-use super::unread::Unread;
-use crate::telemetry::trace::{End, Line};
+use super::unread::UnreadSegments;
+use crate::telemetry::trace::{AttemptEnd, TraceLine};
 
 /// Sums of what was traced.
 pub(super) struct Summary {
@@ -15,16 +15,16 @@ pub(super) struct Summary {
     errors: u64,
     bytes: u64,
     /// Bytes of reads that were in memory.
-    in_memory: u64,
-    took: Histogram<u64>,
-    replicas: BTreeMap<String, Brought>,
-    unread: Unread,
+    bytes_in_memory: u64,
+    latency: Histogram<u64>,
+    replicas: BTreeMap<String, ReplicaTotals>,
+    unread: UnreadSegments,
     hedges: u64,
-    lost: u64,
+    lost_lines: u64,
 }
 
 #[derive(Default)]
-struct Brought {
+struct ReplicaTotals {
     segments: u64,
     bytes: u64,
     /// Bytes that had come already, and readahead that was dropped unread.
@@ -37,64 +37,74 @@ impl Default for Summary {
         let took = Histogram::new_with_bounds(1, 3_600_000_000, 2)
             .expect("constant histogram bounds are valid");
         let (reads, errors, bytes, in_memory, hedges, lost) = (0, 0, 0, 0, 0, 0);
-        let (replicas, unread) = (BTreeMap::new(), Unread::default());
-        Self { reads, errors, bytes, in_memory, took, replicas, unread, hedges, lost }
+        let (replicas, unread) = (BTreeMap::new(), UnreadSegments::default());
+        Self {
+            reads,
+            errors,
+            bytes,
+            bytes_in_memory: in_memory,
+            latency: took,
+            replicas,
+            unread,
+            hedges,
+            lost_lines: lost,
+        }
     }
 }
 
 impl Summary {
-    pub(super) fn add(&mut self, line: &Line) {
+    pub(super) fn add(&mut self, line: &TraceLine) {
         match line {
-            Line::Read(read) => {
+            TraceLine::Read(read) => {
                 self.reads += 1;
-                self.took.saturating_record(read.took_us);
+                self.latency.saturating_record(read.took_us);
                 if read.error.is_some() {
                     self.errors += 1;
                     return;
                 }
                 self.bytes += read.length;
                 let here = read.parts.iter().filter(|p| p.replica.is_some() && p.waited_us == 0);
-                self.in_memory += here.map(|part| part.length).sum::<u64>();
+                self.bytes_in_memory += here.map(|part| part.length).sum::<u64>();
                 for part in read.parts.iter().filter(|part| part.replica.is_some()) {
-                    self.unread.read(read.file, part);
+                    self.unread.mark_read(read.file, part);
                 }
             }
-            Line::Segment(segment) => {
+            TraceLine::Segment(segment) => {
                 self.hedges += u64::from(segment.hedge);
                 let brought = self.replicas.entry(segment.replica.clone()).or_default();
                 brought.segments += 1;
                 match segment.end {
-                    End::Delivered => {
+                    AttemptEnd::Delivered => {
                         brought.bytes += segment.length;
-                        self.unread.brought(segment);
+                        self.unread.add_segment(segment);
                     }
-                    End::Wasted => brought.wasted += segment.length,
-                    End::Failed => brought.failed += 1,
+                    AttemptEnd::Wasted => brought.wasted += segment.length,
+                    AttemptEnd::Failed => brought.failed += 1,
                 }
             }
-            Line::Dropped(dropped) => {
-                self.unread.dropped(dropped.file, dropped.offset, dropped.took_us);
-                self.wasted(&dropped.replica, dropped.unread);
+            TraceLine::Dropped(dropped) => {
+                self.unread.remove_dropped(dropped.file, dropped.offset, dropped.took_us);
+                self.add_wasted(&dropped.replica, dropped.unread);
             }
-            Line::Lost { lines } => {
-                self.lost += lines;
+            TraceLine::Lost { lines } => {
+                self.lost_lines += lines;
                 // What became of them may be in lines that are missing.
-                self.unread.take();
+                self.unread.take_unread();
             }
             // Another daemon has nothing in memory.
-            Line::Start { .. } => self.ended(),
-            Line::File { .. } | Line::Unknown => {}
+            TraceLine::Start { .. } => self.on_daemon_end(),
+            TraceLine::File { .. } | TraceLine::Unknown => {}
         }
     }
 
     /// The daemon has ended; what it had in memory is not read any more.
-    pub(super) fn ended(&mut self) {
-        for (replica, bytes) in self.unread.take() {
-            self.wasted(&replica, bytes);
+    pub(super) fn on_daemon_end(&mut self) {
+        for (replica, bytes) in self.unread.take_unread() {
+            self.add_wasted(&replica, bytes);
         }
     }
 
-    fn wasted(&mut self, replica: &str, bytes: u64) {
+    fn add_wasted(&mut self, replica: &str, bytes: u64) {
         self.replicas.entry(replica.to_owned()).or_default().wasted += bytes;
     }
 
@@ -103,28 +113,28 @@ impl Summary {
     }
 
     /// In a few words.
-    pub(super) fn short(&self) -> String {
-        format!("{} reads, {}", self.reads, size(self.bytes))
+    pub(super) fn one_line(&self) -> String {
+        format!("{} reads, {}", self.reads, format_bytes(self.bytes))
     }
 }
 
-fn size(bytes: u64) -> String {
+fn format_bytes(bytes: u64) -> String {
     ByteSize(bytes).display().iec().to_string()
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ms = |q| self.took.value_at_quantile(q) as f64 / 1e3;
+        let ms = |q| self.latency.value_at_quantile(q) as f64 / 1e3;
         writeln!(
             f,
             "{} reads, {}, {} errors; p50 {:.1} ms, p99 {:.1} ms, longest {:.1} ms; {:.0} % in memory when asked for; {} hedges",
             self.reads,
-            size(self.bytes),
+            format_bytes(self.bytes),
             self.errors,
             ms(0.5),
             ms(0.99),
-            self.took.max() as f64 / 1e3,
-            100.0 * self.in_memory as f64 / self.bytes.max(1) as f64,
+            self.latency.max() as f64 / 1e3,
+            100.0 * self.bytes_in_memory as f64 / self.bytes.max(1) as f64,
             self.hedges
         )?;
         for (name, brought) in &self.replicas {
@@ -132,19 +142,19 @@ impl fmt::Display for Summary {
                 f,
                 "  {name}: {} segments, {}; wasted {}, failed {}",
                 brought.segments,
-                size(brought.bytes),
-                size(brought.wasted),
+                format_bytes(brought.bytes),
+                format_bytes(brought.wasted),
                 brought.failed
             )?;
         }
-        if self.unread.bytes() > 0 {
-            writeln!(f, "  still in memory, unread: {}", size(self.unread.bytes()))?;
+        if self.unread.unread_bytes() > 0 {
+            writeln!(f, "  still in memory, unread: {}", format_bytes(self.unread.unread_bytes()))?;
         }
-        if self.lost > 0 {
+        if self.lost_lines > 0 {
             writeln!(
                 f,
                 "  {} lines were left out: they came faster than they were taken",
-                self.lost
+                self.lost_lines
             )?;
         }
         Ok(())
@@ -154,10 +164,10 @@ impl fmt::Display for Summary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::trace::{Dropped, Part, Read, Segment};
+    use crate::telemetry::trace::{DropRecord, ReadPart, ReadRecord, SegmentRecord};
 
-    fn segment(offset: u64, took_us: u64) -> Line {
-        Line::Segment(Segment {
+    fn segment(offset: u64, took_us: u64) -> TraceLine {
+        TraceLine::Segment(SegmentRecord {
             t_us: 0,
             took_us,
             file: 1,
@@ -166,35 +176,45 @@ mod tests {
             replica: "n1".to_owned(),
             ahead: true,
             hedge: false,
-            end: End::Delivered,
+            end: AttemptEnd::Delivered,
             error: None,
         })
     }
 
-    fn read(offset: u64, length: u64, took_us: u64) -> Line {
+    fn read(offset: u64, length: u64, took_us: u64) -> TraceLine {
         let (replica, waited_us) = (Some("n1".to_owned()), 0);
-        let parts = vec![Part { offset, length, replica, took_us, waited_us }];
+        let parts = vec![ReadPart { offset, length, replica, took_us, waited_us }];
         let (t_us, handle, pid, error) = (0, 1, 1, None);
-        Line::Read(Read { t_us, took_us: 1, file: 1, handle, pid, offset, length, error, parts })
+        TraceLine::Read(ReadRecord {
+            t_us,
+            took_us: 1,
+            file: 1,
+            handle,
+            pid,
+            offset,
+            length,
+            error,
+            parts,
+        })
     }
 
-    fn dropped(offset: u64, unread: u64, took_us: u64) -> Line {
+    fn dropped(offset: u64, unread: u64, took_us: u64) -> TraceLine {
         let (t_us, length, replica) = (0, 100, "n1".to_owned());
-        Line::Dropped(Dropped { t_us, file: 1, offset, length, unread, replica, took_us })
+        TraceLine::Dropped(DropRecord { t_us, file: 1, offset, length, unread, replica, took_us })
     }
 
-    fn start() -> Line {
+    fn start() -> TraceLine {
         let text = r#"{"event":"start","format":1,"version":"","volume":"","mount_point":"",
                        "replicas":[],"segment":1}"#;
         serde_json::from_str(text).unwrap()
     }
 
     /// Bytes wasted, and bytes in memory that were not read.
-    fn summed(lines: &[Line]) -> (u64, u64) {
+    fn summed(lines: &[TraceLine]) -> (u64, u64) {
         let mut summary = Summary::default();
         lines.iter().for_each(|line| summary.add(line));
         let wasted = summary.replicas.values().map(|brought| brought.wasted).sum();
-        (wasted, summary.unread.bytes())
+        (wasted, summary.unread.unread_bytes())
     }
 
     #[test]
@@ -208,7 +228,7 @@ mod tests {
         assert_eq!(summed(&[read(0, 100, 7), segment(0, 7)]), (0, 0));
         // Fetched once more before the first one's end was told.
         assert_eq!(summed(&[segment(0, 7), segment(0, 9), dropped(0, 60, 7)]), (60, 100));
-        assert_eq!(summed(&[segment(0, 7), Line::Lost { lines: 1 }]), (0, 0));
+        assert_eq!(summed(&[segment(0, 7), TraceLine::Lost { lines: 1 }]), (0, 0));
         assert_eq!(summed(&[segment(0, 7), start()]), (100, 0));
     }
 }

@@ -5,29 +5,29 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{LockOwner, Owner};
+use super::{LockOwner, OwnerDescriptor};
 use crate::fs::Ino;
 
 /// An owner, on one file.
-pub(super) type Key = (Ino, LockOwner);
+pub(super) type OwnerKey = (Ino, LockOwner);
 
 #[derive(Default)]
-pub(super) struct Owners {
-    owners: HashMap<Key, Entry>,
+pub(super) struct OwnerTable {
+    owners: HashMap<OwnerKey, OwnerEntry>,
     /// The owners that used each handle.
-    by_handle: BTreeSet<(u64, Key)>,
+    by_handle: BTreeSet<(u64, OwnerKey)>,
 }
 
 #[derive(Default)]
-struct Entry {
-    owner: Arc<Owner>,
+struct OwnerEntry {
+    owner: Arc<OwnerDescriptor>,
     /// Handles that it took locks through.
     handles: BTreeSet<u64>,
 }
 
-impl Owners {
+impl OwnerTable {
     /// An owner that takes a lock through `handle`.
-    pub(super) fn takes(&mut self, key: Key, handle: u64) -> Arc<Owner> {
+    pub(super) fn add_handle(&mut self, key: OwnerKey, handle: u64) -> Arc<OwnerDescriptor> {
         let entry = self.owners.entry(key).or_default();
         if entry.handles.insert(handle) {
             self.by_handle.insert((handle, key));
@@ -36,22 +36,27 @@ impl Owners {
     }
 
     /// An owner that has taken no lock yet.
-    pub(super) fn enter(&mut self, key: Key, owner: Owner) {
-        self.owners.insert(key, Entry { owner: Arc::new(owner), handles: BTreeSet::new() });
+    pub(super) fn insert(&mut self, key: OwnerKey, owner: OwnerDescriptor) {
+        self.owners.insert(key, OwnerEntry { owner: Arc::new(owner), handles: BTreeSet::new() });
     }
 
     /// Goes on with an owner that another daemon knew.
-    pub(super) fn restore(&mut self, key: Key, owner: Owner, handles: BTreeSet<u64>) {
+    pub(super) fn restore(
+        &mut self,
+        key: OwnerKey,
+        owner: OwnerDescriptor,
+        handles: BTreeSet<u64>,
+    ) {
         self.by_handle.extend(handles.iter().map(|handle| (*handle, key)));
-        self.owners.insert(key, Entry { owner: Arc::new(owner), handles });
+        self.owners.insert(key, OwnerEntry { owner: Arc::new(owner), handles });
     }
 
-    pub(super) fn has(&self, key: Key) -> bool {
+    pub(super) fn contains(&self, key: OwnerKey) -> bool {
         self.owners.contains_key(&key)
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Arc<Owner>> {
-        let Entry { owner, handles } = self.owners.remove(&key)?;
+    pub(super) fn remove(&mut self, key: OwnerKey) -> Option<Arc<OwnerDescriptor>> {
+        let OwnerEntry { owner, handles } = self.owners.remove(&key)?;
         for handle in handles {
             self.by_handle.remove(&(handle, key));
         }
@@ -59,7 +64,7 @@ impl Owners {
     }
 
     /// A handle is closed. Returns the owners that used no other one, which are forgotten.
-    pub(super) fn released(&mut self, handle: u64) -> Vec<(Ino, Arc<Owner>)> {
+    pub(super) fn remove_handle(&mut self, handle: u64) -> Vec<(Ino, Arc<OwnerDescriptor>)> {
         let mut over = Vec::new();
         for key in self.keys_of(handle) {
             self.by_handle.remove(&(handle, key));
@@ -72,14 +77,16 @@ impl Owners {
         over
     }
 
-    fn keys_of(&self, handle: u64) -> Vec<Key> {
+    fn keys_of(&self, handle: u64) -> Vec<OwnerKey> {
         let lowest = (Ino(0), LockOwner(0));
         let highest = (Ino(u64::MAX), LockOwner(u64::MAX));
         let own = self.by_handle.range((handle, lowest)..=(handle, highest));
         own.map(|(_, key)| *key).collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Owner, &BTreeSet<u64>)> {
+    pub(super) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (OwnerKey, &OwnerDescriptor, &BTreeSet<u64>)> {
         self.owners.iter().map(|(key, entry)| (*key, &*entry.owner, &entry.handles))
     }
 }
@@ -90,17 +97,19 @@ mod tests {
 
     #[test]
     fn a_handle_finds_its_own_owners_and_looks_at_no_others() {
-        let mut owners = Owners::default();
+        let mut owners = OwnerTable::default();
         let key = |owner| (Ino(1), LockOwner(owner));
         for number in 0..10_000 {
-            owners.takes(key(number), number);
+            owners.add_handle(key(number), number);
         }
-        owners.takes(key(3), 4);
+        owners.add_handle(key(3), 4);
         assert_eq!(owners.keys_of(4), [key(3), key(4)]);
-        assert_eq!(owners.released(4).len(), 1, "owner 3 has another handle");
-        assert!(owners.has(key(3)) && !owners.has(key(4)) && owners.keys_of(4).is_empty());
+        assert_eq!(owners.remove_handle(4).len(), 1, "owner 3 has another handle");
+        assert!(
+            owners.contains(key(3)) && !owners.contains(key(4)) && owners.keys_of(4).is_empty()
+        );
         assert!(owners.remove(key(3)).is_some() && owners.keys_of(3).is_empty());
-        assert!(owners.released(3).is_empty());
+        assert!(owners.remove_handle(3).is_empty());
         assert_eq!((owners.owners.len(), owners.by_handle.len()), (9_998, 9_998));
     }
 }

@@ -12,32 +12,32 @@ use std::marker::PhantomData;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 
-use super::{Block, chunk_map};
-use crate::placement::chunks::{MOST_CELLS, MOST_COPIES};
+use super::{HdfsBlock, build_chunk_map};
+use crate::placement::chunks::{MAX_CELLS, MAX_COPIES};
 use crate::placement::{ChunkMap, PlacementError, Result};
 use crate::volume::ByteRange;
 
 /// A list of at most `MOST`; null is the empty one.
-struct Few<T, const MOST: usize>(Vec<T>);
+struct BoundedVec<T, const MOST: usize>(Vec<T>);
 
-impl<T, const MOST: usize> Default for Few<T, MOST> {
+impl<T, const MOST: usize> Default for BoundedVec<T, MOST> {
     fn default() -> Self {
-        Few(Vec::new())
+        BoundedVec(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MOST> {
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for BoundedVec<T, MOST> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        struct Elements<T, const MOST: usize>(PhantomData<T>);
-        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for Elements<T, MOST> {
-            type Value = Few<T, MOST>;
+        struct BoundedVecVisitor<T, const MOST: usize>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>, const MOST: usize> Visitor<'de> for BoundedVecVisitor<T, MOST> {
+            type Value = BoundedVec<T, MOST>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "a list of at most {MOST}")
             }
 
             fn visit_unit<E: de::Error>(self) -> std::result::Result<Self::Value, E> {
-                Ok(Few::default())
+                Ok(BoundedVec::default())
             }
 
             fn visit_seq<A: SeqAccess<'de>>(
@@ -51,10 +51,10 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Few<T, MO
                     }
                     few.push(element);
                 }
-                Ok(Few(few))
+                Ok(BoundedVec(few))
             }
         }
-        from.deserialize_any(Elements(PhantomData))
+        from.deserialize_any(BoundedVecVisitor(PhantomData))
     }
 }
 
@@ -67,7 +67,7 @@ struct FileBlockLocations {
 #[derive(Deserialize)]
 struct BlockLocations {
     #[serde(rename = "BlockLocation")]
-    blocks: Few<BlockLocation, MOST_CELLS>,
+    blocks: BoundedVec<BlockLocation, MAX_CELLS>,
 }
 
 #[derive(Deserialize)]
@@ -77,9 +77,9 @@ struct BlockLocation {
     #[serde(default)]
     corrupt: bool,
     #[serde(default)]
-    hosts: Few<String, MOST_COPIES>,
+    hosts: BoundedVec<String, MAX_COPIES>,
     #[serde(default)]
-    names: Few<String, MOST_COPIES>,
+    names: BoundedVec<String, MAX_COPIES>,
 }
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ struct BlockLocationsOfFile {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct LocatedBlocks {
-    located_blocks: Few<LocatedBlock, MOST_CELLS>,
+    located_blocks: BoundedVec<LocatedBlock, MAX_CELLS>,
 }
 
 #[derive(Deserialize)]
@@ -102,7 +102,7 @@ struct LocatedBlock {
     #[serde(default)]
     is_corrupt: bool,
     #[serde(default)]
-    locations: Few<Location, MOST_COPIES>,
+    locations: BoundedVec<Location, MAX_COPIES>,
 }
 
 #[derive(Deserialize)]
@@ -123,17 +123,17 @@ struct Location {
 /// # Errors
 /// [`PlacementError::Nonsense`] where it is none, or cannot be.
 pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> {
-    let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(not_json)?;
+    let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.locations.blocks.0.iter().map(|block| {
         let is_named = block.hosts.0.iter().any(|host| !host.is_empty());
         let nodes = if is_named { &block.hosts.0 } else { &block.names.0 };
         let nodes = nodes.iter().map(String::as_str).filter(|node| !node.is_empty());
-        Block {
+        HdfsBlock {
             range: ByteRange::at(block.offset, block.length),
             nodes: nodes.filter(|_| !block.corrupt).collect(),
         }
     });
-    chunk_map(blocks.collect(), size)
+    build_chunk_map(blocks.collect(), size)
 }
 
 /// Reads the answer to `GET_BLOCK_LOCATIONS` for a file of `size` bytes.
@@ -141,29 +141,29 @@ pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> 
 /// # Errors
 /// [`PlacementError::Nonsense`] where it is none, or cannot be.
 pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
-    let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(not_json)?;
+    let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.located.located_blocks.0.iter().map(|block| {
         let is_named = |at: &Location| !at.host_name.is_empty();
         let nodes = block.locations.0.iter();
         let nodes = nodes.map(|at| if is_named(at) { &*at.host_name } else { &*at.name });
-        Block {
+        HdfsBlock {
             range: ByteRange::at(block.start_offset, block.block.num_bytes),
             nodes: nodes.filter(|node| !node.is_empty() && !block.is_corrupt).collect(),
         }
     });
-    chunk_map(blocks.collect(), size)
+    build_chunk_map(blocks.collect(), size)
 }
 
 /// Where the answer is not what it should be. The parser's own words may quote
 /// any part of it.
-fn not_json(error: serde_json::Error) -> PlacementError {
+fn json_error(error: serde_json::Error) -> PlacementError {
     let what = match error.classify() {
         serde_json::error::Category::Eof => "it ends too early",
         serde_json::error::Category::Data => "it is not the JSON that WebHDFS answers",
         _ => "it is not JSON",
     };
     let (line, column) = (error.line(), error.column());
-    PlacementError::Nonsense(format!("{what}, line {line} column {column}"))
+    PlacementError::InvalidAnswer(format!("{what}, line {line} column {column}"))
 }
 
 #[cfg(test)]

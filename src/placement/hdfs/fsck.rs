@@ -14,10 +14,10 @@ use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use super::{Block, chunk_map};
-use crate::placement::chunks::{MOST_CELLS, MOST_COPIES};
-use crate::placement::command::{Failure, Template, Values, below};
-use crate::placement::{Answering, ChunkMap, PlacementError, Provider, Query, Result};
+use super::{HdfsBlock, build_chunk_map};
+use crate::placement::chunks::{MAX_CELLS, MAX_COPIES};
+use crate::placement::command::{CommandTemplate, ProgramFailure, TemplateValues, path_below};
+use crate::placement::{ChunkMap, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::volume::ByteRange;
 
 /// What is run where the configuration does not say.
@@ -25,39 +25,39 @@ pub const COMMAND: &[&str] = &["hdfs", "fsck", "{path}", "-files", "-blocks", "-
 
 /// The exit status where a block is missing or corrupt; the rest of the file
 /// is described all the same.
-const BAD_BLOCK: i32 = 1;
+const BAD_BLOCK_STATUS: i32 = 1;
 
 /// Asks `hdfs fsck`.
 #[derive(Clone, Debug)]
 pub struct Fsck {
-    template: Template,
+    template: CommandTemplate,
     root: String,
-    limit: Duration,
+    timeout: Duration,
 }
 
 impl Fsck {
     /// Runs `template` for at most `limit`; the replicas' root is `root` in HDFS.
-    pub fn new(template: Template, root: String, limit: Duration) -> Self {
-        Self { template, root, limit }
+    pub fn new(template: CommandTemplate, root: String, limit: Duration) -> Self {
+        Self { template, root, timeout: limit }
     }
 
-    async fn ask(&self, query: &Query) -> Result<ChunkMap> {
-        let path = below(&self.root, &query.path);
+    async fn query(&self, query: &Query) -> Result<ChunkMap> {
+        let path = path_below(&self.root, &query.path);
         let local = query.replica.join(&query.path);
-        let values = Values {
+        let values = TemplateValues {
             path: &path,
             local: local.as_os_str().as_bytes(),
             size: query.size,
-            ..Values::default()
+            ..TemplateValues::default()
         };
-        let (out, failure) = self.template.run_to_end(&values, self.limit).await?;
+        let (out, failure) = self.template.run_any_status(&values, self.timeout).await?;
         let answer = || parse(&String::from_utf8_lossy(&out), query.size);
         match failure {
             None => answer(),
-            Some(Failure { code: Some(BAD_BLOCK), error }) => {
-                answer().map_err(|_| without_names(error))
+            Some(ProgramFailure { code: Some(BAD_BLOCK_STATUS), error }) => {
+                answer().map_err(|_| keep_exception_types(error))
             }
-            Some(Failure { error, .. }) => Err(without_names(error)),
+            Some(ProgramFailure { error, .. }) => Err(keep_exception_types(error)),
         }
     }
 }
@@ -67,22 +67,22 @@ impl Provider for Fsck {
         "hdfs"
     }
 
-    fn locate<'a>(&'a self, query: &'a Query) -> Answering<'a> {
-        Box::pin(self.ask(query))
+    fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
+        Box::pin(self.query(query))
     }
 }
 
 /// fsck writes the address it asks, with the file's name in it, to standard
 /// error, and its exceptions name the file. Their types are kept.
-fn without_names(error: PlacementError) -> PlacementError {
-    let PlacementError::Failed { program, status, said } = error else { return error };
+fn keep_exception_types(error: PlacementError) -> PlacementError {
+    let PlacementError::ProgramFailed { program, status, said } = error else { return error };
     let is_type = |word: &&str| {
         word.ends_with("Exception") && word.chars().all(|c| c.is_ascii_alphanumeric() || c == '.')
     };
     let types: Vec<_> = said.split([' ', ':']).filter(is_type).collect();
     let said =
         if types.is_empty() { "run it by hand to see why".to_owned() } else { types.join(", ") };
-    PlacementError::Failed { program, status, said }
+    PlacementError::ProgramFailed { program, status, said }
 }
 
 /// Reads what fsck wrote about one file of `size` bytes.
@@ -92,32 +92,32 @@ fn without_names(error: PlacementError) -> PlacementError {
 /// blocks are not all there, or something about them cannot be.
 pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
     let mut lines = (1..).zip(text.lines());
-    let Some(announced) = lines.by_ref().find_map(|(_, line)| announced(line)) else {
-        return Err(unannounced(text));
+    let Some(announced) = lines.by_ref().find_map(|(_, line)| announced_block_count(line)) else {
+        return Err(missing_file_error(text));
     };
-    if announced > MOST_CELLS as u64 {
-        return Err(PlacementError::Nonsense(format!("more than {MOST_CELLS} chunks")));
+    if announced > MAX_CELLS as u64 {
+        return Err(PlacementError::InvalidAnswer(format!("more than {MAX_CELLS} chunks")));
     }
-    let mut found: Vec<Line<'_>> = Vec::new();
+    let mut found: Vec<BlockLine<'_>> = Vec::new();
     let mut corrupt = HashSet::new();
     let mut at = 0u64;
     for (number, line) in lines {
-        let wrong = |what: String| PlacementError::line(number, what);
+        let wrong = |what: String| PlacementError::unexpected_line(number, what);
         if let Some((_, block)) = line.split_once(": CORRUPT blockpool ") {
             corrupt.extend(block.split_whitespace().last());
             continue;
         }
-        let Some((index, rest)) = numbered(line) else { continue };
+        let Some((index, rest)) = parse_block_number(line) else { continue };
         let next = found.len() as u64;
         if index != next || next == announced {
             return Err(wrong(format!("block {index} comes after {next} of {announced} blocks")));
         }
-        let block = Line::new(rest, at).map_err(wrong)?;
+        let block = BlockLine::new(rest, at).map_err(wrong)?;
         at = block.block.range.end;
         found.push(block);
     }
     if (found.len() as u64) < announced {
-        return Err(PlacementError::Nonsense(format!(
+        return Err(PlacementError::InvalidAnswer(format!(
             "it ends after {} of {announced} blocks",
             found.len()
         )));
@@ -128,28 +128,28 @@ pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
         }
         line.block
     });
-    chunk_map(blocks.collect(), size)
+    build_chunk_map(blocks.collect(), size)
 }
 
 /// What an answer without the file means.
-fn unannounced(text: &str) -> PlacementError {
+fn missing_file_error(text: &str) -> PlacementError {
     let absent = |line: &str| line.starts_with("Path '") && line.ends_with("' does not exist");
     if text.lines().any(absent) {
         PlacementError::NotFound
     } else if text.trim().is_empty() {
         let what = "it is empty; fsck finds no such file or does not reach the NameNode";
-        PlacementError::Nonsense(what.to_owned())
+        PlacementError::InvalidAnswer(what.to_owned())
     } else {
         let what = "no line ends with the file's \"N block(s)\"; is it open for writing, or \
                     -files missing from the command?";
-        PlacementError::Nonsense(what.to_owned())
+        PlacementError::InvalidAnswer(what.to_owned())
     }
 }
 
 /// The number of blocks where `line` begins with a file and what it is made of.
 /// The file's name may have anything in it, so the line is read from its end; the
 /// line before repeats the name, but does not begin with it.
-fn announced(line: &str) -> Option<u64> {
+fn announced_block_count(line: &str) -> Option<u64> {
     line.starts_with('/').then_some(())?;
     let (before, _) = line.rsplit_once(" block(s):")?;
     let (before, count) = before.rsplit_once(", ")?;
@@ -158,20 +158,20 @@ fn announced(line: &str) -> Option<u64> {
 }
 
 /// A block's number and the rest of its line.
-fn numbered(line: &str) -> Option<(u64, &str)> {
+fn parse_block_number(line: &str) -> Option<(u64, &str)> {
     let (number, rest) = line.split_once(". ")?;
     let is_block = rest.split(' ').next()?.contains("blk_");
     is_block.then_some((number.parse().ok()?, rest))
 }
 
 /// The line of one block.
-struct Line<'a> {
+struct BlockLine<'a> {
     /// Without the generation: as fsck calls it where it is corrupt.
     name: &'a str,
-    block: Block<'a>,
+    block: HdfsBlock<'a>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> BlockLine<'a> {
     fn new(rest: &'a str, at: u64) -> std::result::Result<Self, String> {
         let (id, rest) = rest.split_once(' ').ok_or("a block has no length")?;
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
@@ -188,15 +188,15 @@ impl<'a> Line<'a> {
             Vec::new()
         } else {
             let nodes = nodes.and_then(|nodes| nodes.strip_suffix(']'));
-            copies(nodes.ok_or("a block's nodes are missing; the command needs -locations")?)?
+            parse_copies(nodes.ok_or("a block's nodes are missing; the command needs -locations")?)?
         };
-        Ok(Self { name, block: Block { range: ByteRange::new(at, end), nodes } })
+        Ok(Self { name, block: HdfsBlock { range: ByteRange::new(at, end), nodes } })
     }
 }
 
 /// The nodes in a list of copies, each an address, or an address and more
 /// between brackets that may follow the name of a part and come before a state.
-fn copies(list: &str) -> std::result::Result<Vec<&str>, String> {
+fn parse_copies(list: &str) -> std::result::Result<Vec<&str>, String> {
     let mut nodes = Vec::new();
     let (mut start, mut depth) = (0, 0usize);
     let ends = list.bytes().enumerate().filter(|(_, byte)| b"[],".contains(byte));
@@ -209,9 +209,9 @@ fn copies(list: &str) -> std::result::Result<Vec<&str>, String> {
             _ => {
                 let copy = list[start..i].trim();
                 start = i + 1;
-                nodes.extend(address(copy));
-                if nodes.len() > MOST_COPIES {
-                    return Err(format!("more than {MOST_COPIES} copies of one chunk"));
+                nodes.extend(copy_address(copy));
+                if nodes.len() > MAX_COPIES {
+                    return Err(format!("more than {MAX_COPIES} copies of one chunk"));
                 }
             }
         }
@@ -220,7 +220,7 @@ fn copies(list: &str) -> std::result::Result<Vec<&str>, String> {
 }
 
 /// The node that holds a copy; none where the copy is bad.
-fn address(copy: &str) -> Option<&str> {
+fn copy_address(copy: &str) -> Option<&str> {
     let (copy, state) = match copy.strip_suffix(')').and_then(|copy| copy.rsplit_once('(')) {
         Some((copy, state)) => (copy, state),
         None => (copy, ""),

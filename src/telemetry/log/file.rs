@@ -28,7 +28,7 @@ use rustix::io::Errno;
 
 /// How long a line waits for the lock of the current file. A process holds it for one line:
 /// one that holds it for so long is stopped. A test waits longer, for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
+const LOCK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 1 });
 
 /// A log file, open.
 pub struct LogFile {
@@ -37,15 +37,15 @@ pub struct LogFile {
     /// Whether it is also this process's standard error.
     is_stderr: bool,
     /// Rotate at this size, bytes; 0: never.
-    most: u64,
+    max_size: u64,
     /// After a rotation has failed, the size at which to try again.
-    again_at: u64,
+    retry_rotation_at: u64,
     is_locked: bool,
     /// Whether another process has not released the lock in time: until this process has it,
     /// no line waits for it again.
-    is_held: bool,
+    is_lock_contended: bool,
     /// Why the log could not be rotated, if it has not been reported.
-    trouble: Option<io::Error>,
+    rotation_error: Option<io::Error>,
 }
 
 impl LogFile {
@@ -61,11 +61,11 @@ impl LogFile {
             path,
             file,
             is_stderr,
-            most: 0,
-            again_at: 0,
+            max_size: 0,
+            retry_rotation_at: 0,
             is_locked: false,
-            is_held: false,
-            trouble: None,
+            is_lock_contended: false,
+            rotation_error: None,
         };
         log.redirect_stderr();
         Ok(log)
@@ -73,8 +73,8 @@ impl LogFile {
 
     /// Rotates it at this size, bytes; 0: never.
     #[must_use]
-    pub fn rotated_at(self, most: u64) -> Self {
-        Self { most, ..self }
+    pub fn with_max_size(self, most: u64) -> Self {
+        Self { max_size: most, ..self }
     }
 
     /// The file, as it is open now.
@@ -83,12 +83,12 @@ impl LogFile {
     }
 
     /// Gets ready for a line of so many bytes. Returns whether the file is another one now.
-    pub(super) fn begin(&mut self, line: usize) -> bool {
+    pub(super) fn begin_line(&mut self, line: usize) -> bool {
         // A terminal, a pipe: there is nothing to rotate.
         if !self.file.metadata().is_ok_and(|meta| meta.is_file()) {
             return false;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + LOCK_TIMEOUT;
         let mut is_another = false;
         // Each further round: something has moved the file since this process opened it. The
         // rounds end by time and not by a count: while this process waits for the lock,
@@ -101,14 +101,14 @@ impl LogFile {
                 is_another = true;
             } else if !self.is_locked || !self.is_full(line) {
                 break;
-            } else if let Err(error) = std::fs::rename(&self.path, self.old())
+            } else if let Err(error) = std::fs::rename(&self.path, self.rotated_path())
                 && error.kind() != ErrorKind::NotFound
             {
-                self.again_at = self.len().saturating_add(self.most);
-                self.trouble = Some(error);
+                self.retry_rotation_at = self.len().saturating_add(self.max_size);
+                self.rotation_error = Some(error);
                 break;
             } else {
-                self.again_at = 0;
+                self.retry_rotation_at = 0;
             }
             if Instant::now() >= until {
                 break;
@@ -118,28 +118,28 @@ impl LogFile {
     }
 
     /// The line is written, or lost.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_line(&mut self) {
         if std::mem::take(&mut self.is_locked) {
             let _ = flock(&self.file, FlockOperation::Unlock);
         }
     }
 
     /// Why the log could not be rotated, once.
-    pub(super) fn take_trouble(&mut self) -> Option<io::Error> {
-        self.trouble.take()
+    pub(super) fn take_rotation_error(&mut self) -> Option<io::Error> {
+        self.rotation_error.take()
     }
 
     /// Locks the file that is open, if the lock is free by then.
     fn lock(&mut self, until: Instant) {
         while !self.is_locked {
             match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => (self.is_locked, self.is_held) = (true, false),
+                Ok(()) => (self.is_locked, self.is_lock_contended) = (true, false),
                 Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) if !self.is_held && Instant::now() < until => {
+                Err(Errno::WOULDBLOCK) if !self.is_lock_contended && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(_) => {
-                    self.is_held = true;
+                    self.is_lock_contended = true;
                     return;
                 }
             }
@@ -165,7 +165,7 @@ impl LogFile {
         if !file.metadata()?.is_file() {
             return Err(ErrorKind::InvalidInput.into());
         }
-        self.end();
+        self.end_line();
         self.file = file;
         self.redirect_stderr();
         Ok(())
@@ -187,14 +187,14 @@ impl LogFile {
 
     fn is_full(&self, line: usize) -> bool {
         let len = self.len();
-        self.most > 0
+        self.max_size > 0
             && len > 0
-            && len.saturating_add(line as u64) > self.most
-            && len >= self.again_at
+            && len.saturating_add(line as u64) > self.max_size
+            && len >= self.retry_rotation_at
     }
 
     /// Where the file goes when it is full.
-    fn old(&self) -> OsString {
+    fn rotated_path(&self) -> OsString {
         let mut old = self.path.clone().into_os_string();
         old.push(".1");
         old
@@ -218,13 +218,13 @@ mod tests {
     use super::*;
 
     fn log(dir: &tempfile::TempDir, most: u64) -> LogFile {
-        LogFile::open(&dir.path().join("log"), false).unwrap().rotated_at(most)
+        LogFile::open(&dir.path().join("log"), false).unwrap().with_max_size(most)
     }
 
     fn put(log: &mut LogFile, line: &str) -> bool {
-        let is_another = log.begin(line.len());
+        let is_another = log.begin_line(line.len());
         log.write_all(line.as_bytes()).unwrap();
-        log.end();
+        log.end_line();
         is_another
     }
 
@@ -267,14 +267,14 @@ mod tests {
                 let mut rotations = 0;
                 for number in 0..LINES {
                     let line = format!("{name} {number}\n");
-                    if log.begin(line.len()) {
+                    if log.begin_line(line.len()) {
                         // Nothing but full files is rotated away.
                         let size = fs::metadata(&old).unwrap().len();
                         assert!((MOST - 16..=MOST).contains(&size), "{size}");
                         rotations += 1;
                     }
                     log.write_all(line.as_bytes()).unwrap();
-                    log.end();
+                    log.end_line();
                 }
                 rotations
             }
@@ -299,13 +299,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut one, mut other) = (log(&dir, 8), log(&dir, 8));
         put(&mut one, "one\n");
-        one.begin(4);
+        one.begin_line(4);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| put(&mut other, "other\n"));
             std::thread::sleep(Duration::from_millis(100));
             assert_eq!(texts(&dir), ["", "one\n"]);
             one.write_all(b"two\n").unwrap();
-            one.end();
+            one.end_line();
             other.join().unwrap();
         });
         assert_eq!(texts(&dir).concat(), "one\ntwo\nother\n");
@@ -332,7 +332,7 @@ mod tests {
         let mut log = log(&dir, 8);
         let mut put = |line: &str| {
             assert!(!super::tests::put(&mut log, line));
-            log.take_trouble().is_some()
+            log.take_rotation_error().is_some()
         };
         let lines = ["one\n", "two\n", "three\n", "four\n", "five\n"];
         assert_eq!(lines.map(&mut put), [false, false, true, false, true]);

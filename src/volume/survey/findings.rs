@@ -10,30 +10,33 @@ use std::time::Duration;
 use bytesize::ByteSize;
 
 use super::{
-    Answer, Directory, Entry, EntryKind, Finding, Listing, Severity, Sight, Survey, roster,
+    EntryKind, Finding, Observation, ProbeResult, RootInfo, RootListing, RootListingEntry,
+    Severity, Survey, roster,
 };
-use crate::volume::mounts::rules::{Fault, Options, Use, faults};
-use crate::volume::mounts::{Mount, NfsMount, Recovery};
-use crate::volume::{Mode, ReplicaId};
+use crate::volume::mount_table::option_rules::{
+    CheckedOptions, MountUse, OptionFault, find_faults,
+};
+use crate::volume::mount_table::{Mount, NfsMount, Recovery};
+use crate::volume::{ReplicaId, VolumeMode};
 
 /// Differences between two roots that are spelled out.
-const SHOWN_DIFFERENCES: usize = 3;
+const MAX_SHOWN_DIFFERENCES: usize = 3;
 
-type Rule = fn(&Survey) -> Vec<Finding>;
+type FindingRule = fn(&Survey) -> Vec<Finding>;
 
-const RULES: &[Rule] = &[
-    unreachable,
+const RULES: &[FindingRule] = &[
+    unreachable_paths,
     not_mounted,
-    not_one_file_system,
+    different_file_systems,
     listed_twice,
     write_replica_is_read_only,
     shared_connections,
     same_file_system,
     different_content,
-    copies_of_one_tree,
-    around_the_mount_point,
+    aliased_copies,
+    overlap_with_mount_point,
     local_file_systems,
-    options,
+    mount_options,
 ];
 
 pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
@@ -44,28 +47,28 @@ pub(super) fn findings(survey: &Survey) -> Vec<Finding> {
 
 /// An error that keeps the replicas out of service until it is gone.
 fn error(replicas: Vec<ReplicaId>, text: String) -> Finding {
-    Finding { severity: Severity::Error, refuses: false, replicas, text }
+    Finding { severity: Severity::Error, is_fatal: false, replicas, text }
 }
 
 /// An error that no waiting can cure: the volume is not mounted.
-fn refusal(replicas: Vec<ReplicaId>, text: String) -> Finding {
-    Finding { refuses: true, ..error(replicas, text) }
+fn fatal_error(replicas: Vec<ReplicaId>, text: String) -> Finding {
+    Finding { is_fatal: true, ..error(replicas, text) }
 }
 
 fn warning(replicas: Vec<ReplicaId>, text: String) -> Finding {
-    Finding { severity: Severity::Warning, refuses: false, replicas, text }
+    Finding { severity: Severity::Warning, is_fatal: false, replicas, text }
 }
 
-fn unreachable(survey: &Survey) -> Vec<Finding> {
-    let judge = |(id, sight): (ReplicaId, &Sight)| {
-        let Sight { subject, mount, .. } = sight;
+fn unreachable_paths(survey: &Survey) -> Vec<Finding> {
+    let judge = |(id, sight): (ReplicaId, &Observation)| {
+        let Observation { spec: subject, mount, .. } = sight;
         let (name, path) = (&subject.name, subject.path.display());
-        let text = match &sight.answer {
-            Answer::Directory(_) => return None,
-            Answer::Absent => format!("{name}: {path} does not exist"),
-            Answer::NotADirectory => format!("{name}: {path} is not a directory"),
-            Answer::Failed(why) => format!("{name}: {path} cannot be opened: {why}"),
-            Answer::Silent => {
+        let text = match &sight.probe_result {
+            ProbeResult::Directory(_) => return None,
+            ProbeResult::Absent => format!("{name}: {path} does not exist"),
+            ProbeResult::NotADirectory => format!("{name}: {path} is not a directory"),
+            ProbeResult::Failed(why) => format!("{name}: {path} cannot be opened: {why}"),
+            ProbeResult::TimedOut => {
                 let from = mount.as_ref().filter(|mount| mount.is_network());
                 let from = from.map(|mount| format!(" ({})", mount.source.display()));
                 let (from, limit) = (from.unwrap_or_default(), survey.limit);
@@ -74,9 +77,9 @@ fn unreachable(survey: &Survey) -> Vec<Finding> {
         };
         // Under autofs the directory of a server that is down does not exist.
         let is_automounted = mount.as_ref().is_some_and(|mount| mount.fs_type == "autofs");
-        Some(match sight.answer {
-            Answer::Absent if is_automounted => error(vec![id], text),
-            Answer::Absent | Answer::NotADirectory => refusal(vec![id], text),
+        Some(match sight.probe_result {
+            ProbeResult::Absent if is_automounted => error(vec![id], text),
+            ProbeResult::Absent | ProbeResult::NotADirectory => fatal_error(vec![id], text),
             _ => error(vec![id], text),
         })
     };
@@ -85,48 +88,48 @@ fn unreachable(survey: &Survey) -> Vec<Finding> {
 
 /// Whether the volume demands a mount that is not there. With no mount table
 /// nothing can be said of any, and [`not_mounted`] says so once.
-fn lacks_mount(survey: &Survey, sight: &Sight) -> bool {
-    survey.table_error.is_none() && sight.subject.require_mount && !sight.is_mounted()
+fn is_mount_missing(survey: &Survey, sight: &Observation) -> bool {
+    survey.table_error.is_none() && sight.spec.require_mount && !sight.is_mounted()
 }
 
 fn not_mounted(survey: &Survey) -> Vec<Finding> {
     if let Some(why) = &survey.table_error {
-        let demanding = survey.replicas.iter().filter(|(_, sight)| sight.subject.require_mount);
+        let demanding = survey.replicas.iter().filter(|(_, sight)| sight.spec.require_mount);
         let demanding: Vec<ReplicaId> = demanding.map(|(id, _)| id).collect();
         let text = format!(
             "{}: cannot tell whether they are mounted: /proc/self/mountinfo: {why}",
-            names(survey, &demanding)
+            join_names(survey, &demanding)
         );
-        return if demanding.is_empty() { vec![] } else { vec![refusal(demanding, text)] };
+        return if demanding.is_empty() { vec![] } else { vec![fatal_error(demanding, text)] };
     }
-    let judge = |(id, sight): (ReplicaId, &Sight)| {
+    let judge = |(id, sight): (ReplicaId, &Observation)| {
         sight.directory()?;
-        let text = roster::not_mounted(&sight.subject);
-        lacks_mount(survey, sight).then(|| error(vec![id], text))
+        let text = roster::not_mounted_text(&sight.spec);
+        is_mount_missing(survey, sight).then(|| error(vec![id], text))
     };
     survey.replicas.iter().filter_map(judge).collect()
 }
 
 /// The replicas without an error of their own, to be compared with each other.
-fn sound(survey: &Survey) -> impl Iterator<Item = (ReplicaId, &Sight, &Directory)> {
+fn comparable(survey: &Survey) -> impl Iterator<Item = (ReplicaId, &Observation, &RootInfo)> {
     survey
         .replicas
         .iter()
-        .filter(|(_, sight)| !lacks_mount(survey, sight))
+        .filter(|(_, sight)| !is_mount_missing(survey, sight))
         .filter_map(|(id, sight)| Some((id, sight, sight.directory()?)))
 }
 
-fn not_one_file_system(survey: &Survey) -> Vec<Finding> {
-    if survey.question.mode != Mode::Shared {
+fn different_file_systems(survey: &Survey) -> Vec<Finding> {
+    if survey.request.mode != VolumeMode::Shared {
         return vec![];
     }
-    let local = |sight: &Sight| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
+    let local = |sight: &Observation| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
     // The inode number is the server's; the device number is this machine's, and
     // differs between two network mounts of one export. On local file systems it
     // is the better witness: the root of every ext4 is inode 2.
-    let roots: Vec<_> = sound(survey).collect();
-    let differs = |(_, a, one): &(_, &Sight, &Directory),
-                   (_, b, other): &(_, &Sight, &Directory)| {
+    let roots: Vec<_> = comparable(survey).collect();
+    let differs = |(_, a, one): &(_, &Observation, &RootInfo),
+                   (_, b, other): &(_, &Observation, &RootInfo)| {
         one.ino != other.ino || (local(a) && local(b) && one.dev != other.dev)
     };
     if !roots.iter().any(|one| roots.iter().any(|other| differs(one, other))) {
@@ -135,32 +138,34 @@ fn not_one_file_system(survey: &Survey) -> Vec<Finding> {
     let shown: Vec<String> = roots
         .iter()
         .map(|(_, sight, root)| {
-            let (name, ino, (major, minor)) = (&sight.subject.name, root.ino, root.dev);
+            let (name, ino, (major, minor)) = (&sight.spec.name, root.ino, root.dev);
             format!("{name} has root inode {ino} on device {major}:{minor}")
         })
         .collect();
     let text = format!("not the same file system: {}; use mode = \"copies\"", shown.join(", "));
-    vec![refusal(roots.iter().map(|(id, ..)| *id).collect(), text)]
+    vec![fatal_error(roots.iter().map(|(id, ..)| *id).collect(), text)]
 }
 
 fn listed_twice(survey: &Survey) -> Vec<Finding> {
-    let mounts = sound(survey).filter(|(_, sight, _)| sight.subject.require_mount);
-    let is_one = |(_, _, a): (_, &Sight, &Directory), (_, _, b): (_, &Sight, &Directory)| {
+    let mounts = comparable(survey).filter(|(_, sight, _)| sight.spec.require_mount);
+    let is_one = |(_, _, a): (_, &Observation, &RootInfo),
+                  (_, _, b): (_, &Observation, &RootInfo)| {
         a.mount_id == b.mount_id && a.canonical == b.canonical
     };
-    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
-        let text = roster::twice(&group[0].1.subject.name, &group[1].1.subject.name);
-        refusal(group.iter().map(|(id, ..)| *id).collect(), text)
+    let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
+        let text = roster::same_mount_text(&group[0].1.spec.name, &group[1].1.spec.name);
+        fatal_error(group.iter().map(|(id, ..)| *id).collect(), text)
     };
     groups(mounts, is_one).into_iter().map(judge).collect()
 }
 
 fn write_replica_is_read_only(survey: &Survey) -> Vec<Finding> {
-    let mut writer = sound(survey).filter(|(id, ..)| survey.question.writer == Some(*id));
-    let is_read_only = |(_, _, root): &(_, _, &Directory)| root.is_read_only;
+    let mut writer =
+        comparable(survey).filter(|(id, ..)| survey.request.write_replica == Some(*id));
+    let is_read_only = |(_, _, root): &(_, _, &RootInfo)| root.is_read_only;
     let found = writer.next().filter(is_read_only);
     found
-        .map(|(id, sight, _)| refusal(vec![id], roster::read_only(&sight.subject)))
+        .map(|(id, sight, _)| fatal_error(vec![id], roster::read_only_text(&sight.spec)))
         .into_iter()
         .collect()
 }
@@ -180,17 +185,18 @@ fn groups<T: Copy>(items: impl Iterator<Item = T>, related: impl Fn(T, T) -> boo
 
 /// NFS mounts with one device number are one client of the kernel, whatever
 /// their ports say.
-fn one_connection(a: (&NfsMount, &Directory), b: (&NfsMount, &Directory)) -> bool {
+fn is_same_connection(a: (&NfsMount, &RootInfo), b: (&NfsMount, &RootInfo)) -> bool {
     a.1.dev == b.1.dev || a.0.shares_connection(b.0)
 }
 
 fn shared_connections(survey: &Survey) -> Vec<Finding> {
-    let nfs = sound(survey).filter_map(|(id, sight, root)| Some((id, sight.nfs.as_ref()?, root)));
+    let nfs =
+        comparable(survey).filter_map(|(id, sight, root)| Some((id, sight.nfs.as_ref()?, root)));
     let shared =
-        groups(nfs, |(_, a, root_a), (_, b, root_b)| one_connection((a, root_a), (b, root_b)));
-    let judge = |group: Vec<(ReplicaId, &NfsMount, &Directory)>| {
+        groups(nfs, |(_, a, root_a), (_, b, root_b)| is_same_connection((a, root_a), (b, root_b)));
+    let judge = |group: Vec<(ReplicaId, &NfsMount, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
-        let who = names(survey, &ids);
+        let who = join_names(survey, &ids);
         let (_, first, _) = group[0];
         let trunked = group.iter().any(|(_, nfs, _)| nfs.server != first.server);
         let can_trunk = first.version >= Some((4, 1));
@@ -230,14 +236,14 @@ fn shared_connections(survey: &Survey) -> Vec<Finding> {
 
 fn same_file_system(survey: &Survey) -> Vec<Finding> {
     // For NFS the finding about connections says more.
-    let others = sound(survey).filter(|(_, sight, _)| sight.nfs.is_none());
-    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
+    let others = comparable(survey).filter(|(_, sight, _)| sight.nfs.is_none());
+    let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
         let (major, minor) = group[0].2.dev;
         let text = format!(
             "{} are on one file system through one mount (device {major}:{minor}): nothing is \
              gained by reading both",
-            names(survey, &ids)
+            join_names(survey, &ids)
         );
         warning(ids, text)
     };
@@ -245,19 +251,19 @@ fn same_file_system(survey: &Survey) -> Vec<Finding> {
 }
 
 fn different_content(survey: &Survey) -> Vec<Finding> {
-    let mut listings = sound(survey)
+    let mut listings = comparable(survey)
         .filter_map(|(id, sight, root)| Some((id, sight, root.listing.as_ref()?)))
         .filter(|(_, _, listing)| listing.complete);
     let Some((first_id, first, first_listing)) = listings.next() else { return vec![] };
-    let compare = |(id, other, listing): (ReplicaId, &Sight, &Listing)| {
-        let (a, b) = (first.subject.name.as_str(), other.subject.name.as_str());
+    let compare = |(id, other, listing): (ReplicaId, &Observation, &RootListing)| {
+        let (a, b) = (first.spec.name.as_str(), other.spec.name.as_str());
         let differences = differences((a, first_listing), (b, listing));
         let more = match differences.len() {
             0 => return None,
-            n @ ..=SHOWN_DIFFERENCES => &differences[..n].join(", "),
+            n @ ..=MAX_SHOWN_DIFFERENCES => &differences[..n].join(", "),
             n => {
-                let shown = differences[..SHOWN_DIFFERENCES].join(", ");
-                &format!("{shown} and {} more", n - SHOWN_DIFFERENCES)
+                let shown = differences[..MAX_SHOWN_DIFFERENCES].join(", ");
+                &format!("{shown} and {} more", n - MAX_SHOWN_DIFFERENCES)
             }
         };
         Some(warning(vec![first_id, id], format!("the roots of {a} and {b} differ: {more}")))
@@ -266,7 +272,7 @@ fn different_content(survey: &Survey) -> Vec<Finding> {
 }
 
 /// How two complete listings differ, in the order of the names.
-fn differences((a, ones): (&str, &Listing), (b, others): (&str, &Listing)) -> Vec<String> {
+fn differences((a, ones): (&str, &RootListing), (b, others): (&str, &RootListing)) -> Vec<String> {
     let mut found = Vec::new();
     let mut all: Vec<&OsStr> =
         ones.entries.keys().chain(others.entries.keys()).map(|n| &**n).collect();
@@ -286,7 +292,7 @@ fn differences((a, ones): (&str, &Listing), (b, others): (&str, &Listing)) -> Ve
     found
 }
 
-fn difference(one: &Entry, other: &Entry) -> Option<(String, String)> {
+fn difference(one: &RootListingEntry, other: &RootListingEntry) -> Option<(String, String)> {
     let word = |kind| match kind {
         EntryKind::File => "a file",
         EntryKind::Directory => "a directory",
@@ -302,35 +308,35 @@ fn difference(one: &Entry, other: &Entry) -> Option<(String, String)> {
 
 /// Copies that are not: several ways to one tree. Trees that were copied differ in inode
 /// number or, to the nanosecond, in the time of the root's last change.
-fn copies_of_one_tree(survey: &Survey) -> Vec<Finding> {
-    if survey.question.mode != Mode::Copies {
+fn aliased_copies(survey: &Survey) -> Vec<Finding> {
+    if survey.request.mode != VolumeMode::Copies {
         return vec![];
     }
-    let is_network = |sight: &Sight| sight.mount.as_ref().is_some_and(Mount::is_network);
-    let one_tree = |(_, a, one): (_, &Sight, &Directory),
-                    (_, b, other): (_, &Sight, &Directory)| {
+    let is_network = |sight: &Observation| sight.mount.as_ref().is_some_and(Mount::is_network);
+    let one_tree = |(_, a, one): (_, &Observation, &RootInfo),
+                    (_, b, other): (_, &Observation, &RootInfo)| {
         let may_be = one.dev == other.dev || is_network(a) && is_network(b);
         may_be && one.ino == other.ino && one.ctime == other.ctime
     };
-    let judge = |group: Vec<(ReplicaId, &Sight, &Directory)>| {
+    let judge = |group: Vec<(ReplicaId, &Observation, &RootInfo)>| {
         let ids: Vec<ReplicaId> = group.iter().map(|(id, ..)| *id).collect();
         let text = format!(
             "{} seem to be paths to one tree (root inode {}, changed at the same nanosecond), and no \
              copies: a server that fails or corrupts a file does so for all of them; use mode = \
              \"shared\"",
-            names(survey, &ids),
+            join_names(survey, &ids),
             group[0].2.ino
         );
         warning(ids, text)
     };
-    groups(sound(survey), one_tree).into_iter().map(judge).collect()
+    groups(comparable(survey), one_tree).into_iter().map(judge).collect()
 }
 
-fn around_the_mount_point(survey: &Survey) -> Vec<Finding> {
-    let Some(point) = &survey.question.mount_point else { return vec![] };
-    let judge = |(id, sight): (ReplicaId, &Sight)| {
-        let path = sight.directory().map_or(&sight.subject.path, |root| &root.canonical);
-        let (name, path, at) = (&sight.subject.name, path.as_path(), point.display());
+fn overlap_with_mount_point(survey: &Survey) -> Vec<Finding> {
+    let Some(point) = &survey.request.mount_point else { return vec![] };
+    let judge = |(id, sight): (ReplicaId, &Observation)| {
+        let path = sight.directory().map_or(&sight.spec.path, |root| &root.canonical);
+        let (name, path, at) = (&sight.spec.name, path.as_path(), point.display());
         let text = if path.starts_with(point) {
             format!(
                 "{name}: {} is under the volume's mount point {at}, which will hide it",
@@ -350,73 +356,75 @@ fn around_the_mount_point(survey: &Survey) -> Vec<Finding> {
 
 fn local_file_systems(survey: &Survey) -> Vec<Finding> {
     let local = |mount: &Mount| !mount.is_network();
-    let ids: Vec<ReplicaId> = sound(survey)
+    let ids: Vec<ReplicaId> = comparable(survey)
         .filter(|(_, sight, _)| sight.mount.as_ref().is_some_and(local))
         .map(|(id, ..)| id)
         .collect();
     let text = format!(
         "{}: not on a network file system; rates add up only where the devices are different",
-        names(survey, &ids)
+        join_names(survey, &ids)
     );
     if ids.is_empty() { vec![] } else { vec![warning(ids, text)] }
 }
 
 /// The options that the rules look at.
-fn options_of(sight: &Sight, root: &Directory) -> Options {
+fn checked_options(sight: &Observation, root: &RootInfo) -> CheckedOptions {
     let read_only = root.is_read_only;
-    let Some(nfs) = &sight.nfs else { return Options { read_only, ..Options::default() } };
+    let Some(nfs) = &sight.nfs else {
+        return CheckedOptions { read_only, ..CheckedOptions::default() };
+    };
     let times = nfs.attribute_times;
     let longest = times.file_max.max(times.dir_max);
-    Options {
+    CheckedOptions {
         read_only,
         rsize: nfs.rsize,
         wsize: nfs.wsize,
         soft: nfs.recovery != Recovery::Hard,
         fails_after: nfs.fails_after,
         sync: nfs.sync,
-        attributes: Some(if nfs.noac { Duration::ZERO } else { longest }),
+        attribute_cache_max: Some(if nfs.noac { Duration::ZERO } else { longest }),
     }
 }
 
-fn options(survey: &Survey) -> Vec<Finding> {
-    let asked = &survey.question;
-    let judge = |(id, sight, root): (ReplicaId, &Sight, &Directory)| {
-        let want = Use {
+fn mount_options(survey: &Survey) -> Vec<Finding> {
+    let asked = &survey.request;
+    let judge = |(id, sight, root): (ReplicaId, &Observation, &RootInfo)| {
+        let want = MountUse {
             segment_size: asked.segment_size,
             deadline: asked.deadline,
-            writes: asked.writer.is_some(),
-            is_writer: asked.writer == Some(id),
+            is_volume_writable: asked.write_replica.is_some(),
+            is_write_replica: asked.write_replica == Some(id),
             lag: asked.lag,
         };
-        let have = options_of(sight, root);
-        let found = faults(&have, &want).into_iter();
+        let have = checked_options(sight, root);
+        let found = find_faults(&have, &want).into_iter();
         let texts =
-            found.filter_map(|fault| text_of(survey, &sight.subject.name, &have, fault, &want));
+            found.filter_map(|fault| finding_text(survey, &sight.spec.name, &have, fault, &want));
         texts.map(|text| warning(vec![id], text)).collect::<Vec<_>>()
     };
-    sound(survey).flat_map(judge).collect()
+    comparable(survey).flat_map(judge).collect()
 }
 
 /// What `fanfs check` says of an option. What costs some rate, or loses what is written
 /// through any NFS mount, is for `fanfs doctor`.
-fn text_of(
+fn finding_text(
     survey: &Survey,
     name: &str,
-    have: &Options,
-    fault: Fault,
-    want: &Use,
+    have: &CheckedOptions,
+    fault: OptionFault,
+    want: &MountUse,
 ) -> Option<String> {
     match fault {
         // That of the write replica is an error of its own.
-        Fault::ReadOnly if want.is_writer => None,
-        Fault::ReadOnly => {
-            let writer = &survey.replicas[survey.question.writer?].subject.name;
+        OptionFault::ReadOnly if want.is_write_replica => None,
+        OptionFault::ReadOnly => {
+            let writer = &survey.replicas[survey.request.write_replica?].spec.name;
             Some(format!(
                 "{name}: mounted read-only, and the volume is access = \"rw\": {name} cannot take the \
                  place of the write replica {writer}; mount it read-write, or set access = \"ro\""
             ))
         }
-        Fault::Rsize { size, best, .. } => Some(format!(
+        OptionFault::Rsize { size, best, .. } => Some(format!(
             "{name}: rsize={size} is below the segment size of {}: each segment takes {} calls; mount \
              it with rsize={best} if the server allows",
             ByteSize(want.segment_size).display().iec(),
@@ -425,14 +433,14 @@ fn text_of(
         // A hard mount is no finding: a call that never returns costs a thread of that
         // replica's own pool, and the deadline covers the reader. A soft mount that fails
         // first turns a slow server into read errors.
-        Fault::Soft { early: true, .. } => Some(format!(
+        OptionFault::Soft { is_before_deadline: true, .. } => Some(format!(
             "{name}: mounted soft, its calls fail after {:?}, before the volume's deadline of {:?}; \
              mount it hard, or raise timeo and retrans",
             have.fails_after?, want.deadline
         )),
         // fanfs must not ask a replica about a change while its NFS client may still use
         // cached attributes from before it.
-        Fault::BeyondLag(longest) => Some(format!(
+        OptionFault::AttributesBeyondLag(longest) => Some(format!(
             "{name}: believes attributes for up to {} s, longer than [write] lag = {} s: a change \
              made here may be seen as it was before; set lag = \"{}s\", or mount it with smaller \
              acregmax and acdirmax",
@@ -440,14 +448,16 @@ fn text_of(
             want.lag.as_secs_f64(),
             longest.as_secs() + 5
         )),
-        Fault::Soft { .. } | Fault::Wsize { .. } | Fault::Sync | Fault::Uncached => None,
+        OptionFault::Soft { .. }
+        | OptionFault::Wsize { .. }
+        | OptionFault::Sync
+        | OptionFault::AttributesUncached => None,
     }
 }
 
 /// "a", "a and b", "a, b and c".
-fn names(survey: &Survey, ids: &[ReplicaId]) -> String {
-    let names: Vec<&str> =
-        ids.iter().map(|id| survey.replicas[*id].subject.name.as_str()).collect();
+fn join_names(survey: &Survey, ids: &[ReplicaId]) -> String {
+    let names: Vec<&str> = ids.iter().map(|id| survey.replicas[*id].spec.name.as_str()).collect();
     match names.as_slice() {
         [] => String::new(),
         [one] => (*one).to_owned(),

@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 
-use super::Subject;
+use super::ReplicaSpec;
 
 /// Names of a root that are compared at most. The first level says whether two
 /// trees are meant to be the same; it does not prove it.
@@ -18,16 +18,16 @@ const MAX_NAMES: usize = 1000;
 
 /// What is asked of a replica beyond its root's attributes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
+pub(super) struct ProbeOptions {
     /// List the root, asking for sizes until then; `None`: do not.
     pub(super) listing_until: Option<Instant>,
 }
 
 /// What a replica's path answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ProbeResult {
     /// It is a directory that can be opened.
-    Directory(Box<Directory>),
+    Directory(Box<RootInfo>),
     /// There is nothing there.
     Absent,
     /// It, or a part of the path, is something else.
@@ -35,12 +35,12 @@ pub enum Answer {
     /// It could not be looked at; the system's words.
     Failed(String),
     /// Nothing within the limit.
-    Silent,
+    TimedOut,
 }
 
 /// A replica's root directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Directory {
+pub struct RootInfo {
     /// The path without symbolic links.
     pub canonical: PathBuf,
     /// The id of its mount in mountinfo (Linux 5.8).
@@ -60,14 +60,14 @@ pub struct Directory {
     /// Whether it is mounted read-only.
     pub is_read_only: bool,
     /// Names in it, where they were asked for.
-    pub listing: Option<Listing>,
+    pub listing: Option<RootListing>,
 }
 
 /// The names of a root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listing {
+pub struct RootListing {
     /// By name, without `.` and `..`.
-    pub entries: BTreeMap<OsString, Entry>,
+    pub entries: BTreeMap<OsString, RootListingEntry>,
     /// Whether that is all of them. Replicas list in different orders, so an
     /// incomplete listing is not comparable.
     pub complete: bool,
@@ -75,7 +75,7 @@ pub struct Listing {
 
 /// What is known of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct RootListingEntry {
     /// Inode number as listed; of a directory that something is mounted on, its own.
     pub ino: u64,
     /// `None` where the file system does not tell while listing.
@@ -98,7 +98,7 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    fn of(file_type: FileType) -> Option<EntryKind> {
+    fn from_file_type(file_type: FileType) -> Option<EntryKind> {
         match file_type {
             FileType::RegularFile => Some(EntryKind::File),
             FileType::Directory => Some(EntryKind::Directory),
@@ -109,16 +109,16 @@ impl EntryKind {
     }
 }
 
-pub(super) fn probe(subject: &Subject, wanted: Wanted) -> Answer {
-    match look(subject, wanted) {
-        Ok(directory) => Answer::Directory(Box::new(directory)),
-        Err(Errno::NOENT) => Answer::Absent,
-        Err(Errno::NOTDIR) => Answer::NotADirectory,
-        Err(error) => Answer::Failed(std::io::Error::from(error).to_string()),
+pub(super) fn probe(subject: &ReplicaSpec, wanted: ProbeOptions) -> ProbeResult {
+    match open_and_stat(subject, wanted) {
+        Ok(directory) => ProbeResult::Directory(Box::new(directory)),
+        Err(Errno::NOENT) => ProbeResult::Absent,
+        Err(Errno::NOTDIR) => ProbeResult::NotADirectory,
+        Err(error) => ProbeResult::Failed(std::io::Error::from(error).to_string()),
     }
 }
 
-fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
+fn open_and_stat(subject: &ReplicaSpec, wanted: ProbeOptions) -> Result<RootInfo, Errno> {
     // Opened, not only looked up: that is what triggers an automount, and what
     // reading will need the right to do.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -130,7 +130,7 @@ fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
     let space = rustix::fs::fstatvfs(&fd)?;
     let listing = wanted.listing_until.map(|until| list(fd, until)).transpose()?;
     let shows_mount = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::MNT_ID);
-    Ok(Directory {
+    Ok(RootInfo {
         canonical,
         mount_id: shows_mount.then_some(stat.stx_mnt_id),
         dev: (stat.stx_dev_major, stat.stx_dev_minor),
@@ -144,8 +144,8 @@ fn look(subject: &Subject, wanted: Wanted) -> Result<Directory, Errno> {
     })
 }
 
-fn list(fd: OwnedFd, until: Instant) -> Result<Listing, Errno> {
-    let mut listing = Listing { complete: true, ..Listing::default() };
+fn list(fd: OwnedFd, until: Instant) -> Result<RootListing, Errno> {
+    let mut listing = RootListing { complete: true, ..RootListing::default() };
     for entry in Dir::read_from(&fd)? {
         let entry = entry?;
         let name = entry.file_name();
@@ -156,24 +156,28 @@ fn list(fd: OwnedFd, until: Instant) -> Result<Listing, Errno> {
             listing.complete = false;
             break;
         }
-        let entry = describe(&fd, &entry, until);
+        let entry = stat_listed(&fd, &entry, until);
         listing.entries.insert(OsStr::from_bytes(name.to_bytes()).to_owned(), entry);
     }
     Ok(listing)
 }
 
-fn describe(dir: impl AsFd, entry: &DirEntry, until: Instant) -> Entry {
-    let (ino, kind) = (entry.ino(), EntryKind::of(entry.file_type()));
+fn stat_listed(dir: impl AsFd, entry: &DirEntry, until: Instant) -> RootListingEntry {
+    let (ino, kind) = (entry.ino(), EntryKind::from_file_type(entry.file_type()));
     if !matches!(kind, None | Some(EntryKind::File)) || Instant::now() > until {
-        return Entry { ino, kind, size: None };
+        return RootListingEntry { ino, kind, size: None };
     }
     // No automount: that a name is an unmounted automount point is its type.
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
     match rustix::fs::statx(dir, entry.file_name(), flags, StatxFlags::TYPE | StatxFlags::SIZE) {
         Ok(stat) => {
-            let kind = EntryKind::of(FileType::from_raw_mode(stat.stx_mode.into()));
-            Entry { ino, kind, size: (kind == Some(EntryKind::File)).then_some(stat.stx_size) }
+            let kind = EntryKind::from_file_type(FileType::from_raw_mode(stat.stx_mode.into()));
+            RootListingEntry {
+                ino,
+                kind,
+                size: (kind == Some(EntryKind::File)).then_some(stat.stx_size),
+            }
         }
-        Err(_) => Entry { ino, kind, size: None },
+        Err(_) => RootListingEntry { ino, kind, size: None },
     }
 }

@@ -1,7 +1,7 @@
 //! The checks that a replica passes before it comes into service.
 //!
-//! There is one way to bring a replica into service: [`Seat::examine`] opens its path,
-//! applies the rules below, and returns an [`Admitted`], which no other function can
+//! There is one way to bring a replica into service: [`RosterEntry::examine`] opens its path,
+//! applies the rules below, and returns an [`AdmittedRoot`], which no other function can
 //! make. Start, reload, upgrade, recovery after a kill and re-admission all use it.
 //!
 //! | rule | if it does not hold |
@@ -14,13 +14,13 @@
 //! | the write replica of a writable volume is not read-only | wrong configuration |
 //!
 //! Start and reload refuse a wrong configuration as a whole
-//! ([`super::Finding::refuses`]). At any other time it keeps that replica out of service,
+//! ([`AdmissionRefusal::is_config_error`]). At any other time it keeps that replica out of service,
 //! and fanfs tries the replica again.
 //!
 //! *Invariant:* the first replica admitted decides which file system a `shared` volume
-//! is. A successor inherits the [`Record`]s, so the decision holds for all daemons of a
+//! is. A successor inherits the [`RootRecord`]s, so the decision holds for all daemons of a
 //! mount. The journal of a daemon that may be killed has the record of each replica before
-//! that replica is in service ([`Roster::at_each_admission`]).
+//! that replica is in service ([`Roster::on_admission`]).
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -36,16 +36,16 @@ use rustix::fs::{
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::Subject;
-use crate::volume::mounts::MountTable;
-use crate::volume::{Mode, ReplicaId, ReplicaMap};
+use super::ReplicaSpec;
+use crate::volume::mount_table::MountTable;
+use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
 /// `NFS_SUPER_MAGIC` of statfs(2).
 const NFS_MAGIC: u64 = 0x6969;
 
 /// Identity of a replica's root at its admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct RootRecord {
     /// Device number, major and minor.
     pub dev: (u32, u32),
     /// Inode number of the root directory.
@@ -65,19 +65,19 @@ pub struct Record {
     canonical: OsString,
 }
 
-impl Record {
+impl RootRecord {
     /// Whether it is an NFS mount.
     pub fn is_nfs(&self) -> bool {
         self.magic == NFS_MAGIC
     }
 
     /// Whether the mount table has its mount.
-    pub fn is_in_table(&self) -> bool {
+    pub fn is_in_mount_table(&self) -> bool {
         self.source.is_some()
     }
 
     /// Whether it is the same file system, mounted again.
-    fn is_same(&self, other: &Self) -> bool {
+    fn is_same_file_system(&self, other: &Self) -> bool {
         let is_from_there = match self.id != 0 && other.id != 0 {
             true => self.id == other.id,
             false => self.source == other.source,
@@ -88,73 +88,73 @@ impl Record {
     /// Whether both can be replicas of one `shared` volume. The inode number comes from
     /// the server. The device number comes from this machine: two network mounts of one
     /// export have different ones, so it decides between local file systems only.
-    fn is_one_with(&self, other: &Self) -> bool {
+    fn is_shared_volume_with(&self, other: &Self) -> bool {
         let are_local = !self.is_network && !other.is_network;
         self.ino == other.ino && !(are_local && self.dev != other.dev)
     }
 }
 
-/// A replica's root that passed all checks. Only [`Seat::examine`] makes one.
+/// A replica's root that passed all checks. Only [`RosterEntry::examine`] makes one.
 #[derive(Debug)]
-pub struct Admitted {
+pub struct AdmittedRoot {
     root: OwnedFd,
-    record: Record,
+    record: RootRecord,
 }
 
-impl Admitted {
+impl AdmittedRoot {
     /// The root, opened with `O_PATH`, and its record.
-    pub fn into_parts(self) -> (OwnedFd, Record) {
+    pub fn into_parts(self) -> (OwnedFd, RootRecord) {
         (self.root, self.record)
     }
 }
 
 /// Why a replica stays out of service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AdmissionRefusal {
     /// Its path cannot be opened, or does not answer.
     Unreachable(Errno),
     /// `require_mount` is set, and the path is not mounted.
     NotMounted,
     /// The file system differs from that of the last admission.
-    Changed,
+    FileSystemChanged,
     /// The file system differs from that of the named replica.
     OtherFileSystem(String),
     /// The named replica is the same mount.
-    Twice(String),
+    SameMount(String),
     /// The write replica is mounted read-only.
     ReadOnly,
 }
 
 /// The replicas of a volume, each with its record and its refusal.
 pub struct Roster {
-    subjects: Vec<Subject>,
-    mode: Mode,
+    replicas: Vec<ReplicaSpec>,
+    mode: VolumeMode,
     /// The replica that must be writable.
-    writer: Option<ReplicaId>,
-    state: Mutex<ReplicaMap<State>>,
-    /// See [`Roster::at_each_admission`].
-    admitted: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    write_replica: Option<ReplicaId>,
+    state: Mutex<ReplicaMap<AdmissionState>>,
+    /// See [`Roster::on_admission`].
+    on_admission: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct AdmissionState {
     /// From the last admission, by this daemon or its predecessor.
-    record: Option<Record>,
+    record: Option<RootRecord>,
     /// Why it is out of service; `None` in service and before the first look.
-    refusal: Option<Why>,
-    was_looked_at: bool,
+    refusal: Option<RefusalReason>,
+    was_examined: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Why {
+struct RefusalReason {
     text: String,
-    /// See [`Refusal::refuses`].
-    refuses: bool,
+    /// See [`AdmissionRefusal::is_config_error`].
+    is_config_error: bool,
 }
 
 /// One replica's place in a roster.
 #[derive(Clone)]
-pub struct Seat {
+pub struct RosterEntry {
     roster: Arc<Roster>,
     id: ReplicaId,
 }
@@ -162,41 +162,51 @@ pub struct Seat {
 impl Roster {
     /// The replicas of a volume, not examined yet. `writer` is the write replica of a
     /// writable volume.
-    pub fn new(subjects: Vec<Subject>, mode: Mode, writer: Option<ReplicaId>) -> Arc<Self> {
-        let state = Mutex::new(ReplicaMap::from_fn(subjects.len(), |_| State::default()));
-        Arc::new(Self { subjects, mode, writer, state, admitted: OnceLock::new() })
+    pub fn new(
+        subjects: Vec<ReplicaSpec>,
+        mode: VolumeMode,
+        writer: Option<ReplicaId>,
+    ) -> Arc<Self> {
+        let state = Mutex::new(ReplicaMap::from_fn(subjects.len(), |_| AdmissionState::default()));
+        Arc::new(Self {
+            replicas: subjects,
+            mode,
+            write_replica: writer,
+            state,
+            on_admission: OnceLock::new(),
+        })
     }
 
     /// A replica that is compared with no other, for tools and tests.
-    pub fn of_one(path: &Path) -> Seat {
+    pub fn single(path: &Path) -> RosterEntry {
         let name = path.display().to_string();
         // A daemon changes its working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let subject = Subject { name, path, require_mount: false };
-        let roster = Self::new(vec![subject], Mode::Copies, None);
-        Seat { roster, id: ReplicaId::new(0) }
+        let subject = ReplicaSpec { name, path, require_mount: false };
+        let roster = Self::new(vec![subject], VolumeMode::Copies, None);
+        RosterEntry { roster, id: ReplicaId::new(0) }
     }
 
     /// One replica's place.
-    pub fn seat(self: &Arc<Self>, id: ReplicaId) -> Seat {
-        Seat { roster: Arc::clone(self), id }
+    pub fn entry(self: &Arc<Self>, id: ReplicaId) -> RosterEntry {
+        RosterEntry { roster: Arc::clone(self), id }
     }
 
     /// Takes over a replica's record from the predecessor.
-    pub fn inherit(&self, id: ReplicaId, record: Record) {
+    pub fn inherit(&self, id: ReplicaId, record: RootRecord) {
         self.state.lock()[id].record = Some(record);
     }
 
     /// A replica's record, for the successor.
-    pub fn record(&self, id: ReplicaId) -> Option<Record> {
+    pub fn record(&self, id: ReplicaId) -> Option<RootRecord> {
         self.state.lock()[id].record.clone()
     }
 
     /// Calls `note` now, and then after each admission, before the replica is in service.
     /// Call this once: the first `note` stays.
-    pub fn at_each_admission(&self, note: impl Fn() + Send + Sync + 'static) {
+    pub fn on_admission(&self, note: impl Fn() + Send + Sync + 'static) {
         // It is called now because a replica may have been admitted just before.
-        self.admitted.get_or_init(|| Box::new(note))();
+        self.on_admission.get_or_init(|| Box::new(note))();
     }
 
     /// Why a replica was out of service at its last examination.
@@ -205,51 +215,56 @@ impl Roster {
     }
 
     /// The same, if the reason is a wrong configuration.
-    pub fn refused(&self, id: ReplicaId) -> Option<String> {
+    pub fn config_refusal(&self, id: ReplicaId) -> Option<String> {
         let state = self.state.lock();
-        state[id].refusal.as_ref().filter(|why| why.refuses).map(|why| why.text.clone())
+        state[id].refusal.as_ref().filter(|why| why.is_config_error).map(|why| why.text.clone())
     }
 
     /// The replica as configured.
-    pub fn subject(&self, id: ReplicaId) -> &Subject {
-        &self.subjects[id.index()]
+    pub fn spec(&self, id: ReplicaId) -> &ReplicaSpec {
+        &self.replicas[id.index()]
     }
 
-    fn judge(&self, state: &ReplicaMap<State>, id: ReplicaId, seen: &Seen) -> Result<(), Refusal> {
-        let subject = self.subject(id);
+    fn check_rules(
+        &self,
+        state: &ReplicaMap<AdmissionState>,
+        id: ReplicaId,
+        seen: &OpenedRoot,
+    ) -> Result<(), AdmissionRefusal> {
+        let subject = self.spec(id);
         if subject.require_mount && !seen.is_mounted {
-            return Err(Refusal::NotMounted);
+            return Err(AdmissionRefusal::NotMounted);
         }
         let record = &seen.record;
-        if state[id].record.as_ref().is_some_and(|before| !record.is_same(before)) {
-            return Err(Refusal::Changed);
+        if state[id].record.as_ref().is_some_and(|before| !record.is_same_file_system(before)) {
+            return Err(AdmissionRefusal::FileSystemChanged);
         }
         let others = state.iter().filter(|(other, _)| *other != id);
         for (other, known) in others.filter_map(|(id, state)| Some((id, state.record.as_ref()?))) {
-            let name = || self.subject(other).name.clone();
-            if self.mode == Mode::Shared && !record.is_one_with(known) {
-                return Err(Refusal::OtherFileSystem(name()));
+            let name = || self.spec(other).name.clone();
+            if self.mode == VolumeMode::Shared && !record.is_shared_volume_with(known) {
+                return Err(AdmissionRefusal::OtherFileSystem(name()));
             }
-            let are_mounts = subject.require_mount && self.subject(other).require_mount;
+            let are_mounts = subject.require_mount && self.spec(other).require_mount;
             if are_mounts && record.mount == known.mount && record.canonical == known.canonical {
-                return Err(Refusal::Twice(name()));
+                return Err(AdmissionRefusal::SameMount(name()));
             }
         }
-        if self.writer == Some(id) && seen.is_read_only {
-            return Err(Refusal::ReadOnly);
+        if self.write_replica == Some(id) && seen.is_read_only {
+            return Err(AdmissionRefusal::ReadOnly);
         }
         Ok(())
     }
 }
 
-impl Seat {
+impl RosterEntry {
     /// Where the replica is.
     pub fn path(&self) -> &Path {
-        &self.roster.subject(self.id).path
+        &self.roster.spec(self.id).path
     }
 
     /// Its record from the last admission, by this daemon or its predecessor.
-    pub fn record(&self) -> Option<Record> {
+    pub fn record(&self) -> Option<RootRecord> {
         self.roster.record(self.id)
     }
 
@@ -257,50 +272,56 @@ impl Seat {
     ///
     /// # Errors
     /// Why the replica stays out of service.
-    pub fn examine(&self) -> Result<Admitted, Refusal> {
-        let looked = look(self.path()).map_err(Refusal::Unreachable);
+    pub fn examine(&self) -> Result<AdmittedRoot, AdmissionRefusal> {
+        let looked = open_root(self.path()).map_err(AdmissionRefusal::Unreachable);
         // One lock for the decision and its record: of two replicas that differ, the
         // first one admitted decides.
         let mut state = self.roster.state.lock();
         let judged =
-            looked.and_then(|seen| self.roster.judge(&state, self.id, &seen).map(|()| seen));
+            looked.and_then(|seen| self.roster.check_rules(&state, self.id, &seen).map(|()| seen));
         let own = &mut state[self.id];
         let refusal = judged.as_ref().err();
-        let refusal = refusal.map(|why| Why { text: why.text(self), refuses: why.refuses() });
+        let refusal = refusal.map(|why| RefusalReason {
+            text: why.text(self),
+            is_config_error: why.is_config_error(),
+        });
         // The caller reports the first result, as it examines all replicas.
-        let is_new = own.refusal != refusal && own.was_looked_at;
-        own.was_looked_at = true;
+        let is_new = own.refusal != refusal && own.was_examined;
+        own.was_examined = true;
         let before = std::mem::replace(&mut own.refusal, refusal);
         if let Ok(seen) = &judged {
             own.record = Some(seen.record.clone());
         }
         drop(state);
-        let replica = &self.roster.subject(self.id).name;
+        let replica = &self.roster.spec(self.id).name;
         match &judged {
             Err(why) if is_new => tracing::warn!("{}; it stays out of service", why.text(self)),
             Ok(_) if before.is_some() => tracing::info!(%replica, "it is there and joins"),
             _ => {}
         }
-        let Seen { root, record, .. } = judged?;
-        if let Some(note) = self.roster.admitted.get() {
+        let OpenedRoot { root, record, .. } = judged?;
+        if let Some(note) = self.roster.on_admission.get() {
             note();
         }
-        Ok(Admitted { root, record })
+        Ok(AdmittedRoot { root, record })
     }
 }
 
-impl Refusal {
+impl AdmissionRefusal {
     /// Whether the configuration is wrong, rather than the replica unhealthy.
-    pub fn refuses(&self) -> bool {
+    pub fn is_config_error(&self) -> bool {
         match self {
             // The survey has refused paths that can never be right.
             Self::Unreachable(_) | Self::NotMounted => false,
-            Self::Changed | Self::OtherFileSystem(_) | Self::Twice(_) | Self::ReadOnly => true,
+            Self::FileSystemChanged
+            | Self::OtherFileSystem(_)
+            | Self::SameMount(_)
+            | Self::ReadOnly => true,
         }
     }
 
-    fn text(&self, seat: &Seat) -> String {
-        let subject = seat.roster.subject(seat.id);
+    fn text(&self, seat: &RosterEntry) -> String {
+        let subject = seat.roster.spec(seat.id);
         let (name, path) = (&subject.name, subject.path.display());
         match self {
             Self::Unreachable(Errno::NOENT) => format!("{name}: {path} does not exist"),
@@ -308,30 +329,30 @@ impl Refusal {
             Self::Unreachable(errno) => {
                 format!("{name}: {path} cannot be opened: {}", std::io::Error::from(*errno))
             }
-            Self::NotMounted => not_mounted(subject),
-            Self::Changed => format!(
+            Self::NotMounted => not_mounted_text(subject),
+            Self::FileSystemChanged => format!(
                 "{name}: {path} is another file system than it was; mount the one that was there, \
                  or unmount the volume and mount it again"
             ),
             Self::OtherFileSystem(other) => {
                 format!("{name}: {path} is not the same file system as {other}'s")
             }
-            Self::Twice(other) => twice(name, other),
-            Self::ReadOnly => read_only(subject),
+            Self::SameMount(other) => same_mount_text(name, other),
+            Self::ReadOnly => read_only_text(subject),
         }
     }
 }
 
-pub(super) fn not_mounted(subject: &Subject) -> String {
+pub(super) fn not_mounted_text(subject: &ReplicaSpec) -> String {
     let (name, path) = (&subject.name, subject.path.display());
     format!("{name}: {path} is not a mount, nor on a network file system; mount it: `mount {path}`")
 }
 
-pub(super) fn twice(one: &str, other: &str) -> String {
+pub(super) fn same_mount_text(one: &str, other: &str) -> String {
     format!("{one} and {other} are the same mount, listed twice; remove one of them")
 }
 
-pub(super) fn read_only(subject: &Subject) -> String {
+pub(super) fn read_only_text(subject: &ReplicaSpec) -> String {
     let (name, path) = (&subject.name, subject.path.display());
     format!(
         "{name}: {path} is mounted read-only, and changes go to it; mount it read-write: \
@@ -340,15 +361,15 @@ pub(super) fn read_only(subject: &Subject) -> String {
 }
 
 /// The directory at a replica's path.
-struct Seen {
+struct OpenedRoot {
     root: OwnedFd,
-    record: Record,
+    record: RootRecord,
     is_mounted: bool,
     is_read_only: bool,
 }
 
 /// Any call here may hang.
-fn look(path: &Path) -> Result<Seen, Errno> {
+fn open_root(path: &Path) -> Result<OpenedRoot, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, FileMode::empty())?;
     // The kernel's cache does not prove that the server answers, so open the root. Reading
@@ -377,7 +398,7 @@ fn look(path: &Path) -> Result<Seen, Errno> {
         }
     }
     let source = mount.map(|mount| (mount.source.clone(), mount.root.clone().into_os_string()));
-    let record = Record {
+    let record = RootRecord {
         dev: (stat.stx_dev_major, stat.stx_dev_minor),
         ino: stat.stx_ino,
         mount: id,
@@ -387,7 +408,7 @@ fn look(path: &Path) -> Result<Seen, Errno> {
         is_network: mount.is_some_and(|mount| mount.is_network()),
         canonical: canonical.clone().into_os_string(),
     };
-    let is_mounted = mount.is_some_and(|mount| mount.is_replica_at(&canonical));
+    let is_mounted = mount.is_some_and(|mount| mount.is_mounted_replica_at(&canonical));
     let is_read_only = space.f_flag.contains(StatVfsMountFlags::RDONLY);
-    Ok(Seen { root, record, is_mounted, is_read_only })
+    Ok(OpenedRoot { root, record, is_mounted, is_read_only })
 }

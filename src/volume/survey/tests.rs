@@ -5,25 +5,25 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-fn question(mode: Mode, names: &[&str]) -> Question {
-    let subjects = names.iter().map(|name| Subject {
+fn question(mode: VolumeMode, names: &[&str]) -> SurveyRequest {
+    let subjects = names.iter().map(|name| ReplicaSpec {
         name: (*name).into(),
         path: format!("/mnt/{name}").into(),
         require_mount: true,
     });
-    Question {
-        subjects: subjects.collect(),
+    SurveyRequest {
+        replicas: subjects.collect(),
         mode,
         segment_size: 1 << 20,
         deadline: Duration::from_secs(30),
-        writer: None,
+        write_replica: None,
         lag: Duration::from_secs(65),
         mount_point: None,
     }
 }
 
-fn root(name: &str, minor: u32, ino: u64) -> Directory {
-    Directory {
+fn root(name: &str, minor: u32, ino: u64) -> RootInfo {
+    RootInfo {
         canonical: Path::new("/mnt").join(name),
         mount_id: None,
         dev: (0, minor),
@@ -37,22 +37,22 @@ fn root(name: &str, minor: u32, ino: u64) -> Directory {
     }
 }
 
-fn listing(entries: &[(&str, EntryKind, Option<u64>)]) -> Option<Listing> {
+fn listing(entries: &[(&str, EntryKind, Option<u64>)]) -> Option<RootListing> {
     let entries = entries.iter().map(|(name, kind, size)| {
-        ((*name).into(), Entry { ino: 7, kind: Some(*kind), size: *size })
+        ((*name).into(), RootListingEntry { ino: 7, kind: Some(*kind), size: *size })
     });
-    Some(Listing { entries: entries.collect(), complete: true })
+    Some(RootListing { entries: entries.collect(), complete: true })
 }
 
 /// A survey of directories, with mounts given as `(point, type, source, options)`.
-fn surveyed(question: Question, roots: Vec<Directory>, mounts: &[[&str; 4]]) -> Survey {
+fn surveyed(question: SurveyRequest, roots: Vec<RootInfo>, mounts: &[[&str; 4]]) -> Survey {
     surveyed_beside(question, roots, mounts, "")
 }
 
 /// The same, with what `/proc/self/mountstats` says.
 fn surveyed_beside(
-    question: Question,
-    roots: Vec<Directory>,
+    question: SurveyRequest,
+    roots: Vec<RootInfo>,
     mounts: &[[&str; 4]],
     stats: &str,
 ) -> Survey {
@@ -60,7 +60,7 @@ fn surveyed_beside(
     for (i, [point, fs_type, source, options]) in mounts.iter().enumerate() {
         mountinfo += &format!("{} 1 0:{i} / {point} rw - {fs_type} {source} {options}\n", i + 2);
     }
-    let answers = roots.into_iter().map(|root| Answer::Directory(Box::new(root))).collect();
+    let answers = roots.into_iter().map(|root| ProbeResult::Directory(Box::new(root))).collect();
     let table = MountTable::parse(mountinfo.as_bytes()).with_stats(stats.as_bytes());
     assemble(question, LIMIT, answers, Ok(table))
 }
@@ -86,7 +86,7 @@ fn only(survey: &Survey, severity: Severity, replicas: &[usize]) -> String {
 fn two_gateways_of_one_file_system_are_fine() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
     let survey = surveyed(
-        question(Mode::Shared, &["a", "b"]),
+        question(VolumeMode::Shared, &["a", "b"]),
         vec![root("a", 40, 2), root("b", 41, 2)],
         &mounts,
     );
@@ -100,12 +100,13 @@ fn a_replica_that_hangs_is_left_behind() {
     let blocked = std::sync::Arc::new(std::sync::Mutex::new(blocked));
     let limit = Duration::from_millis(200);
     let start = Instant::now();
-    let survey = survey_with(question(Mode::Shared, &["a", "hung"]), limit, move |subject, _| {
-        if subject.name == "hung" {
-            let _ = blocked.lock().expect("one thread").recv();
-        }
-        Answer::Directory(Box::new(root(&subject.name, 40, 2)))
-    });
+    let survey =
+        survey_with(question(VolumeMode::Shared, &["a", "hung"]), limit, move |subject, _| {
+            if subject.name == "hung" {
+                let _ = blocked.lock().expect("one thread").recv();
+            }
+            ProbeResult::Directory(Box::new(root(&subject.name, 40, 2)))
+        });
     assert!(start.elapsed() < Duration::from_secs(10), "waited for the hung replica");
     drop(block);
     assert!(survey.replicas[ReplicaId::new(0)].directory().is_some());
@@ -117,10 +118,13 @@ fn a_replica_that_hangs_is_left_behind() {
 
 #[test]
 fn what_is_not_a_directory_is_an_error() {
-    let answers =
-        [Answer::Absent, Answer::NotADirectory, Answer::Failed("Stale file handle".into())];
+    let answers = [
+        ProbeResult::Absent,
+        ProbeResult::NotADirectory,
+        ProbeResult::Failed("Stale file handle".into()),
+    ];
     let answers = answers.into_iter().collect();
-    let question = question(Mode::Shared, &["a", "b", "c"]);
+    let question = question(VolumeMode::Shared, &["a", "b", "c"]);
     let survey = assemble(question, LIMIT, answers, Ok(MountTable::default()));
     let texts: Vec<String> = survey.findings().into_iter().map(|f| f.text).collect();
     assert_eq!(
@@ -137,18 +141,19 @@ fn what_is_not_a_directory_is_an_error() {
 fn an_unmounted_replica_is_an_error_unless_allowed() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
     let roots = || vec![root("a", 40, 2), root("b", 1, 77)];
-    let mut question = question(Mode::Copies, &["a", "b"]);
+    let mut question = question(VolumeMode::Copies, &["a", "b"]);
     let text = only(&surveyed(question.clone(), roots(), &mounts), Severity::Error, &[1]);
     assert!(text.contains("/mnt/b") && text.contains("`mount /mnt/b`"), "{text}");
-    question.subjects[1].require_mount = false;
+    question.replicas[1].require_mount = false;
     let text = only(&surveyed(question, roots(), &mounts), Severity::Warning, &[1]);
     assert!(text.contains("not on a network file system"), "{text}");
 }
 
 #[test]
 fn without_a_mount_table_nothing_counts_as_mounted() {
-    let answers = [Answer::Directory(Box::new(root("a", 40, 2)))].into_iter().collect();
-    let survey = assemble(question(Mode::Shared, &["a"]), LIMIT, answers, Err("denied".into()));
+    let answers = [ProbeResult::Directory(Box::new(root("a", 40, 2)))].into_iter().collect();
+    let survey =
+        assemble(question(VolumeMode::Shared, &["a"]), LIMIT, answers, Err("denied".into()));
     assert!(only(&survey, Severity::Error, &[0]).contains("mountinfo: denied"));
 }
 
@@ -156,11 +161,11 @@ fn without_a_mount_table_nothing_counts_as_mounted() {
 fn roots_of_a_shared_volume_have_one_inode_number() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
     let roots = || vec![root("a", 40, 2), root("b", 41, 5)];
-    let survey = surveyed(question(Mode::Shared, &["a", "b"]), roots(), &mounts);
+    let survey = surveyed(question(VolumeMode::Shared, &["a", "b"]), roots(), &mounts);
     let text = only(&survey, Severity::Error, &[0, 1]);
     assert!(text.contains("a has root inode 2 ") && text.contains("b has root inode 5 "), "{text}");
     assert!(text.contains("mode = \"copies\""), "{text}");
-    let survey = surveyed(question(Mode::Copies, &["a", "b"]), roots(), &mounts);
+    let survey = surveyed(question(VolumeMode::Copies, &["a", "b"]), roots(), &mounts);
     assert_eq!(survey.findings(), []);
 }
 
@@ -168,7 +173,7 @@ fn roots_of_a_shared_volume_have_one_inode_number() {
 fn local_roots_with_one_inode_number_are_told_apart_by_device() {
     let mounts = [["/mnt/a", "ext4", "/dev/sdb", "rw"], ["/mnt/b", "ext4", "/dev/sdc", "rw"]];
     let survey = surveyed(
-        question(Mode::Shared, &["a", "b"]),
+        question(VolumeMode::Shared, &["a", "b"]),
         vec![root("a", 40, 2), root("b", 41, 2)],
         &mounts,
     );
@@ -179,7 +184,7 @@ fn local_roots_with_one_inode_number_are_told_apart_by_device() {
 fn one_file_system_twice_gains_nothing() {
     let mounts = [["/mnt/a", "ceph", "m:/", "rw"], ["/mnt/b", "ceph", "m:/", "rw"]];
     let survey = surveyed(
-        question(Mode::Shared, &["a", "b"]),
+        question(VolumeMode::Shared, &["a", "b"]),
         vec![root("a", 40, 2), root("b", 40, 2)],
         &mounts,
     );
@@ -198,7 +203,7 @@ fn trunked_mounts_are_named_with_the_remedy() {
             nfs("/mnt/c", "10.0.0.3:/v", V3_B),
         ]
     };
-    let volume = || question(Mode::Shared, &["a", "b", "c"]);
+    let volume = || question(VolumeMode::Shared, &["a", "b", "c"]);
     let text = only(&surveyed(volume(), roots(), &sources(V42)), Severity::Warning, &[0, 1]);
     for word in ["a and b share", "vers=3", "vers=4.0", "max_connect=2", "network namespace"] {
         assert!(text.contains(word), "{word}: {text}");
@@ -222,7 +227,7 @@ fn trunked_mounts_with_one_super_block_are_named_with_the_remedy() {
                 stats += &format!("\txprt:\ttcp {port} 0 1 0 2 294 294 0 294 0 2 0 0\n");
             }
         }
-        let volume = question(Mode::Shared, &["a", "b"]);
+        let volume = question(VolumeMode::Shared, &["a", "b"]);
         surveyed_beside(volume, roots, &sources, &stats)
     };
     let nconnect = format!("{V42},nconnect=2,max_connect=2");
@@ -247,7 +252,7 @@ fn one_address_mounted_twice_has_another_remedy() {
     // The same super block, as the kernel shares it, or not (nosharecache).
     for minor in [40, 41] {
         let roots = vec![root("a", 40, 2), root("b", minor, 2)];
-        let survey = surveyed(question(Mode::Shared, &["a", "b"]), roots, &mounts);
+        let survey = surveyed(question(VolumeMode::Shared, &["a", "b"]), roots, &mounts);
         let text = only(&survey, Severity::Warning, &[0, 1]);
         assert!(text.contains("to 10.0.0.1") && !text.contains("max_connect"), "{text}");
     }
@@ -259,10 +264,10 @@ fn roots_of_copies_are_compared_by_name_type_and_size() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
     let compare = |ones, others| {
         let roots = vec![
-            super::Directory { listing: ones, ..root("a", 40, 2) },
-            super::Directory { listing: others, ..root("b", 41, 9) },
+            super::RootInfo { listing: ones, ..root("a", 40, 2) },
+            super::RootInfo { listing: others, ..root("b", 41, 9) },
         ];
-        surveyed(question(Mode::Copies, &["a", "b"]), roots, &mounts)
+        surveyed(question(VolumeMode::Copies, &["a", "b"]), roots, &mounts)
     };
     let ones = || {
         let files =
@@ -279,7 +284,7 @@ fn roots_of_copies_are_compared_by_name_type_and_size() {
         "the roots of a and b differ: \"big\" is 10 bytes in a and 12 bytes in b, \"d\" is a \
          directory in a and a file in b, \"y\" is only in a and 1 more"
     );
-    let cut_off = Some(Listing { complete: false, ..Listing::default() });
+    let cut_off = Some(RootListing { complete: false, ..RootListing::default() });
     assert_eq!(compare(ones(), cut_off).findings(), [], "a part of a listing proves nothing");
 }
 
@@ -287,13 +292,13 @@ fn roots_of_copies_are_compared_by_name_type_and_size() {
 fn options_that_cost_rate_or_fail_early() {
     let options = "rw,vers=3,rsize=131072,soft,timeo=50,retrans=1,addr=10.0.0.1";
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", options)];
-    let survey = surveyed(question(Mode::Shared, &["a"]), vec![root("a", 40, 2)], &mounts);
+    let survey = surveyed(question(VolumeMode::Shared, &["a"]), vec![root("a", 40, 2)], &mounts);
     let texts: Vec<String> = survey.findings().into_iter().map(|f| f.text).collect();
     assert_eq!(texts.len(), 2, "{texts:?}");
     assert!(texts[0].contains("fail after 10s, before the volume's deadline of 30s"), "{texts:?}");
     assert!(texts[1].contains("1.0 MiB: each segment takes 8 calls"), "{texts:?}");
 
-    let mut large = question(Mode::Shared, &["a"]);
+    let mut large = question(VolumeMode::Shared, &["a"]);
     large.segment_size = 16 << 20;
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
     let survey = surveyed(large, vec![root("a", 40, 2)], &mounts);
@@ -306,9 +311,9 @@ fn attributes_that_are_believed_longer_than_the_lag() {
         let options = ["rw,vers=3,rsize=1048576,hard,addr=10.0.0.1", other];
         let mounts =
             [nfs("/mnt/a", "10.0.0.1:/v", options[0]), nfs("/mnt/b", "10.0.0.2:/v", options[1])];
-        let mut asked = question(Mode::Shared, &["a", "b"]);
+        let mut asked = question(VolumeMode::Shared, &["a", "b"]);
         asked.lag = Duration::from_secs(lag);
-        asked.writer = writer.then(|| ReplicaId::new(0));
+        asked.write_replica = writer.then(|| ReplicaId::new(0));
         let roots = vec![root("a", 40, 2), root("b", 41, 2)];
         surveyed(asked, roots, &mounts).findings().into_iter().map(|f| f.text).collect()
     };
@@ -337,7 +342,7 @@ fn attributes_that_are_believed_longer_than_the_lag() {
 fn replicas_around_the_mount_point() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A)];
     let mounted_at = |point: &str| {
-        let mut question = question(Mode::Shared, &["a"]);
+        let mut question = question(VolumeMode::Shared, &["a"]);
         question.mount_point = Some(point.into());
         surveyed(question, vec![root("a", 40, 2)], &mounts)
     };
@@ -354,18 +359,19 @@ fn copies_that_are_one_tree_are_named() {
     let points = names.map(|name| format!("/mnt/{name}"));
     let mounts: [_; 3] = std::array::from_fn(|i| nfs(&points[i], &sources[i], &options[i]));
     let found = |mode, ctimes: [(i64, u32); 3]| {
-        let root = |(i, ctime): (usize, _)| Directory { ctime, ..root(names[i], 40 + i as u32, 2) };
+        let root = |(i, ctime): (usize, _)| RootInfo { ctime, ..root(names[i], 40 + i as u32, 2) };
         let roots = ctimes.into_iter().enumerate().map(root).collect();
         surveyed(question(mode, &names), roots, &mounts)
     };
     let one = [(7, 8); 3];
-    let text = only(&found(Mode::Copies, one), Severity::Warning, &[0, 1, 2]);
+    let text = only(&found(VolumeMode::Copies, one), Severity::Warning, &[0, 1, 2]);
     assert!(text.starts_with("a, b and c seem to be paths to one tree (root inode 2,"), "{text}");
     assert!(text.contains("mode = \"shared\""), "{text}");
-    let text = only(&found(Mode::Copies, [(7, 8), (7, 9), (7, 8)]), Severity::Warning, &[0, 2]);
+    let text =
+        only(&found(VolumeMode::Copies, [(7, 8), (7, 9), (7, 8)]), Severity::Warning, &[0, 2]);
     assert!(text.starts_with("a and c seem"), "{text}");
-    assert_eq!(found(Mode::Copies, [(7, 8), (7, 9), (8, 8)]).findings(), []);
-    assert_eq!(found(Mode::Shared, one).findings(), []);
+    assert_eq!(found(VolumeMode::Copies, [(7, 8), (7, 9), (8, 8)]).findings(), []);
+    assert_eq!(found(VolumeMode::Shared, one).findings(), []);
 }
 
 #[test]
@@ -373,10 +379,10 @@ fn read_only_replicas_of_a_volume_that_is_written() {
     let mounts = [nfs("/mnt/a", "10.0.0.1:/v", V3_A), nfs("/mnt/b", "10.0.0.2:/v", V3_B)];
     let found = |read_only: [bool; 2], writer: Option<usize>| {
         let [one, other] = read_only;
-        let one = Directory { is_read_only: one, ..root("a", 40, 2) };
-        let other = Directory { is_read_only: other, ..root("b", 41, 2) };
-        let mut asked = question(Mode::Shared, &["a", "b"]);
-        asked.writer = writer.map(ReplicaId::new);
+        let one = RootInfo { is_read_only: one, ..root("a", 40, 2) };
+        let other = RootInfo { is_read_only: other, ..root("b", 41, 2) };
+        let mut asked = question(VolumeMode::Shared, &["a", "b"]);
+        asked.write_replica = writer.map(ReplicaId::new);
         surveyed(asked, vec![one, other], &mounts)
     };
     let text = only(&found([false, true], Some(0)), Severity::Warning, &[1]);

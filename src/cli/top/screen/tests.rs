@@ -2,22 +2,28 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
 use super::*;
-use crate::cli::top::rates::tests::view;
+use crate::cli::top::delta::tests::view;
 
-fn draw(view: &View, shown: &Shown, width: u16, height: u16) -> Vec<String> {
+fn draw(view: &View, shown: &DisplayState, width: u16, height: u16) -> Vec<String> {
     let area = Rect::new(0, 0, width, height);
     let mut buffer = Buffer::empty(area);
     let mut history = History::default();
     (0..100).for_each(|_| history.add(view));
     let silent = Duration::ZERO;
-    let screen = Screen { view: Some(view), history: &history, shown, silent, trouble: None };
+    let screen = Screen {
+        view: Some(view),
+        history: &history,
+        display: shown,
+        silent_for: silent,
+        last_error: None,
+    };
     screen.draw(area, &mut buffer);
     let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
     (0..height).map(row).collect()
 }
 
-fn shown() -> Shown {
-    Shown::new(Duration::from_secs(1), 1)
+fn shown() -> DisplayState {
+    DisplayState::new(Duration::from_secs(1), 1)
 }
 
 #[test]
@@ -64,7 +70,7 @@ fn no_size_is_too_small_to_draw() {
         for panel in [Panel::Both, Panel::Files, Panel::Readers] {
             for is_help in [false, true] {
                 let mut shown = shown();
-                (shown.panel, shown.is_help) = (panel, is_help);
+                (shown.panel, shown.is_help_shown) = (panel, is_help);
                 draw(&view, &shown, width, height);
             }
         }
@@ -76,7 +82,7 @@ fn who_is_ill_is_marked_and_comes_first_by_health() {
     let mut view = view();
     view.replicas[2].health = HealthState::Ejected;
     let mut shown = shown();
-    shown.order = Order::Health;
+    shown.order = SortOrder::Health;
     let screen = draw(&view, &shown, 100, 30);
     let place = |name: &str| screen.iter().position(|line| line.starts_with(name)).unwrap();
     assert!(place("n3") < place("n1"));
@@ -87,7 +93,7 @@ fn who_is_ill_is_marked_and_comes_first_by_health() {
 fn names_cannot_move_the_cursor_and_long_ones_are_cut() {
     let mut view = view();
     view.files[0].path = format!("evil\x1b[2J\n{}end", "x".repeat(500));
-    let text = text(&view, 80);
+    let text = render_text(&view, 80);
     assert!(!text.contains('\x1b'), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(text.contains("xend "), "{text}");
@@ -97,7 +103,12 @@ fn names_cannot_move_the_cursor_and_long_ones_are_cut() {
 fn a_silent_daemon_is_seen() {
     let (view, history, shown) = (view(), History::default(), shown());
     let silent = Duration::from_secs(12);
-    let screen =
-        Screen { view: Some(&view), history: &history, shown: &shown, silent, trouble: None };
-    assert!(screen.title(&view, 100).to_string().contains("NO ANSWER for 12 s"));
+    let screen = Screen {
+        view: Some(&view),
+        history: &history,
+        display: &shown,
+        silent_for: silent,
+        last_error: None,
+    };
+    assert!(screen.title_line(&view, 100).to_string().contains("NO ANSWER for 12 s"));
 }

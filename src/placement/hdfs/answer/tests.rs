@@ -74,7 +74,7 @@ fn what_is_no_answer_is_an_error_without_its_words() {
     let long = format!(r#"{{"BlockLocations":"{}"}}"#, "secret".repeat(100));
     let many = format!(
         r#"{{"BlockLocations":{{"BlockLocation":[{{"offset":0,"length":1,"hosts":[{}"a"]}}]}}}}"#,
-        r#""a","#.repeat(MOST_COPIES)
+        r#""a","#.repeat(MAX_COPIES)
     );
     let answers = [
         "",
@@ -90,7 +90,7 @@ fn what_is_no_answer_is_an_error_without_its_words() {
     for answer in answers {
         let error = parse_file_block_locations(answer.as_bytes(), 10).unwrap_err();
         let said = error.to_string();
-        assert!(matches!(error, PlacementError::Nonsense(_)), "{said}");
+        assert!(matches!(error, PlacementError::InvalidAnswer(_)), "{said}");
         assert!(!said.contains("secret") && said.len() < 200, "{said}");
         assert!(parse_located_blocks(answer.as_bytes(), 10).is_err());
     }

@@ -116,7 +116,7 @@ fn hostile_lines_are_errors() {
         let error = after(line).expect_err(line).to_string();
         assert!(error.len() < 200 && !error.contains('\n'), "{line}: {error}");
     }
-    let copies = vec!["a"; MOST_COPIES + 1].join(", ");
+    let copies = vec!["a"; MAX_COPIES + 1].join(", ");
     assert!(after(&format!("0. blk_1_1 len=5 repl=1 [{copies}]")).is_err());
     assert!(parse("/f 5 bytes, 99999999999 block(s): OK\n", 5).is_err());
 }
@@ -135,7 +135,7 @@ async fn the_command_is_run_and_its_errors_name_no_file() {
     let limit = Duration::from_secs(10);
     let fsck = |script: &str| {
         let words = ["sh", "-c", script, "sh", "{path}"].map(str::to_owned).to_vec();
-        Fsck::new(Template::new(words).unwrap(), "/data".to_owned(), limit)
+        Fsck::new(CommandTemplate::new(words).unwrap(), "/data".to_owned(), limit)
     };
     let query = Query {
         inode: 0,
@@ -158,8 +158,8 @@ async fn the_command_is_run_and_its_errors_name_no_file() {
     let bad = format!("{answering}; exit 1");
     assert_eq!(list(&fsck(&bad).locate(&query).await.unwrap()), list(&map));
     let error = fsck(&format!("{answering}; exit 2")).locate(&query).await.unwrap_err();
-    assert_eq!(error.without_names(), "sh failed (exit status: 2)");
-    assert!(Template::new(COMMAND.iter().map(|word| (*word).to_owned()).collect()).is_ok());
+    assert_eq!(error.without_file_names(), "sh failed (exit status: 2)");
+    assert!(CommandTemplate::new(COMMAND.iter().map(|word| (*word).to_owned()).collect()).is_ok());
 }
 
 /// Arbitrary text, or an answer with some of it changed and its end cut off.

@@ -59,9 +59,9 @@ fn nobody() -> String {
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-fn settings(urls: &[&str], limit: Duration) -> WebSettings {
+fn settings(urls: &[&str], limit: Duration) -> WebHdfsSettings {
     let urls = urls.iter().map(|url| (*url).to_owned()).collect();
-    WebSettings { urls, user: None, ca: None, root: "/data".to_owned(), limit }
+    WebHdfsSettings { urls, user: None, ca_file: None, root: "/data".to_owned(), timeout: limit }
 }
 
 fn web(urls: &[&str], limit: Duration) -> WebHdfs {
@@ -118,7 +118,7 @@ async fn a_name_node_that_hangs_costs_no_more_than_the_limit() {
     let (hanging, _listener) = hang();
     let limit = Duration::from_millis(300);
     let start = Instant::now();
-    assert!(matches!(error(&web(&[&hanging], limit)).await, PlacementError::Late(_)));
+    assert!(matches!(error(&web(&[&hanging], limit)).await, PlacementError::TimedOut(_)));
     assert!(start.elapsed() < LONG, "{:?}", start.elapsed());
     // Its share is half; the other one answers in the rest.
     let (active, _) = serve(|_| (200, BLOCKS.to_owned()));
@@ -135,7 +135,7 @@ async fn a_name_node_that_stops_in_its_answer_is_late() {
         std::thread::sleep(LONG);
     });
     let web = web(&[&url], Duration::from_millis(300));
-    assert!(matches!(error(&web).await, PlacementError::Late(_)));
+    assert!(matches!(error(&web).await, PlacementError::TimedOut(_)));
 }
 
 #[tokio::test]
@@ -167,8 +167,8 @@ async fn a_file_that_is_not_there_is_not_asked_for_twice() {
 #[tokio::test]
 async fn answers_that_are_none_are_errors() {
     let (url, _) = serve(|_| (200, "<html>a captive portal</html>".to_owned()));
-    assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::Nonsense(_)));
-    let (url, _) = serve(|_| (200, " ".repeat(LONGEST_ANSWER + 1)));
+    assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::InvalidAnswer(_)));
+    let (url, _) = serve(|_| (200, " ".repeat(MAX_RESPONSE_BYTES + 1)));
     assert!(matches!(error(&web(&[&url], LONG)).await, PlacementError::TooLong(_)));
     let (url, _) = serve(|_| (307, String::new()));
     let said = error(&web(&[&url], LONG)).await.to_string();
@@ -183,7 +183,7 @@ async fn answers_that_are_none_are_errors() {
 async fn names_are_passed_as_their_bytes() {
     let (url, asked) = serve(|_| (200, BLOCKS.to_owned()));
     let user = Some("a&b c".to_owned());
-    let web = WebHdfs::new(WebSettings { user, ..settings(&[&url], LONG) }).unwrap();
+    let web = WebHdfs::new(WebHdfsSettings { user, ..settings(&[&url], LONG) }).unwrap();
     web.locate(&query(b"d/100% \xff?#&+;:\xc3\xa9~")).await.unwrap();
     let line = asked.recv().unwrap();
     let path = "/data/d/100%25%20%FF%3F%23%26%2B%3B%3A%C3%A9~";
@@ -216,7 +216,7 @@ fn a_ca_file_without_a_certificate_is_refused() {
     let path = room.path().join("ca.pem");
     let new = || {
         let ca = Some(path.clone());
-        WebHdfs::new(WebSettings { ca, ..settings(&["https://nn1:9871"], LONG) })
+        WebHdfs::new(WebHdfsSettings { ca_file: ca, ..settings(&["https://nn1:9871"], LONG) })
     };
     assert!(new().unwrap_err().to_string().contains("No such file"));
     for pem in ["", "no certificate", "-----BEGIN CERTIFICATE-----\nQUJD\n"] {

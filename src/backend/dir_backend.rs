@@ -1,0 +1,556 @@
+//! The real backend: a directory, usually an NFS mount's root.
+//!
+//! The backend holds a descriptor of the root while the replica is in service
+//! ([`root`]). So the replica stays the same mount, even if another one is mounted over
+//! its path. If that mount goes, the backend examines the path again. openat2(2)
+//! resolves every path beneath that descriptor with
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS`: a symbolic link planted in the tree
+//! leads nowhere, neither out of the replica nor to another place in it.
+//! Mounts inside a replica are crossed, as an NFS export may contain several
+//! file systems. What changes the tree is in [`mutate`].
+
+mod base_dir;
+mod file_handle;
+mod mutate;
+mod revalidate;
+mod root;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{
+    Advice, AtFlags, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags, fadvise,
+    getxattr, listxattr, openat, openat2, readlinkat, statx,
+};
+use rustix::io::{Errno, pread};
+use rustix::pipe::{SpliceFlags, splice};
+
+use super::{
+    Attr, Backend, BackendError, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor,
+    ErrorOrigin, FileKind, FileMutation, Generation, HandleDigest, Lock, LockRequest, ObjectRef,
+    OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
+    report_progress,
+};
+use crate::capabilities::{self, Capabilities};
+use crate::volume::FileId;
+use crate::volume::survey::{AdmissionRefusal, RootRecord, Roster, RosterEntry};
+use root::RootSlot;
+
+/// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
+/// Deeper trees are entered in steps.
+const MAX_PATH_LEN: usize = 4095;
+
+/// The kernel's limit for an extended attribute's value and for the list of
+/// names (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+const XATTR_MAX: usize = 64 * 1024;
+
+/// A mounted directory.
+pub struct DirBackend {
+    root_slot: RootSlot,
+    /// Whether its files are read with O_DIRECT; `None`: on NFS only.
+    direct: Option<bool>,
+}
+
+/// What O_DIRECT wants where it does not take everything: offsets, lengths and
+/// memory in multiples of the device's block, which is no larger than a page.
+const DIRECT_IO_ALIGN: u64 = 4096;
+
+/// The device that the root lies on.
+#[derive(Clone, Copy)]
+struct RootDevice {
+    /// Major and minor.
+    dev: (u32, u32),
+    /// The space of its file handles, where these tell its objects apart.
+    handle_space: Option<u64>,
+}
+
+impl DirBackend {
+    /// A replica out of service: every call fails at once until [`Backend::check_mount`]
+    /// finds the replica and its seat admits it. Reads bypass the page cache on NFS and
+    /// use it on other file systems.
+    pub fn absent(seat: RosterEntry) -> Self {
+        Self { root_slot: RootSlot::absent(seat), direct: None }
+    }
+
+    /// A replica in service that is compared with no other.
+    ///
+    /// # Errors
+    /// The errno of open(2); `ENOSYS` on a kernel without openat2 (before 5.6).
+    pub fn open(path: &Path) -> Result<Self> {
+        let directory = Self::absent(Roster::single(path));
+        match directory.root_slot.enter_service() {
+            Ok(()) => Ok(directory),
+            Err(AdmissionRefusal::Unreachable(errno)) => Err(errno.into()),
+            Err(_) => Err(BackendError::Absent),
+        }
+    }
+
+    /// Has files read past the page cache, or through it, whatever file system
+    /// it is. Who has no O_DIRECT is read through it all the same.
+    #[must_use]
+    pub fn with_direct_io(self, direct: bool) -> Self {
+        Self { direct: Some(direct), ..self }
+    }
+
+    /// Opens a file the ways it is to be read.
+    fn open_file(&self, path: &Path) -> Result<DirFile> {
+        let flags = OFlags::RDONLY;
+        let root = self.root_slot.root()?;
+        let device = root.device;
+        // NFS has no blocks; its O_DIRECT takes any range.
+        let any_range = root.is_nfs();
+        let is_direct = self.direct.unwrap_or(any_range);
+        if is_direct && any_range {
+            match self.resolve_file(path, flags | OFlags::DIRECT) {
+                Err(BackendError::Os(Errno::INVAL)) => {}
+                opened => return Ok(DirFile { direct: Some(opened?), cached: None, device }),
+            }
+        }
+        let cached = self.resolve_file(path, flags)?;
+        // Not by its name: that may stand for another file by now.
+        let again = flags | OFlags::NONBLOCK | OFlags::DIRECT | OFlags::CLOEXEC;
+        let reopen = || openat(rustix::fs::CWD, proc_path(&cached), again, Mode::empty()).ok();
+        let direct = if is_direct { reopen() } else { None };
+        Ok(DirFile { direct, cached: Some(cached), device })
+    }
+
+    /// The device of the root. Open files need it out of service as well.
+    fn device(&self) -> Result<RootDevice> {
+        self.root_slot.device().ok_or(BackendError::Absent)
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let bytes = path.as_os_str().as_bytes();
+        if bytes.len() <= MAX_PATH_LEN {
+            return open_beneath(self.root_slot.root()?.fd.as_fd(), bytes, flags, Mode::empty());
+        }
+        self.resolve_in_steps(bytes, flags)
+    }
+
+    /// A descriptor of an object: the one that is open already, or a new one.
+    fn object_fd<'a>(&self, target: &'a ObjectRef) -> Result<ObjectFd<'a>> {
+        match target.open_file().and_then(BackendFile::descriptor) {
+            Some(open) => Ok(ObjectFd::Borrowed(open)),
+            None => self.resolve_target(target, OFlags::PATH).map(ObjectFd::Opened),
+        }
+    }
+
+    /// Opens a regular file. A named pipe that took its place must not block us; what
+    /// somebody has leased is waited for.
+    fn open_regular(
+        &self,
+        flags: OFlags,
+        open: impl Fn(OFlags) -> Result<OwnedFd>,
+    ) -> Result<OwnedFd> {
+        match open(flags | OFlags::NONBLOCK) {
+            Err(BackendError::Os(Errno::AGAIN)) => {
+                let object = open(OFlags::PATH)?;
+                match self.device()?.attr(object.as_fd())?.kind {
+                    FileKind::Regular => open(flags),
+                    _ => Err(Errno::AGAIN.into()),
+                }
+            }
+            opened => opened,
+        }
+    }
+
+    fn resolve_file(&self, path: &Path, flags: OFlags) -> Result<OwnedFd> {
+        self.open_regular(flags, |flags| self.resolve(path, flags))
+    }
+
+    fn resolve_in_steps(&self, mut rest: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let root = self.root_slot.root()?;
+        let mut dir: Option<OwnedFd> = None;
+        while rest.len() > MAX_PATH_LEN {
+            let cut = rest[..=MAX_PATH_LEN]
+                .iter()
+                .rposition(|byte| *byte == b'/')
+                .ok_or(Errno::NAMETOOLONG)?;
+            let at = dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd);
+            let step = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            dir = Some(open_beneath(at, &rest[..cut], step, Mode::empty())?);
+            rest = &rest[cut + 1..];
+        }
+        let last = dir.as_ref().map_or(root.fd.as_fd(), AsFd::as_fd);
+        open_beneath(last, rest, flags, Mode::empty())
+    }
+}
+
+/// A descriptor of an object.
+enum ObjectFd<'a> {
+    Borrowed(BorrowedFd<'a>),
+    /// Opened here with `O_PATH`.
+    Opened(OwnedFd),
+}
+
+impl AsRawFd for ObjectFd<'_> {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Borrowed(open) => open.as_raw_fd(),
+            Self::Opened(found) => found.as_raw_fd(),
+        }
+    }
+}
+
+fn open_beneath(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    let path = if path.is_empty() { b"." } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    Ok(openat2(dir, OsStr::from_bytes(path), flags, mode, resolve)?)
+}
+
+impl Backend for DirBackend {
+    fn stat(&self, path: &Path) -> Result<Attr> {
+        self.device()?.attr(self.resolve(path, OFlags::PATH)?.as_fd())
+    }
+
+    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
+        let (dir, name) = self.resolve_entry(name)?;
+        self.device()?.attr_at(dir.as_fd(), name)
+    }
+
+    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        let (dir, device) = (self.open_base_dir(dir)?, self.device()?);
+        let look = |name: &OsString| {
+            let attr = device.attr_at(dir.as_fd(), name);
+            report_progress();
+            attr
+        };
+        Ok(names.iter().map(look).collect())
+    }
+
+    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
+        let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        // Not by its `.`: who may list it need not be let through it.
+        let listing = rustix::fs::Dir::new(rustix::io::fcntl_dupfd_cloexec(&dir, 0)?)?;
+        for entry in listing {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let kind = match kind_of(entry.file_type()) {
+                Some(kind) => kind,
+                // Not every NFS server tells; what is gone meanwhile is left out.
+                None => match statx(&dir, name, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE) {
+                    Ok(s) => self.device()?.attr_from_statx(&s)?.kind,
+                    Err(Errno::NOENT) => continue,
+                    // A dead mount must not hide the other names: list it as a directory.
+                    Err(errno) if BackendError::Os(errno).origin() == ErrorOrigin::Unclear => {
+                        FileKind::Directory
+                    }
+                    Err(errno) => return Err(errno.into()),
+                },
+            };
+            each(OsStr::from_bytes(name.to_bytes()), entry.ino(), kind);
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, link: &ObjectRef) -> Result<OsString> {
+        let link = self.resolve_target(link, OFlags::PATH)?;
+        let target = readlinkat(&link, "", Vec::new())?;
+        Ok(OsString::from_vec(target.into_bytes()))
+    }
+
+    fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        let file = self.open_file(path)?;
+        let attr = file.attr()?;
+        if attr.kind != FileKind::Regular {
+            return Err(BackendError::Os(Errno::STALE));
+        }
+        if let Some(cached) = &file.cached {
+            // fanfs reads ahead itself and hands neighbouring segments to other
+            // replicas; what the kernel would read ahead here is mostly not
+            // wanted.
+            let _ = fadvise(cached, 0, None, Advice::Random);
+        }
+        Ok((Arc::new(file), attr))
+    }
+
+    fn stat_fs(&self) -> Result<StatFs> {
+        let s = rustix::fs::fstatvfs(&self.root_slot.root()?.fd)?;
+        Ok(StatFs {
+            blocks: s.f_blocks,
+            bfree: s.f_bfree,
+            bavail: s.f_bavail,
+            files: s.f_files,
+            ffree: s.f_ffree,
+            bsize: s.f_bsize as u32,
+            frsize: s.f_frsize as u32,
+            namelen: s.f_namemax as u32,
+        })
+    }
+
+    fn get_xattr(&self, object: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
+        let file = self.object_fd(object)?;
+        let mut value = vec![0; XATTR_MAX];
+        let _raised = capabilities::raise(xattr_capabilities(name));
+        let n = getxattr(proc_path(&file), name, &mut value[..])?;
+        value.truncate(n);
+        Ok(value)
+    }
+
+    fn list_xattr(&self, object: &ObjectRef) -> Result<Vec<u8>> {
+        let file = self.object_fd(object)?;
+        let mut names = vec![0u8; XATTR_MAX];
+        // Those of `trusted` are shown to the privileged only.
+        let _raised = capabilities::raise(capabilities::ADMIN);
+        let n = listxattr(proc_path(&file), &mut names[..])?;
+        names.truncate(n);
+        Ok(names)
+    }
+
+    fn check_mount(&self) -> Result<bool> {
+        self.root_slot.check_mount()
+    }
+
+    fn handle_unmount(&self, mount: u64) {
+        self.root_slot.handle_unmount(mount);
+    }
+
+    fn mount_id(&self) -> Option<u64> {
+        self.root_slot.root().ok()?.watched_mount()
+    }
+
+    fn is_in_service(&self) -> bool {
+        self.root_slot.root().is_ok()
+    }
+
+    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY).map(drop)
+    }
+
+    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
+        self.revalidate_opened(self.resolve_target(dir, OFlags::PATH | OFlags::DIRECTORY)?)
+    }
+
+    fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
+        self.open_writable(path, how)
+    }
+
+    fn create(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
+        self.create_writable(name, how, create)
+    }
+
+    fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
+        self.apply(change)
+    }
+
+    fn adopt(&self, mut parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        if parts.is_empty() {
+            return None;
+        }
+        let device = self.root_slot.device()?;
+        let (direct, cached) = (parts.direct.take(), parts.cached.take());
+        Some(Arc::new(DirFile { direct, cached, device }))
+    }
+}
+
+/// A path to what an `O_PATH` descriptor stands for, symbolic links included:
+/// the xattr calls do not take such a descriptor itself.
+fn proc_path(fd: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// What it takes to read or change such an attribute. Whether the caller may, the
+/// kernel has asked before.
+fn xattr_capabilities(name: &OsStr) -> Capabilities {
+    match name.as_bytes() {
+        [b't', b'r', b'u', b's', b't', b'e', b'd', b'.', ..] => capabilities::ADMIN,
+        [b's', b'e', b'c', b'u', b'r', b'i', b't', b'y', b'.', ..] => {
+            capabilities::ADMIN | capabilities::FILE_CAPS
+        }
+        _ => Capabilities::empty(),
+    }
+}
+
+/// Open past the page cache, through it, or both ways.
+struct DirFile {
+    direct: Option<OwnedFd>,
+    /// There whenever `direct` does not take every range.
+    cached: Option<OwnedFd>,
+    device: RootDevice,
+}
+
+impl DirFile {
+    fn any_fd(&self) -> BorrowedFd<'_> {
+        let any = self.cached.as_ref().or(self.direct.as_ref());
+        any.expect("a file is open in some way").as_fd()
+    }
+
+    /// How to read `buf.len()` bytes from `offset`.
+    fn fd_for_range(&self, offset: u64, buf: &[u8]) -> BorrowedFd<'_> {
+        let in_blocks = [offset, buf.len() as u64, buf.as_ptr() as u64]
+            .iter()
+            .all(|number| number.is_multiple_of(DIRECT_IO_ALIGN));
+        match (&self.direct, &self.cached) {
+            (Some(direct), None) => direct.as_fd(),
+            (Some(direct), Some(_)) if in_blocks => direct.as_fd(),
+            _ => self.any_fd(),
+        }
+    }
+}
+
+impl BackendFile for DirFile {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.any_fd())
+    }
+
+    fn fds(&self) -> BorrowedFds<'_> {
+        let [direct, cached] = [&self.direct, &self.cached].map(|fd| fd.as_ref().map(AsFd::as_fd));
+        BorrowedFds { direct, cached }
+    }
+
+    fn attr(&self) -> Result<Attr> {
+        self.device.attr(self.any_fd())
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let file = self.fd_for_range(offset, buf);
+        loop {
+            match pread(file, &mut *buf, offset) {
+                Err(Errno::INTR) => {}
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
+        let (Some(file), None) = (&self.cached, &self.direct) else { return None };
+        let mut at = offset;
+        loop {
+            match splice(file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
+                Err(Errno::INTR) => {}
+                // The file system has no such operation.
+                Err(Errno::INVAL) => return None,
+                result => return Some(result.map_err(BackendError::from)),
+            }
+        }
+    }
+
+    fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
+        let to = match to {
+            SeekTo::Data => SeekFrom::Data(offset),
+            SeekTo::Hole => SeekFrom::Hole(offset),
+        };
+        Ok(rustix::fs::seek(self.any_fd(), to)?)
+    }
+
+    fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
+        self.apply(change)
+    }
+
+    fn lock(&self, request: &LockRequest) -> Result<Lock> {
+        self.lock_range(request)
+    }
+}
+
+impl RootDevice {
+    /// That of a root of which no more than `record` is known.
+    fn from_record(record: RootRecord) -> Self {
+        Self { dev: record.dev, handle_space: None }
+    }
+
+    /// That of a root.
+    fn from_root(root: BorrowedFd<'_>, record: &RootRecord) -> Self {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let is_born =
+            || statx(root, "", flags, STATX_MASK).is_ok_and(|root| birth_time(&root).is_some());
+        let space =
+            (record.is_nfs() && !is_born()).then(|| file_handle::handle_space(root)).flatten();
+        Self { dev: record.dev, handle_space: space }
+    }
+
+    fn attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
+        self.attr_of_fd(fd, AtFlags::EMPTY_PATH)
+    }
+
+    /// Attributes of which only those count that never change. Asks no server.
+    fn identity_attr(self, fd: BorrowedFd<'_>) -> Result<Attr> {
+        self.attr_of_fd(fd, AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC)
+    }
+
+    fn attr_of_fd(self, fd: BorrowedFd<'_>, flags: AtFlags) -> Result<Attr> {
+        let attr = self.attr_from_statx(&statx(fd, "", flags, STATX_MASK)?)?;
+        Ok(attr.with_handle(self.handle_digest(fd, OsStr::new(""), attr)))
+    }
+
+    fn attr_at(self, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Attr> {
+        let look =
+            || self.attr_from_statx(&statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, STATX_MASK)?);
+        let attr = look()?;
+        let handle = self.handle_digest(dir, name, attr);
+        // Another object may have got the name before the handle was read.
+        let handle = handle.filter(|_| {
+            let again = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
+            let now = statx(dir, name, again, StatxFlags::INO);
+            now.is_ok_and(|now| now.stx_ino == attr.id.ino)
+        });
+        Ok(attr.with_handle(handle))
+    }
+
+    /// The file handle of `name` in `dir`, or of `dir` where the name is empty, if that is
+    /// to tell it apart.
+    fn handle_digest(self, dir: BorrowedFd<'_>, name: &OsStr, attr: Attr) -> Option<HandleDigest> {
+        let space = self.handle_space.filter(|_| attr.generation.born.is_none())?;
+        file_handle::handle_digest(dir, name, (space, attr.id.dev))
+    }
+
+    fn attr_from_statx(self, s: &Statx) -> Result<Attr> {
+        let file_type = FileType::from_raw_mode(u32::from(s.stx_mode));
+        Ok(Attr {
+            id: FileId { dev: self.device_id(s.stx_dev_major, s.stx_dev_minor), ino: s.stx_ino },
+            kind: kind_of(file_type).ok_or(Errno::IO)?,
+            perm: s.stx_mode & 0o7777,
+            nlink: s.stx_nlink,
+            uid: s.stx_uid,
+            gid: s.stx_gid,
+            rdev: (s.stx_rdev_major, s.stx_rdev_minor),
+            size: s.stx_size,
+            blocks: s.stx_blocks,
+            blksize: s.stx_blksize,
+            atime: (s.stx_atime.tv_sec, s.stx_atime.tv_nsec),
+            mtime: (s.stx_mtime.tv_sec, s.stx_mtime.tv_nsec),
+            ctime: (s.stx_ctime.tv_sec, s.stx_ctime.tv_nsec),
+            generation: Generation { born: birth_time(s), handle: None },
+        })
+    }
+
+    fn device_id(self, major: u32, minor: u32) -> u64 {
+        if (major, minor) == self.dev {
+            return FileId::ROOT_DEV;
+        }
+        // Linux has 12 and 20 bits for them; no device is 0:0.
+        u64::from(major) << 32 | u64::from(minor)
+    }
+}
+
+/// What is asked of every object.
+const STATX_MASK: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+fn birth_time(s: &Statx) -> Option<(i64, u32)> {
+    let is_told = s.stx_mask & StatxFlags::BTIME.bits() != 0;
+    is_told.then_some((s.stx_btime.tv_sec, s.stx_btime.tv_nsec))
+}
+
+fn kind_of(file_type: FileType) -> Option<FileKind> {
+    Some(match file_type {
+        FileType::RegularFile => FileKind::Regular,
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::CharacterDevice => FileKind::CharDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Unknown => return None,
+    })
+}

@@ -1,0 +1,94 @@
+//! File handles, which name_to_handle_at(2) shows.
+//!
+//! A file handle contains the generation of the inode number, so it tells a file from the
+//! one that has its number after it. The NFS client shows the server's handle and asks no
+//! server for it. It is used where the replica does not say when a file was made: over NFS
+//! before Linux 6.16, and from servers that do not know it.
+//!
+//! Two servers may show different handles of one file. Replicas whose roots have the same
+//! handle agree about the others: their *space* is the same.
+
+use std::ffi::{CString, OsStr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use nix::libc;
+
+use crate::backend::HandleDigest;
+
+/// The longest handle (`MAX_HANDLE_SZ`).
+const MAX_HANDLE_SIZE: usize = 128;
+
+/// As `struct file_handle`, with room for the longest.
+#[repr(C)]
+struct RawFileHandle {
+    bytes: libc::c_uint,
+    kind: libc::c_int,
+    handle: [u8; MAX_HANDLE_SIZE],
+}
+
+/// A digest of the handle of `name` in `dir`, or of `dir` where the name is empty. `None`
+/// where the file system shows none.
+fn digest_handle(dir: BorrowedFd<'_>, name: &OsStr) -> Option<u64> {
+    let flags = if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 };
+    let name = CString::new(name.as_bytes()).ok()?;
+    let mut handle = RawFileHandle {
+        bytes: MAX_HANDLE_SIZE as libc::c_uint,
+        kind: 0,
+        handle: [0; MAX_HANDLE_SIZE],
+    };
+    let (mut mount, to) = (0, (&raw mut handle).cast());
+    // SAFETY: `name` ends with a NUL byte. The call writes one number to `mount`, and to
+    // `handle` no more bytes than `handle.bytes` says it has room for.
+    let status = unsafe {
+        libc::name_to_handle_at(dir.as_raw_fd(), name.as_ptr(), to, &raw mut mount, flags)
+    };
+    let bytes = handle.handle.get(..handle.bytes as usize).filter(|_| status == 0)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&handle.kind.to_ne_bytes());
+    hasher.update(bytes);
+    let mut digest = [0; 8];
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..8]);
+    Some(u64::from_ne_bytes(digest))
+}
+
+/// The space of the handles in the tree of this root.
+pub(super) fn handle_space(root: BorrowedFd<'_>) -> Option<u64> {
+    digest_handle(root, OsStr::new(""))
+}
+
+/// The handle of an open object, or of `name` in `dir`. Objects on another device than the
+/// root may be another server's: `device` sets their handles apart.
+pub(super) fn handle_digest(
+    dir: BorrowedFd<'_>,
+    name: &OsStr,
+    (space, device): (u64, u64),
+) -> Option<HandleDigest> {
+    let digest = digest_handle(dir, name)?;
+    let own = space ^ device.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some(HandleDigest { space: own, digest })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_handle_belongs_to_one_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "a").unwrap();
+        std::fs::write(dir.path().join("b"), "b").unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap();
+        let own = handle_space(root.as_fd()).expect("the file system of TMPDIR shows file handles");
+        let look = |name: &str| handle_digest(root.as_fd(), name.as_ref(), (own, 0));
+        let (a, b) = (look("a").unwrap(), look("b").unwrap());
+        assert!(a.is_distinct_from(b));
+        let open = std::fs::File::open(dir.path().join("a")).unwrap();
+        assert_eq!(handle_digest(open.as_fd(), OsStr::new(""), (own, 0)), Some(a));
+        assert_eq!(look("missing"), None);
+        let nested = handle_digest(root.as_fd(), "b".as_ref(), (own, 7)).unwrap();
+        assert!(!a.is_distinct_from(nested), "of another device");
+    }
+}

@@ -1,0 +1,344 @@
+//! How a mounted directory is changed.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps,
+    UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chmodat, chownat, linkat, makedev, mkdirat, mknodat,
+    removexattr, renameat_with, setxattr, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::{Errno, IoSlice, ReadWriteFlags, pwritev2};
+
+use super::base_dir::BaseDir;
+use super::{DirBackend, DirFile, ObjectFd, proc_path, xattr_capabilities};
+use crate::backend::credentials::set_umask;
+use crate::backend::mutation::{
+    CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
+    SetTime, SyncMode, TreeMutation, WriteOpenOptions,
+};
+use crate::backend::{
+    Attr, BackendError, EntryRef, FileKind, ObjectRef, Result, WritableFile, report_progress,
+};
+use crate::capabilities;
+
+impl DirBackend {
+    /// Opens a file that may be written.
+    pub(super) fn open_writable(
+        &self,
+        path: &Path,
+        how: &WriteOpenOptions,
+    ) -> Result<WritableFile> {
+        if let Some(known) = how.expected {
+            // Before anything is cut off.
+            let object = self.resolve(path, OFlags::PATH)?;
+            if !known.is_match(&self.device()?.attr(object.as_fd())?) {
+                return Err(Errno::STALE.into());
+            }
+        }
+        self.open_with_access(how, |access| self.resolve_file(path, how.open_flags() | access))
+    }
+
+    /// Makes a file that may be written, or opens it.
+    pub(super) fn create_writable(
+        &self,
+        name: &EntryRef,
+        how: &WriteOpenOptions,
+        create: CreateOptions,
+    ) -> Result<WritableFile> {
+        let mode = mode_with_umask(create.perm)?;
+        let (dir, name) = self.resolve_entry(name)?;
+        let mut making = how.open_flags() | OFlags::CREATE;
+        making.set(OFlags::EXCL, create.exclusive);
+        let open = |flags: OFlags| {
+            let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
+            Self::open_entry(&dir, name, flags, mode)
+        };
+        self.open_with_access(how, |access| self.open_regular(making | access, open))
+    }
+
+    /// Opens a regular file by `open`, which is given O_RDONLY and its like.
+    fn open_with_access(
+        &self,
+        how: &WriteOpenOptions,
+        open: impl Fn(OFlags) -> Result<OwnedFd>,
+    ) -> Result<WritableFile> {
+        let (file, readable) = match how.access {
+            OpenAccess::Read => (open(OFlags::RDONLY)?, true),
+            OpenAccess::ReadWrite => (open(OFlags::RDWR)?, true),
+            // Others may want to read what is written through it.
+            OpenAccess::Write => match open(OFlags::RDWR) {
+                Err(BackendError::Os(Errno::ACCESS)) => (open(OFlags::WRONLY)?, false),
+                opened => (opened?, true),
+            },
+        };
+        let file = DirFile { direct: None, cached: Some(file), device: self.device()? };
+        let attr = file.device.attr(file.any_fd())?;
+        if attr.kind != FileKind::Regular {
+            return Err(Errno::STALE.into());
+        }
+        Ok(WritableFile { file: Arc::new(file), attr, readable })
+    }
+
+    /// Carries out a change; says what the object is like now, if there is one.
+    pub(super) fn apply(&self, change: &TreeMutation) -> Result<Option<Attr>> {
+        match change {
+            TreeMutation::Mkdir { at, perm } => {
+                let (dir, name) = self.resolve_entry(at)?;
+                mkdirat(&dir, name, mode_with_umask(*perm)?)?;
+                self.stat_entry_at(&dir, name)
+            }
+            TreeMutation::Mknod { at, kind, perm, device } => {
+                let (dir, name) = self.resolve_entry(at)?;
+                let device = makedev(device.0, device.1);
+                mknodat(&dir, name, file_type(*kind), mode_with_umask(*perm)?, device)?;
+                self.stat_entry_at(&dir, name)
+            }
+            TreeMutation::Symlink { at, target } => {
+                let (dir, name) = self.resolve_entry(at)?;
+                symlinkat(target, &dir, name)?;
+                self.stat_entry_at(&dir, name)
+            }
+            TreeMutation::Link { from, to } => {
+                let (new, new_name) = self.resolve_entry(to)?;
+                // If the object is no longer at this path, link its open descriptor.
+                let object = match (self.resolve_target(from, OFlags::PATH), from.open_file()) {
+                    (
+                        Err(
+                            BackendError::WrongObject
+                            | BackendError::Os(Errno::STALE | Errno::NOENT),
+                        ),
+                        Some(_),
+                    ) => self.object_fd(from)?,
+                    (found, _) => ObjectFd::Opened(found?),
+                };
+                let (cwd, follow) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
+                linkat(cwd, proc_path(&object), &new, new_name, follow)?;
+                self.stat_entry_at(&new, new_name)
+            }
+            TreeMutation::Unlink { at } => {
+                let (dir, name) = self.resolve_entry(at)?;
+                unlinkat(&dir, name, AtFlags::empty())?;
+                Ok(None)
+            }
+            TreeMutation::Rmdir { at } => {
+                let (dir, name) = self.resolve_entry(at)?;
+                unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
+                Ok(None)
+            }
+            TreeMutation::Rename { from, to, flags } => {
+                let ((old, old_name), (new, new_name)) =
+                    (self.resolve_entry(from)?, self.resolve_entry(to)?);
+                let flags = RenameFlags::from_bits_retain(*flags);
+                renameat_with(&old, old_name, &new, new_name, flags)?;
+                Ok(None)
+            }
+            TreeMutation::SetAttr { object, attributes } => {
+                self.set_attributes(object, attributes).map(Some)
+            }
+            TreeMutation::SetXattr { object, name, value, flags } => {
+                let object = self.object_fd(object)?;
+                let _raised = capabilities::raise(xattr_capabilities(name));
+                setxattr(proc_path(&object), name, value, XattrFlags::from_bits_retain(*flags))?;
+                Ok(None)
+            }
+            TreeMutation::RemoveXattr { object, name } => {
+                let object = self.object_fd(object)?;
+                let _raised = capabilities::raise(xattr_capabilities(name));
+                removexattr(proc_path(&object), name)?;
+                Ok(None)
+            }
+            TreeMutation::FsyncDir { dir } => {
+                let dir = self.resolve_target(dir, OFlags::RDONLY | OFlags::DIRECTORY)?;
+                rustix::fs::fsync(dir)?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn stat_entry_at(&self, dir: &BaseDir, name: &OsStr) -> Result<Option<Attr>> {
+        self.device()?.attr_at(dir.as_fd(), name).map(Some)
+    }
+
+    fn set_attributes(&self, target: &ObjectRef, set: &SetAttr) -> Result<Attr> {
+        let object = self.resolve_target(target, OFlags::PATH)?;
+        if let Some(size) = set.size {
+            let file = self.resolve_target(target, OFlags::WRONLY | OFlags::NONBLOCK)?;
+            rustix::fs::ftruncate(&file, size)?;
+        }
+        set_attributes_by_fd(object.as_fd(), set)?;
+        self.device()?.attr(object.as_fd())
+    }
+}
+
+/// Everything but the size, of what any kind of descriptor stands for.
+fn set_attributes_by_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
+    // chown(2) that changes nothing may take set-id bits away all the same.
+    if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
+        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+    }
+    if let Some(perm) = set.perm {
+        // Of a symbolic link nobody can change them: the kernel does not ask.
+        let mode = Mode::from_raw_mode(perm);
+        chmodat(rustix::fs::CWD, proc_path(&fd), mode, AtFlags::empty())?;
+    }
+    if set.atime.is_some() || set.mtime.is_some() {
+        let times =
+            Timestamps { last_access: timespec(set.atime), last_modification: timespec(set.mtime) };
+        utimensat(fd, "", &times, AtFlags::EMPTY_PATH)?;
+    }
+    Ok(())
+}
+
+impl WriteOpenOptions {
+    /// The flags of open(2) but for the access.
+    fn open_flags(&self) -> OFlags {
+        let flags = match self.sync {
+            SyncMode::No => OFlags::empty(),
+            SyncMode::Data => OFlags::DSYNC,
+            SyncMode::All => OFlags::SYNC,
+        };
+        if self.truncate { flags | OFlags::TRUNC } else { flags }
+    }
+}
+
+fn timespec(time: Option<SetTime>) -> Timespec {
+    match time {
+        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        Some(SetTime::At((seconds, nanos))) => Timespec { tv_sec: seconds, tv_nsec: nanos.into() },
+    }
+}
+
+/// Leaves the umask to the replica; where the thread can have none of its own, it
+/// is applied here.
+fn mode_with_umask(perm: CreateMode) -> Result<Mode> {
+    let bits = match set_umask(perm.umask) {
+        Ok(()) => perm.perm,
+        Err(_) => perm.perm & !perm.umask,
+    };
+    Ok(Mode::from_raw_mode(bits))
+}
+
+fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Fifo => FileType::Fifo,
+        FileKind::Socket => FileType::Socket,
+        FileKind::CharDevice => FileType::CharacterDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+    }
+}
+
+impl DirFile {
+    /// Carries out a change of the open file; says how many bytes it wrote.
+    pub(super) fn apply(&self, change: &FileMutation<'_>) -> Result<u64> {
+        let file = self.any_fd();
+        match *change {
+            FileMutation::Write { offset, data, append, whole } => {
+                let mut written = pwrite(file, offset, data, append)?;
+                while whole && written < data.len() as u64 {
+                    let rest = &data[written as usize..];
+                    report_progress();
+                    written += pwrite(file, offset + written, rest, append)?;
+                }
+                Ok(written)
+            }
+            FileMutation::CopyFileRange { offset, to, to_offset: at, len } => {
+                let to = to.descriptor().ok_or(Errno::OPNOTSUPP)?;
+                let (mut from_at, mut to_at) = (offset, at);
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let copied = rustix::fs::copy_file_range(
+                    file,
+                    Some(&mut from_at),
+                    to,
+                    Some(&mut to_at),
+                    len,
+                );
+                Ok(copied? as u64)
+            }
+            FileMutation::SetAttr(set) => {
+                if let Some(size) = set.size {
+                    rustix::fs::ftruncate(file, size)?;
+                }
+                set_attributes_by_fd(file, &set)?;
+                Ok(0)
+            }
+            FileMutation::Fallocate { mode, offset, len } => {
+                rustix::fs::fallocate(file, FallocateFlags::from_bits_retain(mode), offset, len)?;
+                Ok(0)
+            }
+            FileMutation::Fsync { data_only: true } => Ok(rustix::fs::fdatasync(file).map(|()| 0)?),
+            FileMutation::Fsync { data_only: false } => Ok(rustix::fs::fsync(file).map(|()| 0)?),
+            FileMutation::Flush => {
+                // Every close(2) of a descriptor does it, also of a second one, and
+                // its result is where NFS says that writing back has failed.
+                let second = rustix::io::fcntl_dupfd_cloexec(file, 0)?;
+                nix::unistd::close(second).map(|()| 0).map_err(from_nix_errno)
+            }
+        }
+    }
+
+    /// Sets or tests a lock that belongs to this open file (`F_OFD_SETLK`).
+    pub(super) fn lock_range(&self, request: &LockRequest) -> Result<Lock> {
+        let (LockRequest::Set(lock) | LockRequest::Test(lock)) = *request;
+        let mut range = libc::flock {
+            l_type: match lock.kind {
+                LockKind::Shared => libc::F_RDLCK as i16,
+                LockKind::Exclusive => libc::F_WRLCK as i16,
+                LockKind::None => libc::F_UNLCK as i16,
+            },
+            l_whence: libc::SEEK_SET as i16,
+            l_start: i64::try_from(lock.start).map_err(|_| Errno::OVERFLOW)?,
+            // 0 is to the end.
+            l_len: if lock.end >= Lock::TO_EOF {
+                0
+            } else {
+                lock.end.saturating_sub(lock.start) as i64 + 1
+            },
+            l_pid: 0,
+        };
+        let arg = match request {
+            LockRequest::Set(_) => FcntlArg::F_OFD_SETLK(&range),
+            LockRequest::Test(_) => FcntlArg::F_OFD_GETLK(&mut range),
+        };
+        fcntl(self.any_fd(), arg).map_err(from_nix_errno)?;
+        if matches!(request, LockRequest::Set(_)) {
+            return Ok(lock);
+        }
+        let kind = match i32::from(range.l_type) {
+            libc::F_RDLCK => LockKind::Shared,
+            libc::F_WRLCK => LockKind::Exclusive,
+            _ => LockKind::None,
+        };
+        let start = range.l_start as u64;
+        let end = match range.l_len {
+            0 => Lock::TO_EOF,
+            len => start + len as u64 - 1,
+        };
+        Ok(Lock { kind, start, end })
+    }
+}
+
+fn pwrite(file: BorrowedFd<'_>, offset: u64, data: &[u8], append: bool) -> Result<u64> {
+    // For this call alone: what the kernel writes back of a mapped file comes
+    // through the same descriptor and belongs where it says.
+    let flags = if append { ReadWriteFlags::APPEND } else { ReadWriteFlags::empty() };
+    loop {
+        match pwritev2(file, &[IoSlice::new(data)], offset, flags) {
+            Err(Errno::INTR) => {}
+            written => return Ok(written? as u64),
+        }
+    }
+}
+
+fn from_nix_errno(errno: nix::Error) -> BackendError {
+    BackendError::Os(Errno::from_raw_os_error(errno as i32))
+}

@@ -1,0 +1,90 @@
+//! The thread that waits for the present work.
+//!
+//! The FUSE library does not pass on interrupts. A thread that is killed while it waits
+//! for an answer ends only when it gets the answer, so fanfs looks for the signal itself.
+//! The thread is noted where a request comes in, and taken along by the calls that are
+//! made for it.
+
+use std::cell::Cell;
+
+use crate::capabilities;
+
+/// A thread that waits for an answer, as this process sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestingThread(u32);
+
+thread_local! {
+    static CURRENT: Cell<RequestingThread> = const { Cell::new(RequestingThread::NONE) };
+}
+
+impl RequestingThread {
+    /// No thread waits, or none that this process sees.
+    pub const NONE: Self = Self(0);
+
+    /// The thread with this number; 0 for none.
+    pub const fn from_tid(number: u32) -> Self {
+        Self(number)
+    }
+
+    /// The thread that the calling thread works for.
+    pub fn current() -> Self {
+        CURRENT.get()
+    }
+
+    /// The calling thread works for it from now on.
+    pub fn set_current(self) {
+        CURRENT.set(self);
+    }
+
+    /// Does `work` for it.
+    pub fn scope<T>(self, work: impl FnOnce() -> T) -> T {
+        struct RestoreOnDrop(RequestingThread);
+        impl Drop for RestoreOnDrop {
+            fn drop(&mut self) {
+                CURRENT.set(self.0);
+            }
+        }
+        let _before = RestoreOnDrop(CURRENT.replace(self));
+        work()
+    }
+
+    /// Whether it has been killed. A signal that ends a process is a SIGKILL to each of
+    /// its threads by the time it is pending there.
+    pub fn is_killed(self) -> bool {
+        /// SIGKILL among the signals of a mask.
+        const KILL: u64 = 1 << 8;
+        if self == Self::NONE {
+            return false;
+        }
+        let Ok(status) = capabilities::proc_status(self.0) else { return false };
+        let pending = |name: &str| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+            mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
+        };
+        (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_for_a_thread_ends_with_it() {
+        RequestingThread::from_tid(7).set_current();
+        let inside = RequestingThread::from_tid(8).scope(RequestingThread::current);
+        assert_eq!(
+            (inside, RequestingThread::current()),
+            (RequestingThread::from_tid(8), RequestingThread::from_tid(7))
+        );
+        RequestingThread::NONE.set_current();
+    }
+
+    #[test]
+    fn a_thread_that_lives_is_not_killed() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert!(
+            !RequestingThread::from_tid(own).is_killed() && !RequestingThread::NONE.is_killed()
+        );
+    }
+}

@@ -1,0 +1,500 @@
+//! What the passes showed, as rows: medians over the rounds, ratios within one.
+//!
+//! Pure. [`Report`] is what `fanfs bench --json` prints; docs/BENCH.md describes each
+//! key. Rates are in MiB (2^20 bytes) a second, times in seconds or milliseconds.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::plan::{Candidate, FilePart, Load, PassSpec};
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// One pass that came to its end.
+#[derive(Clone, Debug)]
+pub struct CompletedPass {
+    /// Which.
+    pub spec: PassSpec,
+    /// Bytes read.
+    pub bytes: u64,
+    /// From the readers' begin to the end of the last read.
+    pub time: Duration,
+    /// Of each read, microseconds.
+    pub latency: Histogram<u64>,
+    /// Processor time of the readers.
+    pub reader_cpu: Duration,
+    /// Processor time of fanfs; none past it.
+    pub daemon_cpu: Option<Duration>,
+    /// Whether it ended before its time because the file is small.
+    pub is_cut_short: bool,
+    /// What fio measured beside it, MiB/s.
+    pub fio_rate: Option<f64>,
+    /// What its readers read at most.
+    pub parts: Vec<FilePart>,
+}
+
+impl CompletedPass {
+    /// MiB/s.
+    pub fn rate(&self) -> f64 {
+        mib(self.bytes) / self.time.as_secs_f64().max(1e-9)
+    }
+
+    fn seconds_per_gib(&self, time: Duration) -> f64 {
+        time.as_secs_f64() / (mib(self.bytes) / 1024.0).max(1e-9)
+    }
+}
+
+/// A pass, or why there is none.
+pub type PassOutcome = (PassSpec, Result<CompletedPass, String>);
+
+/// Bytes as MiB.
+pub fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// The least, the middle and the largest of some values.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// The least.
+    pub min: f64,
+    /// The one in the middle; of an even number the mean of two.
+    pub median: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// Of no value none.
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let half = values.len() / 2;
+        let median = if values.len().is_multiple_of(2) {
+            f64::midpoint(values[half - 1], values[half])
+        } else {
+            values[half]
+        };
+        Some(Self { min, median, max })
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// fanfs's version.
+    pub version: &'static str,
+    /// The volume's name.
+    pub volume: String,
+    /// The file, from the volume's root.
+    pub file: String,
+    /// Its size.
+    pub file_bytes: u64,
+    /// Whether it was made for the run, and removed again.
+    pub made: bool,
+    /// In the volume's order.
+    pub replicas: Vec<ReportedReplica>,
+    /// How it was measured.
+    pub settings: SettingsUsed,
+    /// How long it all took.
+    pub seconds: f64,
+    /// One for each load and candidate.
+    pub rows: Vec<ResultRow>,
+    /// The replicas' rates during one sequential pass through fanfs.
+    pub over_time: Option<RateTimeline>,
+    /// What one should know who reads the figures.
+    pub notes: Vec<String>,
+    /// Whether a pass, or a whole replica, has no figures, or something failed after them.
+    pub failed: bool,
+}
+
+impl Report {
+    /// Adds what has failed after the figures were there.
+    pub(super) fn add_failure(&mut self, why: String) {
+        self.notes.push(why);
+        self.failed = true;
+    }
+}
+
+/// A replica.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReportedReplica {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub path: String,
+    /// `O_DIRECT`, or `page cache` where that is not possible: dropped before each pass.
+    pub raw_reads: Option<&'static str>,
+    /// Why it was left out.
+    pub failure: Option<String>,
+}
+
+/// The settings, as they were used.
+#[derive(Clone, Debug, Serialize)]
+pub struct SettingsUsed {
+    /// Bytes of a sequential read.
+    pub block: u64,
+    /// Bytes of a random read.
+    pub random_block: u64,
+    /// Readers of the loads with several.
+    pub readers: usize,
+    /// How often.
+    pub rounds: usize,
+    /// The longest pass.
+    pub seconds_per_pass: f64,
+    /// How long a call may take.
+    pub deadline_seconds: f64,
+    /// Of the random orders.
+    pub seed: u64,
+}
+
+/// A load through one candidate.
+#[derive(Clone, Debug, Serialize)]
+pub struct ResultRow {
+    /// What the readers did.
+    pub load: Load,
+    /// `alone`, `sum` or `fanfs`.
+    pub kind: &'static str,
+    /// The replicas' names.
+    pub replicas: Vec<String>,
+    /// How many readers.
+    pub readers: usize,
+    /// Bytes read, in all rounds.
+    pub bytes: u64,
+    /// Over the rounds.
+    pub mib_per_second: Option<Spread>,
+    /// The rate as a part of the raw sum's of the same replicas in the same round.
+    pub of_sum: Option<Spread>,
+    /// The rate as a multiple of the fastest of these replicas alone in the same round.
+    pub of_fastest: Option<Spread>,
+    /// Of all reads of all rounds, milliseconds.
+    pub latency_ms: Option<LatencySummary>,
+    /// fanfs's processor seconds for each GiB.
+    pub daemon_cpu_per_gib: Option<f64>,
+    /// The readers' processor seconds for each GiB.
+    pub reader_cpu_per_gib: Option<f64>,
+    /// What fio measured beside it.
+    pub fio_mib_per_second: Option<Spread>,
+    /// The rate as a part of fio's of the same round.
+    pub of_fio: Option<Spread>,
+    /// Each round.
+    pub passes: Vec<PassFigures>,
+    /// Why rounds are missing.
+    pub failures: Vec<String>,
+}
+
+/// One pass's figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct PassFigures {
+    /// From 1.
+    pub round: usize,
+    /// Read.
+    pub bytes: u64,
+    /// It took.
+    pub seconds: f64,
+    /// The one by the other.
+    pub mib_per_second: f64,
+    /// See [`Row`].
+    pub of_sum: Option<f64>,
+    /// See [`Row`].
+    pub of_fastest: Option<f64>,
+    /// See [`Row`].
+    pub fio_mib_per_second: Option<f64>,
+    /// Whether it ended because the file is small.
+    pub cut_short: bool,
+    /// What its readers read at most.
+    pub parts: Vec<FilePart>,
+}
+
+/// Quantiles, milliseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct LatencySummary {
+    /// The middle.
+    pub p50: f64,
+    /// 95 %.
+    pub p95: f64,
+    /// 99 %.
+    pub p99: f64,
+    /// 99.9 %.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+    /// How many reads.
+    pub reads: u64,
+    /// Pairs of a part of the reads, 0 to 1, and what these took at most.
+    pub quantiles: Vec<(f64, f64)>,
+}
+
+/// Rates at times of one pass.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RateTimeline {
+    /// Which round's.
+    pub round: usize,
+    /// Ends of the intervals, seconds since the begin.
+    pub seconds: Vec<f64>,
+    /// What the reader got in each, MiB/s.
+    pub reader: Vec<f64>,
+    /// What each replica delivered in each, MiB/s.
+    pub replicas: Vec<RateSeries>,
+}
+
+/// A named line.
+#[derive(Clone, Debug, Serialize)]
+pub struct RateSeries {
+    /// The replica.
+    pub name: String,
+    /// MiB/s.
+    pub mib_per_second: Vec<f64>,
+}
+
+/// What was counted at a time: the reader's bytes, and each replica's.
+pub type CounterSample = (Duration, u64, Vec<u64>);
+
+impl RateTimeline {
+    /// Rates between samples, the first of which is the begin.
+    pub fn from_samples(round: usize, names: &[String], samples: &[CounterSample]) -> Self {
+        let mut lines = Self { round, ..Self::default() };
+        let line = |name: &String| RateSeries { name: name.clone(), mib_per_second: Vec::new() };
+        lines.replicas = names.iter().map(line).collect();
+        for pair in samples.windows(2) {
+            let ((from, before, each_before), (to, after, each_after)) = (&pair[0], &pair[1]);
+            let seconds = to.saturating_sub(*from).as_secs_f64().max(1e-9);
+            let rate = |before: u64, after: u64| mib(after.saturating_sub(before)) / seconds;
+            lines.seconds.push(to.as_secs_f64());
+            lines.reader.push(rate(*before, *after));
+            for (line, (before, after)) in
+                lines.replicas.iter_mut().zip(each_before.iter().zip(each_after))
+            {
+                line.mib_per_second.push(rate(*before, *after));
+            }
+        }
+        lines
+    }
+}
+
+impl LatencySummary {
+    fn from_histogram(latency: &Histogram<u64>) -> Option<Self> {
+        let ms = |us: u64| us as f64 / 1000.0;
+        let at = |part: f64| ms(latency.value_at_quantile(part));
+        // Halving what is left: as fine at the tail as there are reads.
+        let reads = latency.len();
+        let parts = (0..).map(|i| 1.0 - 0.5_f64.powf(f64::from(i) / 4.0));
+        let parts = parts.take_while(|part| (1.0 - part) * reads as f64 >= 1.0).take(100);
+        (reads > 0).then(|| Self {
+            p50: at(0.5),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: ms(latency.max()),
+            reads,
+            quantiles: parts.map(|part| (part, at(part))).collect(),
+        })
+    }
+}
+
+/// The rows of all candidates of all loads, in the order of the first round.
+pub fn result_rows(
+    outcomes: &[PassOutcome],
+    readers: usize,
+    name: impl Fn(ReplicaId) -> String,
+) -> Vec<ResultRow> {
+    let mut kinds: Vec<(Load, Candidate)> = Vec::new();
+    for load in Load::ALL {
+        for (step, _) in outcomes.iter().filter(|(step, _)| step.load == load) {
+            if !kinds.contains(&(load, step.candidate)) {
+                kinds.push((load, step.candidate));
+            }
+        }
+    }
+    kinds
+        .into_iter()
+        .map(|(load, candidate)| result_row(outcomes, load, candidate, readers, &name))
+        .collect()
+}
+
+fn result_row(
+    outcomes: &[PassOutcome],
+    load: Load,
+    candidate: Candidate,
+    readers: usize,
+    name: &impl Fn(ReplicaId) -> String,
+) -> ResultRow {
+    let its = outcomes.iter().filter(|(s, _)| (s.load, s.candidate) == (load, candidate));
+    let passes: Vec<&CompletedPass> =
+        its.clone().filter_map(|(_, outcome)| outcome.as_ref().ok()).collect();
+    let failure = |(step, outcome): &PassOutcome| {
+        outcome.as_ref().err().map(|why| format!("round {}: {why}", step.round + 1))
+    };
+    let figures: Vec<PassFigures> =
+        passes.iter().map(|pass| pass_figures(outcomes, pass)).collect();
+    let mut latency: Option<Histogram<u64>> = None;
+    for pass in &passes {
+        match &mut latency {
+            Some(all) => *all += &pass.latency,
+            None => latency = Some(pass.latency.clone()),
+        }
+    }
+    let median = |values: Vec<f64>| Spread::from_values(values).map(|spread| spread.median);
+    let spread =
+        |of: fn(&PassFigures) -> Option<f64>| Spread::from_values(figures.iter().filter_map(of));
+    let daemon = |pass: &&CompletedPass| pass.daemon_cpu.map(|time| pass.seconds_per_gib(time));
+    ResultRow {
+        load,
+        kind: match candidate {
+            Candidate::Alone(_) => "alone",
+            Candidate::Sum(_) => "sum",
+            Candidate::Fanfs(_) => "fanfs",
+        },
+        replicas: candidate.replicas().iter().map(name).collect(),
+        readers: candidate.readers(load, readers),
+        bytes: passes.iter().map(|pass| pass.bytes).sum(),
+        mib_per_second: spread(|figures| Some(figures.mib_per_second)),
+        of_sum: spread(|figures| figures.of_sum),
+        of_fastest: spread(|figures| figures.of_fastest),
+        latency_ms: latency.as_ref().and_then(LatencySummary::from_histogram),
+        daemon_cpu_per_gib: median(passes.iter().filter_map(daemon).collect()),
+        reader_cpu_per_gib: median(
+            passes.iter().map(|p| p.seconds_per_gib(p.reader_cpu)).collect(),
+        ),
+        fio_mib_per_second: spread(|figures| figures.fio_mib_per_second),
+        of_fio: spread(|f| f.fio_mib_per_second.map(|fio| f.mib_per_second / fio)),
+        failures: its.filter_map(failure).collect(),
+        passes: figures,
+    }
+}
+
+/// A pass beside the others of its round.
+fn pass_figures(outcomes: &[PassOutcome], pass: &CompletedPass) -> PassFigures {
+    let PassSpec { round, load, candidate, .. } = pass.spec;
+    let rate = |candidate: Candidate| {
+        let found = outcomes
+            .iter()
+            .find(|(step, _)| (step.round, step.load, step.candidate) == (round, load, candidate));
+        found.and_then(|(_, outcome)| outcome.as_ref().ok()).map(CompletedPass::rate)
+    };
+    let own = pass.rate();
+    let set = candidate.replicas();
+    let fastest = || {
+        let alone = set.iter().filter_map(|id| rate(Candidate::Alone(id)));
+        alone.fold(None, |most: Option<f64>, rate| Some(most.map_or(rate, |m| m.max(rate))))
+    };
+    PassFigures {
+        round: round + 1,
+        bytes: pass.bytes,
+        seconds: pass.time.as_secs_f64(),
+        mib_per_second: own,
+        of_sum: match candidate {
+            Candidate::Fanfs(_) => raw_sum_candidate(set).and_then(rate).map(|sum| own / sum),
+            Candidate::Alone(_) | Candidate::Sum(_) => None,
+        },
+        of_fastest: match candidate {
+            Candidate::Alone(_) => None,
+            Candidate::Sum(_) | Candidate::Fanfs(_) => fastest().map(|fastest| own / fastest),
+        },
+        fio_mib_per_second: pass.fio_rate,
+        cut_short: pass.is_cut_short,
+        parts: pass.parts.clone(),
+    }
+}
+
+/// Whose rate is the raw sum of these replicas.
+fn raw_sum_candidate(set: ReplicaSet) -> Option<Candidate> {
+    match set.len() {
+        1 => set.iter().next().map(Candidate::Alone),
+        _ => Some(Candidate::Sum(set)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pass(round: usize, candidate: Candidate, rate: u64) -> PassOutcome {
+        let step =
+            PassSpec { round, load: Load::Sequential, candidate, region_index: 0, region_count: 1 };
+        let mut latency = super::super::pass::histogram();
+        for us in 1..=1000 {
+            latency.saturating_record(us * 1000);
+        }
+        let pass = CompletedPass {
+            spec: step,
+            bytes: rate << 21,
+            time: Duration::from_secs(2),
+            latency,
+            reader_cpu: Duration::from_millis(100),
+            daemon_cpu: None,
+            is_cut_short: false,
+            fio_rate: Some(rate as f64 * 2.0),
+            parts: Vec::new(),
+        };
+        (step, Ok(pass))
+    }
+
+    #[test]
+    fn the_middle_of_values() {
+        assert_eq!(Spread::from_values([]), None);
+        assert_eq!(Spread::from_values([3.0]), Some(Spread { min: 3.0, median: 3.0, max: 3.0 }));
+        let four = Spread::from_values([4.0, 1.0, 2.0, 8.0]);
+        assert_eq!(four, Some(Spread { min: 1.0, median: 3.0, max: 8.0 }));
+    }
+
+    #[test]
+    fn ratios_are_of_one_round() {
+        let (one, two) = (ReplicaId::new(0), ReplicaId::new(1));
+        let both = ReplicaSet::first(2);
+        let first = ReplicaSet::first(1);
+        let mut outcomes = Vec::new();
+        // The second round is half as fast as the first, for all.
+        for (round, scale) in [(0, 2), (1, 1)] {
+            outcomes.push(pass(round, Candidate::Alone(one), 100 * scale));
+            outcomes.push(pass(round, Candidate::Alone(two), 50 * scale));
+            outcomes.push(pass(round, Candidate::Sum(both), 150 * scale));
+            outcomes.push(pass(round, Candidate::Fanfs(first), 80 * scale));
+            outcomes.push(pass(round, Candidate::Fanfs(both), 120 * scale));
+        }
+        let rows = result_rows(&outcomes, 4, |id| format!("r{}", id.index() + 1));
+        let fanfs = &rows[4];
+        assert_eq!((fanfs.kind, fanfs.replicas.len(), fanfs.readers), ("fanfs", 2, 1));
+        assert_eq!(fanfs.of_sum, Some(Spread { min: 0.8, median: 0.8, max: 0.8 }));
+        assert_eq!(fanfs.of_fastest, Some(Spread { min: 1.2, median: 1.2, max: 1.2 }));
+        assert_eq!(fanfs.of_fio.map(|s| s.median), Some(0.5));
+        assert_eq!(fanfs.mib_per_second.map(|s| (s.min, s.max)), Some((120.0, 240.0)));
+        // Over one replica the sum is that replica.
+        assert_eq!(rows[3].of_sum.map(|s| s.median), Some(0.8));
+        assert_eq!(rows[2].readers, 2);
+        assert!(rows[0].of_sum.is_none() && rows[2].of_sum.is_none());
+        let latency = fanfs.latency_ms.as_ref().unwrap();
+        assert!((499.0..502.0).contains(&latency.p50), "{latency:?}");
+        assert!((989.0..992.0).contains(&latency.p99), "{latency:?}");
+        assert!(latency.quantiles.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 <= w[1].1));
+    }
+
+    #[test]
+    fn a_failed_pass_is_named_and_the_others_count() {
+        let set = ReplicaSet::first(1);
+        let mut outcomes = vec![pass(0, Candidate::Fanfs(set), 10)];
+        let step = PassSpec { round: 1, ..outcomes[0].0 };
+        outcomes.push((step, Err("r1: it rains".to_owned())));
+        let rows = result_rows(&outcomes, 4, |_| String::new());
+        assert_eq!(rows[0].failures, ["round 2: r1: it rains"]);
+        assert_eq!(rows[0].mib_per_second.map(|s| s.median), Some(10.0));
+        assert_eq!(rows[0].of_sum, None);
+    }
+
+    #[test]
+    fn rates_between_samples() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let second = Duration::from_secs(1);
+        let samples = [
+            (Duration::ZERO, 0, vec![5 << 20, 7 << 20]),
+            (second, 3 << 20, vec![6 << 20, 10 << 20]),
+            (second * 3, 7 << 20, vec![8 << 20, 10 << 20]),
+        ];
+        let lines = RateTimeline::from_samples(1, &names, &samples);
+        assert_eq!(lines.seconds, [1.0, 3.0]);
+        assert_eq!(lines.reader, [3.0, 2.0]);
+        assert_eq!(lines.replicas[0].mib_per_second, [1.0, 1.0]);
+        assert_eq!(lines.replicas[1].mib_per_second, [3.0, 0.0]);
+    }
+}

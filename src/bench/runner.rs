@@ -1,0 +1,359 @@
+//! All passes of a run, one after the other.
+//!
+//! A replica that did not come back from a call is not asked again: its passes fail at
+//! once, and what fanfs gives without it is measured all the same.
+
+mod jobs;
+mod summary;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::pass::{self, PassFailure, ReaderJob};
+use super::plan::{self, Candidate, FilePart, Load, PassSpec};
+use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Report, mib};
+use super::scratch_file::ScratchFile;
+use super::scratch_mount::ScratchMount;
+use super::target_file::{TargetFile, find_largest_file, open};
+use super::{BenchError, BenchOptions};
+use crate::config::Config;
+use crate::volume::survey::run_with_timeout;
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// Who is told how far it is, and says whether to go on.
+pub trait ProgressWatcher {
+    /// So many passes are to be done, which takes about so long.
+    fn on_plan(&self, passes: usize, expected: Duration);
+    /// So much of the file is written.
+    fn on_file_progress(&self, written: u64, size: u64);
+    /// The pass number `number`, from 0, is under way: which, for how long, and how many
+    /// bytes it has read.
+    fn on_pass_progress(&self, number: usize, what: &str, time: Duration, bytes: u64);
+    /// Whether somebody wants it to end.
+    fn is_interrupted(&self) -> bool;
+}
+
+/// Measures a volume.
+///
+/// # Errors
+/// [`BenchError`] where nothing could be measured. A pass that fails is in the report.
+pub fn run(
+    config: &Config,
+    settings: &BenchOptions,
+    watcher: &dyn ProgressWatcher,
+) -> Result<Report, BenchError> {
+    let make = |size| ScratchFile::new(config, size, settings.deadline, watcher);
+    let mut made = settings.scratch_file_size.map(make).transpose()?;
+    let mut report = measure(config, settings, watcher, made.as_ref().map(|made| &*made.name))?;
+    if let Some(Err(error)) = made.as_mut().map(ScratchFile::remove) {
+        report.add_failure(error.to_string());
+    }
+    Ok(report)
+}
+
+fn measure(
+    config: &Config,
+    settings: &BenchOptions,
+    watcher: &dyn ProgressWatcher,
+    made: Option<&Path>,
+) -> Result<Report, BenchError> {
+    let started = Instant::now();
+    // Raw sums have a reader for each replica at least.
+    let readers = settings.readers.max(config.replicas.len());
+    let least = plan::min_file_size(settings.block_size, settings.random_block_size, readers);
+    let file = match made.or(settings.file.as_deref()) {
+        Some(file) => file.to_owned(),
+        None => find_largest_file(config, least, settings.deadline)?,
+    };
+    let subject = TargetFile::inspect(config, &file, settings.deadline)?;
+    if subject.size < least {
+        return Err(BenchError::Usage(format!(
+            "{} has {:.1} MiB; at least {:.0} MiB are needed for {readers} readers and these blocks",
+            file.display(),
+            mib(subject.size),
+            mib(least),
+        )));
+    }
+    let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir();
+    let room = room.map_err(|e| BenchError::Failed(format!("{}: {e}", temp_dir().display())))?;
+    let mut campaign = BenchRunner::new(config, settings, watcher, &subject, room.path());
+    let steps = plan::plan_passes(subject.readable_replicas(), settings.rounds);
+    campaign.prepare_jobs(&steps)?;
+    let each = if settings.run_fio { 2 } else { 1 };
+    watcher.on_plan(steps.len(), plan::total_duration(steps.len() * each, settings.pass_duration));
+    let done = campaign.mount(&steps).and_then(|()| campaign.run_passes(&steps));
+    let unmounted = campaign.unmount();
+    if let Err(error) = done {
+        // That something is left there matters more.
+        unmounted.map_err(BenchError::Failed)?;
+        return Err(error);
+    }
+    let written = settings.fio_dir.as_deref().map_or(Ok(()), |to| campaign.write_jobs(to));
+    let mut report = campaign.report(made.is_some(), started.elapsed());
+    for failed in [unmounted, written] {
+        // The figures are there, whatever comes after them.
+        failed.unwrap_or_else(|why| report.add_failure(why));
+    }
+    Ok(report)
+}
+
+fn temp_dir() -> PathBuf {
+    std::env::temp_dir()
+}
+
+struct BenchRunner<'a> {
+    config: &'a Config,
+    settings: &'a BenchOptions,
+    watcher: &'a dyn ProgressWatcher,
+    target: &'a TargetFile,
+    /// For the mounts, and for fio's files.
+    scratch_dir: &'a Path,
+    mounts: Vec<(ReplicaSet, Result<ScratchMount, String>)>,
+    /// Who does not come back from calls.
+    unresponsive: ReplicaSet,
+    outcomes: Vec<PassOutcome>,
+    /// With the rate of the pass.
+    timelines: Vec<(f64, RateTimeline)>,
+    fio_failures: Vec<String>,
+}
+
+/// How often the replicas' counters are looked at, and more often in short passes.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+const SAMPLES_PER_PASS: u32 = 12;
+
+impl<'a> BenchRunner<'a> {
+    fn new(
+        config: &'a Config,
+        settings: &'a BenchOptions,
+        watcher: &'a dyn ProgressWatcher,
+        subject: &'a TargetFile,
+        room: &'a Path,
+    ) -> Self {
+        Self {
+            config,
+            settings,
+            watcher,
+            target: subject,
+            scratch_dir: room,
+            mounts: Vec::new(),
+            unresponsive: ReplicaSet::EMPTY,
+            outcomes: Vec::new(),
+            timelines: Vec::new(),
+            fio_failures: Vec::new(),
+        }
+    }
+
+    fn name(&self, id: ReplicaId) -> &str {
+        &self.config.replicas[id.index()].name
+    }
+
+    /// Mounts fanfs over every set of replicas that it is measured over.
+    fn mount(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
+        for step in steps {
+            let Candidate::Fanfs(set) = step.candidate else { continue };
+            if self.mounts.iter().all(|(mounted, _)| *mounted != set) {
+                let mounted =
+                    ScratchMount::start(self.config, set, self.scratch_dir, self.settings.deadline);
+                self.mounts.push((set, mounted));
+            }
+            if self.watcher.is_interrupted() {
+                return Err(BenchError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    fn unmount(&mut self) -> Result<(), String> {
+        let mounts = std::mem::take(&mut self.mounts);
+        let stop =
+            |(_, mounted): (_, Result<ScratchMount, String>)| mounted.ok().map(ScratchMount::stop);
+        // All of them, whatever one says.
+        let ended: Vec<_> = mounts.into_iter().filter_map(stop).collect();
+        ended.into_iter().collect()
+    }
+
+    fn run_passes(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
+        for (number, step) in steps.iter().enumerate() {
+            let with_fio = self.settings.run_fio;
+            // Who comes second may find a server's cache warm: in turns.
+            let before = (with_fio && step.round % 2 == 1).then(|| self.run_fio(number, step));
+            let mut outcome = self.run_pass(number, step)?;
+            let beside = match before {
+                None if with_fio && outcome.is_ok() => Some(self.run_fio(number, step)),
+                beside => beside,
+            };
+            if self.watcher.is_interrupted() {
+                return Err(BenchError::Interrupted);
+            }
+            if let (Ok(pass), Some(beside)) = (&mut outcome, beside) {
+                match beside {
+                    Ok(rate) => pass.fio_rate = Some(rate),
+                    Err(why) => self.fio_failures.push(format!("{}: {why}", describe_pass(step))),
+                }
+            }
+            self.outcomes.push((*step, outcome));
+        }
+        Ok(())
+    }
+
+    fn run_pass(
+        &mut self,
+        number: usize,
+        step: &PassSpec,
+    ) -> Result<Result<CompletedPass, String>, BenchError> {
+        let set = step.candidate.replicas();
+        let is_raw = !matches!(step.candidate, Candidate::Fanfs(_));
+        let jobs = match self.check_responsive(step).and_then(|()| self.reader_jobs(number, step)) {
+            Ok(jobs) => jobs,
+            Err(why) => return Ok(Err(why)),
+        };
+        let parts: Vec<FilePart> = jobs.iter().map(|job| job.part).collect();
+        if !is_raw {
+            self.drop_page_cache(set);
+        }
+        let mounted = self.mount_of(step.candidate).and_then(|mounted| mounted.ok());
+        let is_sampled = step.load == Load::Sequential && set == self.target.readable_replicas();
+        let sampled = mounted.filter(|_| is_sampled);
+        let mut samples: Vec<CounterSample> = Vec::new();
+        let every = (self.settings.pass_duration / SAMPLES_PER_PASS).min(SAMPLE_INTERVAL);
+        let what = describe_pass(step);
+        let watch = |time: Duration, bytes: u64| {
+            if let Some(mounted) = sampled
+                && !time.is_zero()
+                && samples.last().is_none_or(|(last, ..)| time >= *last + every)
+            {
+                samples.push((time, bytes, mounted.delivered_bytes()));
+            }
+            self.watcher.on_pass_progress(number, &what, time, bytes);
+            !self.watcher.is_interrupted()
+        };
+        let taken =
+            pass::run_readers(jobs, self.settings.pass_duration, self.settings.deadline, watch);
+        if let Some(mounted) = mounted {
+            mounted.wait_quiet();
+        }
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(lost) => return self.handle_failure(lost).map(Err),
+        };
+        let pass = CompletedPass {
+            spec: *step,
+            bytes: taken.bytes,
+            time: taken.time,
+            latency: taken.latency,
+            reader_cpu: taken.reader_cpu,
+            daemon_cpu: (!is_raw).then_some(taken.other_cpu),
+            is_cut_short: taken.is_cut_short,
+            fio_rate: None,
+            parts,
+        };
+        if samples.len() > 2 {
+            let names: Vec<String> = set.iter().map(|id| self.name(id).to_owned()).collect();
+            let lines = RateTimeline::from_samples(step.round + 1, &names, &samples);
+            self.timelines.push((pass.rate(), lines));
+        }
+        Ok(Ok(pass))
+    }
+
+    /// Who did not come back from a call is not read from again; fanfs does without them.
+    fn check_responsive(&self, step: &PassSpec) -> Result<(), String> {
+        if matches!(step.candidate, Candidate::Fanfs(_)) {
+            return Ok(());
+        }
+        match step.candidate.replicas().and(self.unresponsive).iter().next() {
+            Some(id) => Err(format!("{} did not answer before", self.name(id))),
+            None => Ok(()),
+        }
+    }
+
+    /// Why there is no pass; who did not answer is not asked again.
+    fn handle_failure(&mut self, lost: PassFailure) -> Result<String, BenchError> {
+        match lost {
+            PassFailure::Interrupted => Err(BenchError::Interrupted),
+            PassFailure::Failed { replica, why } => Ok(self.failure_text(replica, &why)),
+            PassFailure::Hung { replica } => {
+                self.unresponsive =
+                    replica.map_or(self.unresponsive, |id| self.unresponsive.with(id));
+                let why = format!("no answer within {} s", self.settings.deadline.as_secs_f64());
+                Ok(self.failure_text(replica, &why))
+            }
+        }
+    }
+
+    fn failure_text(&self, replica: Option<ReplicaId>, why: &str) -> String {
+        format!("{}: {why}", replica.map_or("fanfs", |id| self.name(id)))
+    }
+
+    fn mount_of(&self, candidate: Candidate) -> Option<Result<&ScratchMount, String>> {
+        let Candidate::Fanfs(set) = candidate else { return None };
+        let (_, mounted) = self.mounts.iter().find(|(mounted, _)| *mounted == set)?;
+        Some(mounted.as_ref().map_err(Clone::clone))
+    }
+
+    fn block_size(&self, load: Load) -> u64 {
+        if load == Load::Random {
+            self.settings.random_block_size
+        } else {
+            self.settings.block_size
+        }
+    }
+
+    /// A seed for each pass, so that none reads the blocks of the one before.
+    fn pass_seed(&self, number: usize) -> u64 {
+        self.settings.seed.wrapping_add(1000 * number as u64)
+    }
+
+    fn reader_jobs(&self, number: usize, step: &PassSpec) -> Result<Vec<ReaderJob>, String> {
+        let mount = self.mount_of(step.candidate).transpose()?.map(|mounted| &*mounted.path);
+        let readers = step.candidate.readers(step.load, self.settings.readers);
+        let block = self.block_size(step.load);
+        let parts = plan::reader_parts(step, self.target.size, block, readers);
+        let job = |(reader, part): (usize, FilePart)| {
+            let replica = match step.candidate {
+                Candidate::Fanfs(_) => None,
+                Candidate::Alone(_) | Candidate::Sum(_) => {
+                    plan::replica_for_reader(step.candidate.replicas(), reader)
+                }
+            };
+            let directory = match (replica, mount) {
+                (Some(id), _) => &self.config.replicas[id.index()].path,
+                (None, mount) => mount.ok_or("fanfs is not mounted")?,
+            };
+            Ok(ReaderJob {
+                path: directory.join(&self.target.file),
+                replica,
+                is_direct: replica.is_none_or(|id| self.target.is_direct(id)),
+                part,
+                block_size: block,
+                shuffle_seed: (step.load == Load::Random)
+                    .then(|| self.pass_seed(number).wrapping_add(reader as u64)),
+            })
+        };
+        parts.into_iter().enumerate().map(job).collect()
+    }
+
+    /// Drops what this machine's page cache has of the file: fanfs reads through it
+    /// where a replica is not NFS.
+    fn drop_page_cache(&self, set: ReplicaSet) {
+        for id in set.minus(self.unresponsive).iter() {
+            let path = self.config.replicas[id.index()].path.join(&self.target.file);
+            let forget = move || {
+                let file = open(&path, false)?;
+                let all = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+                all.map_err(std::io::Error::from)
+            };
+            // Who cannot do that fails in its own pass.
+            let _ = run_with_timeout(self.settings.deadline, forget);
+        }
+    }
+}
+
+/// What a pass is, for people.
+fn describe_pass(step: &PassSpec) -> String {
+    let candidate = match step.candidate {
+        Candidate::Alone(id) => format!("replica {} alone", id.index() + 1),
+        Candidate::Sum(set) => format!("raw sum of {}", set.len()),
+        Candidate::Fanfs(set) => format!("fanfs over {}", set.len()),
+    };
+    format!("{}, {candidate}, round {}", step.load.name(), step.round + 1)
+}

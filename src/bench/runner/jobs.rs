@@ -1,0 +1,120 @@
+//! The passes of a run as jobs for fio: run beside them, or written down.
+
+use std::path::Path;
+
+use super::{BenchRunner, describe_pass};
+use crate::bench::plan::{self, Candidate, FilePart, PassSpec};
+use crate::bench::{BenchError, fio};
+use crate::volume::ReplicaId;
+
+impl BenchRunner<'_> {
+    /// Has fio do what a pass does; MiB/s.
+    pub(super) fn run_fio(&mut self, number: usize, step: &PassSpec) -> Result<f64, String> {
+        self.check_responsive(step)?;
+        let path = self.scratch_dir.join(format!("{}.fio", pass_slug(step)));
+        let text = fio::render_job(&self.fio_job(number, step, false))?;
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mounted = self.mount_of(step.candidate).transpose()?;
+        if let Candidate::Fanfs(set) = step.candidate {
+            self.drop_page_cache(set);
+        }
+        let mount = mounted.map(|mounted| &*mounted.path);
+        let limit = self.settings.pass_duration + self.settings.deadline;
+        let rate = fio::run_fio(&path, mount, limit, &|| self.watcher.is_interrupted());
+        if let Some(mounted) = mounted {
+            mounted.wait_quiet();
+        }
+        rate
+    }
+
+    fn fio_job(&self, number: usize, step: &PassSpec, time_based: bool) -> fio::FioJob {
+        let readers = step.candidate.readers(step.load, self.settings.readers);
+        let block = self.block_size(step.load);
+        let parts = plan::reader_parts(step, self.target.size, block, readers);
+        let reader = |(reader, part): (usize, FilePart)| match step.candidate {
+            Candidate::Fanfs(_) => {
+                fio::FioReader { name: "fanfs".to_owned(), directory: None, is_direct: true, part }
+            }
+            Candidate::Alone(_) | Candidate::Sum(_) => {
+                let id = plan::replica_for_reader(step.candidate.replicas(), reader);
+                let id = id.unwrap_or(ReplicaId::new(0));
+                fio::FioReader {
+                    name: format!("raw-{}", self.name(id)),
+                    directory: Some(self.config.replicas[id.index()].path.clone()),
+                    is_direct: self.target.is_direct(id),
+                    part,
+                }
+            }
+        };
+        fio::FioJob {
+            title: format!(
+                "fanfs bench, volume {}: {}",
+                self.config.volume.name,
+                describe_pass(step)
+            ),
+            load: step.load,
+            file: self.target.file.clone(),
+            block_size: block,
+            duration: self.settings.pass_duration,
+            seed: self.pass_seed(number),
+            is_time_based: time_based,
+            readers: parts.into_iter().enumerate().map(reader).collect(),
+        }
+    }
+
+    /// Makes what can be known beforehand of jobs that cannot be written fail before
+    /// anything is measured.
+    pub(super) fn prepare_jobs(&self, steps: &[PassSpec]) -> Result<(), BenchError> {
+        if let Some(directory) = &self.settings.fio_dir {
+            let made = std::fs::create_dir_all(directory)
+                .and_then(|()| tempfile::tempfile_in(directory).map(drop));
+            made.map_err(|error| BenchError::Usage(path_error(directory, &error)))?;
+        }
+        if self.settings.fio_dir.is_some() || self.settings.run_fio {
+            // A name that fio cannot take.
+            let texts = steps.iter().map(|step| fio::render_job(&self.fio_job(0, step, false)));
+            texts.collect::<Result<Vec<_>, _>>().map_err(BenchError::Usage)?;
+        }
+        Ok(())
+    }
+
+    /// The jobs of the first round, but those over a part of the replicas: they would
+    /// need a volume of their own.
+    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), String> {
+        let all = self.target.readable_replicas();
+        let mut names = Vec::new();
+        for (number, (step, outcome)) in self.outcomes.iter().enumerate() {
+            let is_part = matches!(step.candidate, Candidate::Fanfs(set) if set != all);
+            if step.round > 0 || is_part {
+                continue;
+            }
+            let is_whole = outcome.as_ref().is_ok_and(|pass| !pass.is_cut_short);
+            let text = fio::render_job(&self.fio_job(number, step, is_whole));
+            let name = format!("{}.fio", pass_slug(step));
+            let path = directory.join(&name);
+            std::fs::write(&path, text?).map_err(|error| path_error(&path, &error))?;
+            names.push(name);
+        }
+        let path = directory.join("run");
+        let source = std::path::absolute(&self.config.source);
+        let source = source.unwrap_or_else(|_| self.config.source.clone());
+        std::fs::write(&path, fio::render_script(&source, &names))
+            .map_err(|error| path_error(&path, &error))?;
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&path, mode).map_err(|error| path_error(&path, &error))
+    }
+}
+
+fn path_error(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// What a pass is, for a file's name.
+fn pass_slug(step: &PassSpec) -> String {
+    let candidate = match step.candidate {
+        Candidate::Alone(id) => format!("alone-{}", id.index() + 1),
+        Candidate::Sum(set) => format!("sum-{}", set.len()),
+        Candidate::Fanfs(set) => format!("fanfs-{}", set.len()),
+    };
+    format!("{}-{candidate}", step.load.name())
+}

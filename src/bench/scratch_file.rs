@@ -1,0 +1,199 @@
+//! A file that is made for the time of a run, on the write replica.
+//!
+//! *Invariant:* it goes with its value, and only if it was made here. Only where the replica does not answer, or this
+//! process is killed, it stays; its name says whose it is.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::BenchError;
+use super::runner::ProgressWatcher;
+use crate::config::{Access, Config};
+use crate::volume::VolumeMode;
+use crate::volume::survey::run_with_timeout;
+
+/// The file, until it is dropped.
+pub(super) struct ScratchFile {
+    /// Relative to the volume's root.
+    pub(super) name: PathBuf,
+    path: PathBuf,
+    deadline: Duration,
+    /// Made by us, and not removed yet: by the thread that writes it, which may be late.
+    is_created: Arc<AtomicBool>,
+}
+
+const WRITE_BLOCK_BYTES: usize = 1 << 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+impl ScratchFile {
+    /// Writes a file of `size` bytes that no two blocks of are alike, and waits until
+    /// it is stored.
+    pub(super) fn new(
+        config: &Config,
+        size: u64,
+        deadline: Duration,
+        watcher: &dyn ProgressWatcher,
+    ) -> Result<Self, BenchError> {
+        let refuse = |why: &str| Err(BenchError::Usage(format!("--make cannot be used: {why}")));
+        if config.volume.mode == VolumeMode::Copies {
+            return refuse(
+                "in a volume of `copies` nobody writes; put the same file on every replica and \
+                 name it with --file",
+            );
+        }
+        if config.volume.access != Access::ReadWrite {
+            return refuse(
+                "the volume says access = \"ro\"; name a file that is there with --file",
+            );
+        }
+        let replica = &config.replicas[config.write.replica.index()];
+        let name = scratch_name();
+        let path = replica.path.join(&name);
+        let made = Self { name, path, deadline, is_created: Arc::default() };
+        made.write(size, watcher)?;
+        Ok(made)
+    }
+
+    fn write(&self, size: u64, watcher: &dyn ProgressWatcher) -> Result<(), BenchError> {
+        let written = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
+        let (answer, answered) = sync_channel(1);
+        let (path, shared) = (self.path.clone(), Arc::clone(&written));
+        let is_ours = Arc::clone(&self.is_created);
+        let thread = move || {
+            // Whose is there already is somebody else's, and stays.
+            let made = OpenOptions::new().write(true).create_new(true).open(&path);
+            let done = made.and_then(|file| {
+                is_ours.store(true, Ordering::Relaxed);
+                write_content(file, size, &shared.0, &shared.1)
+            });
+            let _ = answer.send(done);
+        };
+        let failed = |why: String| BenchError::Failed(format!("{}: {why}", self.path.display()));
+        let spawned = std::thread::Builder::new().name("bench-make".to_owned()).spawn(thread);
+        spawned.map_err(|error| failed(error.to_string()))?;
+        let (written, stop) = &*written;
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            match answered.recv_timeout(POLL_INTERVAL) {
+                Ok(done) => return done.map_err(|error| failed(error.to_string())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(failed("the writer panicked".to_owned()));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if watcher.is_interrupted() {
+                stop.store(true, Ordering::Relaxed);
+                // So that nothing is written after the file is removed.
+                let _ = answered.recv_timeout(self.deadline);
+                return Err(BenchError::Interrupted);
+            }
+            let now = written.load(Ordering::Relaxed);
+            watcher.on_file_progress(now, size);
+            if now != last {
+                (last, since) = (now, Instant::now());
+            } else if since.elapsed() > self.deadline.max(Duration::from_secs(30)) {
+                stop.store(true, Ordering::Relaxed);
+                return Err(failed("the write replica does not answer".to_owned()));
+            }
+        }
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// Says that it is still there.
+    pub(super) fn remove(&mut self) -> Result<(), BenchError> {
+        if !self.is_created.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let path = self.path.clone();
+        let why = match run_with_timeout(self.deadline, move || std::fs::remove_file(&path)) {
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Some(Err(error)) => error.to_string(),
+            None => "no answer".to_owned(),
+        };
+        let path = self.path.display();
+        Err(BenchError::Failed(format!("{path} cannot be removed: {why}; remove it by hand")))
+    }
+}
+
+impl Drop for ScratchFile {
+    fn drop(&mut self) {
+        if let Err(error) = self.remove() {
+            // `eprintln!` would panic after the terminal has gone.
+            let _ = writeln!(io::stderr(), "fanfs: {error}");
+        }
+    }
+}
+
+/// Another machine's process may have our number, and the replica is theirs too.
+fn scratch_name() -> PathBuf {
+    let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let machine = machine.trim().replace('/', "-");
+    PathBuf::from(format!(".fanfs-bench-{machine}-{}", std::process::id()))
+}
+
+fn write_content(
+    mut file: File,
+    size: u64,
+    written: &AtomicU64,
+    stop: &AtomicBool,
+) -> io::Result<()> {
+    let mut content = blake3::Hasher::new_derive_key("fanfs bench data").finalize_xof();
+    let mut block = vec![0; WRITE_BLOCK_BYTES];
+    let mut left = size;
+    while left > 0 {
+        if stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let n = left.min(WRITE_BLOCK_BYTES as u64) as usize;
+        content.fill(&mut block[..n]);
+        file.write_all(&block[..n])?;
+        written.fetch_add(n as u64, Ordering::Relaxed);
+        left -= n as u64;
+    }
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl ProgressWatcher for Nobody {
+        fn on_plan(&self, _: usize, _: Duration) {}
+        fn on_file_progress(&self, _: u64, _: u64) {}
+        fn on_pass_progress(&self, _: usize, _: &str, _: Duration, _: u64) {}
+        fn is_interrupted(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn what_somebody_else_has_made_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"rw\"\n\
+             [[replica]]\npath = \"{}\"\n",
+            root.path().display()
+        );
+        let config = crate::config::parse(&text, std::path::Path::new("v.toml")).unwrap();
+        let path = root.path().join(scratch_name());
+        let make = || ScratchFile::new(&config, 3 << 20, Duration::from_secs(30), &Nobody);
+        let made = make().unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 << 20);
+        drop(made);
+        assert!(!path.exists());
+        std::fs::write(&path, "theirs").unwrap();
+        let error = make().err().unwrap().to_string();
+        assert!(error.contains("File exists"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+    }
+}

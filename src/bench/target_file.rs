@@ -1,0 +1,164 @@
+//! The file that is read: which one, and who of the replicas shows it how.
+//!
+//! *Invariant:* whatever looks at a replica does so in a thread that is left alone
+//! after the deadline.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{ALIGNMENT, BenchError};
+use crate::config::Config;
+use crate::volume::sample::{self, SampleFile};
+use crate::volume::survey::run_with_timeout;
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// How the file can be read on a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ReadMode {
+    /// With O_DIRECT, past this machine's page cache.
+    Direct,
+    /// Through this machine's page cache, which is dropped beforehand.
+    Cached,
+    /// Not at all, and why.
+    Absent(String),
+}
+
+/// A file of the volume.
+#[derive(Clone, Debug)]
+pub(super) struct TargetFile {
+    /// Relative to the volume's root.
+    pub(super) file: PathBuf,
+    /// Bytes.
+    pub(super) size: u64,
+    /// One for each replica.
+    pub(super) read_modes: ReplicaMap<ReadMode>,
+}
+
+/// For how long a file is looked for.
+const WALK_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl TargetFile {
+    /// Looks at `file` on all replicas, at once.
+    pub(super) fn inspect(
+        config: &Config,
+        file: &Path,
+        deadline: Duration,
+    ) -> Result<Self, BenchError> {
+        let seen: Vec<Result<(u64, bool), String>> = std::thread::scope(|scope| {
+            let look = |replica: &crate::config::ReplicaConfig| {
+                let path = replica.path.join(file);
+                scope.spawn(move || run_with_timeout(deadline, move || inspect_replica_file(&path)))
+            };
+            let threads: Vec<_> = config.replicas.iter().map(look).collect();
+            let silent = || Err(format!("did not answer within {} s", deadline.as_secs_f64()));
+            let join = |thread: std::thread::ScopedJoinHandle<'_, Option<_>>| {
+                thread.join().ok().flatten().unwrap_or_else(silent)
+            };
+            threads.into_iter().map(join).collect()
+        });
+        let Some(size) = seen.iter().flatten().map(|(size, _)| *size).next() else {
+            let why = seen.into_iter().zip(&config.replicas).filter_map(|(seen, replica)| {
+                seen.err().map(|why| format!("{}: {why}", replica.name))
+            });
+            let why = why.collect::<Vec<_>>().join("; ");
+            return Err(BenchError::Failed(format!("no replica shows {}: {why}", file.display())));
+        };
+        let sight = |seen: Result<(u64, bool), String>| match seen {
+            Ok((other, _)) if other != size => {
+                ReadMode::Absent(format!("the file has {other} bytes here and {size} elsewhere"))
+            }
+            Ok((_, true)) => ReadMode::Direct,
+            Ok((_, false)) => ReadMode::Cached,
+            Err(why) => ReadMode::Absent(why),
+        };
+        let sights = seen.into_iter().map(sight).collect();
+        Ok(Self { file: file.to_owned(), size, read_modes: sights })
+    }
+
+    /// Who can be read from.
+    pub(super) fn readable_replicas(&self) -> ReplicaSet {
+        let live =
+            self.read_modes.iter().filter(|(_, sight)| !matches!(sight, ReadMode::Absent(_)));
+        live.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
+    }
+
+    /// Whether a replica is read with O_DIRECT.
+    pub(super) fn is_direct(&self, id: ReplicaId) -> bool {
+        self.read_modes[id] == ReadMode::Direct
+    }
+}
+
+/// The file's size, and whether it can be read with O_DIRECT.
+fn inspect_replica_file(path: &Path) -> Result<(u64, bool), String> {
+    let said = |error: io::Error| format!("{}: {error}", path.display());
+    let seen = std::fs::symlink_metadata(path).map_err(said)?;
+    if !seen.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
+    open(path, false).map_err(said)?;
+    let mut memory = vec![0; 2 * ALIGNMENT as usize];
+    let direct = open(path, true).and_then(|file| file.read_at(aligned(&mut memory), 0));
+    Ok((seen.len(), direct.is_ok()))
+}
+
+/// Opens a file for reading.
+pub(super) fn open(path: &Path, direct: bool) -> io::Result<File> {
+    let flags = if direct { rustix::fs::OFlags::DIRECT.bits() as i32 } else { 0 };
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// All but [`ALIGNMENT`] bytes of `memory`, from where O_DIRECT may begin.
+pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
+    let len = memory.len() - ALIGNMENT as usize;
+    let skip = memory.as_ptr().align_offset(ALIGNMENT as usize);
+    &mut memory[skip..skip + len]
+}
+
+/// The file with the most data of the first replica that answers, relative to its root.
+///
+/// # Errors
+/// Where that has fewer than `least` bytes.
+pub(super) fn find_largest_file(
+    config: &Config,
+    least: u64,
+    deadline: Duration,
+) -> Result<PathBuf, BenchError> {
+    for replica in &config.replicas {
+        let found = sample::find(&replica.path, WALK_TIMEOUT, deadline);
+        if !found.is_root_listable {
+            continue;
+        }
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let seen = match found.best {
+            Some(best) if best.size >= least => return Ok(best.path),
+            Some(SampleFile { path, size, .. }) => {
+                format!("the one with the most data is {}, {:.1} MiB", path.display(), mib(size))
+            }
+            None => "there is none at all".to_owned(),
+        };
+        return Err(BenchError::Usage(format!(
+            "a regular file of at least {:.0} MiB is needed, and among the {} entries of {} that \
+             were looked at {seen}; name one with --file, or have one made with --make",
+            mib(least),
+            found.entries,
+            replica.path.display()
+        )));
+    }
+    Err(BenchError::Failed("no replica lets its root be listed".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_begins_where_o_direct_may() {
+        let mut memory = vec![0; 3 * ALIGNMENT as usize];
+        let part = aligned(&mut memory);
+        assert_eq!(part.len(), 2 * ALIGNMENT as usize);
+        assert_eq!(part.as_ptr() as usize % ALIGNMENT as usize, 0);
+    }
+}

@@ -1,0 +1,320 @@
+//! File data as it came from a replica: copied into memory, or as the pages of
+//! the replica's page cache themselves.
+//!
+//! Pages wait in a pipe and go from there into the reply without being copied
+//! in user space (splice(2)). Each can be taken once. Whoever wants them more
+//! often, or in small parts, has what is left copied into memory first
+//! ([`SegmentData::materialize`]). Parts may be taken in any order: what lies before one is
+//! moved to a pipe of its own, or all is copied where no further pipe can be made.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+
+use parking_lot::Mutex;
+
+use super::pipe::Pipe;
+use super::{Buffer, BufferPool, Reservation};
+
+/// The bytes of one segment.
+pub struct SegmentData {
+    len: usize,
+    storage: Storage,
+}
+
+enum Storage {
+    Memory(Buffer),
+    Pages(Box<Mutex<PipedPages>>),
+}
+
+/// What is left of a segment's pages.
+struct PipedPages {
+    /// By first byte, disjoint; what has been taken is in none.
+    pieces: BTreeMap<usize, PagePiece>,
+    /// As long as the segment; its copied pieces lie where they belong. Made
+    /// when the first one is copied.
+    buffer: Option<Buffer>,
+    /// Pays for the pages, and for the buffer once there is one.
+    claim: Option<Reservation>,
+    buffers: BufferPool,
+    len: usize,
+}
+
+enum PagePiece {
+    /// In a pipe of its own, all that it holds.
+    Piped(Pipe),
+    /// In the buffer, so many bytes.
+    Copied(usize),
+}
+
+/// The least that is handed on as pages, unless it is the last of its piece.
+/// What is smaller is copied together with the rest: one copy costs less than
+/// three system calls for each of its parts.
+const MIN_SPLICE_BYTES: usize = 32 * 1024;
+
+impl SegmentData {
+    /// Bytes in memory.
+    pub fn from_buffer(buffer: Buffer) -> Self {
+        Self { len: buffer.len(), storage: Storage::Memory(buffer) }
+    }
+
+    /// All that `pipe` holds, paid by `claim`; `buffers` is where it is copied
+    /// to if need be.
+    pub fn from_pipe(pipe: Pipe, claim: Reservation, buffers: BufferPool) -> Self {
+        buffers.trim_idle();
+        let len = pipe.buffered();
+        let pieces = BTreeMap::from([(0, PagePiece::Piped(pipe))]);
+        let pages = PipedPages { pieces, buffer: None, claim: Some(claim), buffers, len };
+        Self { len, storage: Storage::Pages(Box::new(Mutex::new(pages))) }
+    }
+
+    /// Number of bytes that there were at first.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there were none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes, if they were read into memory.
+    pub fn as_memory(&self) -> Option<&[u8]> {
+        match &self.storage {
+            Storage::Memory(buffer) => Some(buffer),
+            Storage::Pages(_) => None,
+        }
+    }
+
+    /// Whether every byte is still here and stays.
+    pub fn is_fully_in_memory(&self) -> bool {
+        match &self.storage {
+            Storage::Memory(_) => true,
+            Storage::Pages(pages) => pages.lock().has_copied(0..self.len),
+        }
+    }
+
+    /// Sees to it that what has not been taken stays; whether `part` is among it.
+    pub fn materialize(&self, part: Range<usize>) -> bool {
+        let Storage::Pages(pages) = &self.storage else { return true };
+        let mut pages = pages.lock();
+        let piped: Vec<usize> = pages.pieces.keys().copied().collect();
+        for start in piped {
+            if let Err(error) = pages.copy_piece(start) {
+                tracing::error!(%error, "pages in a pipe could not be read");
+            }
+        }
+        pages.has_copied(part)
+    }
+
+    /// Gives a part of the bytes to `pipe`, as pages where it is large enough;
+    /// those are gone then.
+    ///
+    /// # Errors
+    /// Where the part is not here any more, or does not fit.
+    pub fn move_to_pipe(&self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
+        match &self.storage {
+            Storage::Memory(buffer) => to.write(&buffer[part]),
+            Storage::Pages(pages) => pages.lock().move_to_pipe(part, to),
+        }
+    }
+
+    /// Appends a copy of a part of the bytes to `bytes`.
+    ///
+    /// # Errors
+    /// Where the part is not here any more.
+    pub fn append_to(&self, part: Range<usize>, bytes: &mut Vec<u8>) -> io::Result<()> {
+        if !self.materialize(part.clone()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match &self.storage {
+            Storage::Memory(buffer) => bytes.extend_from_slice(&buffer[part]),
+            Storage::Pages(pages) => bytes.extend_from_slice(pages.lock().copied_bytes(part)?),
+        }
+        Ok(())
+    }
+}
+
+impl PipedPages {
+    /// The piece that `at` lies in.
+    fn piece_bounds(&self, at: usize) -> io::Result<(usize, usize)> {
+        let (start, piece) = self.pieces.range(..=at).next_back().ok_or(io::ErrorKind::NotFound)?;
+        let end = start + piece.len();
+        if at < end { Ok((*start, end)) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
+    fn move_to_pipe(&mut self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
+        let mut at = part.start;
+        while at < part.end {
+            let (start, end) = self.piece_bounds(at)?;
+            let next = end.min(part.end);
+            let is_last = next == end;
+            if next - at < MIN_SPLICE_BYTES && !is_last {
+                self.copy_piece(start)?;
+            }
+            if matches!(self.pieces.get(&start), Some(PagePiece::Copied(_))) {
+                to.write(self.copied_bytes(at..next)?)?;
+                at = next;
+                continue;
+            }
+            // Who wants what lies before is late; it waits in a pipe of its own.
+            let front = match self.pieces.get(&start) {
+                Some(PagePiece::Piped(pipe)) if start < at => match pipe.new_sibling() {
+                    Ok(front) => Some(front),
+                    // Without descriptors, or pipes: the next round takes the copy.
+                    Err(_) => {
+                        self.copy_piece(start)?;
+                        continue;
+                    }
+                },
+                _ => None,
+            };
+            if let Some(PagePiece::Piped(mut pipe)) = self.pieces.remove(&start) {
+                if let Some(mut front) = front {
+                    pipe.splice_to(&mut front, at - start)?;
+                    self.pieces.insert(start, PagePiece::Piped(front));
+                }
+                pipe.splice_to(to, next - at)?;
+                if !is_last {
+                    self.pieces.insert(next, PagePiece::Piped(pipe));
+                }
+            }
+            at = next;
+        }
+        Ok(())
+    }
+
+    /// Copies the piece that begins at `start`, if it is in a pipe.
+    fn copy_piece(&mut self, start: usize) -> io::Result<()> {
+        let Some(PagePiece::Piped(pipe)) = self.pieces.get_mut(&start) else { return Ok(()) };
+        let end = start + pipe.buffered();
+        let buffer = match &mut self.buffer {
+            Some(buffer) => buffer,
+            none => {
+                let claim = self.claim.take().ok_or(io::ErrorKind::OutOfMemory)?;
+                match self.buffers.allocate(self.len, claim) {
+                    Ok(buffer) => none.insert(buffer),
+                    Err(claim) => {
+                        self.claim = Some(claim);
+                        return Err(io::ErrorKind::OutOfMemory.into());
+                    }
+                }
+            }
+        };
+        let copied = pipe.copy_out(&mut buffer[start..end]);
+        match copied {
+            Ok(()) => self.pieces.insert(start, PagePiece::Copied(end - start)),
+            Err(_) => self.pieces.remove(&start),
+        };
+        copied
+    }
+
+    fn copied_bytes(&self, part: Range<usize>) -> io::Result<&[u8]> {
+        match &self.buffer {
+            Some(buffer) if self.has_copied(part.clone()) => Ok(&buffer[part]),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    fn has_copied(&self, part: Range<usize>) -> bool {
+        let mut at = part.start;
+        while at < part.end {
+            match self.piece_bounds(at) {
+                Ok((start, end)) if matches!(self.pieces[&start], PagePiece::Copied(_)) => at = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl PagePiece {
+    fn len(&self) -> usize {
+        match self {
+            PagePiece::Piped(pipe) => pipe.buffered(),
+            PagePiece::Copied(len) => *len,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Budget, PipePool, size_class};
+    use super::*;
+
+    const LEN: usize = 256 * 1024;
+
+    fn bytes() -> Vec<u8> {
+        (0..LEN).map(|i| (i / 7) as u8).collect()
+    }
+
+    fn piped(budget: &Budget, pipes: &PipePool) -> SegmentData {
+        let buffers = BufferPool::new(budget.clone());
+        let mut pipe = pipes.pipe().unwrap();
+        pipe.write(&bytes()).unwrap();
+        let claim = budget.claim(size_class(LEN as u64)).unwrap();
+        SegmentData::from_pipe(pipe, claim, buffers)
+    }
+
+    fn given(data: &SegmentData, part: Range<usize>, pipes: &PipePool) -> io::Result<Vec<u8>> {
+        let mut pipe = pipes.pipe().unwrap();
+        data.move_to_pipe(part.clone(), &mut pipe)?;
+        let mut bytes = vec![0; part.len()];
+        pipe.copy_out(&mut bytes).map(|()| bytes)
+    }
+
+    #[test]
+    fn parts_are_taken_as_pages_in_any_order_and_once() {
+        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let data = piped(&budget, &pipes);
+        let (page, half) = (4096, LEN / 2);
+        for part in [LEN - page..LEN, half..LEN - page, 0..half] {
+            assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part.clone()]);
+            assert!(given(&data, part, &pipes).is_err(), "a pipe gave the same bytes twice");
+        }
+        let Storage::Pages(pages) = &data.storage else { panic!("not pages") };
+        assert!(pages.lock().buffer.is_none(), "something was copied");
+    }
+
+    #[test]
+    fn who_takes_a_small_part_has_the_rest_copied_and_it_stays() {
+        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let data = piped(&budget, &pipes);
+        let quarter = LEN / 4;
+        given(&data, 0..quarter, &pipes).unwrap();
+        for part in [quarter..quarter + 5, 3 * quarter..LEN, quarter..2 * quarter] {
+            assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part]);
+        }
+        assert!(data.materialize(quarter..LEN));
+        assert!(!data.materialize(0..quarter) && !data.is_fully_in_memory());
+        assert!(given(&data, quarter - 1..quarter + 1, &pipes).is_err());
+    }
+
+    #[test]
+    fn what_lies_before_is_copied_where_no_further_pipe_can_be_made() {
+        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let mut pipe = pipes.pipe().unwrap().without_siblings();
+        pipe.write(&bytes()).unwrap();
+        assert!(pipe.new_sibling().is_err());
+        let claim = budget.claim(size_class(LEN as u64)).unwrap();
+        let data = SegmentData::from_pipe(pipe, claim, BufferPool::new(budget));
+        let (quarter, half) = (LEN / 4, LEN / 2);
+        for part in [half..LEN, quarter..half, 0..quarter] {
+            assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part]);
+        }
+    }
+
+    #[test]
+    fn settled_at_once_it_is_whole_and_paid_for() {
+        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let data = piped(&budget, &pipes);
+        assert!(data.materialize(0..LEN));
+        assert!(data.is_fully_in_memory());
+        let mut all = Vec::new();
+        data.append_to(0..LEN, &mut all).unwrap();
+        assert_eq!(all, bytes());
+        assert_eq!(budget.used(), size_class(LEN as u64));
+        drop(data);
+        assert_eq!(budget.used(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! What several manual pages say alike: environment, files, other pages.
+
+use crate::cli::volume;
+
+/// What the program asks its environment for, and what for.
+pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
+    (
+        "FANFS_LOG",
+        "What is logged: `info` by default; `debug` adds file names; filters such as \
+         `fanfs::scheduler=trace`.",
+    ),
+    (
+        "FANFS_RUNTIME_DIR",
+        "Where control sockets, the daemons' logs, and what a kept daemon writes down are; by \
+         default `/run/fanfs` for root, `$XDG_RUNTIME_DIR/fanfs` for others.",
+    ),
+    (
+        "FANFS_MOUNT",
+        "Where the jobs that `fanfs bench --fio` writes find the mount: fio looks at it.",
+    ),
+    ("NO_COLOR", "Where it is set, nothing is coloured."),
+    (
+        "NOTIFY_SOCKET, LISTEN_FDS, LISTEN_FDNAMES, LISTEN_PID",
+        "Set by systemd: readiness, and its store for descriptors, in which the FUSE device is \
+         put (`fanfs mount --foreground` in a unit with `FileDescriptorStoreMax`).",
+    ),
+];
+
+/// Files and directories.
+pub(super) fn file_entries() -> Vec<(String, String)> {
+    let own = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    vec![
+        (
+            format!("{}/NAME.toml", volume::CONFIG_DIR),
+            "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.".to_owned(),
+        ),
+        own("/run/fanfs", "Control sockets and logs of the volumes that root has mounted."),
+        own("/usr/share/fanfs/fanfs.schema.json", "The JSON schema of a volume file, for editors."),
+    ]
+}
+
+/// The pages that belong together, in the order of their sections.
+const RELATED_PAGES: &[(&str, &str)] =
+    &[("fanfs", "1"), ("fanfs.toml", "5"), ("fstab", "5"), ("mount.fanfs", "8"), ("mount", "8")];
+
+/// The pages to see also, but for the page's own; `more` is of section 1.
+pub(super) fn see_also(own: &str, more: &[String]) -> String {
+    let more = more.iter().map(|name| (name.as_str(), "1"));
+    let mut pages: Vec<_> = RELATED_PAGES.iter().copied().chain(more).collect();
+    pages.retain(|(name, _)| *name != own);
+    pages.sort_by_key(|(name, section)| (*section, *name));
+    let shown: Vec<String> =
+        pages.iter().map(|(name, section)| format!("`{name}`({section})")).collect();
+    shown.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    /// Every `FANFS_...` that the sources name is on the pages.
+    #[test]
+    fn no_variable_is_undocumented() {
+        fn walk(dir: &Path, found: &mut Vec<String>) {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    walk(&path, found);
+                } else if path.file_name() != Some("tests.rs".as_ref()) {
+                    let text = std::fs::read_to_string(&path).unwrap();
+                    let names = text.split("\"FANFS_").skip(1);
+                    found.extend(names.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        walk(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+        // This test's own words are no variables.
+        found.retain(|name| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
+        });
+        assert!(found.iter().any(|name| name == "RUNTIME_DIR"), "{found:?}");
+        for name in found {
+            let name = format!("FANFS_{name}");
+            assert!(ENVIRONMENT.iter().any(|(known, _)| *known == name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! How commands find the volume at a mount point: by its daemon's control socket, or by
+//! the mount table if no daemon answers.
+//!
+//! *Invariant:* no command hangs on a mount without a daemon, and no command says "not
+//! mounted" about a mount that exists.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::geteuid;
+use serde::Serialize;
+
+use super::{Failure, printable, volume};
+use crate::control::{self, KeeperState, Status};
+use crate::volume::fanfs_mounts::{DaemonState, FanfsMount};
+use crate::volume::mount_table::MountTable;
+use crate::volume::name::{self, shell_word};
+
+/// How long a command waits for an answer from a mount.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Time between two questions to a mount whose daemon is being replaced.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The fanfs mount at this path, which is canonical.
+pub(super) fn find_mount(path: &Path) -> Option<FanfsMount> {
+    let table = MountTable::read().unwrap_or_default();
+    table.top_mount_at(path).and_then(FanfsMount::from_mount)
+}
+
+/// A mount whose daemon does not answer this user.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct UnansweredMount {
+    volume: String,
+    #[serde(with = "name")]
+    mount_point: PathBuf,
+    daemon: UnansweredReason,
+    /// A command, or other advice for the user.
+    remedy: String,
+}
+
+/// The state of a daemon that does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum UnansweredReason {
+    /// It has died and left its mount.
+    Dead,
+    /// It runs, and answers neither here nor through the mount.
+    Silent,
+    /// It serves the mount, and has no control socket here.
+    Unreachable,
+    /// It belongs to this other user, and does not answer the caller.
+    OtherUser(u32),
+}
+
+impl UnansweredMount {
+    fn new(served: FanfsMount) -> Self {
+        let own = geteuid();
+        let point = shell_word(&served.mount_point.to_string_lossy());
+        let (daemon, remedy) = match served.daemon_state(ANSWER_TIMEOUT) {
+            DaemonState::Dead => {
+                let (volume, again) = (shell_word(&served.volume), "then mount it again");
+                let mounter = match served.uid {
+                    user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
+                    _ => String::new(),
+                };
+                // Only the kernel's table is left, and it has the name alone.
+                let (file, which) = match volume::has_named_config(&served.volume) {
+                    true => (volume, String::new()),
+                    false => {
+                        ("FILE".to_owned(), format!("; FILE is the configuration of {volume}"))
+                    }
+                };
+                let mount = format!("{mounter}fanfs mount {file} {point}{which}");
+                let how = format!("fanfs umount {point}, {again}: {mount}");
+                (UnansweredReason::Dead, how)
+            }
+            _ if served.uid != own.as_raw() => {
+                let how = match served.uid {
+                    0 => format!("ask root, or use sudo: sudo fanfs status {point}"),
+                    user => format!("ask as that user: sudo -u '#{user}' fanfs status {point}"),
+                };
+                (UnansweredReason::OtherUser(served.uid), how)
+            }
+            DaemonState::Unresponsive => {
+                let how = "its log may say why; fanfs umount --lazy detaches the mount".to_owned();
+                (UnansweredReason::Silent, how)
+            }
+            DaemonState::Serving => {
+                let how = format!(
+                    "compare FANFS_RUNTIME_DIR with that of the daemon; if the control socket was \
+                     removed, fanfs umount {point} and mount it again"
+                );
+                (UnansweredReason::Unreachable, how)
+            }
+        };
+        Self { volume: served.volume, mount_point: served.mount_point, daemon, remedy }
+    }
+
+    /// The state in words, without the mount point.
+    fn state_text(&self) -> String {
+        match self.daemon {
+            UnansweredReason::Dead => "its daemon has died".to_owned(),
+            UnansweredReason::Silent => "its daemon does not answer".to_owned(),
+            UnansweredReason::Unreachable => "its daemon has no control socket here".to_owned(),
+            UnansweredReason::OtherUser(0) => {
+                "root mounted it, and only root may ask its daemon (permission denied)".to_owned()
+            }
+            UnansweredReason::OtherUser(user) if geteuid().is_root() => {
+                format!(
+                    "user {user} mounted it, and its control socket is in that user's directory"
+                )
+            }
+            UnansweredReason::OtherUser(user) => {
+                format!("user {user} mounted it, and only that user and root may ask its daemon")
+            }
+        }
+    }
+
+    /// State and remedy, on one line.
+    pub(super) fn text(&self) -> String {
+        let point = printable(&self.mount_point.to_string_lossy());
+        let (volume, state) = (printable(&self.volume), self.state_text());
+        format!("{volume} at {point}: {state}; {}", self.remedy)
+    }
+
+    /// Whether it belongs to another user: that is no fault of the volume.
+    pub(super) fn has_other_owner(&self) -> bool {
+        matches!(self.daemon, UnansweredReason::OtherUser(_))
+    }
+}
+
+/// The status of the volume at `point`, its mount point as the kernel has it.
+///
+/// # Errors
+/// The mount whose daemon does not answer, or why there is no mount.
+pub(super) fn query_mount_status(point: &Path) -> Result<Status, StatusError> {
+    let begun = Instant::now();
+    loop {
+        let error = match control::query_status(&control::socket_path(point)) {
+            Ok(status) => return Ok(status),
+            Err(error) => error,
+        };
+        // During a handover the mount is served, and its control socket appears soon.
+        let is_changing = is_handover_error(&error)
+            && begun.elapsed() < ANSWER_TIMEOUT
+            && find_mount(point).is_some_and(|served| {
+                served.uid == geteuid().as_raw()
+                    && served.daemon_state(ANSWER_TIMEOUT) == DaemonState::Serving
+            });
+        if !is_changing {
+            return Err(status_error(point, &error));
+        }
+        std::thread::sleep(RETRY_INTERVAL);
+    }
+}
+
+/// Whether a handover may be the reason for this error.
+fn is_handover_error(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    let kinds =
+        [K::NotFound, K::ConnectionRefused, K::ConnectionReset, K::BrokenPipe, K::UnexpectedEof];
+    kinds.contains(&error.kind())
+}
+
+/// Why there is no answer.
+pub(super) enum StatusError {
+    /// There is a mount.
+    Unanswered(UnansweredMount),
+    /// There is no mount, or the daemon has refused.
+    Failed(Failure),
+}
+
+impl From<StatusError> for Failure {
+    fn from(trouble: StatusError) -> Self {
+        match trouble {
+            StatusError::Unanswered(mount) => Failure::failed(mount.text()),
+            StatusError::Failed(failure) => failure,
+        }
+    }
+}
+
+/// Why asking the daemon at `point` failed with `error`.
+pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
+    use io::ErrorKind as K;
+    let shown = point.display();
+    let nothing_listens =
+        matches!(error.kind(), K::NotFound | K::ConnectionRefused | K::PermissionDenied);
+    let is_silent = matches!(error.kind(), K::WouldBlock | K::TimedOut | K::UnexpectedEof);
+    if (nothing_listens || is_silent)
+        && let Some(served) = find_mount(point)
+    {
+        return StatusError::Unanswered(UnansweredMount::new(served));
+    }
+    StatusError::Failed(Failure::failed(match nothing_listens {
+        true => format!("no fanfs volume of this user is mounted at {shown}"),
+        false => format!("{shown}: {error}"),
+    }))
+}
+
+/// The mounted volumes: those with a daemon that answers, and the others.
+///
+/// # Errors
+/// The run-time directory cannot be read.
+pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> {
+    let sockets = match control::list_sockets() {
+        // FANFS_RUNTIME_DIR names another user's directory.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
+        sockets => sockets?,
+    };
+    let mut answers: Vec<Status> =
+        sockets.iter().filter_map(|socket| control::query_status(socket).ok()).collect();
+    let table = MountTable::read().unwrap_or_default();
+    let own = geteuid().as_raw();
+    // If FANFS_RUNTIME_DIR is set, other directories may exist, each with its own mounts. If
+    // the directory is gone, it cannot show which mounts are its own.
+    let is_default = std::env::var_os("FANFS_RUNTIME_DIR").is_none_or(|dir| dir.is_empty());
+    let may_be_any = is_default || !control::runtime_dir().exists();
+    let is_silent = |served: &FanfsMount| {
+        answers.iter().all(|status| status.mount_point != served.mount_point)
+            && (may_be_any || served.uid != own || has_runtime_files(&served.mount_point))
+    };
+    let silent: Vec<FanfsMount> =
+        FanfsMount::all_visible(&table).into_iter().filter(is_silent).collect();
+    // All at once: each may take as long as its limits.
+    let found: Vec<_> = std::thread::scope(|scope| {
+        let ask = |served| scope.spawn(move || retry_unanswered(served));
+        let threads: Vec<_> = silent.into_iter().map(ask).collect();
+        threads.into_iter().filter_map(|thread| thread.join().ok().flatten()).collect()
+    });
+    let mut unanswered = Vec::new();
+    for mount in found {
+        match mount {
+            Ok(status) => answers.push(*status),
+            Err(mount) => unanswered.push(mount),
+        }
+    }
+    Ok((answers, unanswered))
+}
+
+/// Why this user may not unmount the volume at `point`, if another user mounted it.
+pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
+    let (served, own) = (find_mount(point)?, geteuid());
+    if own.is_root() || served.uid == own.as_raw() {
+        return None;
+    }
+    let shown = printable(&served.mount_point.to_string_lossy());
+    let word = shell_word(&served.mount_point.to_string_lossy());
+    let (volume, user) = (printable(&served.volume), served.uid);
+    Some(match user {
+        0 => format!(
+            "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
+             denied); ask root, or use sudo: sudo fanfs umount {word}"
+        ),
+        _ => format!(
+            "{volume} at {shown}: user {user} mounted it, and only that user and root may unmount \
+             it; unmount as that user: sudo -u '#{user}' fanfs umount {word}"
+        ),
+    })
+}
+
+/// Mount points of the volume whose keepers have died.
+pub(super) fn unsupervised_mounts(volume: &str) -> Vec<String> {
+    let sockets = control::list_sockets().unwrap_or_default();
+    let answers = sockets.iter().filter_map(|socket| control::query_status(socket).ok());
+    let unkept =
+        answers.filter(|one| one.volume == volume && one.keeper == Some(KeeperState::Gone));
+    unkept.map(|one| one.mount_point.display().to_string()).collect()
+}
+
+/// Whether a mount whose daemon does not answer is one of this run-time directory, or dead.
+pub(super) fn is_local_or_dead(served: &FanfsMount) -> bool {
+    has_runtime_files(&served.mount_point)
+        || served.daemon_state(ANSWER_TIMEOUT) == DaemonState::Dead
+}
+
+/// Whether the run-time directory has any file of the mount's daemon.
+fn has_runtime_files(mount_point: &Path) -> bool {
+    [control::socket_path, control::journal_path, control::log_path]
+        .iter()
+        .any(|path| path(mount_point).exists())
+}
+
+/// A mount that has not answered, asked again if it is served: a daemon that starts, ends
+/// or is being replaced has no control socket for a moment. `None` if there is nothing to
+/// report.
+fn retry_unanswered(served: FanfsMount) -> Option<Result<Box<Status>, UnansweredMount>> {
+    let (point, is_private) = (served.mount_point.clone(), served.is_private);
+    let mount = UnansweredMount::new(served);
+    if mount.daemon != UnansweredReason::Unreachable {
+        return Some(Err(mount));
+    }
+    if is_private {
+        return None;
+    }
+    match query_mount_status(&point) {
+        Ok(status) => Some(Ok(Box::new(status))),
+        Err(StatusError::Unanswered(mount)) => Some(Err(mount)),
+        Err(StatusError::Failed(_)) => find_mount(&point).map(|_| Err(mount)),
+    }
+}

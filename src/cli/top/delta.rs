@@ -1,0 +1,465 @@
+//! What happened between two samples: numbers a second, parts, and who.
+//!
+//! Pure: two samples in, a [`View`] out, which is what is drawn, printed, and given as
+//! JSON. Counters that went back, as they do when another daemon goes on with the mount,
+//! count as nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::files::{FileReads, reads_between};
+use super::process::ProcessInfo;
+use super::sample::Sample;
+use crate::control::ReplicaStatus;
+use crate::scheduler::health::HealthState;
+use crate::volume::name;
+
+/// A volume at work.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct View {
+    /// Its name.
+    pub(super) volume: String,
+    /// Where it is mounted.
+    #[serde(serialize_with = "name::serialize")]
+    pub(super) mount_point: PathBuf,
+    /// fanfs's version.
+    pub(super) version: String,
+    /// The daemon.
+    pub(super) pid: u32,
+    /// Seconds since it was mounted.
+    pub(super) uptime_s: u64,
+    /// Seconds that rates are means over.
+    pub(super) seconds: f64,
+    /// The volume as a whole.
+    pub(super) total: Total,
+    /// In configuration order.
+    pub(super) replicas: Vec<ReplicaRow>,
+    /// Files that were read, those read fastest first.
+    pub(super) files: Vec<FileRow>,
+    /// Processes that read, those that read fastest first.
+    pub(super) readers: Vec<ReaderRow>,
+}
+
+/// The volume as a whole.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Total {
+    /// Bytes a second that applications were given.
+    pub(super) bytes_per_second: u64,
+    /// Reads a second that were answered.
+    pub(super) reads_per_second: f64,
+    /// Bytes of a read, on average.
+    pub(super) block: u64,
+    /// Part of the reads that found all bytes in the daemon's memory, 0 to 1.
+    pub(super) hit_ratio: f64,
+    /// Median time that a read waited for, since the mount, microseconds.
+    pub(super) p50_us: u64,
+    /// 99 % of them.
+    pub(super) p99_us: u64,
+    /// Reads a second that failed.
+    pub(super) errors_per_second: f64,
+    /// Metadata calls a second.
+    pub(super) metadata_per_second: f64,
+    /// Bytes a second that applications wrote.
+    pub(super) written_per_second: u64,
+    /// Bytes a second that replicas delivered.
+    pub(super) delivered_per_second: u64,
+    /// Segments a second that were asked of a second replica because they were late.
+    pub(super) hedges_per_second: f64,
+    /// Part of them that came first, 0 to 1.
+    pub(super) hedges_won_ratio: f64,
+    /// Segments a second that were asked of a second replica because the first failed.
+    pub(super) retries_per_second: f64,
+    /// Part of what was delivered that had come already, 0 to 1.
+    pub(super) wasted_ratio: f64,
+    /// Segments in flight.
+    pub(super) segments_in_flight: usize,
+    /// Segments that wait for a replica.
+    pub(super) segments_waiting: usize,
+    /// Reads that wait.
+    pub(super) requests: usize,
+    /// Metadata calls that wait.
+    pub(super) calls: usize,
+    /// Files and directories that are open.
+    pub(super) handles: usize,
+    /// Bytes of the buffer budget in use.
+    pub(super) buffer_used: u64,
+    /// The buffer budget.
+    pub(super) buffer_budget: u64,
+}
+
+/// One replica.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ReplicaRow {
+    /// Its name.
+    pub(super) name: String,
+    /// Its gateway's node.
+    pub(super) node: String,
+    /// Whether it is asked.
+    pub(super) health: HealthState,
+    /// For how long it is in that state, seconds.
+    pub(super) health_s: u64,
+    /// Bytes a second that it delivered.
+    pub(super) bytes_per_second: u64,
+    /// Its part of all that was delivered, 0 to 1.
+    pub(super) share: f64,
+    /// The rate that the scheduler expects of it, bytes a second.
+    pub(super) expected: u64,
+    /// What it delivered of that, 0 to 1 and sometimes a little more.
+    pub(super) load: f64,
+    /// Bytes in flight.
+    pub(super) in_flight: u64,
+    /// Most bytes in flight.
+    pub(super) in_flight_cap: u64,
+    /// Median time of a read since the mount, microseconds.
+    pub(super) p50_us: u64,
+    /// 99 % of them.
+    pub(super) p99_us: u64,
+    /// Calls a second that failed.
+    pub(super) errors_per_second: f64,
+    /// Segments a second that were late.
+    pub(super) late_per_second: f64,
+    /// Threads that hang in it.
+    pub(super) stuck: usize,
+}
+
+/// A file that was read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct FileRow {
+    /// Its path in the volume.
+    pub(super) path: String,
+    /// Bytes a second that were asked for.
+    pub(super) bytes_per_second: u64,
+    /// Reads a second.
+    pub(super) reads_per_second: f64,
+    /// Handles that it is open by.
+    pub(super) handles: usize,
+    /// Who reads it, who reads fastest first.
+    pub(super) readers: Vec<String>,
+}
+
+/// A process that read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct ReaderRow {
+    /// Its number; 0 for the kernel's own.
+    pub(super) pid: u32,
+    /// Its command.
+    pub(super) command: String,
+    /// Bytes a second that it asked for.
+    pub(super) bytes_per_second: u64,
+    /// Reads a second.
+    pub(super) reads_per_second: f64,
+    /// Files that it read.
+    pub(super) files: usize,
+}
+
+impl View {
+    /// What happened from `before` to `now`; `process` knows whose a thread is.
+    pub(super) fn between(
+        before: &Sample,
+        now: &Sample,
+        process: &mut dyn FnMut(u32) -> ProcessInfo,
+    ) -> Self {
+        let seconds =
+            now.taken_at.saturating_duration_since(before.taken_at).as_secs_f64().max(1e-3);
+        let is_same = before.status.pid == now.status.pid;
+        let (status, was) = (&now.status, &before.status);
+        let mut replicas: Vec<ReplicaRow> = Vec::new();
+        for replica in &status.replicas {
+            let was = was.replicas.iter().find(|other| is_same && other.name == replica.name);
+            replicas.push(replica_row(was, replica, seconds));
+        }
+        let delivered: u64 = replicas.iter().map(|row| row.bytes_per_second).sum();
+        for row in &mut replicas {
+            row.share = ratio(row.bytes_per_second, delivered);
+        }
+        // Where either did not tell, nothing is known of what lies between.
+        let told = before.files.as_deref().zip(now.files.as_deref()).filter(|_| is_same);
+        let uses = told.map_or_else(Vec::new, |(was, is)| reads_between(was, is, seconds));
+        let (files, readers) = file_and_reader_rows(&uses, seconds, process);
+        View {
+            volume: status.volume.clone(),
+            mount_point: status.mount_point.clone(),
+            version: status.version.clone(),
+            pid: status.pid,
+            uptime_s: status.uptime_s,
+            seconds,
+            total: total_row(before, now, seconds, delivered),
+            replicas,
+            files,
+            readers,
+        }
+    }
+}
+
+fn ratio(some: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { some as f64 / all as f64 }
+}
+
+fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Total {
+    let (was, is) = (&before.status.counters, &now.status.counters);
+    let gauges = &now.status.gauges;
+    // One that began anew has counted from nothing: that is no difference either.
+    let since = |was: u64, is: u64| is.saturating_sub(was);
+    let per_second = |was: u64, is: u64| since(was, is) as f64 / seconds;
+    let (bytes, reads) =
+        (since(was.bytes_delivered, is.bytes_delivered), since(was.reads, is.reads));
+    let (won, lost) =
+        (since(was.hedges_won, is.hedges_won), since(was.hedges_lost, is.hedges_lost));
+    let wasted = since(was.bytes_wasted, is.bytes_wasted) as f64 / seconds;
+    Total {
+        bytes_per_second: (bytes as f64 / seconds) as u64,
+        reads_per_second: reads as f64 / seconds,
+        block: bytes.checked_div(reads).unwrap_or(0),
+        hit_ratio: ratio(since(was.buffer_hits, is.buffer_hits), reads),
+        p50_us: is.read_latency.p50_us,
+        p99_us: is.read_latency.p99_us,
+        errors_per_second: per_second(was.read_errors, is.read_errors),
+        metadata_per_second: per_second(was.metadata, is.metadata),
+        written_per_second: per_second(was.bytes_written, is.bytes_written) as u64,
+        delivered_per_second: delivered,
+        hedges_per_second: per_second(was.hedges, is.hedges),
+        hedges_won_ratio: ratio(won, won + lost),
+        retries_per_second: per_second(was.retries, is.retries),
+        wasted_ratio: if delivered == 0 { 0.0 } else { wasted / delivered as f64 },
+        segments_in_flight: gauges.segments_in_flight,
+        segments_waiting: gauges.segments_waiting,
+        requests: gauges.requests,
+        calls: gauges.calls,
+        handles: gauges.handles,
+        buffer_used: gauges.buffer_used,
+        buffer_budget: gauges.buffer_budget,
+    }
+}
+
+fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) -> ReplicaRow {
+    let since = |of: fn(&ReplicaStatus) -> u64| {
+        was.map_or(0.0, |was| of(is).saturating_sub(of(was)) as f64 / seconds)
+    };
+    let bytes = since(|replica| replica.counters.bytes);
+    // Where it delivers both kinds, what is expected lies between the two.
+    let expected = is.rate.max(is.rate_remote);
+    ReplicaRow {
+        name: is.name.clone(),
+        node: is.node.clone(),
+        health: is.health,
+        health_s: is.health_s,
+        bytes_per_second: bytes as u64,
+        share: 0.0,
+        expected,
+        load: if expected == 0 { 0.0 } else { bytes / expected as f64 },
+        in_flight: is.in_flight,
+        in_flight_cap: is.in_flight_cap,
+        p50_us: is.counters.read_latency.p50_us,
+        p99_us: is.counters.read_latency.p99_us,
+        errors_per_second: since(|replica| replica.counters.errors),
+        late_per_second: since(|replica| replica.counters.late),
+        stuck: is.stuck_threads,
+    }
+}
+
+/// What processes read of a file, and what they are called.
+type PerProcess = BTreeMap<u32, (u64, String)>;
+
+fn file_and_reader_rows(
+    uses: &[FileReads],
+    seconds: f64,
+    process: &mut dyn FnMut(u32) -> ProcessInfo,
+) -> (Vec<FileRow>, Vec<ReaderRow>) {
+    let mut files: BTreeMap<&str, (FileRow, PerProcess)> = BTreeMap::new();
+    let mut readers: BTreeMap<u32, ReaderRow> = BTreeMap::new();
+    for used in uses.iter().filter(|used| used.reads > 0) {
+        let who = match used.thread {
+            0 => ProcessInfo { pid: 0, command: "(kernel)".to_owned() },
+            thread => process(thread),
+        };
+        let rates = (used.bytes as f64 / seconds, used.reads as f64 / seconds);
+        let empty = || {
+            let row = FileRow {
+                path: used.path.clone(),
+                bytes_per_second: 0,
+                reads_per_second: 0.0,
+                handles: 0,
+                readers: Vec::new(),
+            };
+            (row, BTreeMap::new())
+        };
+        let (file, by) = files.entry(&used.path).or_insert_with(empty);
+        file.bytes_per_second += rates.0 as u64;
+        file.reads_per_second += rates.1;
+        file.handles += used.handles;
+        let label = format!("{} {}", who.pid, who.command);
+        by.entry(who.pid).or_insert((0, label)).0 += used.bytes;
+        let ProcessInfo { pid, command } = who;
+        let reader = readers.entry(pid).or_insert_with(|| ReaderRow {
+            pid,
+            command,
+            bytes_per_second: 0,
+            reads_per_second: 0.0,
+            files: 0,
+        });
+        reader.bytes_per_second += rates.0 as u64;
+        reader.reads_per_second += rates.1;
+        reader.files += 1;
+    }
+    let ranked = |(mut file, by): (FileRow, PerProcess)| {
+        let mut by: Vec<_> = by.into_values().collect();
+        by.sort_by_key(|(bytes, _)| Reverse(*bytes));
+        file.readers = by.into_iter().map(|(_, label)| label.trim_end().to_owned()).collect();
+        file
+    };
+    let mut files: Vec<FileRow> = files.into_values().map(ranked).collect();
+    let mut readers: Vec<ReaderRow> = readers.into_values().collect();
+    files.sort_by_key(|row| Reverse(row.bytes_per_second));
+    readers.sort_by_key(|row| Reverse(row.bytes_per_second));
+    (files, readers)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::control::{FileActivity, PassthroughStatus, Status, VolumeGauges};
+    use crate::placement::PlacementStatus;
+    use crate::scheduler::health::HealthReason;
+    use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
+    use crate::telemetry::log::LogSnapshot;
+    use crate::volume::VolumeMode;
+
+    /// A volume of three replicas.
+    pub(in crate::cli::top) fn sample(at: Instant) -> Sample {
+        let replica = |name: &str| ReplicaStatus {
+            name: name.to_owned(),
+            path: format!("/mnt/{name}").into(),
+            node: name.to_owned(),
+            health: HealthState::Healthy,
+            health_reason: HealthReason::Started,
+            health_s: 5,
+            absence: None,
+            ejections: 0,
+            rate: 100 << 20,
+            rate_remote: 80 << 20,
+            in_flight: 4 << 20,
+            in_flight_cap: 8 << 20,
+            busy_threads: 1,
+            stuck_threads: 0,
+            hung_objects: 0,
+            hung: Vec::new(),
+            counters: ReplicaCountersSnapshot::default(),
+        };
+        let gauges = VolumeGauges {
+            buffer_used: 64 << 20,
+            buffer_idle: 0,
+            buffer_memory: 64 << 20,
+            buffer_budget: 256 << 20,
+            segments_waiting: 3,
+            segments_in_flight: 12,
+            requests: 2,
+            calls: 0,
+            inodes: 9,
+            handles: 2,
+        };
+        let status = Status {
+            version: "0.1.0".to_owned(),
+            volume: "genomes".to_owned(),
+            source: "/etc/fanfs/genomes.toml".into(),
+            mount_point: "/genomes".into(),
+            mode: VolumeMode::Shared,
+            pid: 4711,
+            keeper: None,
+            uptime_s: 93_784,
+            replicas: ["n1", "n2", "n3"].map(replica).into(),
+            placement: PlacementStatus::default(),
+            affinities: Vec::new(),
+            passthrough: PassthroughStatus::default(),
+            counters: VolumeCountersSnapshot::default(),
+            gauges,
+            log: LogSnapshot::default(),
+        };
+        Sample { taken_at: at, status, files: Some(Vec::new()) }
+    }
+
+    fn file(path: &str, handle: Option<u64>, pid: u32, bytes: u64) -> FileActivity {
+        let reads = bytes / 10;
+        FileActivity { path: path.to_owned(), handle, pid, bytes, reads, idle_ms: 0 }
+    }
+
+    fn process(thread: u32) -> ProcessInfo {
+        // Two threads of one process.
+        ProcessInfo { pid: thread / 10 * 10, command: "dd".to_owned() }
+    }
+
+    /// Two seconds in which n1 delivered 200 bytes and n2 600.
+    pub(in crate::cli::top) fn view() -> View {
+        let start = Instant::now();
+        let before = sample(start);
+        let mut now = sample(start + Duration::from_secs(2));
+        now.status.replicas[0].counters.bytes += 200 << 20;
+        now.status.replicas[1].counters.bytes += 600 << 20;
+        now.status.replicas[1].rate = 300 << 20;
+        now.status.counters.bytes_delivered += 780 << 20;
+        now.status.counters.bytes_wasted += 20 << 20;
+        now.status.counters.reads += 780;
+        now.status.counters.buffer_hits += 390;
+        now.status.counters.hedges += 4;
+        now.status.counters.hedges_won += 1;
+        now.status.counters.hedges_lost += 3;
+        now.files = Some(vec![
+            file("a/large.bam", Some(1), 41, 600 << 20),
+            file("a/large.bam", None, 42, 100 << 20),
+            file("b", Some(2), 71, 80 << 20),
+        ]);
+        View::between(&before, &now, &mut process)
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let view = view();
+        assert_eq!(view.total.bytes_per_second, 390 << 20);
+        assert_eq!((view.total.block, view.total.hit_ratio), (1 << 20, 0.5));
+        assert_eq!((view.total.hedges_per_second, view.total.hedges_won_ratio), (2.0, 0.25));
+        assert!((view.total.wasted_ratio - 0.025).abs() < 1e-9);
+        let shares: Vec<f64> = view.replicas.iter().map(|row| row.share).collect();
+        assert_eq!(shares, [0.25, 0.75, 0.0]);
+        assert_eq!(view.replicas[1].load, 1.0);
+    }
+
+    #[test]
+    fn threads_are_their_processes_and_files_know_their_readers() {
+        let view = view();
+        assert_eq!(view.files[0].path, "a/large.bam");
+        assert_eq!((view.files[0].bytes_per_second, view.files[0].handles), (350 << 20, 1));
+        assert_eq!(view.files[0].readers, ["40 dd"]);
+        let pids: Vec<_> = view.readers.iter().map(|row| (row.pid, row.files)).collect();
+        assert_eq!(pids, [(40, 2), (70, 1)]);
+    }
+
+    #[test]
+    fn who_was_not_heard_of_files_has_read_none() {
+        let start = Instant::now();
+        let (mut before, mut now) = (sample(start), sample(start + Duration::from_secs(1)));
+        now.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
+        before.files = None;
+        let view = View::between(&before, &now, &mut process);
+        assert!(view.files.is_empty() && view.readers.is_empty());
+        let view = View::between(&now, &before, &mut process);
+        assert!(view.files.is_empty() && view.readers.is_empty());
+    }
+
+    #[test]
+    fn another_daemon_begins_at_nothing() {
+        let start = Instant::now();
+        let mut before = sample(start);
+        before.status.replicas[0].counters.bytes = 1 << 40;
+        before.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
+        let mut now = sample(start + Duration::from_secs(1));
+        now.status.pid += 1;
+        now.files = Some(vec![file("a", Some(1), 7, 1000)]);
+        let view = View::between(&before, &now, &mut process);
+        assert!(view.replicas.iter().all(|row| row.bytes_per_second == 0));
+        assert!(view.files.is_empty());
+    }
+}

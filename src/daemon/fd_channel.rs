@@ -1,0 +1,145 @@
+//! Messages, with descriptors, between the processes that serve one mount in turn.
+//!
+//! One end of a socket pair each, which a process is started with as its standard
+//! input. A message is one JSON value; nobody else can say anything there.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// One end.
+#[derive(Debug)]
+pub struct FdChannel(OwnedFd);
+
+/// Descriptors in one message; the kernel takes at most 253 (`SCM_MAX_FD`).
+pub(super) const MAX_FDS_PER_MESSAGE: usize = 250;
+
+/// No message is longer.
+const MAX_MESSAGE_BYTES: usize = 128 * 1024;
+
+impl FdChannel {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// Where there are no descriptors.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        Ok((Self(ours), theirs))
+    }
+
+    /// The end that this process was started with.
+    ///
+    /// # Errors
+    /// Where it was started with none.
+    pub fn from_stdin() -> io::Result<Self> {
+        let own = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)?;
+        let null = std::fs::File::open("/dev/null")?;
+        rustix::stdio::dup2_stdin(null)?;
+        Ok(Self(own))
+    }
+
+    /// An end that came with a message.
+    pub fn from_fd(end: OwnedFd) -> Self {
+        Self(end)
+    }
+
+    /// Its descriptor, to be sent on.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// A second hold on the same end.
+    ///
+    /// # Errors
+    /// Where there are no descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
+    /// Whether the other end is closed.
+    pub fn is_peer_closed(&self) -> bool {
+        let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // Without requested events, only POLLHUP and errors are reported.
+        poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Says something, and sends descriptors along.
+    ///
+    /// # Errors
+    /// Where nobody is at the other end.
+    pub fn send(&self, message: &impl Serialize, along: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(message)?;
+        let mut space =
+            vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_MESSAGE))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !along.is_empty() && !control.push(SendAncillaryMessage::ScmRights(along)) {
+            return Err(io::Error::other("too many descriptors for one message"));
+        }
+        sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// What the other end says within `patience`, or ever, with its descriptors.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] where nobody is there any more,
+    /// [`io::ErrorKind::TimedOut`] where nothing was said.
+    pub fn recv<T: DeserializeOwned>(
+        &self,
+        patience: Option<Duration>,
+    ) -> io::Result<(T, Vec<OwnedFd>)> {
+        if let Some(patience) = patience {
+            self.wait_readable(patience)?;
+        }
+        let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+        let mut space =
+            vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_MESSAGE))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received = loop {
+            let mut parts = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.0, &mut parts, &mut control, flags) {
+                // Said once, of what the other end did not hear before it was closed;
+                // what it had said is still there.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::CONNRESET) => {}
+                received => break received?,
+            }
+        };
+        if received.bytes == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut along = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                along.extend(descriptors);
+            }
+        }
+        Ok((serde_json::from_slice(&bytes[..received.bytes])?, along))
+    }
+
+    fn wait_readable(&self, patience: Duration) -> io::Result<()> {
+        let until = Instant::now() + patience;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut polled, Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}

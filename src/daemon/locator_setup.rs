@@ -1,0 +1,58 @@
+//! The locator of a volume, from its configuration and what its replicas are
+//! mounted from.
+
+use crate::config::Config;
+use crate::config::placement::ProviderConfig;
+use crate::placement::affinity::AffinityRules;
+use crate::placement::{
+    Locator, LocatorPolicy, PlacementError, PlacementSource, ReplicaTopology, build_source,
+    configured_names,
+};
+use crate::volume::ReplicaId;
+use crate::volume::mount_table::MountTable;
+
+/// Files shorter than so many segments are not worth a question that starts a
+/// program or crosses the network.
+const MIN_QUERY_SEGMENTS: u64 = 4;
+
+/// A locator whose questions run on `runtime`.
+pub(super) fn build_locator(
+    config: &Config,
+    source: PlacementSource,
+    runtime: tokio::runtime::Handle,
+) -> Locator {
+    let placement = &config.placement;
+    let is_free = matches!(placement.provider, ProviderConfig::Table { .. });
+    let policy = LocatorPolicy {
+        ttl: placement.ttl,
+        retry_after: placement.retry_after,
+        min_file_size: if is_free { 0 } else { MIN_QUERY_SEGMENTS * config.read.segment_size },
+        timeout: placement.timeout,
+    };
+    let mut names = configured_names(&config.replicas);
+    let table = match &source {
+        PlacementSource::Provider(_) => MountTable::read().ok(),
+        PlacementSource::None | PlacementSource::Timing(_) => None,
+    };
+    for (id, replica) in config.replicas.iter().enumerate() {
+        let nfs = table.as_ref().and_then(|table| table.nfs(table.containing(&replica.path)?));
+        let Some(nfs) = nfs else { continue };
+        for name in std::iter::once(nfs.server).chain(nfs.addr) {
+            names.add(ReplicaId::new(id), &name);
+        }
+    }
+    let ground = ReplicaTopology {
+        names,
+        directories: config.replicas.iter().map(|replica| replica.path.clone()).collect(),
+        affinities: AffinityRules::new(&config.affinities),
+    };
+    Locator::new(source, policy, ground, runtime)
+}
+
+/// Who is asked where the volume's chunks are.
+///
+/// # Errors
+/// Where the provider cannot be used as it is configured.
+pub(crate) fn configured_source(config: &Config) -> Result<PlacementSource, PlacementError> {
+    build_source(&config.placement, config.volume.chunk_size)
+}

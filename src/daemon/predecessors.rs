@@ -1,0 +1,141 @@
+//! Earlier daemons of a mount that have not ended.
+//!
+//! A thread that hangs in a replica keeps its process alive after that was killed or has
+//! handed the mount over. When the replica answers, the thread's call is made after all.
+//! So the daemon that serves holds descriptors of these processes (pidfd_open(2)): it
+//! makes no newer change of a file that such a thread may still change ([`crate::fs`]).
+//! Such threads are known by their names, which do not depend on the configuration: the
+//! write replica may be another one now, or have another name.
+//!
+//! *Invariant:* a process counts as one that may change files unless it is seen to have
+//! ended, or to have no thread inside its write replica.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
+
+use super::VolumeCore;
+use super::supervisor::is_exiting;
+use crate::backend::WRITE_THREAD_PREFIX;
+use crate::config::Access;
+
+/// The processes.
+#[derive(Debug, Default)]
+pub(super) struct Predecessors(Vec<OwnedFd>);
+
+impl Predecessors {
+    pub(super) fn new(processes: Vec<OwnedFd>) -> Self {
+        Self(processes)
+    }
+
+    /// Adds a process that lives.
+    pub(super) fn add(&mut self, pid: Pid) -> io::Result<()> {
+        self.0.push(pidfd_open(pid, PidfdFlags::empty())?);
+        Ok(())
+    }
+
+    /// Those that have not ended, and this process.
+    pub(super) fn with_current(&self) -> io::Result<Self> {
+        let mut all = Self::default();
+        for process in self.running() {
+            all.0.push(process.try_clone_to_owned()?);
+        }
+        all.add(getpid())?;
+        Ok(all)
+    }
+
+    /// Those that have not ended.
+    pub(super) fn running(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().map(AsFd::as_fd).filter(|process| !has_ended(*process)).collect()
+    }
+
+    /// Forgets those that have ended.
+    pub(super) fn remove_ended(&mut self) {
+        self.0.retain(|process| !has_ended(process.as_fd()));
+    }
+
+    /// Whether no process has a thread that may be inside a change.
+    pub(super) fn has_no_change_in_flight(&self) -> bool {
+        self.0.iter().all(|process| has_no_call_in_flight(process.as_fd(), WRITE_THREAD_PREFIX))
+    }
+}
+
+/// Whether all threads of the process have ended, and what they had open is closed.
+fn has_ended(process: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::new(&process, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+fn has_no_call_in_flight(process: BorrowedFd<'_>, threads: &str) -> bool {
+    // The number is the process's own if the process has not ended after it was used.
+    has_ended(process)
+        || has_no_thread_in_call(process, threads).unwrap_or(false)
+        || has_ended(process)
+}
+
+/// Whether none of the threads whose names begin so is inside a call. One that is ending has
+/// come out of it.
+fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &str) -> Option<bool> {
+    let info = format!("/proc/self/fdinfo/{}", process.as_raw_fd());
+    let info = std::fs::read_to_string(info).ok()?;
+    let pid: u32 = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+    let is_one =
+        |stat: &str| stat.split_once('(').is_some_and(|(_, name)| name.starts_with(threads));
+    for entry in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        // A thread that ends meanwhile has no such file any more.
+        let Ok(stat) = std::fs::read(entry.ok()?.path().join("stat")) else { continue };
+        let stat = String::from_utf8_lossy(&stat);
+        if is_one(&stat) && !is_exiting(&stat)? {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+impl VolumeCore {
+    /// These processes served the mount before and may not have ended.
+    pub(super) fn track_predecessors(&self, former: Vec<OwnedFd>) {
+        let former = Arc::new(Predecessors::new(former));
+        if self.config.volume.access == Access::ReadWrite {
+            let processes = Arc::clone(&former);
+            self.fs.set_earlier_daemons(move || processes.has_no_change_in_flight());
+        }
+        let _ = self.predecessors.set(former);
+    }
+
+    /// The daemons that a successor follows and that have not ended: this one is the last.
+    pub(super) fn predecessors_and_self(&self) -> io::Result<Predecessors> {
+        self.predecessors
+            .get()
+            .map_or_else(|| Predecessors::default().with_current(), |all| all.with_current())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_process_has_left_when_its_thread_has_ended_or_it_has() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut former = Predecessors::default();
+        former.add(Pid::from_child(&child)).unwrap();
+        // The child has its name from execve(2) on.
+        while has_no_thread_in_call(former.running()[0], "sl") != Some(false) {
+            std::thread::yield_now();
+        }
+        assert!(former.has_no_change_in_flight(), "no thread of it has a name that says so");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(has_no_call_in_flight(former.0[0].as_fd(), "sl") && former.running().is_empty());
+        former.remove_ended();
+        assert!(former.0.is_empty());
+        assert_eq!(Predecessors::default().with_current().unwrap().running().len(), 1);
+    }
+}

@@ -1,0 +1,61 @@
+//! Which privileges a volume's daemon needs.
+
+use rustix::thread::CapabilitySet as Set;
+
+use super::MountOverrides;
+use crate::capabilities::{
+    ADMIN, Capabilities, FILE_CAPS, PIPES, READ_PROC, RetainedCapabilities, keep_only,
+};
+use crate::config::placement::ProviderConfig;
+use crate::config::{Access, Config};
+
+/// To become the caller for his calls.
+const IMPERSONATION_CAPS: Capabilities = Set::SETUID.union(Set::SETGID);
+
+/// What root may do with other users' files, and does through a volume that can be
+/// written.
+const WRITE_CAPS: Capabilities =
+    Set::CHOWN.union(Set::DAC_OVERRIDE).union(Set::FOWNER).union(Set::FSETID).union(Set::MKNOD);
+
+/// Gives up every privilege that mounting and serving this volume does not take.
+/// To be called before anything else of it, while the process has one thread;
+/// that process can never mount a volume that needs more.
+///
+/// # Errors
+/// What the kernel refuses it with.
+pub fn drop_privileges(config: &Config, extra: &MountOverrides) -> std::io::Result<()> {
+    keep_only(&required_caps(config, extra))
+}
+
+fn required_caps(config: &Config, extra: &MountOverrides) -> RetainedCapabilities {
+    let mut kept = RetainedCapabilities {
+        effective: Set::DAC_READ_SEARCH,
+        raisable: ADMIN | PIPES,
+        child_bounding: Set::empty(),
+        allows_set_id_programs: false,
+    };
+    if config.fuse.allow_other || extra.allow_other {
+        kept.effective |= IMPERSONATION_CAPS;
+        kept.raisable |= READ_PROC;
+    }
+    if config.volume.access == Access::ReadWrite && !extra.read_only {
+        kept.effective |= WRITE_CAPS;
+        kept.raisable |= FILE_CAPS;
+    }
+    if runs_programs(&config.placement.provider) {
+        // They may be run as another user (`sudo -u`, `runuser`), and are killed when
+        // they take too long.
+        kept.effective |= Set::KILL;
+        kept.child_bounding |= IMPERSONATION_CAPS;
+        kept.allows_set_id_programs = true;
+    }
+    kept
+}
+
+fn runs_programs(provider: &ProviderConfig) -> bool {
+    match provider {
+        ProviderConfig::None | ProviderConfig::Learned | ProviderConfig::Table { .. } => false,
+        ProviderConfig::WebHdfs { .. } => false,
+        ProviderConfig::Tool { .. } | ProviderConfig::Exec { .. } => true,
+    }
+}

@@ -1,0 +1,102 @@
+//! How a mounted volume is: what `fanfs status` shows and metrics are made of.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{SupervisorClient, VolumeCore};
+use crate::backend::{HungPath, Replica};
+use crate::config::AffinityConfig;
+use crate::control::{self, AffinityStatus, HungObject, ReplicaStatus, Status};
+use crate::fs::PinnedLatencies;
+use crate::metrics::{MetricsSnapshot, ProcessStats};
+use crate::scheduler::health::HealthState;
+use crate::scheduler::metadata_order;
+use crate::telemetry;
+use crate::volume::ReplicaId;
+
+/// Hung objects that are named, of each replica.
+const MAX_LISTED_HUNG: usize = 16;
+
+fn hung_object(hung: HungPath) -> HungObject {
+    let path = hung.path.to_string_lossy().into_owned();
+    HungObject { path, threads: hung.threads, lasts_s: hung.duration.as_secs() }
+}
+
+impl VolumeCore {
+    pub(super) fn status(&self) -> Status {
+        let now = Instant::now();
+        let standings = self.reader.replica_snapshots();
+        let replica = |(id, replica): (ReplicaId, &Arc<Replica>)| {
+            let configured = &self.config.replicas[id.index()];
+            let standing = &standings[id];
+            let hung_objects = replica.hung_paths();
+            ReplicaStatus {
+                name: configured.name.clone(),
+                path: configured.path.clone(),
+                node: configured.node.clone(),
+                health: standing.health.state,
+                health_reason: standing.health.reason,
+                health_s: standing.health.state_age.as_secs(),
+                absence: (standing.health.state == HealthState::Absent)
+                    .then(|| self.absence_reason(id)),
+                ejections: standing.health.ejections,
+                rate: standing.rate.local as u64,
+                rate_remote: standing.rate.remote as u64,
+                in_flight: standing.in_flight,
+                in_flight_cap: standing.cap,
+                busy_threads: replica.busy_threads(),
+                stuck_threads: replica.stuck_threads(self.config.read.attempt_deadline),
+                hung_objects: hung_objects.len(),
+                hung: hung_objects.into_iter().take(MAX_LISTED_HUNG).map(hung_object).collect(),
+                counters: replica.counters.snapshot(now),
+            }
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            volume: self.config.volume.name.clone(),
+            source: self.config.source.clone(),
+            mount_point: self.mount_point.clone(),
+            mode: self.config.volume.mode,
+            pid: std::process::id(),
+            keeper: self.supervisor.get().map(SupervisorClient::state),
+            uptime_s: now.saturating_duration_since(self.started_at).as_secs(),
+            replicas: self.replicas.iter().map(replica).collect(),
+            placement: self.reader.locator().status(),
+            affinities: self.affinity_status(),
+            counters: self.counters.snapshot(),
+            passthrough: self.fs.passthrough_status().into(),
+            gauges: control::VolumeGauges::new(self.reader.gauges(), self.fs.gauges()),
+            log: telemetry::log::snapshot(),
+        }
+    }
+
+    pub(super) fn metrics_snapshot(&self) -> MetricsSnapshot {
+        MetricsSnapshot {
+            status: self.status(),
+            read_latency: self.counters.read_latency.snapshot(),
+            replica_read_latency: self
+                .replicas
+                .iter()
+                .map(|(_, r)| r.counters.read_histogram())
+                .collect(),
+            process: ProcessStats::read().ok(),
+        }
+    }
+
+    fn affinity_status(&self) -> Vec<AffinityStatus> {
+        let name = |id: ReplicaId| self.config.replicas[id.index()].name.clone();
+        let rules = self.config.affinities.iter().zip(self.fs.pinned_latencies());
+        let status = |(rule, pinned): (&AffinityConfig, PinnedLatencies)| {
+            let quicker =
+                metadata_order::faster_unpinned_replica(&pinned.latencies_us, rule.replicas);
+            AffinityStatus {
+                path: rule.path.clone(),
+                replicas: rule.replicas.iter().map(name).collect(),
+                calls: pinned.calls,
+                times_us: pinned.latencies_us.iter().map(|(_, time)| *time).collect(),
+                quicker: quicker.map(|(id, _, _)| name(id)),
+            }
+        };
+        rules.map(status).collect()
+    }
+}

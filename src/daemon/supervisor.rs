@@ -1,0 +1,413 @@
+//! A process that keeps a mount alive when its daemon dies.
+//!
+//! The kernel keeps a mount while any process has its FUSE device open, and requests wait.
+//! So the keeper, which never touches a replica, keeps the device open as well. When the
+//! daemon dies by a signal or a panic, the keeper starts another one. That daemon goes on
+//! with the device and with the journal of the first ([`crate::fs`]). The keeper also
+//! notices a dead daemon whose threads hang in a replica and hold its descriptors open.
+//!
+//! If no daemon can go on, the keeper starts one that replaces the mount. The dead mount stays
+//! until then, and calls on it fail: otherwise programs would write to the directory beneath.
+//!
+//! If daemons die too often, the keeper gives the mount up and leaves it dead: [`RestartLimiter`].
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::dead_mount::abort_dead_mount;
+use super::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE as MOST_WITH_ONE};
+use super::handover::{RespawnCommand, current_program};
+use super::mount_point::find_fanfs_mount;
+use super::predecessors::Predecessors;
+use super::supervisor_client::{DaemonMessage, SupervisorMessage};
+use crate::fuse::unmount;
+
+/// How a kept mount came to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    /// The daemon could not mount.
+    #[error("{why}")]
+    Failed {
+        /// What it said.
+        why: String,
+        /// Whether the configuration or its usage is wrong.
+        usage: bool,
+    },
+    /// It died too often.
+    #[error(
+        "the daemon of {at} died {MAX_RESTARTS} times within {} s and is not started again; its log may \
+         say why; fanfs umount {at}, then mount it again",
+        RESTART_WINDOW.as_secs()
+    )]
+    TooManyRestarts {
+        /// The mount point.
+        at: String,
+    },
+    /// Processes or descriptors.
+    #[error("the keeper: {0}")]
+    System(#[from] io::Error),
+}
+
+/// So many times within so long a daemon is started again.
+const MAX_RESTARTS: usize = 5;
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// The earlier daemons, for the next one: sent with the device.
+const MAX_PREDECESSORS_SENT: usize = MOST_WITH_ONE - 1;
+
+/// How often the keeper checks that the daemon is alive.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Time between two attempts to replace a dead mount.
+const REPLACE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a daemon may take to end when it is told to; it gives what is under way
+/// three seconds, and a replica that hangs may keep one from starting.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When daemons were started again.
+#[derive(Default)]
+struct RestartLimiter(Vec<Instant>);
+
+impl RestartLimiter {
+    /// Whether to start another one `now`.
+    fn try_restart(&mut self, now: Instant) -> bool {
+        self.0.retain(|at| now.saturating_duration_since(*at) < RESTART_WINDOW);
+        self.0.push(now);
+        self.0.len() <= MAX_RESTARTS
+    }
+}
+
+/// What the keeper knows.
+struct Supervisor {
+    program: PathBuf,
+    respawn: RespawnCommand,
+    /// The device of the mount, as long as a daemon may go on with it.
+    device: Option<OwnedFd>,
+    /// The device number of the mount.
+    device_number: Option<(u32, u32)>,
+    /// Why the last daemon could not replace the mount.
+    last_error: String,
+    restarts: RestartLimiter,
+    /// Process id of the daemon that serves now.
+    daemon_pid: u32,
+    /// All daemons that have served and have not ended.
+    predecessors: Predecessors,
+}
+
+/// What came of a daemon.
+enum DaemonExit {
+    /// It is unmounted.
+    Unmounted,
+    /// It is dead.
+    Died,
+    /// It could not go on with the mount of the one before.
+    CannotRecover,
+    /// It could not replace the dead mount.
+    CannotReplace,
+}
+
+/// Keeps the mount of the daemon that `again` starts; returns when it is unmounted.
+/// `ready` is called when it is mounted for the first time. SIGTERM and SIGINT
+/// unmount.
+///
+/// # Errors
+/// [`SupervisorError`]; what was mounted is a dead mount then.
+pub fn supervise(again: RespawnCommand, ready: impl FnOnce()) -> Result<(), SupervisorError> {
+    // Successors of its daemon are this process's children when that one has ended.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(io::Error::from)?;
+    let mut keeping = Supervisor {
+        program: current_program(),
+        respawn: again,
+        device: None,
+        device_number: None,
+        last_error: String::new(),
+        restarts: RestartLimiter::default(),
+        daemon_pid: 0,
+        predecessors: Predecessors::default(),
+    };
+    let signals = SignalForwarder::listen(keeping.respawn.mount_point.clone())?;
+    let mut ready = Some(ready);
+    loop {
+        let link = keeping.start_daemon()?;
+        signals.forward_to(link.try_clone()?);
+        match keeping.watch_daemon(&link, &mut ready)? {
+            DaemonExit::Unmounted => return Ok(()),
+            DaemonExit::Died if keeping.device.is_none() && keeping.device_number.is_none() => {
+                let why = "the daemon ended without a word; its log may say why".to_owned();
+                return Err(SupervisorError::Failed { why, usage: false });
+            }
+            DaemonExit::Died => tracing::warn!("the daemon has died"),
+            DaemonExit::CannotRecover => {
+                keeping.abort_connection();
+                if !keeping.is_mounted() {
+                    tracing::info!("the mount was unmounted and is not replaced");
+                    return Ok(());
+                }
+            }
+            // It is alive and well; the reason may go away.
+            DaemonExit::CannotReplace if keeping.wait_to_retry(&signals) => continue,
+            DaemonExit::CannotReplace => return Ok(()),
+        }
+        reap_children();
+        if !keeping.restarts.try_restart(Instant::now()) {
+            keeping.abort_connection();
+            let at = keeping.respawn.mount_point.display().to_string();
+            let error = SupervisorError::TooManyRestarts { at };
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        tracing::warn!("the daemon is started again");
+    }
+}
+
+impl Supervisor {
+    fn start_daemon(&mut self) -> io::Result<FdChannel> {
+        let (link, theirs) = FdChannel::pair()?;
+        let program = if self.program.exists() { self.program.clone() } else { current_program() };
+        let mut command = self.respawn.command(&program, "--kept");
+        // It is reaped with all others.
+        self.daemon_pid = command.stdin(Stdio::from(theirs)).spawn()?.id();
+        self.predecessors.remove_ended();
+        let mut along = self.predecessors.running();
+        along.truncate(MAX_PREDECESSORS_SENT);
+        match (&self.device, self.device_number) {
+            (Some(device), _) => {
+                along.push(device.as_fd());
+                link.send(&SupervisorMessage::GoOn, &along)?;
+            }
+            (None, Some(dead)) => link.send(&SupervisorMessage::Replace { dead }, &along)?,
+            (None, None) => link.send(&SupervisorMessage::Begin, &[])?,
+        }
+        self.set_daemon(self.daemon_pid);
+        Ok(link)
+    }
+
+    /// This process serves the mount from now on. It lives.
+    fn set_daemon(&mut self, pid: u32) {
+        self.daemon_pid = pid;
+        self.predecessors.remove_ended();
+        if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+            && let Err(error) = self.predecessors.add(pid)
+        {
+            tracing::debug!(%error, "the end of the daemon's threads cannot be seen");
+        }
+    }
+
+    fn watch_daemon(
+        &mut self,
+        link: &FdChannel,
+        ready: &mut Option<impl FnOnce()>,
+    ) -> Result<DaemonExit, SupervisorError> {
+        let mut is_dying = false;
+        loop {
+            match link.recv(Some(LIVENESS_INTERVAL)) {
+                // Only the second check in a row counts: by then its last message has arrived,
+                // and usually the end of the link.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                    if is_dying && is_dead(self.daemon_pid) {
+                        tracing::warn!("the daemon is dead, and its threads hang in a replica");
+                        return Ok(DaemonExit::Died);
+                    }
+                    is_dying = is_dead(self.daemon_pid);
+                }
+                Ok((DaemonMessage::Passes { pid }, _)) => {
+                    self.set_daemon(pid);
+                    is_dying = false;
+                }
+                Ok((DaemonMessage::Mounted, mut along)) => {
+                    self.device = along.pop();
+                    self.device_number =
+                        find_fanfs_mount(&self.respawn.mount_point).map(|(_, number)| number);
+                    self.last_error.clear();
+                    if let Some(ready) = ready.take() {
+                        ready();
+                    }
+                }
+                Ok((DaemonMessage::Failed { why, .. }, _)) if self.device.is_some() => {
+                    tracing::error!(why, "the mount is replaced; what was open is lost");
+                    return Ok(DaemonExit::CannotRecover);
+                }
+                Ok((DaemonMessage::Failed { why, .. }, _)) if self.device_number.is_some() => {
+                    if why != self.last_error {
+                        let at = self.respawn.mount_point.display();
+                        tracing::error!(
+                            why, %at,
+                            "the dead mount cannot be replaced and stays; the next attempt is in 5 s"
+                        );
+                        self.last_error = why;
+                    }
+                    return Ok(DaemonExit::CannotReplace);
+                }
+                Ok((DaemonMessage::Failed { why, usage }, _)) => {
+                    return Err(SupervisorError::Failed { why, usage });
+                }
+                Ok((DaemonMessage::Next { program, options, volume, mount_point }, _)) => {
+                    self.program = program;
+                    self.respawn = RespawnCommand { options, volume, mount_point };
+                }
+                Ok((DaemonMessage::Done, _)) => return Ok(DaemonExit::Unmounted),
+                Err(error) if is_disconnect(&error) => return Ok(DaemonExit::Died),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// No daemon can go on with the mount. It stays and calls on it fail, those that wait as
+    /// well.
+    fn abort_connection(&mut self) {
+        self.device = None;
+        if let Some(number) = self.device_number {
+            abort_dead_mount(&self.respawn.mount_point, number);
+        }
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.device_number.is_some()
+            && self.device_number
+                == find_fanfs_mount(&self.respawn.mount_point).map(|(_, number)| number)
+    }
+
+    /// Waits before the next attempt. False if the dead mount is unmounted or is to be.
+    fn wait_to_retry(&self, signals: &SignalForwarder) -> bool {
+        let until = Instant::now() + REPLACE_RETRY_INTERVAL;
+        while self.is_mounted() {
+            if signals.is_received.load(Ordering::Acquire) {
+                if let Err(error) = unmount(&self.respawn.mount_point, true) {
+                    tracing::error!(%error, "the dead mount is left behind");
+                }
+                return false;
+            }
+            if Instant::now() >= until {
+                return true;
+            }
+            std::thread::sleep(LIVENESS_INTERVAL);
+        }
+        tracing::info!("the dead mount was unmounted");
+        false
+    }
+}
+
+/// Whether a process has ended, or hangs while it ends. In that case its first thread is a
+/// zombie (another one sleeps in a replica) or exiting (it closes a file there), and its
+/// descriptors stay open meanwhile.
+fn is_dead(pid: u32) -> bool {
+    // A zombie has this file as well.
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => is_exiting(&stat).unwrap_or(false),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` where it is malformed.
+pub(super) fn is_exiting(stat: &str) -> Option<bool> {
+    let (_, after) = stat.rsplit_once(") ")?;
+    let mut fields = after.split(' ');
+    let state = fields.next()?;
+    let flags: u32 = fields.nth(5)?.parse().ok()?;
+    Some(matches!(state, "Z" | "X") || flags & PF_EXITING != 0)
+}
+
+/// `PF_EXITING` of the kernel's sched.h.
+const PF_EXITING: u32 = 0x4;
+
+fn is_disconnect(error: &io::Error) -> bool {
+    use io::ErrorKind as K;
+    matches!(error.kind(), K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe)
+}
+
+/// Lets go of processes that have ended.
+fn reap_children() {
+    use rustix::process::{WaitOptions, wait};
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+}
+
+/// SIGTERM and SIGINT, for whoever is the daemon now.
+struct SignalForwarder {
+    daemon_channel: tokio::sync::watch::Sender<Option<Arc<FdChannel>>>,
+    /// Whether one of them has come.
+    is_received: Arc<AtomicBool>,
+}
+
+impl SignalForwarder {
+    fn listen(mount_point: PathBuf) -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (daemon, mut now) = tokio::sync::watch::channel(None::<Arc<FdChannel>>);
+        let has_come = Arc::new(AtomicBool::new(false));
+        let comes = Arc::clone(&has_come);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listen = move || {
+            runtime.block_on(async move {
+                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut child), Ok(mut hangup)) = (
+                    signal(SignalKind::terminate()),
+                    signal(SignalKind::interrupt()),
+                    signal(SignalKind::child()),
+                    signal(SignalKind::hangup()),
+                ) else {
+                    return;
+                };
+                loop {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                        _ = hangup.recv() => continue,
+                        _ = child.recv() => {
+                            reap_children();
+                            continue;
+                        }
+                    }
+                    comes.store(true, Ordering::Release);
+                    let link = now.borrow_and_update().clone();
+                    if let Some(link) = link {
+                        let _ = link.send(&SupervisorMessage::End, &[]);
+                    }
+                    let mount_point = mount_point.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(STOP_TIMEOUT).await;
+                        tracing::error!("the daemon does not end; the mount is given up");
+                        let _ = unmount(&mount_point, true);
+                        std::process::exit(1);
+                    });
+                }
+            });
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
+        Ok(Self { daemon_channel: daemon, is_received: has_come })
+    }
+
+    fn forward_to(&self, link: FdChannel) {
+        let _ = self.daemon_channel.send(Some(Arc::new(link)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_is_ending_is_told_from_one_that_waits() {
+        let stat = |state: &str, flags: u32| format!("7 (a ) b) {state} 1 7 7 0 -1 {flags} 1 2");
+        assert_eq!(is_exiting(&stat("S", 0x40_0040)), Some(false));
+        assert_eq!(is_exiting(&stat("D", 0x40_0040)), Some(false), "it waits for a disk");
+        assert_eq!(is_exiting(&stat("D", 0x40_0044)), Some(true));
+        assert_eq!(is_exiting(&stat("Z", 0x40_0040)), Some(true));
+        assert_eq!(is_exiting("nonsense"), None);
+        assert!(!is_dead(std::process::id()));
+    }
+
+    #[test]
+    fn a_daemon_is_started_again_so_often_and_no_oftener() {
+        let (mut restarts, now) = (RestartLimiter::default(), Instant::now());
+        assert!((0..MAX_RESTARTS).all(|_| restarts.try_restart(now)));
+        assert!(!restarts.try_restart(now));
+        assert!(restarts.try_restart(now + RESTART_WINDOW));
+    }
+}

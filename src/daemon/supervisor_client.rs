@@ -1,0 +1,179 @@
+//! The daemon's side of its keeper ([`super::supervisor`]).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::fd_channel::FdChannel;
+use super::handover::{RespawnCommand, current_program};
+use super::{DeadMount, Mount, systemd};
+use crate::control::KeeperState;
+use crate::volume::name;
+
+/// What keepers say.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum SupervisorMessage {
+    /// Mount.
+    Begin,
+    /// Go on with the mount of the device that comes along, as the last descriptor: its
+    /// daemon is dead. Before it come the earlier daemons that have not ended.
+    GoOn,
+    /// Replace the mount with this device number: its daemon is dead, and no other can go on
+    /// with it. The earlier daemons that have not ended come along.
+    Replace { dead: (u32, u32) },
+    /// Unmount and end.
+    End,
+}
+
+/// What daemons say to them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum DaemonMessage {
+    /// This is the device; it is mounted.
+    Mounted,
+    /// It could not be mounted.
+    Failed { why: String, usage: bool },
+    /// This process serves the mount from now on.
+    Passes { pid: u32 },
+    /// The mount is served by another program from now on, or with other arguments.
+    Next {
+        #[serde(with = "name")]
+        program: PathBuf,
+        options: Vec<OsString>,
+        #[serde(with = "name")]
+        volume: PathBuf,
+        #[serde(with = "name")]
+        mount_point: PathBuf,
+    },
+    /// It is unmounted, and nothing is to be started again.
+    Done,
+}
+
+/// The daemon's end.
+pub struct SupervisorClient(FdChannel);
+
+/// What a daemon is told to begin with.
+pub enum StartMode {
+    /// Mount.
+    Mount,
+    /// Go on with this device's mount, after these daemons.
+    Recover(OwnedFd, Vec<OwnedFd>),
+    /// Replace this mount.
+    ReplaceDead(DeadMount),
+}
+
+impl SupervisorClient {
+    pub(super) fn new(link: FdChannel) -> Self {
+        Self(link)
+    }
+
+    /// The keeper that started this process, and what it wants.
+    ///
+    /// # Errors
+    /// Where nobody says anything.
+    pub fn from_stdin() -> io::Result<(Self, StartMode)> {
+        let link = FdChannel::from_stdin()?;
+        let task = match link.recv(None)? {
+            (SupervisorMessage::GoOn, mut along) => match along.pop() {
+                Some(device) => StartMode::Recover(device, along),
+                None => return Err(io::Error::other("no device came along")),
+            },
+            (SupervisorMessage::Replace { dead }, former) => {
+                StartMode::ReplaceDead(DeadMount::new(dead, former))
+            }
+            (SupervisorMessage::Begin | SupervisorMessage::End, _) => StartMode::Mount,
+        };
+        Ok((Self(link), task))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+
+    fn send(&self, message: &DaemonMessage, along: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.0.send(message, along) {
+            tracing::warn!(%error, "the keeper does not listen; if this daemon is killed, the mount is lost");
+        }
+    }
+
+    /// Whether its process lives: the kernel closes its end of the link otherwise.
+    pub(super) fn state(&self) -> KeeperState {
+        if self.0.is_peer_closed() { KeeperState::Gone } else { KeeperState::Running }
+    }
+
+    pub(super) fn report_mounted(&self, device: BorrowedFd<'_>) {
+        self.send(&DaemonMessage::Mounted, &[device]);
+    }
+
+    /// Names the successor's process to the keeper, which checks that it is alive. Call it
+    /// before this process ends.
+    pub(super) fn report_successor(&self, pid: u32) {
+        self.send(&DaemonMessage::Passes { pid }, &[]);
+    }
+
+    pub(super) fn report_unmounted(&self) {
+        self.send(&DaemonMessage::Done, &[]);
+    }
+
+    /// It could not be mounted.
+    pub fn report_failure(&self, why: String, usage: bool) {
+        self.send(&DaemonMessage::Failed { why, usage }, &[]);
+    }
+
+    pub(super) fn report_respawn_command(&self, again: &RespawnCommand) {
+        let program = current_program();
+        let RespawnCommand { options, volume, mount_point } = again.clone();
+        self.send(&DaemonMessage::Next { program, options, volume, mount_point }, &[]);
+    }
+
+    /// Calls `end` when the keeper says so.
+    ///
+    /// # Errors
+    /// Where there are no threads or descriptors.
+    pub fn listen_for_stop(&self, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let link = self.0.try_clone()?;
+        let listen = move || {
+            loop {
+                match link.recv(None) {
+                    Ok((SupervisorMessage::End, _)) => return end(),
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "the keeper has died; if this daemon dies, the mount is lost");
+                        return;
+                    }
+                }
+            }
+        };
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(listen).map(drop)
+    }
+}
+
+impl Mount {
+    /// The mount answers: tells whoever waits for it. `keeper` keeps it, if there is
+    /// one, and `again` starts this program once more for it.
+    pub fn announce_ready(&mut self, keeper: Option<SupervisorClient>, again: RespawnCommand) {
+        if let Some(keeper) = keeper {
+            self.set_supervisor(keeper);
+        }
+        if let Some(keeper) = self.core.supervisor.get() {
+            if let Some(session) = &*self.session.lock() {
+                keeper.report_mounted(session.device());
+            }
+            keeper.report_respawn_command(&again);
+        }
+        self.respawn = Some(again);
+        systemd::notify_ready();
+    }
+
+    /// Who keeps it.
+    pub fn supervisor(&self) -> Option<&SupervisorClient> {
+        self.core.supervisor.get()
+    }
+
+    /// A mount has one keeper as long as it lasts, so only the first call counts.
+    pub(super) fn set_supervisor(&self, keeper: SupervisorClient) {
+        let _ = self.core.supervisor.set(keeper);
+    }
+}

@@ -1,0 +1,232 @@
+//! From facts to what holds reads back. Pure.
+//!
+//! One [`Check`] is one thing that is looked at: it says whether it applies, is
+//! unknown, or was seen, and then what is wrong with it. A finding's cost is the
+//! share of the reads' rate that it may take, 0 to 1: measured where it comes from
+//! a measurement, else an estimate that is good for putting findings in order and
+//! for nothing more. What costs no rate, but may fail or show what is old, has 0.
+//!
+//! Thresholds are constants beside the rules, with where they come from;
+//! docs/DOCTOR.md lists them.
+
+use serde::Serialize;
+
+use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
+
+mod machine;
+mod mounts;
+mod network;
+mod option_match;
+mod rates;
+mod remount;
+
+pub use remount::PERSIST_HINT;
+
+/// How a check stands, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CheckStatus {
+    /// Looked at, nothing wrong.
+    Ok,
+    /// It could not be looked at.
+    Unknown,
+    /// It costs something, or may.
+    Warn,
+    /// It costs much, or fails.
+    Bad,
+}
+
+impl CheckStatus {
+    /// As it is printed.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            CheckStatus::Ok => "ok",
+            CheckStatus::Unknown => "unknown",
+            CheckStatus::Warn => "warn",
+            CheckStatus::Bad => "bad",
+        }
+    }
+}
+
+/// Something that holds reads back.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// The check's.
+    pub id: &'static str,
+    /// How bad it is.
+    pub severity: CheckStatus,
+    /// Whom it is about; empty for the machine as a whole.
+    pub replicas: Vec<String>,
+    /// The share of the reads' rate that it may take, 0 to 1.
+    pub cost: f64,
+    /// What is wrong, and why that matters.
+    pub text: String,
+    /// What mends it: commands, or a key of the volume's file.
+    pub remedy: String,
+    /// The part of it that mounts a replica again, as in other findings about that mount.
+    #[serde(skip)]
+    pub mounts: Vec<String>,
+}
+
+/// One check's line in the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckResult {
+    /// The check's.
+    pub id: &'static str,
+    /// The worst that was found.
+    pub state: CheckStatus,
+    /// What was looked at.
+    pub title: &'static str,
+    /// Whom the findings are about; empty where there are none, or for the machine.
+    pub replicas: Vec<String>,
+    /// Why it is unknown.
+    pub note: Option<String>,
+}
+
+/// A rule's finding, before it has its check's id.
+struct RawFinding {
+    status: CheckStatus,
+    replicas: Vec<usize>,
+    cost: f64,
+    text: String,
+    remedy: String,
+}
+
+enum CheckOutcome {
+    /// There is nothing of the kind here.
+    NotApplicable,
+    /// The facts are missing; why.
+    Unknown(String),
+    /// Looked at.
+    Checked(Vec<RawFinding>),
+}
+
+struct Check {
+    id: &'static str,
+    title: &'static str,
+    rule: fn(&DoctorFacts) -> CheckOutcome,
+}
+
+const fn check(
+    id: &'static str,
+    title: &'static str,
+    rule: fn(&DoctorFacts) -> CheckOutcome,
+) -> Check {
+    Check { id, title, rule }
+}
+
+const CHECKS: &[Check] = &[
+    check("volume.daemon", "daemons serve their mounts", machine::daemons),
+    check("replica.answers", "replicas answer", mounts::answers),
+    check("replica.volume", "fit for the volume", mounts::volume),
+    check("replica.device", "file systems of their own", mounts::one_file_system),
+    check("nfs.connection", "connections of their own", mounts::one_connection),
+    check("nfs.rsize", "rsize", mounts::rsize),
+    check("nfs.wsize", "wsize", mounts::wsize),
+    check("nfs.protocol", "NFS protocol", mounts::protocol),
+    check("nfs.nconnect", "TCP connections for the link", mounts::nconnect),
+    check("nfs.soft", "hard mounts", mounts::soft),
+    check("nfs.read_only", "mounts that can be written", mounts::read_only),
+    check("nfs.sync", "asynchronous writes", mounts::sync),
+    check("nfs.attributes", "attribute caches", mounts::attributes),
+    check("nfs.nosharecache", "shared caches", mounts::nosharecache),
+    check("nfs.alike", "mounted alike", option_match::options_match),
+    check("rpc.retransmits", "RPC retransmissions", network::retransmits),
+    check("rpc.timeouts", "RPC timeouts", network::timeouts),
+    check("rpc.backlog", "RPC slots", network::backlog),
+    check("rpc.latency", "round trips of READs", network::round_trips),
+    check("tcp.loss", "packet loss", network::loss),
+    check("tcp.window", "socket buffers", network::window),
+    check("net.mtu", "path MTU", network::mtu),
+    check("net.link", "link speed", network::link),
+    check("cache.readahead", "kernel readahead", mounts::readahead),
+    check("clock.skew", "clocks", network::clocks),
+    check("fuse.access", "FUSE may be used", machine::access),
+    check("fuse.requests", "FUSE request limits", machine::requests),
+    check("machine.descriptors", "open files", machine::descriptors),
+    check("machine.kernel", "kernel", machine::kernel),
+    check("measure.replica", "rate of each replica", rates::slow),
+    check("measure.latency", "latency of each replica", rates::latency),
+    check("measure.together", "rate of all together", rates::together),
+];
+
+/// The table's rows, and the findings in the order of what they cost.
+pub fn run_checks(facts: &DoctorFacts) -> (Vec<CheckResult>, Vec<Finding>) {
+    let (mut rows, mut findings) = (Vec::new(), Vec::new());
+    for Check { id, title, rule } in CHECKS {
+        let mut row =
+            CheckResult { id, state: CheckStatus::Ok, title, replicas: Vec::new(), note: None };
+        match rule(facts) {
+            CheckOutcome::NotApplicable => continue,
+            CheckOutcome::Unknown(why) => (row.state, row.note) = (CheckStatus::Unknown, Some(why)),
+            CheckOutcome::Checked(problems) => {
+                let found = problems.into_iter().map(|problem| to_finding(facts, id, problem));
+                let found: Vec<Finding> = found.collect();
+                row.state = found.iter().map(|f| f.severity).max().unwrap_or(CheckStatus::Ok);
+                let about = |replica: &&ExaminedReplica| {
+                    found.iter().any(|finding| finding.replicas.contains(&replica.name))
+                };
+                row.replicas =
+                    facts.replicas.iter().filter(about).map(|r| r.name.clone()).collect();
+                findings.extend(found);
+            }
+        }
+        rows.push(row);
+    }
+    // Stable: of equals, the check that comes first.
+    findings.sort_by(|a, b| b.cost.total_cmp(&a.cost).then_with(|| b.severity.cmp(&a.severity)));
+    (rows, findings)
+}
+
+/// What fanfs can be expected to gain over the best replica alone, where it was
+/// measured.
+pub fn measured_gain(facts: &DoctorFacts) -> Option<f64> {
+    rates::measured_gain(facts)
+}
+
+fn to_finding(facts: &DoctorFacts, id: &'static str, problem: RawFinding) -> Finding {
+    let name = |i: &usize| facts.replicas[*i].name.clone();
+    let mounts = problem.replicas.iter().map(|i| remount::replica_remount_command(facts, *i));
+    let mounts = mounts.filter(|line| !line.is_empty() && problem.remedy.contains(line)).collect();
+    Finding {
+        mounts,
+        id,
+        severity: problem.status,
+        replicas: problem.replicas.iter().map(name).collect(),
+        // Two decimals: it is an estimate.
+        cost: (problem.cost.clamp(0.0, 1.0) * 100.0).round() / 100.0,
+        text: problem.text,
+        remedy: problem.remedy,
+    }
+}
+
+/// Asks a rule about each NFS replica.
+fn check_nfs_replicas(
+    facts: &DoctorFacts,
+    rule: impl Fn(usize, &ExaminedReplica, &NfsFacts) -> Option<RawFinding>,
+) -> CheckOutcome {
+    let mounts = facts.replicas.iter().enumerate();
+    let mounts: Vec<_> = mounts.filter_map(|(i, r)| Some((i, r, r.nfs.as_ref()?))).collect();
+    if mounts.is_empty() {
+        return CheckOutcome::NotApplicable;
+    }
+    CheckOutcome::Checked(mounts.into_iter().filter_map(|(i, r, nfs)| rule(i, r, nfs)).collect())
+}
+
+/// The part of the volume that one replica is: what one that delivers nothing costs.
+fn replica_share(facts: &DoctorFacts) -> f64 {
+    1.0 / facts.replicas.len().max(1) as f64
+}
+
+/// "a", "a and b", "a, b and c".
+fn join_replica_names(facts: &DoctorFacts, who: &[usize]) -> String {
+    let names: Vec<&str> = who.iter().map(|i| facts.replicas[*i].name.as_str()).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,413 @@
+//! Rules about the way to the servers: calls, packets, links, clocks.
+
+use super::rates::{is_latency_outlier, median};
+use super::remount::{PERSIST_HINT, replica_remount_command};
+use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
+use crate::doctor::facts::{
+    DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, TcpConnection,
+};
+use crate::volume::name::shell_word;
+
+/// Calls below which a share of them means nothing.
+const MIN_CALLS: u64 = 100;
+
+/// Over TCP a call is sent again only after `timeo` (60 s) or a broken connection:
+/// one in a thousand is a server that goes away; "Managing NFS and NIS" (Stern)
+/// calls 5 % of all calls bad, of UDP's days.
+const RETRANSMIT_SHARE: f64 = 0.001;
+const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
+
+/// READs below which their mean says nothing: a disk that wakes up once is in it.
+const MIN_READS: u64 = 1000;
+
+/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
+/// reads wait for.
+pub(super) const MIN_BACKLOG: f64 = 1.0;
+
+/// Segments below which a share of them means nothing.
+const MIN_SEGMENTS: u64 = 1000;
+
+/// Of segments that came out of order, or had to be sent again. TCP's rate is at
+/// most 1.22 MSS / (RTT sqrt(loss)) (Mathis 1997): with 1448 bytes and 1 ms a loss
+/// of 1e-3 leaves 56 MB/s and 1e-2 18 MB/s. Segments behind a lost one count as out
+/// of order too, so their share is above the loss.
+const LOSS_SHARE: f64 = 1e-3;
+const HIGH_LOSS_SHARE: f64 = 1e-2;
+
+/// The kernel's overhead takes half of a receive buffer (tcp(7), tcp_adv_win_scale 1).
+const WINDOW_SHARE_OF_BUFFER: f64 = 0.5;
+
+/// A gigabit: 118 MB/s, below any one gateway worth fanning out from.
+const SLOW_LINK_MBIT: u64 = 1000;
+
+/// What IP's and TCP's headers and options take of a packet at most, with some to
+/// spare for tunnels, bytes.
+const TCP_IP_HEADER_BYTES: u64 = 100;
+
+/// Ethernet's.
+const ETHERNET_MTU: u64 = 1500;
+
+/// NFS servers stamp changes with their own clocks; make(1), and fanfs's view of
+/// what was changed lately, compare them with each other. A second is what old file
+/// systems resolve, and far above NTP's milliseconds.
+const MAX_CLOCK_SKEW_S: f64 = 1.0;
+
+pub(super) fn retransmits(facts: &DoctorFacts) -> CheckOutcome {
+    check_nfs_with_counters(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        let share = nfs.retransmits as f64 / nfs.calls.max(1) as f64;
+        let wrong = nfs.calls >= MIN_CALLS && share >= RETRANSMIT_SHARE;
+        wrong.then(|| RawFinding {
+            status: if share >= HIGH_RETRANSMIT_SHARE {
+                CheckStatus::Bad
+            } else {
+                CheckStatus::Warn
+            },
+            replicas: vec![i],
+            cost: (share * 5.0).min(0.9) * replica_share(facts),
+            text: format!(
+                "{}: {} of {} calls were sent again ({:.1} %): the server was away, or is \
+                 overloaded",
+                replica.name,
+                nfs.retransmits,
+                nfs.calls,
+                share * 100.0
+            ),
+            remedy: format!(
+                "journalctl -k | grep {}; on the server: nfsstat -s and more threads (nfsd -N)",
+                shell_word(&nfs.server)
+            ),
+        })
+    })
+}
+
+pub(super) fn timeouts(facts: &DoctorFacts) -> CheckOutcome {
+    check_nfs_with_counters(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        (nfs.timeouts > 0).then(|| RawFinding {
+            status: CheckStatus::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: {} times since it was mounted {} did not answer for so long that the kernel \
+                 gave up for a while",
+                replica.name, nfs.timeouts, nfs.server
+            ),
+            remedy: format!("journalctl -k | grep 'server {} not'", nfs.server),
+        })
+    })
+}
+
+pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
+    check_nfs_with_counters(facts, |i, replica| {
+        let nfs = replica.nfs.as_ref()?;
+        let backlog = nfs.backlog.filter(|backlog| *backlog >= MIN_BACKLOG)?;
+        // The slots of the connection are counted, not those of an NFSv4.1 session.
+        let rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));
+        let mend = if rdma {
+            "sysctl -w sunrpc.rdma_slot_table_entries=1024, then mount again".to_owned()
+        } else {
+            let key = "tcp_max_slot_table_entries=65536";
+            format!(
+                "sysctl -w sunrpc.{key}, the kernel's default, then mount again (for good: options \
+                 sunrpc {key} in /etc/modprobe.d); or {}{PERSIST_HINT}",
+                replica_remount_command(facts, i)
+            )
+        };
+        Some(RawFinding {
+            status: CheckStatus::Warn,
+            replicas: vec![i],
+            cost: 0.2 * replica_share(facts),
+            text: format!(
+                "{}: {backlog:.1} calls waited for an RPC slot at each send: more are wanted at a \
+                 time than the connection has",
+                replica.name
+            ),
+            remedy: mend,
+        })
+    })
+}
+
+/// A slow gateway shows without reading anything, where there was traffic.
+pub(super) fn round_trips(facts: &DoctorFacts) -> CheckOutcome {
+    let reads = |replica: &ExaminedReplica| -> Option<ReadCallStats> {
+        replica.nfs.as_ref()?.reads.clone().filter(|reads| reads.calls >= MIN_READS)
+    };
+    check_nfs_with_counters(facts, |i, replica| {
+        let mine = reads(replica)?;
+        let like_mine = |reads: &ReadCallStats| {
+            // Large READs take longer than small ones.
+            reads.bytes_each <= 2 * mine.bytes_each && mine.bytes_each <= 2 * reads.bytes_each
+        };
+        let others = facts.replicas.iter().enumerate().filter(|(j, _)| *j != i);
+        let others = others.filter_map(|(_, other)| reads(other)).filter(like_mine);
+        let other = median(others.map(|reads| reads.round_trip_ms).collect())?;
+        is_latency_outlier(mine.round_trip_ms, other).then(|| RawFinding {
+            status: CheckStatus::Warn,
+            replicas: vec![i],
+            cost: (1.0 - other / mine.round_trip_ms) * replica_share(facts),
+            text: format!(
+                "{}: since it was mounted a READ of {} KiB took {:.1} ms from sending to the answer, \
+                 the others' {other:.1} ms",
+                replica.name,
+                mine.bytes_each / 1024,
+                mine.round_trip_ms
+            ),
+            remedy: "nfsiostat 1 shows whether it still is so; then its way (ping, traceroute) and its \
+                   node's load and disks (iostat -x 1 there); --measure compares them now"
+                .to_owned(),
+        })
+    })
+}
+
+/// Asks about each NFS replica that has counters.
+fn check_nfs_with_counters(
+    facts: &DoctorFacts,
+    rule: impl Fn(usize, &ExaminedReplica) -> Option<RawFinding>,
+) -> CheckOutcome {
+    let mut of_nfs_mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
+    if facts.replicas.iter().any(|r| r.nfs.is_some()) && of_nfs_mounts.all(|n| n.age_s.is_none()) {
+        return CheckOutcome::Unknown("/proc/self/mountstats does not show it".to_owned());
+    }
+    check_nfs_replicas(facts, |i, replica, _| rule(i, replica))
+}
+
+/// Why nothing is known of the connections, where that is so.
+fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
+    let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
+    tcp.peek()?;
+    if !facts.machine.ss {
+        return Some(CheckOutcome::Unknown("ss is not installed (iproute2)".to_owned()));
+    }
+    let seen = |r: &ExaminedReplica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
+    let why = "no connection is seen: mounted from another network namespace, or not by TCP";
+    (!tcp.any(seen)).then(|| CheckOutcome::Unknown(why.to_owned()))
+}
+
+pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
+    if let Some(unknown) = connections_unknown(facts) {
+        return unknown;
+    }
+    check_nfs_replicas(facts, |i, replica, nfs| {
+        let all = replica.connections.as_ref()?;
+        let sum = |field: fn(&TcpConnection) -> u64| all.iter().map(field).sum::<u64>();
+        let (received, late) = (sum(|c| c.segments_in), sum(|c| c.out_of_order));
+        let (sent, again) = (sum(|c| c.segments_out), sum(|c| c.retransmits));
+        let share = |part: u64, of: u64| {
+            if of < MIN_SEGMENTS { 0.0 } else { part as f64 / of as f64 }
+        };
+        let (share_in, share_out) = (share(late, received), share(again, sent));
+        let worst = share_in.max(share_out);
+        if worst < LOSS_SHARE {
+            return None;
+        }
+        let much = worst >= HIGH_LOSS_SHARE;
+        let interface = replica.route.as_ref().and_then(|route| route.interface.as_deref());
+        let interface = interface.unwrap_or("INTERFACE");
+        Some(RawFinding {
+            status: if much { CheckStatus::Bad } else { CheckStatus::Warn },
+            replicas: vec![i],
+            cost: if much { 0.5 } else { 0.2 } * replica_share(facts),
+            text: format!(
+                "{}: packets are lost on the way to {}: of {received} segments {late} came out of \
+                 order behind a gap ({:.2} %), of {sent} sent {again} were sent again; TCP's rate \
+                 falls with the root of the loss",
+                replica.name,
+                nfs.server,
+                share_in * 100.0
+            ),
+            remedy: format!(
+                "ethtool -S {interface} | grep -iE 'err|drop|crc'; the same on the switch's port and \
+                 the server: duplex, cable, a full queue (the counters begin anew when the mount is \
+                 made anew)"
+            ),
+        })
+    })
+}
+
+fn interface_of<'a>(
+    facts: &'a DoctorFacts,
+    replica: &ExaminedReplica,
+) -> Option<&'a NetworkInterface> {
+    let name = replica.route.as_ref()?.interface.as_ref()?;
+    facts.interfaces.iter().find(|one| one.name == *name)
+}
+
+/// A driver's word for a device without a speed of its own is none.
+fn known_speed_mbit(interface: &NetworkInterface) -> Option<u64> {
+    interface.speed_mbit.filter(|_| !interface.is_virtual)
+}
+
+pub(super) fn window(facts: &DoctorFacts) -> CheckOutcome {
+    let Some(buffer) = facts.machine.tcp_receive_buffer else {
+        return CheckOutcome::Unknown("net.ipv4.tcp_rmem cannot be read".to_owned());
+    };
+    if let Some(unknown) = connections_unknown(facts) {
+        return unknown;
+    }
+    check_nfs_replicas(facts, |i, replica, nfs| {
+        let all = replica.connections.as_ref()?;
+        let rtt = all.iter().filter_map(|c| c.min_rtt_ms.or(c.rtt_ms)).fold(None, min_of)?;
+        let link = interface_of(facts, replica).and_then(known_speed_mbit)?;
+        let needed = link as f64 * 1e6 / 8.0 * rtt / 1e3;
+        let has = buffer as f64 * WINDOW_SHARE_OF_BUFFER * all.len().max(1) as f64;
+        if needed <= has {
+            return None;
+        }
+        let wanted = ((needed / WINDOW_SHARE_OF_BUFFER) as u64).next_power_of_two();
+        Some(RawFinding {
+            status: if has < needed / 2.0 { CheckStatus::Bad } else { CheckStatus::Warn },
+            replicas: vec![i],
+            cost: (1.0 - has / needed) * replica_share(facts),
+            text: format!(
+                "{}: {link} Mbit/s over {rtt:.1} ms are {:.1} MB under way, and a socket may take \
+                 {:.1} MB (half of net.ipv4.tcp_rmem's {buffer})",
+                replica.name,
+                needed / 1e6,
+                has / 1e6
+            ),
+            remedy: format!(
+                "sysctl -w net.ipv4.tcp_rmem='4096 131072 {wanted}' (and tcp_wmem on {}), then \
+                 mount again",
+                nfs.server
+            ),
+        })
+    })
+}
+
+fn min_of(least: Option<f64>, one: f64) -> Option<f64> {
+    Some(least.map_or(one, |least| least.min(one)))
+}
+
+pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
+    let routed = || facts.replicas.iter().filter_map(|replica| replica.route.as_ref());
+    if facts.replicas.iter().any(|r| r.nfs.is_some()) && routed().next().is_none() {
+        return CheckOutcome::Unknown("there is no route to the servers from here".to_owned());
+    }
+    check_nfs_replicas(facts, |i, replica, _| {
+        let route = replica.route.as_ref()?;
+        let interface = interface_of(facts, replica)?;
+        let mtu = interface.mtu?;
+        let believed = route.mtu.filter(|path| *path < mtu);
+        let all = replica.connections.as_deref().unwrap_or_default();
+        // Firewalls drop large echoes as well. Segments of that size that came are
+        // the better witness.
+        let came =
+            all.iter().filter_map(|c| c.received_mss).any(|mss| mss + TCP_IP_HEADER_BYTES >= mtu);
+        let dropped = route.small_echo == Some(true) && route.large_echo == Some(false) && !came;
+        if !dropped && believed.is_none() {
+            return None;
+        }
+        // Where TCP agreed on smaller segments at the start, data gets through.
+        let agreed = all
+            .iter()
+            .filter_map(|c| c.mss)
+            .max()
+            .is_some_and(|mss| mss + TCP_IP_HEADER_BYTES < mtu);
+        let light = if dropped && !agreed && mtu > ETHERNET_MTU {
+            CheckStatus::Bad
+        } else {
+            CheckStatus::Warn
+        };
+        let why = match (believed, dropped) {
+            (Some(path), _) => format!("the path takes {path} bytes only"),
+            (None, _) => format!("packets of {mtu} bytes do not get to {} undivided", route.to),
+        };
+        let (to, name) = (&route.to, &interface.name);
+        // A number only where one is known that is less than what is used now.
+        let until_then = believed.or((mtu > ETHERNET_MTU).then_some(ETHERNET_MTU)).map(|smaller| {
+            format!(
+                "; until then ip route replace {to} dev {name} mtu {smaller} (with `via GATEWAY` \
+                 where `ip route get {to}` has it), and mount again"
+            )
+        });
+        Some(RawFinding {
+            status: light,
+            replicas: vec![i],
+            cost: if light == CheckStatus::Bad { 0.5 } else { 0.1 } * replica_share(facts),
+            text: format!(
+                "{}: {name} has an MTU of {mtu} and {why}: {}",
+                replica.name,
+                if light == CheckStatus::Bad {
+                    "connections stall where large segments are dropped without a word"
+                } else {
+                    "smaller segments cost more processor time, and new connections may stall"
+                }
+            ),
+            remedy: format!(
+                "one MTU for the server, the switches and this machine: ping -M do -s {} {to} says \
+                 when{}",
+                mtu.saturating_sub(28),
+                until_then.unwrap_or_default()
+            ),
+        })
+    })
+}
+
+pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {
+    if facts.replicas.iter().all(|replica| replica.nfs.is_none()) {
+        return CheckOutcome::NotApplicable;
+    }
+    let known: Vec<_> =
+        facts.interfaces.iter().filter_map(|i| Some((i, known_speed_mbit(i)?))).collect();
+    if known.is_empty() {
+        return CheckOutcome::Unknown("no interface says how fast it is".to_owned());
+    }
+    let judge = |(interface, mbit): (&NetworkInterface, u64)| {
+        let behind = facts.replicas.iter().enumerate();
+        let behind = behind.filter(|(_, replica)| {
+            replica.route.as_ref().and_then(|r| r.interface.as_ref()) == Some(&interface.name)
+        });
+        let behind: Vec<usize> = behind.map(|(i, _)| i).collect();
+        let few = mbit <= SLOW_LINK_MBIT
+            && !behind.is_empty()
+            && (behind.len() > 1 || mbit < SLOW_LINK_MBIT);
+        few.then(|| RawFinding {
+            status: if mbit < SLOW_LINK_MBIT { CheckStatus::Bad } else { CheckStatus::Warn },
+            cost: (behind.len() as f64 - 1.0).max(0.5) * replica_share(facts),
+            text: format!(
+                "{} of the replicas are read through {}, which has {mbit} Mbit/s: together they \
+                 deliver {} MB/s at most",
+                behind.len(),
+                interface.name,
+                mbit / 8
+            ),
+            remedy: format!(
+                "ethtool {} (was more agreed on once?); a faster interface, a bond, or replicas \
+                 behind another one",
+                interface.name
+            ),
+            replicas: behind,
+        })
+    };
+    CheckOutcome::Checked(known.into_iter().filter_map(judge).collect())
+}
+
+pub(super) fn clocks(facts: &DoctorFacts) -> CheckOutcome {
+    let nfs = facts.replicas.iter().any(|replica| replica.nfs.is_some());
+    if facts.replicas.iter().all(|replica| replica.clock_ahead_s.is_none()) {
+        let why = "the servers do not say what time it is; --write has them stamp a file";
+        return if nfs {
+            CheckOutcome::Unknown(why.to_owned())
+        } else {
+            CheckOutcome::NotApplicable
+        };
+    }
+    let judge = |(i, replica): (usize, &ExaminedReplica)| {
+        let ahead = replica.clock_ahead_s.filter(|ahead| ahead.abs() >= MAX_CLOCK_SKEW_S)?;
+        let way = if ahead > 0.0 { "ahead of" } else { "behind" };
+        Some(RawFinding {
+            status: CheckStatus::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: its clock is {:.1} s {way} this machine's: files look older or younger than \
+                 they are",
+                replica.name,
+                ahead.abs()
+            ),
+            remedy: "chronyc tracking, or timedatectl, on both; one NTP server for all".to_owned(),
+        })
+    };
+    CheckOutcome::Checked(facts.replicas.iter().enumerate().filter_map(judge).collect())
+}

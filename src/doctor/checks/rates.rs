@@ -1,0 +1,242 @@
+//! Rules about what was measured.
+
+use super::{CheckOutcome, CheckStatus, RawFinding, join_replica_names};
+use crate::doctor::facts::{DoctorFacts, MeasuredRates, NetworkInterface, RateMeasurement};
+
+/// A replica below so much of the others' median is slow: rates on busy machines
+/// and networks differ by a quarter from one second to the next, not by a half.
+const SLOW_RATE_SHARE: f64 = 0.5;
+const VERY_SLOW_RATE_SHARE: f64 = 0.25;
+
+/// Together below so much of the sum of each alone, something is shared. Three
+/// rate-limited replicas reach 0.95 and more here.
+const SHARED_BOTTLENECK_SHARE: f64 = 0.75;
+
+/// Together below so many times the best alone, reading all gains nothing.
+const MIN_GAIN: f64 = 1.2;
+
+/// A latency so many times the others' median, and so much more, is another way or a
+/// server that is busy. A tick of the clock is up to 4 ms, which a busy machine or a
+/// throttle adds by itself.
+const OUTLIER_FACTOR: f64 = 4.0;
+const OUTLIER_MARGIN_MS: f64 = 5.0;
+
+/// Whether a latency stands out from the others' median, both ms.
+pub(super) fn is_latency_outlier(mine: f64, others: f64) -> bool {
+    mine > OUTLIER_FACTOR * others && mine > others + OUTLIER_MARGIN_MS
+}
+
+/// The payload that a full link carries: TCP and NFS take 6 % of 1500 bytes.
+const FULL_LINK_SHARE: f64 = 0.85;
+
+/// With less idle the processors are what is shared.
+const MIN_IDLE_SHARE: f64 = 0.1;
+
+fn measured_rates(facts: &DoctorFacts) -> Result<&MeasuredRates, CheckOutcome> {
+    let measured = facts.measured.as_ref().ok_or(CheckOutcome::NotApplicable)?;
+    match &measured.failed {
+        Some(why) => Err(CheckOutcome::Unknown(why.clone())),
+        None => Ok(measured),
+    }
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    // Of an even number the mean of the two in the middle.
+    Some((values.get(n.checked_sub(1)? / 2)? + values.get(n / 2)?) / 2.0)
+}
+
+/// The median of the others' values.
+fn median_of_others(
+    measured: &MeasuredRates,
+    i: usize,
+    of: fn(&RateMeasurement) -> Option<f64>,
+) -> Option<f64> {
+    let others = measured.alone.iter().enumerate().filter(|(j, _)| *j != i);
+    median(others.filter_map(|(_, sample)| of(sample)).collect())
+}
+
+/// For people: MB/s are what networks are sold by, MiB/s what is read.
+fn format_rate(rate: f64) -> String {
+    format!("{:.1} MiB/s", rate / f64::from(1 << 20))
+}
+
+const TOO_LITTLE_READ: &str = "too little was read to tell; name a larger file with --file";
+
+pub(super) fn slow(facts: &DoctorFacts) -> CheckOutcome {
+    let measured = match measured_rates(facts) {
+        Ok(measured) => measured,
+        Err(verdict) => return verdict,
+    };
+    let mut found = Vec::new();
+    for (i, sample) in measured.alone.iter().enumerate() {
+        let replica = &facts.replicas[i];
+        if replica.state != "ok" {
+            continue;
+        }
+        let name = &replica.name;
+        let bad = |text, mend: String| RawFinding {
+            status: CheckStatus::Bad,
+            replicas: vec![i],
+            cost: super::replica_share(facts),
+            text,
+            remedy: mend,
+        };
+        if let Some(error) = &sample.error {
+            let text = format!("{name}: {} cannot be read: {error}", measured.file);
+            found.push(bad(
+                text,
+                "name a file that all have with --file, or see to the copy".into(),
+            ));
+        } else if sample.silent {
+            let text =
+                format!("{name}: {} was not read within {} s", measured.file, measured.seconds);
+            found.push(bad(text, "its server, or its disk, hangs: journalctl -k".into()));
+        } else if let Some((rate, other)) =
+            sample.rate.zip(median_of_others(measured, i, |sample| sample.rate))
+            && rate < SLOW_RATE_SHARE * other
+        {
+            let all: f64 = measured.alone.iter().filter_map(|sample| sample.rate).sum();
+            found.push(RawFinding {
+                status: if rate < VERY_SLOW_RATE_SHARE * other {
+                    CheckStatus::Bad
+                } else {
+                    CheckStatus::Warn
+                },
+                replicas: vec![i],
+                cost: (other - rate) / (all - rate + other),
+                text: format!(
+                    "{name} delivers {} alone, the others {}: fanfs gives it less to do, and has \
+                     that much less",
+                    format_rate(rate),
+                    format_rate(other)
+                ),
+                remedy:
+                    "compare it with the others: mount options (this table), its link (ethtool), \
+                       its node's load and disks (nfsiostat 1 here, iostat -x 1 there)"
+                        .to_owned(),
+            });
+        }
+    }
+    let unknown = |(i, sample): (usize, &RateMeasurement)| {
+        facts.replicas[i].state == "ok" && sample.rate.is_none()
+    };
+    if found.is_empty() && measured.alone.iter().enumerate().any(unknown) {
+        return CheckOutcome::Unknown(TOO_LITTLE_READ.to_owned());
+    }
+    CheckOutcome::Checked(found)
+}
+
+pub(super) fn latency(facts: &DoctorFacts) -> CheckOutcome {
+    let measured = match measured_rates(facts) {
+        Ok(measured) => measured,
+        Err(verdict) => return verdict,
+    };
+    let judge = |(i, sample): (usize, &RateMeasurement)| {
+        let (mine, other) =
+            sample.latency_ms.zip(median_of_others(measured, i, |s| s.latency_ms))?;
+        is_latency_outlier(mine, other).then(|| RawFinding {
+            status: CheckStatus::Warn,
+            replicas: vec![i],
+            cost: 0.0,
+            text: format!(
+                "{}: a read of 4 KiB takes {mine:.1} ms, the others' {other:.1} ms: small reads \
+                 that it serves are that much later",
+                facts.replicas[i].name
+            ),
+            remedy: "its way (traceroute, ping) and its node's load; [[affinity]] keeps trees of \
+                   small files on the others"
+                .to_owned(),
+        })
+    };
+    CheckOutcome::Checked(measured.alone.iter().enumerate().filter_map(judge).collect())
+}
+
+/// Together over the best alone, where two at least were read.
+pub(super) fn measured_gain(facts: &DoctorFacts) -> Option<f64> {
+    let measured = facts.measured.as_ref()?;
+    let read = |sample: &&RateMeasurement| sample.rate.is_some();
+    if measured.alone.iter().filter(read).count() < 2 {
+        return None;
+    }
+    let best = measured.alone.iter().filter_map(|sample| sample.rate).reduce(f64::max)?;
+    Some(measured.together.rate? / best)
+}
+
+pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
+    let measured = match measured_rates(facts) {
+        Ok(measured) => measured,
+        Err(verdict) => return verdict,
+    };
+    let reading = measured.alone.iter().enumerate().filter(|(_, sample)| sample.rate.is_some());
+    let who: Vec<usize> = reading.map(|(i, _)| i).collect();
+    if facts.replicas.len() < 2 {
+        return CheckOutcome::NotApplicable;
+    }
+    let (Some(together), Some(gain), 2..) =
+        (measured.together.rate, measured_gain(facts), who.len())
+    else {
+        return CheckOutcome::Unknown(TOO_LITTLE_READ.to_owned());
+    };
+    let sum: f64 = measured.alone.iter().filter_map(|sample| sample.rate).sum();
+    if together >= SHARED_BOTTLENECK_SHARE * sum {
+        return CheckOutcome::Checked(Vec::new());
+    }
+    let nothing = gain < MIN_GAIN;
+    let (why, mend) = find_bottleneck(facts, together, &who);
+    let verdict = if nothing {
+        "reading through all gains nothing".to_owned()
+    } else {
+        format!("fanfs can give {gain:.1} x of the best one, not {:.1} x", gain * sum / together)
+    };
+    CheckOutcome::Checked(vec![RawFinding {
+        status: if nothing { CheckStatus::Bad } else { CheckStatus::Warn },
+        cost: 1.0 - together / sum,
+        text: format!(
+            "{} deliver {} together, and {} if each did what it does alone: {why}; {verdict}",
+            join_replica_names(facts, &who),
+            format_rate(together),
+            format_rate(sum)
+        ),
+        remedy: mend,
+        replicas: who,
+    }])
+}
+
+/// What `who` share, as far as it is known.
+fn find_bottleneck(facts: &DoctorFacts, together: f64, who: &[usize]) -> (String, String) {
+    let full = |interface: &&NetworkInterface| {
+        let goes_by_it = |i: &usize| {
+            let route = facts.replicas[*i].route.as_ref();
+            route.and_then(|route| route.interface.as_ref()) == Some(&interface.name)
+        };
+        if !who.iter().all(goes_by_it) {
+            return false;
+        }
+        let mbit = interface.speed_mbit.filter(|_| !interface.is_virtual);
+        mbit.is_some_and(|mbit| together >= FULL_LINK_SHARE * mbit as f64 * 1e6 / 8.0)
+    };
+    if let Some(link) = facts.interfaces.iter().find(full) {
+        let mbit = link.speed_mbit.unwrap_or_default();
+        let what = format!("the interface {} is full at {mbit} Mbit/s", link.name);
+        return (what, "a faster interface, a bond, or replicas behind another one".to_owned());
+    }
+    if !facts.one_connection.is_empty() || !facts.one_file_system.is_empty() {
+        let what = "some have one connection or one device".to_owned();
+        return (what, "see nfs.connection and replica.device".to_owned());
+    }
+    if let Some(idle) =
+        facts.measured.as_ref().and_then(|m| m.idle).filter(|idle| *idle < MIN_IDLE_SHARE)
+    {
+        let what = format!("this machine's processors were idle for {:.0} % only", idle * 100.0);
+        return (what, "ask again when it has less to do; more cores read more".to_owned());
+    }
+    let what =
+        "they share a bottleneck: one copy of the data behind several gateways (replication \
+                1), one server, or one link on the way"
+            .to_owned();
+    let mend = "more copies (fanfs explain FILE shows where chunks are), gateways on the nodes that \
+                hold them, or a wider link: iperf3 to two servers at once tells the link from the disks";
+    (what, mend.to_owned())
+}

@@ -1,0 +1,480 @@
+use super::*;
+use crate::doctor::facts::*;
+
+/// What findings say and propose.
+mod words;
+
+/// Three NFS mounts of three gateways, measured, with nothing wrong.
+pub(crate) fn healthy() -> DoctorFacts {
+    let replica = |i: usize| ExaminedReplica {
+        name: format!("n{i}"),
+        path: format!("/mnt/n{i}"),
+        mount_point: Some(format!("/mnt/n{i}")),
+        is_mounted: true,
+        failure: None,
+        state: "ok",
+        fs_type: Some("nfs4".into()),
+        source: Some(format!("10.0.{i}.2:/")),
+        device: Some(format!("0:4{i}")),
+        page_cache: false,
+        read_ahead_kib: Some(8192),
+        nfs: Some(NfsFacts {
+            server: format!("10.0.{i}.2"),
+            addr: Some(format!("10.0.{i}.2")),
+            port: 2049,
+            version: Some("4.2".into()),
+            proto: Some("tcp".into()),
+            rsize: Some(1 << 20),
+            wsize: Some(1 << 20),
+            rsize_of_server: Some(1 << 20),
+            recovery: "hard",
+            attribute_times_s: [3, 60, 30, 60],
+            nconnect: 1,
+            max_connect: 1,
+            options: vec!["ro".into(), "vers=4.2".into(), "rsize=1048576".into(), "hard".into()],
+            age_s: Some(1000),
+            calls: 10_000,
+            reads: Some(ReadCallStats {
+                calls: 5000,
+                bytes_each: 1 << 20,
+                round_trip_ms: 8.0,
+                ..ReadCallStats::default()
+            }),
+            backlog: Some(0.0),
+            ..NfsFacts::default()
+        }),
+        route: Some(ServerRoute {
+            to: format!("10.0.{i}.2"),
+            from: "10.0.0.1".into(),
+            interface: Some("eth0".into()),
+            mtu: Some(1500),
+            small_echo: Some(true),
+            large_echo: Some(true),
+            echo_ms: Some(0.2),
+        }),
+        connections: Some(vec![TcpConnection {
+            port: 800 + i as u16,
+            server: format!("10.0.{i}.2"),
+            segments_in: 100_000,
+            segments_out: 50_000,
+            min_rtt_ms: Some(0.2),
+            mss: Some(1448),
+            advertised_mss: Some(1448),
+            received_mss: Some(1448),
+            ..TcpConnection::default()
+        }]),
+        clock_ahead_s: Some(0.002),
+    };
+    let rate = 100.0 * f64::from(1 << 20);
+    let sample = |rate: f64| RateMeasurement {
+        bytes: 3 * rate as u64,
+        seconds: 3.0,
+        rate: Some(rate),
+        latency_ms: Some(0.5),
+        direct: true,
+        ..RateMeasurement::default()
+    };
+    DoctorFacts {
+        volume: None,
+        settings: VolumeSettings {
+            segment_size: 1 << 20,
+            deadline_s: 30.0,
+            lag_s: 65.0,
+            attribute_ttl_s: 1.0,
+            max_background: 256,
+            ..VolumeSettings::default()
+        },
+        machine: MachineFacts {
+            kernel: Some("6.18.44-x".into()),
+            root: true,
+            fuse_device: true,
+            fusermount3: true,
+            fuse_max_pages: Some(256),
+            open_files: Some(524_288),
+            tcp_receive_buffer: Some(6_291_456),
+            page: 4096,
+            ss: true,
+            ..MachineFacts::default()
+        },
+        interfaces: vec![NetworkInterface {
+            name: "eth0".into(),
+            speed_mbit: Some(10_000),
+            mtu: Some(1500),
+            is_virtual: false,
+        }],
+        replicas: (1..=3).map(replica).collect(),
+        measured: Some(MeasuredRates {
+            file: "data".into(),
+            size: 1 << 30,
+            seconds: 3.0,
+            alone: vec![sample(rate); 3],
+            together: sample(2.9 * rate),
+            idle: Some(0.7),
+            failed: None,
+        }),
+        ..DoctorFacts::default()
+    }
+}
+
+fn nfs(facts: &mut DoctorFacts, i: usize) -> &mut NfsFacts {
+    facts.replicas[i].nfs.as_mut().expect("NFS")
+}
+
+fn reads(facts: &mut DoctorFacts, i: usize) -> &mut ReadCallStats {
+    nfs(facts, i).reads.as_mut().expect("READs")
+}
+
+fn route(facts: &mut DoctorFacts, i: usize) -> &mut ServerRoute {
+    facts.replicas[i].route.as_mut().expect("a route")
+}
+
+fn connection(facts: &mut DoctorFacts, i: usize) -> &mut TcpConnection {
+    &mut facts.replicas[i].connections.as_mut().expect("connections")[0]
+}
+
+fn measured(facts: &mut DoctorFacts) -> &mut MeasuredRates {
+    facts.measured.as_mut().expect("measured")
+}
+
+/// A volume that is written through its second replica.
+fn written(facts: &mut DoctorFacts) {
+    facts.volume = Some("v".into());
+    facts.settings.writes = true;
+    facts.settings.write_replica = 1;
+    for replica in facts.replicas.iter_mut().filter_map(|replica| replica.nfs.as_mut()) {
+        replica.options[0] = "rw".into();
+    }
+}
+
+type Plant = (&'static str, CheckStatus, fn(&mut DoctorFacts));
+
+const W: CheckStatus = CheckStatus::Warn;
+const B: CheckStatus = CheckStatus::Bad;
+
+const PLANTS: &[Plant] = &[
+    ("replica.answers", B, |f| f.replicas[1].state = "silent"),
+    ("replica.answers", B, |f| f.replicas[1].state = "absent"),
+    ("replica.answers", B, |f| f.replicas[1].state = "failed"),
+    ("replica.answers", B, |f| {
+        // The directory that the mount would cover.
+        f.replicas[1] = ExaminedReplica {
+            mount_point: Some("/".into()),
+            fs_type: Some("ext4".into()),
+            is_mounted: false,
+            nfs: None,
+            ..f.replicas[1].clone()
+        };
+    }),
+    ("replica.volume", B, |f| {
+        f.volume = Some("v".into());
+        f.refused.push((vec![0, 1], "not the same file system".into()));
+    }),
+    ("replica.device", B, |f| {
+        f.replicas[1].nfs = None;
+        f.replicas[2].nfs = None;
+        f.one_file_system.push(vec![1, 2]);
+    }),
+    ("nfs.connection", B, |f| {
+        f.one_connection.push(vec![0, 1]);
+        nfs(f, 1).addr = Some("10.0.1.2".into());
+    }),
+    ("nfs.connection", B, |f| {
+        f.one_connection.push(vec![0, 1]);
+        nfs(f, 1).server = "10.0.1.2".into();
+    }),
+    ("nfs.rsize", B, |f| nfs(f, 1).rsize = Some(4096)),
+    ("nfs.rsize", B, |f| nfs(f, 1).rsize = Some(32 << 10)),
+    ("nfs.rsize", W, |f| nfs(f, 1).rsize = Some(128 << 10)),
+    ("nfs.wsize", B, |f| {
+        written(f);
+        nfs(f, 1).wsize = Some(8192);
+    }),
+    ("nfs.protocol", B, |f| nfs(f, 1).proto = Some("udp6".into())),
+    ("nfs.protocol", B, |f| nfs(f, 1).version = Some("2".into())),
+    ("nfs.nconnect", W, |f| {
+        f.interfaces[0].speed_mbit = Some(100_000);
+        f.machine.tcp_receive_buffer = Some(64 << 20);
+    }),
+    ("nfs.soft", W, |f| {
+        nfs(f, 1).recovery = "soft";
+        nfs(f, 1).fails_after_s = Some(180.0);
+    }),
+    ("nfs.soft", B, |f| {
+        nfs(f, 1).recovery = "softerr";
+        nfs(f, 1).fails_after_s = Some(15.0);
+    }),
+    ("nfs.soft", B, |f| {
+        written(f);
+        nfs(f, 1).recovery = "soft";
+    }),
+    ("nfs.read_only", B, |f| {
+        written(f);
+        nfs(f, 1).options[0] = "ro".into();
+    }),
+    ("nfs.read_only", W, |f| {
+        written(f);
+        nfs(f, 2).options[0] = "ro".into();
+    }),
+    ("nfs.sync", W, |f| {
+        written(f);
+        nfs(f, 1).sync = true;
+    }),
+    ("nfs.attributes", W, |f| nfs(f, 1).noac = true),
+    ("nfs.attributes", W, |f| nfs(f, 1).attribute_times_s = [0; 4]),
+    ("nfs.attributes", B, |f| {
+        written(f);
+        nfs(f, 0).attribute_times_s = [3, 600, 30, 600];
+    }),
+    ("nfs.attributes", W, |f| {
+        f.settings.attribute_ttl_s = 10.0;
+        nfs(f, 1).attribute_times_s = [1, 5, 1, 5];
+    }),
+    ("nfs.nosharecache", W, |f| {
+        for i in 0..2 {
+            f.replicas[i].source = Some("a:/".into());
+            f.replicas[i].page_cache = true;
+        }
+        nfs(f, 1).nosharecache = true;
+    }),
+    ("rpc.retransmits", W, |f| nfs(f, 1).retransmits = 100),
+    ("rpc.retransmits", B, |f| nfs(f, 1).retransmits = 600),
+    ("rpc.timeouts", W, |f| nfs(f, 1).timeouts = 1),
+    ("rpc.backlog", W, |f| nfs(f, 1).backlog = Some(3.0)),
+    ("rpc.latency", W, |f| reads(f, 1).round_trip_ms = 40.0),
+    ("nfs.alike", W, |f| nfs(f, 1).options.push("sec=krb5p".into())),
+    ("nfs.alike", W, |f| nfs(f, 1).proto = Some("rdma".into())),
+    ("nfs.alike", W, |f| nfs(f, 1).nconnect = 8),
+    ("nfs.alike", W, |f| nfs(f, 1).attribute_times_s = [600; 4]),
+    ("tcp.loss", B, |f| connection(f, 1).out_of_order = 2000),
+    ("tcp.loss", W, |f| connection(f, 1).out_of_order = 200),
+    ("tcp.loss", B, |f| connection(f, 1).retransmits = 1000),
+    ("tcp.window", B, |f| connection(f, 1).min_rtt_ms = Some(30.0)),
+    ("net.mtu", B, |f| {
+        f.interfaces[0].mtu = Some(9000);
+        (0..3).for_each(|i| {
+            route(f, i).mtu = Some(9000);
+            connection(f, i).mss = Some(8948);
+        });
+        route(f, 1).large_echo = Some(false);
+    }),
+    ("net.mtu", W, |f| {
+        // TCP agreed on smaller segments at the start.
+        f.interfaces[0].mtu = Some(9000);
+        (0..3).for_each(|i| route(f, i).mtu = Some(9000));
+        route(f, 1).large_echo = Some(false);
+    }),
+    ("net.mtu", W, |f| route(f, 1).mtu = Some(1400)),
+    ("net.link", W, |f| f.interfaces[0].speed_mbit = Some(1000)),
+    ("net.link", B, |f| f.interfaces[0].speed_mbit = Some(100)),
+    ("cache.readahead", W, |f| f.replicas[1].read_ahead_kib = Some(128)),
+    ("cache.readahead", W, |f| {
+        f.volume = Some("v".into());
+        f.settings.passthrough = true;
+        f.replicas[1].read_ahead_kib = Some(128);
+    }),
+    ("clock.skew", W, |f| f.replicas[1].clock_ahead_s = Some(-3.0)),
+    ("volume.daemon", B, |f| {
+        f.volume = Some("genomes".into());
+        f.unserved = vec![("/data".into(), "dead")];
+    }),
+    ("volume.daemon", B, |f| {
+        f.volume = Some("genomes".into());
+        f.unserved = vec![("/data".into(), "silent")];
+    }),
+    ("volume.daemon", W, |f| (f.volume, f.unkept) = (Some("v".into()), vec!["/d".into()])),
+    ("fuse.access", B, |f| f.machine.fuse_device = false),
+    ("fuse.access", B, |f| {
+        f.machine.root = false;
+        f.machine.fusermount3 = false;
+    }),
+    ("fuse.access", B, |f| {
+        f.machine.root = false;
+        f.settings.allow_other = true;
+    }),
+    ("fuse.requests", W, |f| f.machine.fuse_max_pages = Some(32)),
+    ("fuse.requests", W, |f| f.settings.max_background = 12),
+    ("fuse.requests", W, |f| {
+        f.machine.root = false;
+        f.machine.fuse_max_user_background = Some(12);
+    }),
+    ("machine.descriptors", W, |f| f.machine.open_files = Some(1024)),
+    ("machine.kernel", B, |f| f.machine.kernel = Some("5.4.0-200-generic".into())),
+    ("machine.kernel", W, |f| {
+        f.settings.passthrough = true;
+        f.machine.kernel = Some("6.8".into());
+    }),
+    ("measure.replica", B, |f| measured(f).alone[1].rate = Some(20e6)),
+    ("measure.replica", W, |f| measured(f).alone[1].rate = Some(45e6)),
+    ("measure.replica", B, |f| {
+        measured(f).alone[1] = RateMeasurement { silent: true, ..RateMeasurement::default() };
+    }),
+    ("measure.replica", B, |f| {
+        measured(f).alone[1] =
+            RateMeasurement { error: Some("EIO".into()), ..RateMeasurement::default() };
+    }),
+    ("measure.latency", W, |f| measured(f).alone[1].latency_ms = Some(20.0)),
+    ("measure.together", B, |f| measured(f).together.rate = Some(105e6)),
+    ("measure.together", W, |f| measured(f).together.rate = Some(190e6)),
+];
+
+#[test]
+fn nothing_is_found_where_nothing_is_wrong() {
+    let (rows, findings) = run_checks(&healthy());
+    assert_eq!(findings, []);
+    assert!(rows.iter().all(|row| row.state == CheckStatus::Ok), "{rows:#?}");
+    assert_eq!(measured_gain(&healthy()).map(|gain| (gain * 10.0).round()), Some(29.0));
+}
+
+#[test]
+fn what_is_planted_is_found_and_nothing_else() {
+    for (i, (id, light, plant)) in PLANTS.iter().enumerate() {
+        let mut facts = healthy();
+        plant(&mut facts);
+        let (rows, findings) = run_checks(&facts);
+        assert!(!findings.is_empty(), "plant {i}, {id}: nothing found");
+        // An option of one mount alone also makes it unlike the others.
+        let is_meant = |finding: &&Finding| finding.id != "nfs.alike" || *id == "nfs.alike";
+        for finding in findings.iter().filter(is_meant) {
+            assert_eq!((finding.id, finding.severity), (*id, *light), "plant {i}: {findings:#?}");
+            assert!(!finding.text.is_empty() && !finding.remedy.is_empty(), "{finding:#?}");
+            assert!((0.0..=1.0).contains(&finding.cost), "{finding:#?}");
+        }
+        let row = rows.iter().find(|row| row.id == *id).expect("its row");
+        assert_eq!(row.state, *light, "plant {i}");
+    }
+    let planted = |check: &&Check| PLANTS.iter().any(|(id, ..)| *id == check.id);
+    assert_eq!(CHECKS.iter().filter(planted).count(), CHECKS.len(), "a check without a plant");
+}
+
+#[test]
+fn what_is_within_the_thresholds_is_not_found() {
+    let harmless: &[fn(&mut DoctorFacts)] = &[
+        // Segments of 8 MiB take eight calls of the largest rsize as well.
+        |f| {
+            f.settings.segment_size = 8 << 20;
+            nfs(f, 1).rsize = Some(512 << 10);
+        },
+        |f| {
+            f.interfaces[0].speed_mbit = Some(100_000);
+            f.machine.tcp_receive_buffer = Some(64 << 20);
+            (0..3).for_each(|i| nfs(f, i).proto = Some("rdma".into()));
+        },
+        // A server that takes no more; four calls a segment.
+        |f| nfs(f, 1).rsize = Some(256 << 10),
+        |f| nfs(f, 1).wsize = Some(4096),
+        |f| {
+            written(f);
+            nfs(f, 0).sync = true;
+            nfs(f, 0).wsize = Some(4096);
+        },
+        |f| nfs(f, 1).nosharecache = true,
+        |f| nfs(f, 1).retransmits = 5,
+        |f| {
+            nfs(f, 1).calls = 50;
+            nfs(f, 1).retransmits = 3;
+        },
+        |f| nfs(f, 1).backlog = Some(0.5),
+        |f| reads(f, 1).round_trip_ms = 30.0,
+        // Few READs, or READs of another size.
+        |f| (reads(f, 1).round_trip_ms, reads(f, 1).calls) = (90.0, 900),
+        |f| (reads(f, 1).round_trip_ms, reads(f, 1).bytes_each) = (1.0, 4096),
+        |f| {
+            nfs(f, 1).proto = Some("tcp6".into());
+            nfs(f, 1).options.push("sec=sys".into());
+            nfs(f, 1).version = Some("3".into());
+        },
+        |f| connection(f, 1).out_of_order = 50,
+        |f| {
+            connection(f, 1).segments_in = 100;
+            connection(f, 1).out_of_order = 50;
+        },
+        |f| connection(f, 1).min_rtt_ms = Some(2.0),
+        // Nobody answers echoes: nothing is known of large ones either.
+        |f| {
+            route(f, 1).small_echo = Some(false);
+            route(f, 1).large_echo = None;
+        },
+        // A firewall drops large echoes, and segments as large come.
+        |f| route(f, 1).large_echo = Some(false),
+        // veth's 10 Gbit/s, a bridge's 10 Mbit/s are words.
+        |f| {
+            f.interfaces[0].speed_mbit = Some(10);
+            f.interfaces[0].is_virtual = true;
+            f.interfaces
+                .push(NetworkInterface { speed_mbit: Some(10_000), ..NetworkInterface::default() });
+        },
+        |f| {
+            f.volume = Some("v".into());
+            f.replicas[1].read_ahead_kib = Some(128);
+        },
+        |f| {
+            f.one_connection.push(vec![0, 1]);
+            nfs(f, 0).max_connect = 2;
+        },
+        |f| f.replicas[1].clock_ahead_s = Some(0.5),
+        |f| f.machine.root = false,
+        |f| f.machine.fuse_max_pages = None,
+        |f| measured(f).alone[1].rate = Some(70e6),
+        |f| measured(f).together.rate = Some(250e6),
+        |f| measured(f).alone[1].latency_ms = Some(4.0),
+    ];
+    for (i, change) in harmless.iter().enumerate() {
+        let mut facts = healthy();
+        change(&mut facts);
+        let (_, findings) = run_checks(&facts);
+        assert_eq!(findings, [], "change {i}");
+    }
+}
+
+#[test]
+fn what_could_not_be_seen_is_unknown() {
+    let mut facts = healthy();
+    facts.machine.ss = false;
+    facts.interfaces[0].speed_mbit = None;
+    for replica in &mut facts.replicas {
+        replica.route = None;
+        replica.read_ahead_kib = None;
+        replica.clock_ahead_s = None;
+        replica.nfs.as_mut().expect("NFS").age_s = None;
+    }
+    measured(&mut facts).failed = Some("no file".into());
+    let (rows, findings) = run_checks(&facts);
+    assert_eq!(findings, []);
+    let unknown: Vec<_> =
+        rows.iter().filter(|row| row.state == CheckStatus::Unknown).map(|row| row.id).collect();
+    assert_eq!(
+        unknown,
+        [
+            "rpc.retransmits",
+            "rpc.timeouts",
+            "rpc.backlog",
+            "rpc.latency",
+            "tcp.loss",
+            "tcp.window",
+            "net.mtu",
+            "net.link",
+            "cache.readahead",
+            "clock.skew",
+            "measure.replica",
+            "measure.latency",
+            "measure.together"
+        ]
+    );
+    assert!(rows.iter().all(|row| row.state != CheckStatus::Unknown || row.note.is_some()));
+}
+
+#[test]
+fn without_nfs_nothing_is_said_of_it() {
+    let mut facts = healthy();
+    facts.interfaces.clear();
+    for replica in &mut facts.replicas {
+        let (name, state) = (replica.name.clone(), replica.state);
+        *replica = ExaminedReplica { name, state, ..ExaminedReplica::default() };
+    }
+    let (rows, findings) = run_checks(&facts);
+    assert_eq!(findings, []);
+    let foreign =
+        |row: &&CheckResult| ["nfs", "rpc", "tcp", "net"].iter().any(|p| row.id.starts_with(p));
+    assert_eq!(rows.iter().find(foreign), None);
+    assert!(rows.iter().any(|row| row.id == "measure.together"));
+}

@@ -1,0 +1,406 @@
+//! From a configuration to [`Facts`]: who is asked what, and for how long.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::facts::{DoctorFacts, ExaminedReplica, NfsFacts, ReadCallStats, VolumeSettings};
+use super::machine::{SystemRoot, has_program};
+use super::measure::{MeasureOptions, measure};
+use super::{clock, network, tcp_info};
+use crate::config::{Access, Config, PageCache, Passthrough};
+use crate::volume::ReplicaId;
+use crate::volume::fanfs_mounts::{DaemonState, FanfsMount};
+use crate::volume::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::volume::survey::{Observation, ProbeResult, Severity, Survey, run_with_timeout, survey};
+
+/// How long the ways to the servers are looked at: two echoes of each of two
+/// sizes and a timestamp, half a second each.
+const NETWORK_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How long ss(8) may take.
+const SS_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long a replica may take to stamp a new file.
+const CLOCK_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How to examine.
+#[derive(Clone, Debug)]
+pub struct DoctorOptions {
+    /// Whether the configuration is a volume's, and not made of bare paths.
+    pub is_volume: bool,
+    /// Mount points of the volume whose keepers have died.
+    pub unsupervised: Vec<String>,
+    /// How long a replica may take to answer.
+    pub timeout: Duration,
+    /// Whether a file may be made on each replica, to see its clock.
+    pub is_write_allowed: bool,
+    /// Read the replicas.
+    pub measure: Option<MeasureOptions>,
+}
+
+/// Looks at everything; `say` is told what is under way.
+pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> DoctorFacts {
+    say("looking at the replicas");
+    let survey = survey(config.survey_request(None), options.timeout);
+    let table = MountTable::read().unwrap_or_default();
+    let tree = SystemRoot::at(Path::new("/"));
+    let mut facts = DoctorFacts {
+        volume: options.is_volume.then(|| config.volume.name.clone()),
+        settings: volume_settings(config),
+        machine: tree.machine(),
+        replicas: examine_replicas(config, &survey, &table, &tree),
+        refused: if options.is_volume { config_errors(&survey) } else { Vec::new() },
+        ..DoctorFacts::default()
+    };
+    facts.unserved = dead_or_silent_mounts(&table, facts.volume.as_deref(), options.timeout);
+    facts.unkept.clone_from(&options.unsupervised);
+    facts.machine.root = rustix::process::geteuid().is_root();
+    facts.machine.fusermount3 = has_program("fusermount3");
+    facts.machine.page = rustix::param::page_size() as u64;
+    (facts.one_connection, facts.one_file_system) = redundant_groups(&survey);
+    say("looking at the network");
+    probe_routes(&mut facts, &tree);
+    measure_clocks(&mut facts, &survey, options.is_write_allowed);
+    if let Some(how) = &options.measure {
+        let roots: Vec<Option<PathBuf>> = survey
+            .replicas
+            .iter()
+            .map(|(_, sight)| sight.directory().map(|directory| directory.canonical.clone()))
+            .collect();
+        facts.measured = Some(measure(&roots, how, &tree, say));
+    }
+    // Connections and counters last: what the measurement caused is seen in them.
+    collect_connections(&mut facts);
+    recount_calls(&mut facts, &survey);
+    facts
+}
+
+fn volume_settings(config: &Config) -> VolumeSettings {
+    VolumeSettings {
+        segment_size: config.read.segment_size,
+        deadline_s: config.read.deadline.as_secs_f64(),
+        writes: config.volume.access == Access::ReadWrite,
+        passthrough: config.read.passthrough != Passthrough::Off,
+        lag_s: config.write.lag.as_secs_f64(),
+        write_replica: config.write.replica.index(),
+        attribute_ttl_s: config.fuse.attribute_ttl.as_secs_f64(),
+        allow_other: config.fuse.allow_other,
+        max_background: config.fuse.max_background.into(),
+    }
+}
+
+/// Mounts of this volume whose daemons do not answer. Bare paths belong to no volume.
+fn dead_or_silent_mounts(
+    table: &MountTable,
+    volume: Option<&str>,
+    limit: Duration,
+) -> Vec<(String, &'static str)> {
+    let all = FanfsMount::all_visible(table).into_iter();
+    let all = all.filter(|served| volume == Some(&served.volume));
+    all.filter_map(|served| {
+        let state = match served.daemon_state(limit) {
+            DaemonState::Serving => return None,
+            DaemonState::Dead => "dead",
+            DaemonState::Unresponsive => "silent",
+        };
+        Some((served.mount_point.display().to_string(), state))
+    })
+    .collect()
+}
+
+/// What `fanfs check` would not mount, but for replicas that do not answer, which
+/// have a check of their own.
+fn config_errors(survey: &Survey) -> Vec<(Vec<usize>, String)> {
+    let answers = |id: &ReplicaId| survey.replicas[*id].directory().is_some();
+    let errors = survey.findings().into_iter().filter(|f| f.severity == Severity::Error);
+    errors
+        .filter(|finding| finding.replicas.iter().all(answers))
+        .map(|finding| (finding.replicas.iter().map(|id| id.index()).collect(), finding.text))
+        .collect()
+}
+
+fn examine_replicas(
+    config: &Config,
+    survey: &Survey,
+    table: &MountTable,
+    tree: &SystemRoot,
+) -> Vec<ExaminedReplica> {
+    let one =
+        |(replica, (_, sight)): (&crate::config::ReplicaConfig, (ReplicaId, &Observation))| {
+            let mount = sight.mount.as_ref();
+            let device = match sight.directory() {
+                Some(directory) => Some(directory.dev),
+                None => mount.map(|mount| mount.dev),
+            };
+            let device = device.map(|(major, minor)| format!("{major}:{minor}"));
+            ExaminedReplica {
+                name: replica.name.clone(),
+                path: replica.path.display().to_string(),
+                mount_point: mount.map(|mount| mount.mount_point.display().to_string()),
+                is_mounted: sight.is_mounted(),
+                failure: match &sight.probe_result {
+                    ProbeResult::Failed(why) => Some(why.clone()),
+                    _ => None,
+                },
+                state: match sight.probe_result {
+                    ProbeResult::Directory(_) => "ok",
+                    ProbeResult::Absent => "absent",
+                    ProbeResult::NotADirectory => "not-a-directory",
+                    ProbeResult::Failed(_) => "failed",
+                    ProbeResult::TimedOut => "silent",
+                },
+                fs_type: mount.map(|mount| mount.fs_type.clone()),
+                source: mount.map(|mount| mount.source.display().to_string()),
+                read_ahead_kib: device.as_deref().and_then(|device| tree.read_ahead(device)),
+                device,
+                page_cache: match replica.page_cache {
+                    PageCache::Use => true,
+                    PageCache::Bypass => false,
+                    PageCache::Auto => sight.nfs.is_none(),
+                },
+                nfs: mount.zip(sight.nfs.as_ref()).map(|(mount, nfs)| nfs_facts(mount, nfs, table)),
+                ..ExaminedReplica::default()
+            }
+        };
+    config.replicas.iter().zip(survey.replicas.iter()).map(one).collect()
+}
+
+/// Options that mount(8) is not given: the kernel, or mount.nfs, puts them there.
+const IMPLICIT_OPTIONS: &[&str] = &[
+    "addr",
+    "clientaddr",
+    "mountaddr",
+    "mountport",
+    "mountvers",
+    "mountproto",
+    "namlen",
+    "seclabel",
+];
+
+/// Options of a mount, not of its file system, that mount(8) was given: the others are
+/// what the kernel does by itself.
+const PER_MOUNT_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "noexec", "noatime", "nodiratime"];
+
+/// The options of a line that mounts it again as it is.
+fn mount_options(mount: &Mount) -> Vec<String> {
+    let (own, shared) = (mount.options.to_string_lossy(), mount.super_options.to_string_lossy());
+    let own: Vec<&str> =
+        own.split(',').filter(|option| PER_MOUNT_OPTIONS.contains(option)).collect();
+    let read_only = own.contains(&"ro");
+    let shared = shared.split(',').filter(|option| {
+        let key = option.split('=').next().unwrap_or_default();
+        // What is mounted read-only here may be writable through another mount.
+        let is_said = read_only && matches!(key, "ro" | "rw");
+        !is_said && !IMPLICIT_OPTIONS.contains(&key) && *option != "local_lock=none"
+    });
+    own.iter().copied().chain(shared).map(str::to_owned).collect()
+}
+
+pub(super) fn nfs_facts(mount: &Mount, nfs: &NfsMount, table: &MountTable) -> NfsFacts {
+    let of_server = table
+        .iter()
+        .filter_map(|other| table.nfs(other))
+        .filter(|other| other.server == nfs.server || other.addr == nfs.addr)
+        .filter_map(|other| other.rsize)
+        .max();
+    let times = nfs.attribute_times;
+    let seconds = |time: Duration| time.as_secs();
+    let mut facts = NfsFacts {
+        server: nfs.server.clone(),
+        addr: nfs.addr.clone(),
+        port: nfs.port.unwrap_or(2049),
+        version: nfs.version.map(|version| match version {
+            (major @ ..4, _) => major.to_string(),
+            (major, minor) => format!("{major}.{minor}"),
+        }),
+        proto: nfs.proto.clone(),
+        rsize: nfs.rsize,
+        wsize: nfs.wsize,
+        rsize_of_server: of_server,
+        recovery: match nfs.recovery {
+            Recovery::Hard => "hard",
+            Recovery::Soft => "soft",
+            Recovery::SoftErr => "softerr",
+        },
+        fails_after_s: nfs.fails_after.map(|after| after.as_secs_f64()),
+        sync: nfs.sync,
+        noac: nfs.noac,
+        attribute_times_s: [times.file_min, times.file_max, times.dir_min, times.dir_max]
+            .map(seconds),
+        nosharecache: nfs.nosharecache,
+        nconnect: nfs.nconnect,
+        max_connect: nfs.max_connect,
+        options: mount_options(mount),
+        ..NfsFacts::default()
+    };
+    if let Some(stats) = &nfs.stats {
+        count_calls(&mut facts, stats);
+    }
+    facts
+}
+
+/// nfsiostat's arithmetic.
+fn count_calls(facts: &mut NfsFacts, stats: &NfsStats) {
+    facts.age_s = Some(stats.age.as_secs());
+    facts.calls = stats.calls.iter().map(|call| call.calls).sum();
+    facts.retransmits = stats.calls.iter().map(|call| call.sent.saturating_sub(call.calls)).sum();
+    facts.timeouts = stats.calls.iter().map(|call| call.timeouts).sum();
+    facts.reads = stats.call_stats("READ").map(|read| {
+        let each = |time: Duration| time.as_secs_f64() * 1e3 / read.calls as f64;
+        ReadCallStats {
+            calls: read.calls,
+            bytes_each: read.received / read.calls,
+            queue_ms: each(read.queued),
+            round_trip_ms: each(read.round_trip),
+            whole_ms: each(read.execute),
+        }
+    });
+    let sends: u64 = stats.queues.iter().map(|queue| queue.sends).sum();
+    let backlog: u64 = stats.queues.iter().map(|queue| queue.backlog).sum();
+    facts.backlog = (sends > 0).then(|| backlog as f64 / sends as f64);
+}
+
+/// The counters once more.
+fn recount_calls(facts: &mut DoctorFacts, survey: &Survey) {
+    let Ok(table) = MountTable::read() else { return };
+    for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
+        let stats = sight.mount.as_ref().and_then(|mount| table.nfs(mount)?.stats);
+        if let Some((nfs, stats)) = replica.nfs.as_mut().zip(stats) {
+            count_calls(nfs, &stats);
+        }
+    }
+}
+
+/// Replicas of which reading two gains nothing: NFS mounts with one connection,
+/// others with one device.
+fn redundant_groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+    let sight = |i: usize| &survey.replicas[ReplicaId::new(i)];
+    let one_path = |i: usize, j: usize| {
+        let (one, other) = (sight(i), sight(j));
+        let Some((a, b)) = one.directory().zip(other.directory()) else { return false };
+        match (&one.nfs, &other.nfs) {
+            (Some(one), Some(other)) => a.dev == b.dev || one.shares_connection(other),
+            (None, None) => a.dev == b.dev,
+            _ => false,
+        }
+    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for i in 0..survey.replicas.len() {
+        match groups.iter_mut().find(|group| group.iter().any(|j| one_path(i, *j))) {
+            Some(group) => group.push(i),
+            None => groups.push(vec![i]),
+        }
+    }
+    groups.retain(|group| group.len() > 1);
+    groups.into_iter().partition(|group| sight(group[0]).nfs.is_some())
+}
+
+/// Whether a mount's `addr=` may be another one's: after trunking detection it is the first
+/// mount's, and the server as it was named has the address of this one. Else the name may
+/// have other addresses beside the one that is mounted.
+fn is_address_ambiguous(facts: &DoctorFacts, nfs: &NfsFacts) -> bool {
+    let mounts = facts.replicas.iter().filter_map(|replica| replica.nfs.as_ref());
+    let trunked = |other: &NfsFacts| other.server != nfs.server && other.addr == nfs.addr;
+    nfs.addr.is_none() || mounts.into_iter().any(trunked)
+}
+
+/// The routes, all at once, and the interfaces that they use.
+fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
+    let (sender, receiver) = mpsc::channel();
+    for (i, replica) in facts.replicas.iter().enumerate() {
+        let Some(nfs) = &replica.nfs else { continue };
+        let name = is_address_ambiguous(facts, nfs).then(|| nfs.server.clone());
+        let port = nfs.port;
+        let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
+        let (sender, tree) = (sender.clone(), tree.clone());
+        let look = move || {
+            let named = name.and_then(|name| (name, port).to_socket_addrs().ok()?.next());
+            let to = named.or_else(|| addr.map(|addr| SocketAddr::new(addr, port)))?;
+            let mut route = network::find_route(to)?;
+            let interface = route.interface.as_deref().map(|name| tree.interface(name));
+            let mtu = interface.as_ref().and_then(|interface| interface.mtu).or(route.mtu);
+            let echoes = network::send_echoes(to.ip(), mtu);
+            route.small_echo = echoes.is_small_answered;
+            route.large_echo = echoes.is_large_answered;
+            route.echo_ms = echoes.round_trip.map(|time| time.as_secs_f64() * 1e3);
+            sender.send((i, route, interface, echoes.clock_ahead_s)).ok()
+        };
+        // Without a thread there is no answer, and the facts stay unknown.
+        let _ = std::thread::Builder::new().name("doctor".into()).spawn(look);
+    }
+    drop(sender);
+    let until = Instant::now() + NETWORK_TIMEOUT;
+    while let Ok((i, route, interface, ahead)) =
+        receiver.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        facts.replicas[i].route = Some(route);
+        facts.replicas[i].clock_ahead_s = ahead;
+        facts.interfaces.extend(interface);
+    }
+    facts.interfaces.sort_by(|a, b| a.name.cmp(&b.name));
+    facts.interfaces.dedup_by(|a, b| a.name == b.name);
+}
+
+/// The servers' clocks, where ICMP did not tell.
+fn measure_clocks(facts: &mut DoctorFacts, survey: &Survey, write: bool) {
+    for (replica, (_, sight)) in facts.replicas.iter_mut().zip(survey.replicas.iter()) {
+        let Some(root) = sight.directory().map(|directory| directory.canonical.clone()) else {
+            continue;
+        };
+        if write {
+            let at = root.clone();
+            let stamped = run_with_timeout(CLOCK_PROBE_TIMEOUT, move || {
+                clock::clock_ahead_by_new_file(&at).ok()
+            })
+            .flatten();
+            replica.clock_ahead_s = stamped.or(replica.clock_ahead_s);
+        }
+        if replica.clock_ahead_s.is_none() {
+            replica.clock_ahead_s =
+                run_with_timeout(CLOCK_PROBE_TIMEOUT, move || clock::root_time_ahead(&root))
+                    .flatten();
+        }
+    }
+}
+
+fn collect_connections(facts: &mut DoctorFacts) {
+    let ports: BTreeSet<u16> =
+        facts.replicas.iter().filter_map(|replica| Some(replica.nfs.as_ref()?.port)).collect();
+    facts.machine.ss = has_program("ss");
+    for port in ports {
+        let all =
+            run_with_timeout(SS_TIMEOUT, move || tcp_info::connections_to_port(port)).flatten();
+        let Some(all) = all else { continue };
+        for replica in &mut facts.replicas {
+            let Some(nfs) = replica.nfs.as_ref().filter(|nfs| nfs.port == port) else { continue };
+            let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
+            let addr = addr.map(|addr| tcp_info::canonical_address(addr).to_string());
+            let own = all.iter().filter(|one| Some(&one.server) == addr.as_ref());
+            replica.connections = Some(own.cloned().collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_s_name_is_asked_for_where_its_address_may_be_another_s() {
+        let mut facts = crate::doctor::checks::tests::healthy();
+        let nfs = |facts: &DoctorFacts, i: usize| facts.replicas[i].nfs.clone().expect("NFS");
+        assert!((0..3).all(|i| !is_address_ambiguous(&facts, &nfs(&facts, i))));
+        // Mounted from one name of several addresses: `addr=` says which.
+        for replica in &mut facts.replicas {
+            replica.nfs.as_mut().expect("NFS").server = "filer".into();
+        }
+        assert!((0..3).all(|i| !is_address_ambiguous(&facts, &nfs(&facts, i))));
+        let third = facts.replicas[2].nfs.as_mut().expect("NFS");
+        (third.server, third.addr) = ("filer-2".into(), Some("10.0.1.2".into()));
+        let in_doubt = [0, 1, 2].map(|i| is_address_ambiguous(&facts, &nfs(&facts, i)));
+        assert_eq!(in_doubt, [true, false, true]);
+    }
+}

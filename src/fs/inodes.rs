@@ -1,0 +1,764 @@
+//! The inodes that the kernel knows, and the names it knows them by.
+//!
+//! Replicas are asked by path, so each inode remembers a name in a parent that
+//! is itself an inode; a path is put together from there to the root. An inode
+//! with several hard links has several names, the one looked up last is used.
+//!
+//! **Inode numbers.** In `shared` mode they are the replica's own, so that hard
+//! links are one inode and numbers are the same through every replica and after
+//! every remount. Numbers in file systems mounted below the replica's root are
+//! mixed with the place of that mount, as they may repeat. In `copies` mode each
+//! tree has numbers of its own, so a number is made of the path; of the number
+//! in the first replica for files with several links. A file that replaces one that is
+//! open ([`super::file_replacement`]) has a number made of that one's.
+//!
+//! *Invariant:* a number that the kernel knows stands for one object until the kernel
+//! forgets it ([`numbering`]). A removed object keeps its number, and requests on it fail.
+
+mod kernel_attrs;
+mod numbering;
+mod removed_dir;
+pub(super) mod snapshot;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::journal::{Journal, JournalEntry};
+use crate::backend::{Attr, FileKind, Generation};
+use crate::volume::{FileVersion, ReplicaId, VolumeMode};
+use kernel_attrs::KernelAttrs;
+use snapshot::InodeEvent;
+
+/// An inode number on this mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ino(pub u64);
+
+/// The root's, fixed by the FUSE protocol.
+pub const ROOT: Ino = Ino(1);
+
+/// Numbers that are made, not taken from a replica, have this bit; replicas
+/// that count from 1 never reach it.
+const HASHED_INO_BIT: u64 = 1 << 63;
+
+/// All known inodes.
+pub(super) struct Inodes {
+    mode: VolumeMode,
+    nodes: HashMap<Ino, InodeEntry>,
+    /// Numbers that objects have in place of the natural ones, by these.
+    substitutes: HashMap<Ino, Ino>,
+    /// Where steps are written down, if they are.
+    journal: Option<Arc<Journal>>,
+}
+
+struct InodeEntry {
+    /// Names it was looked up by, the latest last; none for the root, and for what
+    /// has lost them all.
+    names: Vec<(Ino, OsString)>,
+    lookups: u64,
+    /// Names in it that are known, and whose they are. Each is in the `names` of
+    /// that inode, and the other way round.
+    entries: HashMap<OsString, Ino>,
+    /// Names in it that were given to something else, or to nothing, and by which
+    /// change; all others were before the change `settled`.
+    changed_names: HashMap<OsString, u64>,
+    changed_names_floor: u64,
+    /// The number that it would have if no other object had it to the kernel.
+    natural_ino: Ino,
+    /// The change that removed it, if one did: replicas may use its number again.
+    removed_seq: Option<u64>,
+    /// Its last attributes, where it is a directory that was removed here.
+    removed_dir_attr: Option<Box<Attr>>,
+    /// Whether it lost its last name while it was open.
+    is_nameless: bool,
+    /// When it was made, where that is known.
+    generation: Generation,
+    /// When its data or attributes were last changed through this mount, by the
+    /// count of such changes.
+    changed_seq: u64,
+    /// Stands for the file system it lies in; 0 for the root's.
+    domain: u64,
+    kind: FileKind,
+    kernel_cache: KernelCacheState,
+    kernel_attrs: KernelAttrs,
+    /// Who read it directly last took small blocks.
+    has_small_block_reads: bool,
+}
+
+/// What the kernel was told of a file when it opened it.
+#[derive(Clone, Debug)]
+enum KernelCacheState {
+    /// It has not opened it since it knows it, so it has nothing cached.
+    Empty,
+    /// It opened it at this version last.
+    Version(FileVersion, CacheValidity),
+    /// It may have several versions cached.
+    Mixed,
+}
+
+/// What the kernel has cached of a file since it was first opened at a version.
+///
+/// Direct opens are opens as all others here: pages get in through them too,
+/// where the file is mapped, and an answer to one that does not say "keep what
+/// you have" drops what other handles had cached.
+///
+/// The kernel carries out "drop what you have" after the answer to that open,
+/// and may get the answer to a later one first. Told "keep what you have" there,
+/// it would begin a read with pages of the version before and end it without
+/// them. So nobody is told that before a read has come through a handle of this
+/// version: by then the kernel is through with that handle's open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct CacheValidity(Arc<AtomicBool>);
+
+impl CacheValidity {
+    /// Nothing is cached of any version before.
+    fn valid() -> Self {
+        Self(Arc::new(AtomicBool::new(true)))
+    }
+
+    /// A read has come through a handle that was opened at the version.
+    pub(super) fn mark_read(&self) {
+        if !self.is_valid() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is the same.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether none of it is of an older version.
+    pub(super) fn is_valid(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is left of something that has lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkRemoval {
+    /// Other names.
+    OtherLinksLeft,
+    /// What is open.
+    StillOpen,
+    /// Nothing: its number may come to be used again.
+    ObjectRemoved,
+}
+
+/// So many turned names are remembered one by one in each directory.
+const MAX_CHANGED_NAMES: usize = 256;
+
+/// No path has more names; whoever finds more goes round in circles.
+const MAX_DEPTH: usize = 1 << 16;
+
+/// Names remembered for one inode. An inode with more links is still reached by
+/// those it was looked up by last.
+const MAX_LINK_NAMES: usize = 8;
+
+impl InodeEntry {
+    fn new(natural: Ino, domain: u64, kind: FileKind) -> Self {
+        Self {
+            names: Vec::new(),
+            lookups: 0,
+            entries: HashMap::new(),
+            changed_names: HashMap::new(),
+            changed_names_floor: 0,
+            natural_ino: natural,
+            removed_seq: None,
+            removed_dir_attr: None,
+            is_nameless: false,
+            generation: Generation::default(),
+            changed_seq: 0,
+            domain,
+            kind,
+            kernel_cache: KernelCacheState::Empty,
+            kernel_attrs: KernelAttrs::Unset,
+            has_small_block_reads: false,
+        }
+    }
+}
+
+impl Inodes {
+    pub(super) fn new(mode: VolumeMode) -> Self {
+        let root = InodeEntry { lookups: 1, ..InodeEntry::new(ROOT, 0, FileKind::Directory) };
+        let nodes = HashMap::from([(ROOT, root)]);
+        Self { mode, nodes, substitutes: HashMap::new(), journal: None }
+    }
+
+    /// Writes its steps down from now on.
+    pub(super) fn attach_journal(&mut self, journal: Arc<Journal>) {
+        self.journal = Some(journal);
+    }
+
+    fn append_to_journal(&self, step: impl FnOnce() -> InodeEvent) {
+        if let Some(journal) = &self.journal {
+            journal.append(&JournalEntry::Step(step()));
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The path from the root; `None` for an unknown inode, and for one that has
+    /// lost its name.
+    pub(super) fn path(&self, ino: Ino) -> Option<PathBuf> {
+        self.path_by_name(ino, self.nodes.get(&ino)?.names.last())
+    }
+
+    /// Its paths by all the names that are known.
+    pub(super) fn paths(&self, ino: Ino) -> Vec<PathBuf> {
+        let names = self.nodes.get(&ino).map_or(&[][..], |node| &node.names);
+        names.iter().filter_map(|name| self.path_by_name(ino, Some(name))).collect()
+    }
+
+    fn path_by_name(&self, ino: Ino, name: Option<&(Ino, OsString)>) -> Option<PathBuf> {
+        let (mut at, mut next) = (ino, name);
+        let mut names = Vec::new();
+        while at != ROOT {
+            let (parent, name) = next?;
+            names.push(name);
+            at = *parent;
+            next = self.nodes.get(&at)?.names.last();
+            if names.len() > MAX_DEPTH {
+                return None;
+            }
+        }
+        Some(names.into_iter().rev().collect())
+    }
+
+    /// The inode and all that is known beneath it; `None` where that is more than `most`.
+    pub(super) fn subtree(&self, top: Ino, most: usize) -> Option<Vec<Ino>> {
+        let mut tree = vec![top];
+        let mut visited = 0;
+        while let Some(ino) = tree.get(visited).copied() {
+            visited += 1;
+            let beneath = self.nodes.get(&ino).map(|node| &node.entries);
+            if tree.len() + beneath.map_or(0, HashMap::len) > most.max(1) {
+                return None;
+            }
+            tree.extend(beneath.into_iter().flat_map(HashMap::values));
+        }
+        Some(tree)
+    }
+
+    /// Whose name that is, as far as is known.
+    pub(super) fn child(&self, parent: Ino, name: &OsStr) -> Option<Ino> {
+        self.nodes.get(&parent)?.entries.get(name).copied()
+    }
+
+    /// The directory that the inode was last looked up in.
+    pub(super) fn parent(&self, ino: Ino) -> Option<Ino> {
+        Some(self.nodes.get(&ino)?.names.last()?.0)
+    }
+
+    /// Whether `ino`, found by this name when there had been `asked` changes, may be
+    /// there: it may have been removed, or renamed, on the answer's way here.
+    pub(super) fn is_current_entry(&self, parent: Ino, name: &OsStr, ino: Ino, asked: u64) -> bool {
+        let gone = self.nodes.get(&ino).and_then(|node| node.removed_seq);
+        let turned = self.nodes.get(&parent).map_or(0, |dir| {
+            dir.changed_names.get(name).copied().unwrap_or(0).max(dir.changed_names_floor)
+        });
+        gone.unwrap_or(0).max(turned) <= asked
+    }
+
+    /// The name stands for something else from change number `change` on.
+    fn mark_name_changed(&mut self, parent: Ino, name: &OsStr, change: u64) {
+        let Some(dir) = self.nodes.get_mut(&parent) else { return };
+        if dir.changed_names.len() >= MAX_CHANGED_NAMES {
+            dir.changed_names.clear();
+            dir.changed_names_floor = change;
+        }
+        dir.changed_names.insert(name.to_owned(), change);
+    }
+
+    /// The kernel is told of an object that was found when there had been `asked`
+    /// changes, as the answer to `request`: it knows it once more. `None` where it has
+    /// gone since.
+    pub(super) fn record_lookup(
+        &mut self,
+        request: u64,
+        (parent, name): (Ino, &OsStr),
+        found: (ReplicaId, &Attr),
+        asked: u64,
+    ) -> Option<Ino> {
+        let ino = self.ino_for(parent, name, found.0, found.1)?;
+        self.record_lookup_as(ino, request, (parent, name), found, asked)
+    }
+
+    /// The same under the number that the kernel was told, or is about to be.
+    pub(super) fn record_lookup_as(
+        &mut self,
+        ino: Ino,
+        request: u64,
+        (parent, name): (Ino, &OsStr),
+        (replica, attr): (ReplicaId, &Attr),
+        asked: u64,
+    ) -> Option<Ino> {
+        if !self.is_current_entry(parent, name, ino, asked) {
+            return None;
+        }
+        self.add_lookup(ino, (parent, name), (replica, attr))?;
+        // Of a single link an earlier name was changed, or was that of another file
+        // with its number.
+        let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
+        self.add_name(ino, parent, name, is_single);
+        if let Some(journal) = &self.journal {
+            let (parent, name, replica) = (parent.0, name.to_owned(), replica.index() as u16);
+            let found = attr.into();
+            let step = InodeEvent::Remember { request, ino: ino.0, parent, name, replica, found };
+            journal.append_for_request(request, ino.into(), &JournalEntry::Step(step));
+        }
+        Some(ino)
+    }
+
+    /// Nobody has it open any more: without a name it is gone, by change number
+    /// `change`.
+    pub(super) fn mark_closed(&mut self, ino: Ino, change: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino)
+            && node.is_nameless
+        {
+            node.removed_seq = Some(change);
+        }
+    }
+
+    /// It was changed, as change number `change` of all.
+    pub(super) fn mark_changed(&mut self, ino: Ino, change: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.changed_seq = change;
+        }
+    }
+
+    /// Whether an answer to a question that was asked when there had been `changes`
+    /// is still true: the inode was not changed since.
+    pub(super) fn is_unchanged_since(&self, ino: Ino, changes: u64) -> bool {
+        self.nodes.get(&ino).is_none_or(|node| node.changed_seq <= changes)
+    }
+
+    /// The inode's latest name is this one, and its only one where it `is_single`.
+    fn add_name(&mut self, ino: Ino, parent: Ino, name: &OsStr, is_single: bool) {
+        match self.child(parent, name) {
+            Some(other) if other == ino => {}
+            other => {
+                if let Some(other) = other {
+                    // It was somebody else's.
+                    self.remove_name(other, parent, name);
+                }
+                if let Some(node) = self.nodes.get_mut(&parent) {
+                    node.entries.insert(name.to_owned(), ino);
+                }
+            }
+        }
+        let Some(node) = self.nodes.get_mut(&ino) else { return };
+        node.is_nameless = false;
+        node.names.retain(|(p, n)| !(*p == parent && n == name));
+        let keep = if is_single { 0 } else { MAX_LINK_NAMES - 1 };
+        let left: Vec<_> = node.names.drain(..node.names.len().saturating_sub(keep)).collect();
+        node.names.push((parent, name.to_owned()));
+        for (parent, name) in left {
+            self.remove_entry(parent, &name);
+        }
+    }
+
+    /// The inode has lost a name.
+    fn remove_name(&mut self, ino: Ino, parent: Ino, name: &OsStr) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.names.retain(|(p, n)| !(*p == parent && n == name));
+        }
+        self.remove_entry(parent, name);
+    }
+
+    /// The name of `ino` was removed by change number `change`; the last one that it
+    /// had, or not. Somebody else may have been found by it since.
+    pub(super) fn remove_link(
+        &mut self,
+        (parent, name): (Ino, &OsStr),
+        ino: Option<Ino>,
+        removed: LinkRemoval,
+        change: u64,
+    ) {
+        self.mark_name_changed(parent, name, change);
+        self.append_to_journal(|| {
+            let (parent, name, ino) = (parent.0, name.to_owned(), ino.map(|ino| ino.0));
+            InodeEvent::Remove { parent, name, ino, left: removed.into() }
+        });
+        let Some(ino) = ino.filter(|ino| self.child(parent, name) == Some(*ino)) else { return };
+        self.remove_name(ino, parent, name);
+        if removed == LinkRemoval::OtherLinksLeft {
+            return;
+        }
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.removed_seq = (removed == LinkRemoval::ObjectRemoved).then_some(change);
+            node.is_nameless = removed == LinkRemoval::StillOpen;
+            // Whatever else is known was not true any more.
+            for (parent, name) in std::mem::take(&mut node.names) {
+                self.remove_entry(parent, &name);
+            }
+        }
+    }
+
+    /// The name `from` of `moved` was changed to `to` by change number `change`. Either
+    /// may have been found by its new name since.
+    pub(super) fn rename(
+        &mut self,
+        from: (Ino, &OsStr),
+        to: (Ino, &OsStr),
+        moved: Option<Ino>,
+        change: u64,
+    ) {
+        self.mark_name_changed(from.0, from.1, change);
+        self.mark_name_changed(to.0, to.1, change);
+        self.append_to_journal(|| {
+            let [from, to] = [from, to].map(|(parent, name)| (parent.0, name.to_owned()));
+            InodeEvent::Rename { from, to, moved: moved.map(|ino| ino.0) }
+        });
+        let Some(moved) = moved else { return };
+        if self.child(from.0, from.1) == Some(moved) {
+            self.remove_name(moved, from.0, from.1);
+        }
+        if self.nodes.contains_key(&moved) {
+            self.add_name(moved, to.0, to.1, false);
+        }
+    }
+
+    /// Two names were exchanged by change number `change`.
+    pub(super) fn exchange(
+        &mut self,
+        one: (Ino, &OsStr),
+        other: (Ino, &OsStr),
+        (first, second): (Option<Ino>, Option<Ino>),
+        change: u64,
+    ) {
+        self.rename(one, other, first, change);
+        self.rename(other, one, second, change);
+    }
+
+    /// The file was opened at `version`: what the kernel has cached of it.
+    pub(super) fn record_open(&mut self, ino: Ino, version: FileVersion) -> CacheValidity {
+        let Some(node) = self.nodes.get_mut(&ino) else { return CacheValidity::default() };
+        let cached = match &node.kernel_cache {
+            KernelCacheState::Version(seen, cached) if *seen == version => return cached.clone(),
+            KernelCacheState::Empty => CacheValidity::valid(),
+            KernelCacheState::Version(..) | KernelCacheState::Mixed => CacheValidity::default(),
+        };
+        node.kernel_cache = KernelCacheState::Version(version, cached.clone());
+        cached
+    }
+
+    /// Handles read another version now than they were opened at: the kernel may
+    /// have both cached.
+    pub(super) fn mark_cache_mixed(&mut self, ino: Ino) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.kernel_cache = KernelCacheState::Mixed;
+        }
+    }
+
+    /// Who read it directly took small blocks, or did not.
+    pub(super) fn set_small_block_reads(&mut self, ino: Ino, small: bool) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.has_small_block_reads = small;
+        }
+    }
+
+    /// Whether the last who read it directly took small blocks.
+    pub(super) fn has_small_block_reads(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| node.has_small_block_reads)
+    }
+
+    /// The kernel forgets `count` lookups.
+    pub(super) fn forget(&mut self, ino: Ino, count: u64) {
+        if ino == ROOT {
+            return;
+        }
+        if self.nodes.contains_key(&ino) {
+            self.decrease_lookups(ino, count);
+            self.append_to_journal(|| InodeEvent::Forget { ino: ino.0, count });
+        }
+    }
+
+    /// The kernel was not told of it, once; this is written down elsewhere.
+    pub(super) fn undo_lookup(&mut self, ino: Ino) {
+        if ino != ROOT {
+            self.decrease_lookups(ino, 1);
+        }
+    }
+
+    fn decrease_lookups(&mut self, ino: Ino, count: u64) {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.lookups = node.lookups.saturating_sub(count);
+            self.drop_if_unused(ino);
+        }
+    }
+
+    /// A directory has an entry less.
+    fn remove_entry(&mut self, parent: Ino, name: &OsStr) {
+        if let Some(node) = self.nodes.get_mut(&parent) {
+            node.entries.remove(name);
+            self.drop_if_unused(parent);
+        }
+    }
+
+    /// A node stays while the kernel knows it or a child's path needs it.
+    fn drop_if_unused(&mut self, ino: Ino) {
+        let mut unsure = vec![ino];
+        while let Some(ino) = unsure.pop() {
+            let unused = |node: &InodeEntry| node.lookups == 0 && node.entries.is_empty();
+            if ino == ROOT || !self.nodes.get(&ino).is_some_and(unused) {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&ino) else { continue };
+            self.drop_substitute(ino, node.natural_ino);
+            for (parent, name) in node.names {
+                if let Some(node) = self.nodes.get_mut(&parent) {
+                    node.entries.remove(&name);
+                    unsure.push(parent);
+                }
+            }
+        }
+    }
+}
+
+/// The same number for the same value in every run of the program.
+/// (`DefaultHasher::new` has fixed keys.)
+fn hashed_ino(value: &impl Hash) -> Ino {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    Ino(hasher.finish() | HASHED_INO_BIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volume::FileId;
+
+    pub(super) fn attr(ino: u64, kind: FileKind, nlink: u32) -> Attr {
+        Attr {
+            id: FileId { dev: FileId::ROOT_DEV, ino },
+            kind,
+            perm: 0o644,
+            nlink,
+            uid: 0,
+            gid: 0,
+            rdev: (0, 0),
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: (0, 0),
+            mtime: (0, 0),
+            ctime: (0, 0),
+            generation: Generation::default(),
+        }
+    }
+
+    impl Inodes {
+        pub(super) fn remember(
+            &mut self,
+            parent: Ino,
+            name: &OsStr,
+            replica: ReplicaId,
+            attr: &Attr,
+            asked: u64,
+        ) -> Option<Ino> {
+            self.record_lookup(0, (parent, name), (replica, attr), asked)
+        }
+    }
+
+    fn r(i: usize) -> ReplicaId {
+        ReplicaId::new(i)
+    }
+
+    fn table(mode: VolumeMode) -> Inodes {
+        Inodes::new(mode)
+    }
+
+    const DIR: FileKind = FileKind::Directory;
+    const FILE: FileKind = FileKind::Regular;
+
+    #[test]
+    fn shared_mode_keeps_the_replicas_numbers_and_links_are_one_inode() {
+        let mut t = table(VolumeMode::Shared);
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let a = t.remember(d, "a".as_ref(), r(0), &attr(11, FILE, 2), 0).unwrap();
+        let b = t.remember(ROOT, "b".as_ref(), r(1), &attr(11, FILE, 2), 0).unwrap();
+        assert_eq!((d.0, a.0), (10, 11));
+        assert_eq!(a, b);
+        assert_eq!(t.path(a).unwrap(), PathBuf::from("b"));
+    }
+
+    #[test]
+    fn copies_mode_makes_numbers_of_paths() {
+        let mut t = table(VolumeMode::Copies);
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let same = t.remember(ROOT, "a".as_ref(), r(1), &attr(99, FILE, 1), 0).unwrap();
+        let other = t.remember(ROOT, "b".as_ref(), r(0), &attr(12, FILE, 1), 0).unwrap();
+        assert_eq!(a, same);
+        assert_ne!(a, other);
+        let x = t.remember(ROOT, "x".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
+        let y = t.remember(ROOT, "y".as_ref(), r(0), &attr(20, FILE, 2), 0).unwrap();
+        assert_eq!(x, y);
+    }
+
+    /// Of an open file, and of those that have its name after it.
+    #[test]
+    fn what_replaces_an_open_copy_has_another_number_until_it_is_forgotten() {
+        let mut t = table(VolumeMode::Copies);
+        let find =
+            |t: &mut Inodes| t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let first = find(&mut t);
+        t.remove_link((ROOT, "f".as_ref()), Some(first), LinkRemoval::StillOpen, 0);
+        let second = find(&mut t);
+        assert_ne!(first, second);
+        assert_eq!((t.path(first), t.path(second)), (None, Some("f".into())));
+        assert_eq!(t.listed_ino(ROOT, "f".as_ref(), 0), second);
+        t.remove_link((ROOT, "f".as_ref()), Some(second), LinkRemoval::StillOpen, 0);
+        let third = find(&mut t);
+        assert!(third != first && third != second);
+        t.forget(first, 1);
+        t.forget(second, 1);
+        assert_eq!((find(&mut t), t.path(third)), (third, Some("f".into())), "it is still there");
+        t.forget(third, 2);
+        assert_eq!((find(&mut t), t.len()), (first, 2));
+    }
+
+    #[test]
+    fn a_mount_inside_the_replica_does_not_collide() {
+        let mut t = table(VolumeMode::Shared);
+        let mut inner = attr(11, DIR, 2);
+        inner.id.dev = 6;
+        let outer = t.remember(ROOT, "o".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let mount = t.remember(ROOT, "m".as_ref(), r(0), &inner, 0).unwrap();
+        assert_ne!(outer, mount);
+        let mut file = attr(11, FILE, 1);
+        file.id.dev = 6;
+        file.id.ino = 12;
+        let inside = t.remember(mount, "f".as_ref(), r(0), &file, 0).unwrap();
+        assert_ne!(inside.0, 12);
+        assert!(t.is_same(inside, r(0), &file));
+    }
+
+    #[test]
+    fn forgotten_inodes_go_and_parents_stay_while_needed() {
+        let mut t = table(VolumeMode::Shared);
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.forget(d, 1);
+        assert_eq!(t.path(f).unwrap(), PathBuf::from("d/f"));
+        t.forget(f, 1);
+        assert_eq!(t.len(), 1);
+        assert!(t.path(d).is_none());
+    }
+
+    #[test]
+    fn a_directory_that_moved_has_its_new_path() {
+        let mut t = table(VolumeMode::Shared);
+        let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        t.remember(ROOT, "new".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        assert_eq!(t.path(d).unwrap(), PathBuf::from("new"));
+        t.forget(d, 2);
+        assert_eq!(t.len(), 1);
+    }
+
+    #[test]
+    fn a_renamed_directory_takes_its_children_along() {
+        let mut t = table(VolumeMode::Shared);
+        let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.rename((ROOT, "old".as_ref()), (ROOT, "new".as_ref()), Some(d), 1);
+        assert_eq!(t.path(f).unwrap(), PathBuf::from("new/f"));
+        assert_eq!(t.child(ROOT, "old".as_ref()), None);
+    }
+
+    #[test]
+    fn a_tree_is_what_lies_beneath_and_a_file_is_one() {
+        let mut t = table(VolumeMode::Shared);
+        let d = t.remember(ROOT, "d".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
+        let e = t.remember(d, "e".as_ref(), r(0), &attr(11, DIR, 2), 0).unwrap();
+        let f = t.remember(e, "f".as_ref(), r(0), &attr(12, FILE, 1), 0).unwrap();
+        let other = t.remember(ROOT, "g".as_ref(), r(0), &attr(13, FILE, 1), 0).unwrap();
+        assert_eq!((t.subtree(other, 1), t.subtree(f, 0)), (Some(vec![other]), Some(vec![f])));
+        assert_eq!((t.subtree(d, 3), t.subtree(d, 2)), (Some(vec![d, e, f]), None));
+    }
+
+    #[test]
+    fn what_was_renamed_over_has_no_path() {
+        let mut t = table(VolumeMode::Shared);
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let b = t.remember(ROOT, "b".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.remove_link((ROOT, "b".as_ref()), Some(b), LinkRemoval::ObjectRemoved, 1);
+        t.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), Some(a), 1);
+        assert_eq!((t.path(a), t.path(b)), (Some("b".into()), None));
+        t.remember(ROOT, "c".as_ref(), r(0), &attr(12, FILE, 1), 1).unwrap();
+        t.exchange((ROOT, "b".as_ref()), (ROOT, "c".as_ref()), (Some(a), Some(Ino(12))), 2);
+        assert_eq!(t.path(a), Some("c".into()));
+        assert_eq!(t.child(ROOT, "b".as_ref()), Some(Ino(12)));
+    }
+
+    /// Between the rename and its answer somebody may look the new name up.
+    #[test]
+    fn who_was_found_by_its_new_name_already_is_not_taken_for_the_one_replaced() {
+        let mut t = table(VolumeMode::Shared);
+        let new = t.remember(ROOT, "next".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        t.remove_link((ROOT, "f".as_ref()), Some(old), LinkRemoval::ObjectRemoved, 1);
+        t.rename((ROOT, "next".as_ref()), (ROOT, "f".as_ref()), Some(new), 1);
+        assert_eq!((t.path(new), t.path(old)), (Some("f".into()), None));
+        assert!(t.is_same(new, r(0), &attr(10, FILE, 1)));
+    }
+
+    #[test]
+    fn two_names_of_one_file_both_stay() {
+        let mut t = table(VolumeMode::Shared);
+        let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
+        t.remember(ROOT, "b".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
+        assert_eq!(t.paths(a), [PathBuf::from("a"), "b".into()]);
+        t.remove_link((ROOT, "b".as_ref()), Some(a), LinkRemoval::OtherLinksLeft, 1);
+        assert_eq!(t.path(a), Some("a".into()));
+    }
+
+    #[test]
+    fn a_name_is_that_of_the_last_who_was_found_there() {
+        let mut t = table(VolumeMode::Shared);
+        let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
+        let new = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        assert_eq!((t.path(old), t.path(new)), (None, Some("f".into())));
+        t.forget(old, 1);
+        assert_eq!(t.path(new), Some("f".into()));
+        t.forget(new, 1);
+        assert_eq!(t.len(), 1);
+    }
+
+    #[test]
+    fn the_cache_is_good_only_at_the_version_opened_last() {
+        let mut t = table(VolumeMode::Shared);
+        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let v1 = attr(11, FILE, 1).version();
+        let v2 = FileVersion { size: 5, ..v1 };
+        t.record_open(f, v1).mark_read();
+        assert!(t.record_open(f, v1).is_valid());
+        t.record_open(f, v2).mark_read();
+        assert!(t.record_open(f, v2).is_valid());
+        assert!(!t.record_open(f, v1).is_valid());
+    }
+
+    #[test]
+    fn the_cache_is_good_only_after_a_read() {
+        let mut t = table(VolumeMode::Shared);
+        let f = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
+        let v1 = attr(11, FILE, 1).version();
+        let v2 = FileVersion { size: 5, ..v1 };
+        let old = t.record_open(f, v1);
+        let first = t.record_open(f, v2);
+        assert!(!t.record_open(f, v2).is_valid());
+        old.mark_read();
+        assert!(!t.record_open(f, v2).is_valid(), "a handle of another version was read");
+        first.mark_read();
+        assert!(t.record_open(f, v2).is_valid());
+        t.mark_cache_mixed(f);
+        first.mark_read();
+        assert!(!t.record_open(f, v2).is_valid());
+    }
+}

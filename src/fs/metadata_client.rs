@@ -1,0 +1,543 @@
+//! Metadata calls: one replica at a time, the next where it fails or is late.
+//!
+//! In `copies` mode replicas are asked in configuration order, so that the first
+//! healthy one decides what the tree looks like. In `shared` mode calls are
+//! spread, and subtrees may be pinned ([`crate::scheduler::metadata_order`]).
+//!
+//! A replica that is late is not waited for: the next is asked as well, and the
+//! first answer counts. An error that says something about the object asked for
+//! (it is not there, it may not be read) is an answer.
+//!
+//! A call that changes something asks the write replica, once ([`MetadataClient::call_once`]):
+//! nobody else when that one fails or is late, and not even that one any more when
+//! its turn comes after the caller has been told that it was late.
+//!
+//! One task looks after all calls, every [`ticker::TICK`] while there are any: a task or
+//! a timer for each would cost more than most calls take.
+
+mod call_attempt;
+mod call_latency;
+mod lookup_timeouts;
+mod order;
+mod pending_changes;
+mod run_as;
+mod target;
+mod ticker;
+mod timeout;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use super::FsPolicy;
+use crate::backend::{
+    Backend, BackendError, JobOptions, PathKey, Replica, RequestingThread, Result,
+};
+use crate::read::{Reader, RequestDeadline};
+use crate::scheduler::health::CallOutcome;
+use crate::scheduler::hedge;
+use crate::telemetry::VolumeCounters;
+use crate::telemetry::counters::increment;
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use call_latency::CallLatency;
+use lookup_timeouts::LookupTimeouts;
+use pending_changes::{PendingChange, PendingChanges};
+use ticker::{Ticked, run_ticker};
+
+use call_attempt::CallAttempt;
+pub use call_latency::PinnedLatencies;
+pub(super) use run_as::{RunAs, SingleCall};
+use target::CallKind;
+pub(super) use target::CallTarget;
+
+/// Asks replicas for metadata.
+pub(super) struct MetadataClient {
+    policy: FsPolicy,
+    replicas: ReplicaMap<Arc<Replica>>,
+    /// Of all calls.
+    latency: CallLatency,
+    /// Of those under each affinity rule.
+    pinned_latency: Vec<CallLatency>,
+    reader: Arc<Reader>,
+    counters: Arc<VolumeCounters>,
+    /// Calls that have not been answered.
+    pending: AtomicUsize,
+    /// Those of them that may change something.
+    pub(super) pending_changes: Arc<PendingChanges>,
+    /// What is left for second calls, [`CALLS_PER_HEDGE`] each.
+    hedge_tokens: AtomicI64,
+    /// Lookups that have just passed their deadline.
+    lookup_timeouts: LookupTimeouts,
+    /// Where the clock gets the calls from. It holds no more than are unanswered
+    /// and than are made in a [`ticker::TICK`].
+    ticker: UnboundedSender<Arc<dyn Ticked>>,
+}
+
+/// Before this nobody is given an old answer for want of a new one.
+const MIN_FALLBACK_DELAY: Duration = Duration::from_millis(50);
+
+/// One call in so many may be made twice, where the first replica answers others.
+const CALLS_PER_HEDGE: i64 = 25;
+
+/// Calls that may be made twice in one go.
+const MAX_HEDGE_BURST: i64 = 16;
+
+type CallOp<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
+type DoneFn<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
+
+struct MetadataCall<T> {
+    client: Arc<MetadataClient>,
+    /// Until it is over: what it holds on to may be waited for.
+    op: Mutex<Option<CallOp<T>>>,
+    kind: CallKind,
+    /// Where it may change something.
+    pending_change: Option<PendingChange>,
+    run_as: RunAs,
+    /// The replicas that may answer it.
+    replicas: ReplicaSet,
+    /// The thread that waits.
+    requesting_thread: RequestingThread,
+    state: Mutex<CallState<T>>,
+}
+
+/// Counts as a call until it is dropped: a call that waits before it asks.
+pub(super) struct WaitingCall(Arc<MetadataClient>);
+
+impl Drop for WaitingCall {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct CallState<T> {
+    /// Not asked yet, the next one last.
+    untried: Vec<ReplicaId>,
+    unanswered: Vec<CallAttempt>,
+    deadline: RequestDeadline,
+    error: Option<BackendError>,
+    /// Whether somebody has said that it is not there.
+    has_negative_answer: bool,
+    done: Option<DoneFn<T>>,
+    /// When another one is asked.
+    hedge_at: Instant,
+    /// The answer where nobody has given one by then.
+    fallback: Option<(Instant, ReplicaId, T)>,
+}
+
+impl MetadataClient {
+    pub(super) fn new(
+        policy: &FsPolicy,
+        replicas: ReplicaMap<Arc<Replica>>,
+        reader: Arc<Reader>,
+        counters: Arc<VolumeCounters>,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let (clock, begun) = unbounded_channel();
+        runtime.spawn(run_ticker(begun));
+        Self {
+            policy: policy.clone(),
+            latency: CallLatency::new(replicas.len()),
+            pinned_latency: (0..reader.locator().affinities().rules().len())
+                .map(|_| CallLatency::new(replicas.len()))
+                .collect(),
+            replicas,
+            reader,
+            counters,
+            pending: AtomicUsize::new(0),
+            pending_changes: Arc::default(),
+            hedge_tokens: AtomicI64::new(MAX_HEDGE_BURST * CALLS_PER_HEDGE),
+            lookup_timeouts: LookupTimeouts::default(),
+            ticker: clock,
+        }
+    }
+
+    /// Calls that have not been answered.
+    pub(super) fn pending(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// A call is about to wait.
+    pub(super) fn register_waiting(self: &Arc<Self>) -> WaitingCall {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        WaitingCall(Arc::clone(self))
+    }
+
+    /// A replica's name.
+    pub(super) fn name(&self, replica: ReplicaId) -> &str {
+        &self.replicas[replica].name
+    }
+
+    /// A replica.
+    pub(super) fn replica(&self, replica: ReplicaId) -> &Arc<Replica> {
+        &self.replicas[replica]
+    }
+
+    /// How the affinity rules do, in their order.
+    pub(super) fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
+        let reading = |times: &CallLatency| PinnedLatencies {
+            calls: times.calls.load(Ordering::Relaxed),
+            latencies_us: times.latencies_us(),
+        };
+        self.pinned_latency.iter().map(reading).collect()
+    }
+
+    /// Has `op` answered by some replica. Calls about the same path go to the
+    /// same one while it is well.
+    pub(super) fn call<T: Send + 'static>(
+        self: &Arc<Self>,
+        spot: CallTarget,
+        rights: RunAs,
+        op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        self.call_by_replica(spot, rights, move |_, backend| op(backend), done);
+    }
+
+    /// As [`MetadataClient::call`], for an `op` that wants to know whom it asks.
+    pub(super) fn call_by_replica<T: Send + 'static>(
+        self: &Arc<Self>,
+        spot: CallTarget,
+        rights: RunAs,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        self.call_on(self.replica_order(spot), spot, rights, op, done);
+    }
+
+    /// As [`MetadataClient::call_by_replica`], but `first`, where there is one, is asked
+    /// before all others.
+    pub(super) fn call_preferring<T: Send + 'static>(
+        self: &Arc<Self>,
+        first: Option<ReplicaId>,
+        spot: CallTarget,
+        rights: RunAs,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        let spot = first.map_or(spot, |first| spot.preferring(first));
+        let order = self.replica_order(spot);
+        self.call_on(order, spot, rights, op, done);
+    }
+
+    /// As [`MetadataClient::call_by_replica`], with the replicas of `order` and no others.
+    pub(super) fn call_on<T: Send + 'static>(
+        self: &Arc<Self>,
+        order: Vec<ReplicaId>,
+        spot: CallTarget,
+        rights: RunAs,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        let term = self.deadline(spot);
+        let call = MetadataCall::new(self, order, spot.into(), rights, term, Arc::new(op), done);
+        self.start(call);
+    }
+
+    /// As [`MetadataClient::call_by_replica`], with an answer to be given where nobody has
+    /// given another one after a call's usual time, [`MIN_FALLBACK_DELAY`] at least.
+    pub(super) fn call_with_fallback<T: Send + 'static>(
+        self: &Arc<Self>,
+        fallback: Option<(ReplicaId, T)>,
+        spot: CallTarget,
+        rights: RunAs,
+        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) {
+        let (order, now) = (self.replica_order(spot), Instant::now());
+        let usual = order.first().map_or(Duration::ZERO, |first| self.latency.late_after(*first));
+        let term = self.deadline(spot);
+        let call = MetadataCall::new(self, order, spot.into(), rights, term, Arc::new(op), done);
+        call.state.lock().fallback =
+            fallback.map(|(replica, value)| (now + usual.max(MIN_FALLBACK_DELAY), replica, value));
+        self.start(call);
+    }
+
+    /// Has `op` carried out by one replica, at most once.
+    pub(super) fn call_once<T: Send + 'static>(
+        self: &Arc<Self>,
+        once: SingleCall,
+        op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
+        done: impl FnOnce(Result<T>) + Send + 'static,
+    ) {
+        let SingleCall { replica, lane, deadline: term, run_as: rights } = once;
+        let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
+        let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
+        let about = PathKey::default();
+        let kind = CallKind {
+            is_mutation: true,
+            pin: None,
+            path_key: about,
+            is_known_to_exist: false,
+            lane,
+        };
+        let call = MetadataCall::new(self, vec![replica], kind, rights, term, op, done);
+        self.start(call);
+    }
+
+    fn deadline(&self, spot: CallTarget) -> RequestDeadline {
+        let since = spot.requested_at.unwrap_or_else(Instant::now);
+        RequestDeadline::new(since, self.policy.deadlines)
+    }
+
+    fn start<T: Send + 'static>(self: &Arc<Self>, call: Arc<MetadataCall<T>>) {
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        call.send_next();
+        // Without a clock the volume is going away.
+        let _ = self.ticker.send(call);
+    }
+
+    fn hedge_delay(&self, replica: ReplicaId) -> Duration {
+        let patience = self.latency.late_after(replica);
+        patience.max(hedge::MIN_HEDGE_DELAY).min(self.policy.attempt_deadline)
+    }
+
+    /// Whether a call that is late may be made a second time: where its replica has
+    /// been silent since, and else as far as the budget goes.
+    fn can_hedge(&self, replica: ReplicaId, asked: Instant, now: Instant) -> bool {
+        if self.latency.is_unresponsive_since(replica, asked)
+            || now.saturating_duration_since(asked) >= self.policy.attempt_deadline
+        {
+            return true;
+        }
+        let spend = |tokens: i64| (tokens >= CALLS_PER_HEDGE).then_some(tokens - CALLS_PER_HEDGE);
+        self.hedge_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
+    }
+
+    fn earn_hedge_tokens(&self) {
+        let earn = |tokens: i64| (tokens < MAX_HEDGE_BURST * CALLS_PER_HEDGE).then_some(tokens + 1);
+        let _ = self.hedge_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earn);
+    }
+}
+
+impl<T: Send + 'static> MetadataCall<T> {
+    fn new(
+        caller: &Arc<MetadataClient>,
+        order: Vec<ReplicaId>,
+        kind: CallKind,
+        rights: RunAs,
+        term: RequestDeadline,
+        op: CallOp<T>,
+        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
+    ) -> Arc<Self> {
+        let of = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
+        let state = CallState {
+            untried: order.into_iter().rev().collect(),
+            unanswered: Vec::new(),
+            deadline: term,
+            error: None,
+            has_negative_answer: false,
+            done: Some(Box::new(done)),
+            hedge_at: Instant::now(),
+            fallback: None,
+        };
+        let caller = Arc::clone(caller);
+        let change = kind.is_mutation.then(|| caller.pending_changes.add_queued());
+        let op = Mutex::new(Some(op));
+        let (asker, state) = (RequestingThread::current(), Mutex::new(state));
+        Arc::new(Self {
+            client: caller,
+            op,
+            kind,
+            pending_change: change,
+            run_as: rights,
+            replicas: of,
+            requesting_thread: asker,
+            state,
+        })
+    }
+
+    /// Asks the next replica, if one is left.
+    fn send_next(self: &Arc<Self>) {
+        loop {
+            let asked = Instant::now();
+            let replica = {
+                let mut state = self.state.lock();
+                if state.done.is_none() {
+                    return;
+                }
+                let Some(replica) = state.untried.pop() else { return };
+                state.unanswered.push(CallAttempt { replica, sent_at: asked, ticket: None });
+                state.hedge_at = asked + self.client.hedge_delay(replica);
+                replica
+            };
+            let (call, call_lane) = (Arc::clone(self), self.kind.lane);
+            let job = move |backend: &dyn Backend| {
+                let begun = Instant::now();
+                let Some(op) = call.op.lock().clone() else {
+                    // Whoever asked has been answered.
+                    return;
+                };
+                if call.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
+                    // The kernel sends it to the next daemon.
+                    return;
+                }
+                let answer = call.run_as.run(|| op(replica, backend));
+                drop(op);
+                if let Some(change) = &call.pending_change {
+                    change.finish_on_replica();
+                }
+                if let Some(pin) = call.kind.pin {
+                    // Without the wait for a thread: those who take all the
+                    // calls would seem slower than those who take none.
+                    call.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
+                }
+                call.handle_answer(replica, answer, asked.elapsed());
+            };
+            let of = Arc::clone(self);
+            let errand = JobOptions {
+                path_key: self.kind.path_key,
+                is_mutation: self.kind.is_mutation,
+                is_probe: false,
+                is_abandoned: Some(Box::new(move || of.op.lock().is_none())),
+            };
+            match self.client.replicas[replica].submit_with(call_lane, errand, job) {
+                Ok(ticket) => {
+                    let mut state = self.state.lock();
+                    let mut silent = state.unanswered.iter_mut().rev();
+                    if let Some(silent) = silent.find(|silent| silent.replica == replica) {
+                        silent.ticket = Some(ticket);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    if !self.handle_failure(replica, error) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_answer(self: &Arc<Self>, replica: ReplicaId, answer: Result<T>, took: Duration) {
+        let caller = &self.client;
+        let counters = &caller.replicas[replica].counters;
+        caller.latency.record(replica, took);
+        let answer = match answer {
+            Err(error) if !(error.is_definite() || self.kind.is_mutation && error.is_refusal()) => {
+                if error.is_replica_fault() {
+                    counters.record_error();
+                    caller.reader.record_call(replica, CallOutcome::AmbiguousError);
+                }
+                if self.handle_failure(replica, error) {
+                    self.send_next();
+                }
+                return;
+            }
+            answer => answer,
+        };
+        counters.record_metadata_call();
+        caller.earn_hedge_tokens();
+        caller.reader.record_call(replica, CallOutcome::Success);
+        if let Err(error) = &answer
+            && self.should_confirm_negative(replica, *error)
+        {
+            return self.send_next();
+        }
+        let Some((done, failover)) = self.finish(Some(replica)) else { return };
+        increment(&caller.counters.metadata);
+        if failover {
+            increment(&caller.counters.metadata_failovers);
+        }
+        self.requesting_thread.scope(|| done(answer.map(|value| (replica, value))));
+        self.mark_replied();
+    }
+
+    /// Whether somebody else is to be asked because this one says that something is
+    /// not there which the kernel was shown: it may have another version of a
+    /// directory, or have lost the file.
+    fn should_confirm_negative(&self, replica: ReplicaId, error: BackendError) -> bool {
+        use rustix::io::Errno as E;
+        let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.kind.is_mutation;
+        let may_differ = match error {
+            BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.kind.is_known_to_exist,
+            // A server that has withdrawn its export refuses everything.
+            BackendError::Os(E::ACCESS | E::PERM) => is_shared,
+            _ => false,
+        };
+        if !may_differ {
+            return false;
+        }
+        let usable = self.client.reader.availability();
+        let well = usable.usable.minus(usable.suspects);
+        let mut state = self.state.lock();
+        // Who does not answer soon would not be waited for.
+        let has_other = state.untried.last().is_some_and(|next| well.contains(*next));
+        if state.done.is_none() || state.has_negative_answer || !has_other {
+            return false;
+        }
+        state.unanswered.retain(|silent| silent.replica != replica);
+        state.error = Some(error);
+        state.has_negative_answer = true;
+        true
+    }
+
+    /// Notes a failure; true where there is somebody else to ask. Where there
+    /// is not and nobody is silent, the call has failed.
+    fn handle_failure(&self, replica: ReplicaId, error: BackendError) -> bool {
+        {
+            let mut state = self.state.lock();
+            // The oldest: it may have been asked again since.
+            let asked = state.unanswered.iter().position(|silent| silent.replica == replica);
+            asked.map(|asked| state.unanswered.remove(asked));
+            if state.has_negative_answer {
+                // Nobody has said otherwise.
+                state.untried.clear();
+            } else if state.error.is_none() || matches!(error, BackendError::Os(_)) {
+                state.error = Some(error);
+            }
+            if !state.untried.is_empty() {
+                return true;
+            }
+            if !state.unanswered.is_empty() {
+                return false;
+            }
+        }
+        self.fail();
+        false
+    }
+
+    fn fail(&self) {
+        let error = self.state.lock().error.unwrap_or(BackendError::Late);
+        if let Some((done, _)) = self.finish(None) {
+            self.requesting_thread.scope(|| done(Err(error)));
+            self.mark_replied();
+        }
+    }
+
+    /// Whoever asked has the answer, and the tables have followed it.
+    fn mark_replied(&self) {
+        self.client.pending.fetch_sub(1, Ordering::Relaxed);
+        if let Some(change) = &self.pending_change {
+            change.remove();
+        }
+    }
+
+    /// Ends the call, once. Those who were asked and stayed silent while
+    /// `by` answered have failed.
+    fn finish(&self, by: Option<ReplicaId>) -> Option<(DoneFn<T>, bool)> {
+        let (done, silent, failover) = {
+            let mut state = self.state.lock();
+            let done = state.done.take()?;
+            let silent = std::mem::take(&mut state.unanswered);
+            let failover = state.error.is_some() || silent.len() > 1;
+            (done, silent, failover)
+        };
+        self.op.lock().take();
+        if by.is_some() {
+            for CallAttempt { replica, sent_at: asked, .. } in silent {
+                if Some(replica) == by {
+                    continue;
+                }
+                let heard = match self.client.latency.is_unresponsive_since(replica, asked) {
+                    true => CallOutcome::Unanswered,
+                    false => CallOutcome::Late,
+                };
+                self.client.reader.record_call(replica, heard);
+            }
+        }
+        Some((done, failover))
+    }
+}

@@ -1,0 +1,23 @@
+//! Replicas that have been asked and have not answered.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::backend::{Replica, Ticket};
+use crate::volume::{ReplicaId, ReplicaMap};
+
+/// A replica that was asked and has not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallAttempt {
+    pub(super) replica: ReplicaId,
+    /// When it was asked.
+    pub(super) sent_at: Instant,
+    /// The call there, once it is queued.
+    pub(super) ticket: Option<Ticket>,
+}
+
+impl CallAttempt {
+    pub(super) fn last_progress(&self, replicas: &ReplicaMap<Arc<Replica>>) -> Option<Instant> {
+        self.ticket.and_then(|ticket| replicas[self.replica].last_progress(ticket))
+    }
+}

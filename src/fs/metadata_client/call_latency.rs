@@ -1,0 +1,98 @@
+//! How long calls take on each replica, and when one is late.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::scheduler::hedge::LatenessHistogram;
+use crate::scheduler::metadata_order;
+use crate::volume::{ReplicaId, ReplicaMap};
+
+/// A read's time says how far its replica is from keeping its times; a call is too
+/// short to say that of the next one so well. So another replica is asked when it
+/// takes this many times as long as a read would be given ([`LatenessHistogram`]), and not
+/// before [`crate::scheduler::hedge::MIN_HEDGE_DELAY`].
+const LATE_FACTOR: f64 = 2.0;
+
+/// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
+/// is known.
+pub(super) struct CallLatency {
+    pub(super) calls: AtomicU64,
+    start: Instant,
+    /// When each was last asked or answered, microseconds from `since`.
+    last_used: ReplicaMap<AtomicU64>,
+    smoothed_us: ReplicaMap<AtomicU64>,
+    /// When each last answered, microseconds from `since`.
+    last_answer: ReplicaMap<AtomicU64>,
+    lateness: ReplicaMap<Mutex<LatenessHistogram>>,
+}
+
+impl CallLatency {
+    pub(super) fn new(replicas: usize) -> Self {
+        Self {
+            calls: AtomicU64::new(0),
+            start: Instant::now(),
+            last_used: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
+            smoothed_us: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
+            last_answer: ReplicaMap::from_fn(replicas, |_| AtomicU64::new(0)),
+            lateness: ReplicaMap::from_fn(replicas, |_| Mutex::default()),
+        }
+    }
+
+    pub(super) fn latency_us(&self, replica: ReplicaId) -> u64 {
+        self.smoothed_us[replica].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn latencies_us(&self) -> ReplicaMap<u64> {
+        self.smoothed_us.map(|_, time| time.load(Ordering::Relaxed))
+    }
+
+    /// How long each was not asked.
+    pub(super) fn idle_times(&self) -> ReplicaMap<Duration> {
+        let now = self.start.elapsed();
+        let at = |at: &AtomicU64| Duration::from_micros(at.load(Ordering::Relaxed));
+        self.last_used.map(|_, asked| now.saturating_sub(at(asked)))
+    }
+
+    pub(super) fn record_use(&self, replica: ReplicaId) {
+        self.last_used[replica].store(self.start.elapsed().as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Whether a replica has answered nothing since `at`.
+    pub(super) fn is_unresponsive_since(&self, replica: ReplicaId, at: Instant) -> bool {
+        let at = at.saturating_duration_since(self.start).as_micros() as u64;
+        self.last_answer[replica].load(Ordering::Relaxed) <= at
+    }
+
+    /// How long a call on a replica may take before it is late.
+    pub(super) fn late_after(&self, replica: ReplicaId) -> Duration {
+        let usual = Duration::from_micros(self.latency_us(replica));
+        usual.mul_f64(LATE_FACTOR * self.lateness[replica].lock().late_factor())
+    }
+
+    pub(super) fn record(&self, replica: ReplicaId, time: Duration) {
+        self.record_use(replica);
+        let now = self.start.elapsed().as_micros() as u64;
+        self.last_answer[replica].fetch_max(now, Ordering::Relaxed);
+        let smoothed = &self.smoothed_us[replica];
+        let mean = smoothed.load(Ordering::Relaxed);
+        if mean > 0 {
+            self.lateness[replica].lock().add(time, Duration::from_micros(mean));
+        }
+        // A lost update is one sample less.
+        smoothed.store(
+            metadata_order::smoothed_latency(mean, time.as_micros() as u64),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// How an affinity rule does, as `fanfs status` shows it.
+#[derive(Clone, Debug)]
+pub struct PinnedLatencies {
+    /// Calls under the rule.
+    pub calls: u64,
+    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
+    pub latencies_us: ReplicaMap<u64>,
+}

@@ -1,0 +1,64 @@
+//! Names whose lookup has just passed its deadline.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{CallTarget, MetadataClient};
+
+/// The kernel looks a name up once more where it could not be told whether what it
+/// knows of it is still true. That second lookup, right after the first one's
+/// deadline, is not given another one, or the application would wait twice as long.
+const RECENT: Duration = Duration::from_millis(100);
+
+/// The latest of them, the oldest first.
+#[derive(Default)]
+pub(super) struct LookupTimeouts(Mutex<VecDeque<(u64, Instant)>>);
+
+impl LookupTimeouts {
+    /// A lookup at `spot` passed its deadline.
+    fn add(&self, spot: CallTarget, now: Instant) {
+        self.0.lock().push_back((spot.path_hash, now));
+    }
+
+    /// Whether that has just happened.
+    fn contains(&self, spot: CallTarget, now: Instant) -> bool {
+        let mut names = self.0.lock();
+        while let Some((_, at)) = names.front()
+            && now.saturating_duration_since(*at) >= RECENT
+        {
+            names.pop_front();
+        }
+        names.iter().any(|(name, _)| *name == spot.path_hash)
+    }
+}
+
+impl MetadataClient {
+    /// A lookup at `spot` passed its deadline.
+    pub(in crate::fs) fn record_lookup_timeout(&self, spot: CallTarget) {
+        self.lookup_timeouts.add(spot, Instant::now());
+    }
+
+    /// Whether one there has just done so.
+    pub(in crate::fs) fn has_recent_lookup_timeout(&self, spot: CallTarget) -> bool {
+        self.lookup_timeouts.contains(spot, Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_name_is_overdue_for_a_moment() {
+        let (overdue, now) = (LookupTimeouts::default(), Instant::now());
+        let spot = |name: &str| CallTarget::new(Path::new(name), None);
+        overdue.add(spot("a"), now);
+        assert!(overdue.contains(spot("a"), now) && !overdue.contains(spot("b"), now));
+        assert!(!overdue.contains(spot("a"), now + RECENT));
+        assert!(overdue.0.lock().is_empty());
+    }
+}

@@ -1,0 +1,53 @@
+//! Which replicas a call asks, in which order.
+
+use std::sync::atomic::Ordering;
+
+use super::{CallTarget, MetadataClient};
+use crate::backend::Lane;
+use crate::read::Availability;
+use crate::scheduler::metadata_order::{self, OrderParams};
+use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
+
+impl MetadataClient {
+    /// Whom to ask, the first first.
+    pub(super) fn replica_order(&self, spot: CallTarget) -> Vec<ReplicaId> {
+        if let Some(only) = spot.sole_replica {
+            let others = spot.fallback_replicas.iter().filter(|id| *id != only);
+            return std::iter::once(only).chain(others).collect();
+        }
+        let mut order = self.usual_order(spot);
+        if let Some(first) = spot.preferred {
+            order.retain(|id| *id != first);
+            order.insert(0, first);
+        }
+        // Where calls about the object hang, one more would wait without a thread.
+        order.sort_by_key(|id| !self.replicas[*id].has_room_for(Lane::Metadata, &spot.path_key));
+        order
+    }
+
+    fn usual_order(&self, spot: CallTarget) -> Vec<ReplicaId> {
+        let Availability { usable, suspects: suspect, error_suspects: refusing } =
+            self.reader.availability();
+        let times = spot.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
+        let turn = times.calls.fetch_add(1, Ordering::Relaxed);
+        if self.policy.mode == VolumeMode::Copies && spot.pin.is_none() {
+            let ejected = self.replicas.all().minus(usable);
+            return usable.iter().chain(ejected.iter()).collect();
+        }
+        let order = metadata_order::replica_order(&OrderParams {
+            latencies_us: &times.latencies_us(),
+            idle_times: &times.idle_times(),
+            usable,
+            suspects: suspect,
+            error_suspects: refusing,
+            pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
+            path_hash: spot.path_hash,
+            call_number: turn,
+        });
+        if let Some(first) = order.first() {
+            // Before it answers, so that calls that come meanwhile ask others.
+            times.record_use(*first);
+        }
+        order
+    }
+}

@@ -1,0 +1,108 @@
+//! What a call is about.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::backend::{Lane, PathKey};
+use crate::placement::affinity::Pin;
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// What a call is about, as far as it matters who is asked.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fs) struct CallTarget {
+    /// The object, for the count of calls that hang on it.
+    pub(super) path_key: PathKey,
+    /// The same for all calls about one path.
+    pub(super) path_hash: u64,
+    /// The rule that pins it.
+    pub(super) pin: Option<Pin>,
+    /// The one replica that knows.
+    pub(super) sole_replica: Option<ReplicaId>,
+    /// Those that are asked where that one cannot answer.
+    pub(super) fallback_replicas: ReplicaSet,
+    /// The one that knows best.
+    pub(super) preferred: Option<ReplicaId>,
+    /// Whether the object is known to be there: that it is not is to be said by two.
+    pub(super) is_known_to_exist: bool,
+    /// When an application asked, where that was before this call.
+    pub(super) requested_at: Option<Instant>,
+}
+
+impl CallTarget {
+    /// A call about `path`, which `pin` pins.
+    pub(in crate::fs) fn new(path: &Path, pin: Option<Pin>) -> Self {
+        let mut hasher = DefaultHasher::new();
+        path.as_os_str().hash(&mut hasher);
+        Self {
+            path_key: PathKey::from_path(path),
+            path_hash: hasher.finish(),
+            pin,
+            sole_replica: None,
+            fallback_replicas: ReplicaSet::EMPTY,
+            preferred: None,
+            is_known_to_exist: false,
+            requested_at: None,
+        }
+    }
+
+    /// The same call, whose deadline counts from `since`.
+    pub(in crate::fs) fn requested_at(self, since: Instant) -> Self {
+        Self { requested_at: Some(since), ..self }
+    }
+
+    /// The same call as a repetition of `before`, with the deadline of `before`.
+    pub(in crate::fs) fn for_retry_of(self, before: Self) -> Self {
+        Self { requested_at: before.requested_at, ..self }
+    }
+
+    /// The same call, which `replica` alone knows about.
+    pub(in crate::fs) fn only_on(self, replica: ReplicaId) -> Self {
+        Self { sole_replica: Some(replica), ..self }
+    }
+
+    /// The same call, which `others` answer as well where one replica alone knows and
+    /// cannot answer.
+    pub(in crate::fs) fn with_fallback_replicas(self, others: ReplicaSet) -> Self {
+        Self { fallback_replicas: others, ..self }
+    }
+
+    /// The same call, about what is known to be there.
+    pub(in crate::fs) fn known_to_exist(self) -> Self {
+        Self { is_known_to_exist: true, ..self }
+    }
+
+    /// Whether one replica alone knows.
+    pub(in crate::fs) fn has_sole_replica(self) -> bool {
+        self.sole_replica.is_some()
+    }
+
+    /// The same call, which `replica` is asked before all others.
+    pub(in crate::fs) fn preferring(self, replica: ReplicaId) -> Self {
+        Self { preferred: Some(replica), ..self }
+    }
+}
+
+/// The kind of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallKind {
+    /// Whether it may change something.
+    pub(super) is_mutation: bool,
+    pub(super) pin: Option<Pin>,
+    pub(super) path_key: PathKey,
+    /// See [`CallTarget::is_known_to_exist`].
+    pub(super) is_known_to_exist: bool,
+    pub(super) lane: Lane,
+}
+
+impl From<CallTarget> for CallKind {
+    fn from(spot: CallTarget) -> Self {
+        Self {
+            is_mutation: false,
+            pin: spot.pin,
+            path_key: spot.path_key,
+            is_known_to_exist: spot.is_known_to_exist,
+            lane: Lane::Metadata,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! How a call waits: whom it asks next, and when it gives up.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::MetadataCall;
+use super::ticker::Ticked;
+use crate::backend::BackendError;
+use crate::read::DeadlineVerdict;
+use crate::volume::ReplicaId;
+
+impl<T: Send + 'static> MetadataCall<T> {
+    /// Whether the call has waited for long enough.
+    fn check_deadline(&self, now: Instant) -> DeadlineVerdict {
+        let silent = match &*self.state.lock() {
+            state if state.deadline.is_due(now) => state.unanswered.clone(),
+            _ => return DeadlineVerdict::Wait,
+        };
+        // Without the lock: a pool asks calls whether they are over.
+        let moved =
+            silent.iter().filter_map(|silent| silent.last_progress(&self.client.replicas)).max();
+        {
+            let term = &mut self.state.lock().deadline;
+            term.record_progress(moved);
+            if !term.is_due(now) {
+                return DeadlineVerdict::Wait;
+            }
+        }
+        let silence = self.client.reader.responsiveness(self.replicas, now);
+        self.state.lock().deadline.check(now, || silence)
+    }
+
+    /// Whether the thread that waits has been killed. A change is given up for that only
+    /// while its replica is silent: it may have been made.
+    fn is_killed(&self, now: Instant) -> bool {
+        let looks = {
+            let mut state = self.state.lock();
+            let may = self.pending_change.is_none() || state.deadline.has_been_unresponsive();
+            may && state.deadline.take_due_kill_check(now)
+        };
+        looks && self.requesting_thread.is_killed()
+    }
+
+    /// Nobody waits for the call any more.
+    fn interrupt(&self) {
+        if self.pending_change.is_none() {
+            self.state.lock().error = Some(BackendError::Os(rustix::io::Errno::INTR));
+        }
+        self.fail();
+    }
+
+    /// Asks once more those that have been asked.
+    fn retry(self: &Arc<Self>) {
+        if self.pending_change.is_some() {
+            return;
+        }
+        let mut state = self.state.lock();
+        let asked: Vec<_> = state.unanswered.iter().rev().map(|silent| silent.replica).collect();
+        for replica in asked {
+            if !state.untried.contains(&replica) {
+                state.untried.push(replica);
+            }
+        }
+        drop(state);
+        self.send_next();
+    }
+}
+
+impl<T: Send + 'static> Ticked for MetadataCall<T> {
+    fn tick(self: Arc<Self>, now: Instant) -> bool {
+        let (over, fallback, late) = {
+            let mut state = self.state.lock();
+            let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
+            let late = (now >= state.hedge_at)
+                .then(|| (state.has_negative_answer, state.unanswered.last().copied()));
+            (state.done.is_none(), state.fallback.take_if(is_due), late)
+        };
+        if over {
+            return false;
+        }
+        if late.is_some() {
+            self.client.replicas.iter().for_each(|(_, replica)| replica.on_tick());
+        }
+        if let Some((_, replica, value)) = fallback {
+            if let Some((done, _)) = self.finish(None) {
+                self.requesting_thread.scope(|| done(Ok((replica, value))));
+                self.mark_replied();
+            }
+            return false;
+        }
+        // Or who was to confirm that it is not there does not answer.
+        let verdict = self.check_deadline(now);
+        if verdict == DeadlineVerdict::Expired || matches!(late, Some((true, _))) {
+            self.fail();
+            return false;
+        }
+        if self.is_killed(now) {
+            self.interrupt();
+            return false;
+        }
+        if verdict == DeadlineVerdict::Retry {
+            self.retry();
+            return true;
+        }
+        if let Some((_, last)) = late
+            && last.is_none_or(|last| self.client.can_hedge(last.replica, last.sent_at, now))
+        {
+            self.send_next();
+        }
+        true
+    }
+}

@@ -1,0 +1,352 @@
+//! What was changed through this mount a short while ago.
+//!
+//! The write replica's mount knows of a change at once. The other replicas'
+//! mounts are other clients: they may take names and attributes for what they saw
+//! last until their caches expire. So about whatever was changed less than that
+//! ago the write replica alone is asked, and no other where it does not answer:
+//! an error is better than the state before one's own change.
+//!
+//! Changes are remembered by the hash of their path. Up to [`MAX_MARKS`] of them are kept one
+//! by one, more in a few Bloom filters of fixed size: those may take a name that was not
+//! changed for one that was, rarely, and never the other way. The next daemon gets all of
+//! it, also the one after a kill, which finds it in the journal.
+//!
+//! Times and paths go in; whether another replica may be asked comes out.
+//!
+//! *Invariant:* one change never makes all names of the volume count as changed.
+
+mod bloom;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
+
+use super::Ino;
+use super::journal::{Journal, JournalEntry};
+use bloom::BloomFilters;
+
+/// What was changed lately.
+pub(super) struct RecentChanges {
+    lag: Duration,
+    /// Whether anything may count as changed. Set and cleared under the lock of `state`.
+    is_nonempty: AtomicBool,
+    state: Mutex<RecentState>,
+}
+
+#[derive(Default)]
+struct RecentState {
+    /// When each was changed last.
+    marks: HashMap<ChangeMark, Instant>,
+    /// What there is no room for among them.
+    filters: BloomFilters,
+    /// When marks that are not recent any more were dropped last.
+    last_sweep: Option<Instant>,
+    /// When the last change was noted.
+    last_change: Option<Instant>,
+    journal: Option<Arc<Journal>>,
+}
+
+/// A hash of something that may be changed.
+pub(super) type ChangeMark = u64;
+
+/// What was changed, for the next daemon; with the age of each, milliseconds.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct RecentChangesRecord {
+    pub(super) marks: Vec<(ChangeMark, u32)>,
+    sieves: Vec<(u32, Vec<u64>)>,
+}
+
+/// How far a change reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeScope {
+    /// Which names are in a directory.
+    Listing,
+    /// The object by that name.
+    Object,
+    /// Everything below it as well.
+    Subtree,
+}
+
+/// What a mark stands for.
+#[derive(Clone, Copy)]
+enum MarkKind {
+    /// Which names are in the directory.
+    Listing,
+    /// The object.
+    Object,
+    /// Everything below the directory.
+    Subtree,
+    /// The inode, by whatever name.
+    Inode,
+}
+
+/// So many changes are remembered one by one.
+const MAX_MARKS: usize = 16 * 1024;
+
+/// Marks are swept so often at most within the time that they count as recent.
+const SWEEPS_PER_LAG: u32 = 8;
+
+/// The same in every process and release: daemons hand marks to one another.
+fn mark_of_bytes(kind: MarkKind, of: &[u8]) -> ChangeMark {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&[kind as u8]).update(of);
+    let hash = hasher.finalize();
+    let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
+    u64::from_le_bytes(*first)
+}
+
+fn mark_of_path(kind: MarkKind, path: &Path) -> ChangeMark {
+    mark_of_bytes(kind, path.as_os_str().as_encoded_bytes())
+}
+
+/// The marks of changes that reach the object at `path`.
+fn marks_covering(path: &Path) -> impl Iterator<Item = ChangeMark> {
+    let trees = path.ancestors().map(|dir| mark_of_path(MarkKind::Subtree, dir));
+    std::iter::once(mark_of_path(MarkKind::Object, path)).chain(trees)
+}
+
+impl RecentChanges {
+    /// Remembers changes for `lag`.
+    pub(super) fn new(lag: Duration) -> Self {
+        Self { lag, is_nonempty: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    /// Something was changed, or is about to be.
+    pub(super) fn record_path(&self, path: &Path, reach: ChangeScope, now: Instant) {
+        let kinds: &[MarkKind] = match reach {
+            ChangeScope::Listing => &[MarkKind::Listing],
+            ChangeScope::Object => &[MarkKind::Object],
+            ChangeScope::Subtree => &[MarkKind::Object, MarkKind::Subtree],
+        };
+        kinds.iter().for_each(|kind| self.record_mark(mark_of_path(*kind, path), now));
+    }
+
+    /// An inode's data or attributes were changed, by whatever name.
+    pub(super) fn record_inode(&self, ino: Ino, now: Instant) {
+        self.record_mark(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()), now);
+    }
+
+    fn record_mark(&self, mark: ChangeMark, now: Instant) {
+        let mut state = self.state.lock();
+        self.is_nonempty.store(true, Ordering::Relaxed);
+        if !state.insert_mark(mark, now, self.lag)
+            && let Some(journal) = &state.journal
+        {
+            // Under the lock: a journal that is rewritten meanwhile has it as well.
+            journal.append(&JournalEntry::Changed(mark));
+        }
+    }
+
+    /// Whether names were changed in the directory `path` lately.
+    pub(super) fn has_listing_changed(&self, path: &Path, now: Instant) -> bool {
+        self.has_any(now, || {
+            std::iter::once(mark_of_path(MarkKind::Listing, path))
+                .chain(marks_covering(path))
+                .collect()
+        })
+    }
+
+    /// Whether what `path` shows may have been changed lately.
+    pub(super) fn has_path_changed(&self, path: &Path, now: Instant) -> bool {
+        self.has_any(now, || marks_covering(path).collect())
+    }
+
+    /// Whether the inode was changed lately.
+    pub(super) fn has_inode_changed(&self, ino: Ino, now: Instant) -> bool {
+        self.has_any(now, || vec![mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes())])
+    }
+
+    /// Whether any of these marks is recent. Hashes outside the lock, and only if there
+    /// are recent changes at all.
+    fn has_any(&self, now: Instant, marks: impl FnOnce() -> Vec<ChangeMark>) -> bool {
+        if !self.is_nonempty.load(Ordering::Relaxed) {
+            return false;
+        }
+        let marks = marks();
+        let state = self.state.lock();
+        if !state.last_change.is_some_and(|last| is_recent(last, self.lag, now)) {
+            self.is_nonempty.store(false, Ordering::Relaxed);
+            return false;
+        }
+        marks.into_iter().any(|mark| state.has_mark(mark, now, self.lag))
+    }
+
+    /// Goes on with what the daemon before knew.
+    pub(super) fn restore(&self, changes: RecentChangesRecord, now: Instant) {
+        if changes.marks.is_empty() && changes.sieves.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        self.is_nonempty.store(true, Ordering::Relaxed);
+        // Before this machine was started nothing was changed.
+        let at = |age: u32| now.checked_sub(Duration::from_millis(age.into())).unwrap_or(now);
+        for (mark, age) in changes.marks {
+            state.insert_mark(mark, at(age), self.lag);
+        }
+        for (age, bits) in changes.sieves {
+            state.last_change = state.last_change.max(Some(at(age)));
+            state.filters.restore(at(age), bits);
+        }
+    }
+
+    /// Keeps everything as it is until the result is dropped.
+    pub(super) fn freeze(&self) -> RecentChangesGuard<'_> {
+        RecentChangesGuard { state: self.state.lock(), lag: self.lag }
+    }
+}
+
+/// What was changed, and nothing is added to it.
+pub(super) struct RecentChangesGuard<'a> {
+    state: MutexGuard<'a, RecentState>,
+    lag: Duration,
+}
+
+impl RecentChangesGuard<'_> {
+    /// What the next daemon has to know.
+    pub(super) fn snapshot(&self, now: Instant) -> RecentChangesRecord {
+        let age = |at: Instant| now.saturating_duration_since(at).as_millis() as u32;
+        let marks = self.state.marks.iter();
+        let recent = marks.filter(|(_, at)| is_recent(**at, self.lag, now));
+        RecentChangesRecord {
+            marks: recent.map(|(mark, at)| (*mark, age(*at))).collect(),
+            sieves: self
+                .state
+                .filters
+                .snapshot(self.lag, now)
+                .map(|(at, b)| (age(at), b))
+                .collect(),
+        }
+    }
+
+    /// Writes down from now on what is changed.
+    pub(super) fn attach_journal(mut self, journal: Arc<Journal>) {
+        self.state.journal = Some(journal);
+    }
+}
+
+impl RecentState {
+    /// Whether it was there already.
+    fn insert_mark(&mut self, mark: ChangeMark, now: Instant, lag: Duration) -> bool {
+        self.last_change = self.last_change.max(Some(now));
+        if let Some(at) = self.marks.get_mut(&mark) {
+            let was_recent = is_recent(*at, lag, now);
+            *at = now.max(*at);
+            return was_recent;
+        }
+        if self.marks.len() >= MAX_MARKS
+            && !self.last_sweep.is_some_and(|at| is_recent(at, lag / SWEEPS_PER_LAG, now))
+        {
+            self.last_sweep = Some(now);
+            self.marks.retain(|_, at| is_recent(*at, lag, now));
+        }
+        if self.marks.len() < MAX_MARKS {
+            self.marks.insert(mark, now);
+        } else {
+            self.filters.insert(mark, lag, now);
+        }
+        false
+    }
+
+    fn has_mark(&self, mark: ChangeMark, now: Instant, lag: Duration) -> bool {
+        self.marks.get(&mark).is_some_and(|at| is_recent(*at, lag, now))
+            || self.filters.contains(mark, lag, now)
+    }
+}
+
+fn is_recent(at: Instant, lag: Duration, now: Instant) -> bool {
+    now.saturating_duration_since(at) < lag
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LAG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_change_reaches_as_far_as_it_says_and_no_longer_than_the_lag() {
+        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        assert!(!recent.has_path_changed(Path::new("a"), now));
+        recent.record_path(Path::new("a/f"), ChangeScope::Object, now);
+        recent.record_path(Path::new("t"), ChangeScope::Subtree, now);
+        recent.record_path(Path::new("l"), ChangeScope::Listing, now);
+        assert!(recent.has_listing_changed(Path::new("l"), now));
+        let covered = ["a/f", "t", "t/x", "t/x/y"];
+        let free = ["a", "a/g", "a/f/x", "u", "", "l", "l/x"];
+        for path in covered {
+            assert!(recent.has_path_changed(Path::new(path), now), "{path}");
+        }
+        for path in free {
+            assert!(!recent.has_path_changed(Path::new(path), now), "{path}");
+        }
+        for path in covered {
+            assert!(!recent.has_path_changed(Path::new(path), now + LAG), "{path}");
+        }
+    }
+
+    #[test]
+    fn once_all_changes_are_old_nothing_is_looked_up() {
+        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        recent.record_path(Path::new("f"), ChangeScope::Object, now);
+        let no_marks = || -> Vec<ChangeMark> { panic!("nothing is recent") };
+        assert!(
+            recent.has_path_changed(Path::new("f"), now)
+                && !recent.has_path_changed(Path::new("f"), now + LAG)
+        );
+        assert!(!recent.has_any(now + LAG, no_marks));
+        recent.record_path(Path::new("f"), ChangeScope::Object, now + LAG);
+        assert!(recent.has_path_changed(Path::new("f"), now + LAG));
+    }
+
+    #[test]
+    fn many_changes_are_all_remembered_and_others_are_not_taken_for_them() {
+        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        let path = |i: usize| format!("{i}/f");
+        for i in 0..3 * MAX_MARKS {
+            recent.record_path(Path::new(&path(i)), ChangeScope::Object, now);
+        }
+        recent.record_path(Path::new("t"), ChangeScope::Subtree, now);
+        recent.record_inode(Ino(7), now);
+        assert_eq!(recent.state.lock().marks.len(), MAX_MARKS);
+        for i in (0..3 * MAX_MARKS).step_by(97) {
+            assert!(recent.has_path_changed(Path::new(&path(i)), now), "{i}");
+        }
+        assert!(
+            recent.has_path_changed(Path::new("t/x/y"), now)
+                && recent.has_inode_changed(Ino(7), now)
+        );
+        let others =
+            (0..1000).filter(|i| recent.has_path_changed(Path::new(&format!("{i}/g")), now));
+        assert!(others.count() < 5);
+        // Long after, nothing of it counts, and there is room again.
+        let later = now + 2 * LAG;
+        assert!(!recent.has_path_changed(Path::new(&path(3 * MAX_MARKS - 1)), later));
+        recent.record_path(Path::new("new"), ChangeScope::Object, later);
+        assert_eq!(recent.state.lock().marks.len(), 1);
+    }
+
+    #[test]
+    fn the_next_daemon_knows_what_was_changed_and_that_nothing_else_was() {
+        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        recent.record_path(Path::new("old"), ChangeScope::Object, now);
+        let later = now + LAG / 2;
+        for i in 0..MAX_MARKS + 10 {
+            recent.record_path(Path::new(&format!("f{i}")), ChangeScope::Object, later);
+        }
+        let changes = recent.freeze().snapshot(later);
+        let next = RecentChanges::new(LAG);
+        next.restore(changes, later);
+        let last = format!("f{}", MAX_MARKS + 9);
+        for path in ["old", "f0", &last] {
+            assert!(next.has_path_changed(Path::new(path), later), "{path}");
+        }
+        assert!(!next.has_path_changed(Path::new("other"), later));
+        assert!(!next.has_path_changed(Path::new("old"), now + LAG));
+        assert!(next.has_path_changed(Path::new(&last), now + LAG));
+    }
+}

@@ -1,0 +1,284 @@
+//! Calls below something that is renamed here at the same time.
+//!
+//! Replicas are asked by path. A rename changes the path on the write replica, and in the
+//! tables ([`super::inodes`]) once the answer is there. A call that has the old path comes too
+//! late in between: the path leads nowhere, or to another object, and the call fails. A
+//! local file system would carry it out, as it knows the directory by its inode. So such a
+//! call waits until the rename has ended, and is made again with the path that its inodes
+//! have then.
+//!
+//! Not the other way round, with calls that wait until a rename below which they are has
+//! ended, and renames that wait for calls: every call would pay for that, and one that hangs
+//! would hold up others.
+//!
+//! *Invariant:* a call is made again only after an error that says that it was not carried
+//! out, and only if something that its path leads through was renamed since it began. So a
+//! change is still made once at most, and calls end: each repetition takes a rename, and
+//! none begins after the deadline.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use rustix::io::Errno as E;
+use tokio::sync::Notify;
+
+use super::{Errno, Fs, FsResult, Ino};
+
+/// Renames that are under way, and those that ended last.
+#[derive(Default)]
+pub(super) struct RenameTracker {
+    state: Mutex<RenameState>,
+    /// One has ended.
+    ended: Notify,
+}
+
+#[derive(Default)]
+struct RenameState {
+    in_flight: Vec<Arc<PathRename>>,
+    /// So many have ended.
+    finished_count: u64,
+    /// The last of them, the oldest first.
+    finished: VecDeque<Arc<PathRename>>,
+}
+
+/// So many that have ended are remembered one by one. Of a call that was overtaken by more
+/// it is not known whether one of them concerns it, so they count as if one did.
+const MAX_FINISHED: usize = 256;
+
+/// A rename of one path to another.
+struct PathRename {
+    from: PathBuf,
+    to: PathBuf,
+}
+
+/// A rename that is under way. When this is dropped it has ended, and the tables have
+/// followed it.
+pub(super) struct RenameGuard {
+    fs: Arc<Fs>,
+    rename: Arc<PathRename>,
+    /// Whether it was refused, so that nothing has moved.
+    pub(super) is_refused: bool,
+}
+
+/// How things stood when a call began.
+pub(super) struct CallStart {
+    /// When the first try did.
+    pub(super) started_at: Instant,
+    inos: Vec<Ino>,
+    /// Where they were.
+    paths: Vec<PathBuf>,
+    /// Renames that had ended.
+    finished_before: u64,
+}
+
+/// The next step after a call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RetryDecision {
+    /// It failed for another reason.
+    Fail,
+    /// A rename is under way.
+    WaitForRename,
+    /// To be made again.
+    Retry,
+}
+
+/// What takes the answer of a call that may be made again.
+pub(super) type ReplyFn<T> = Box<dyn FnOnce(FsResult<T>) + Send>;
+type RetryableCall<T> = Arc<dyn Fn(&Arc<Fs>, ReplyFn<T>) + Send + Sync>;
+
+impl PathRename {
+    fn affects(&self, path: &Path) -> bool {
+        path.starts_with(&self.from) || path.starts_with(&self.to)
+    }
+}
+
+impl RenameState {
+    fn has_finished_since(&self, count: u64, concerns: impl Fn(&PathRename) -> bool) -> bool {
+        let new = self.finished_count - count;
+        match usize::try_from(new) {
+            Ok(new) if new <= self.finished.len() => {
+                self.finished.iter().rev().take(new).any(|one| concerns(one))
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Drop for RenameGuard {
+    fn drop(&mut self) {
+        let moves = &self.fs.renames;
+        {
+            let mut state = moves.state.lock();
+            state.in_flight.retain(|other| !Arc::ptr_eq(other, &self.rename));
+            if !self.is_refused {
+                state.finished_count += 1;
+                if state.finished.len() >= MAX_FINISHED {
+                    state.finished.pop_front();
+                }
+                state.finished.push_back(Arc::clone(&self.rename));
+            }
+        }
+        moves.ended.notify_waiters();
+    }
+}
+
+/// Whether the error may be that of a path that does not lead to its inode any more. The
+/// replica has not carried out what ends so.
+fn is_path_error(errno: Errno) -> bool {
+    let such = [E::NOENT, E::NOTDIR, E::STALE];
+    such.iter().any(|error| error.raw_os_error() == errno.raw())
+}
+
+impl Fs {
+    /// A rename begins.
+    pub(super) fn start_rename(self: &Arc<Self>, from: PathBuf, to: PathBuf) -> RenameGuard {
+        let own = Arc::new(PathRename { from, to });
+        self.renames.state.lock().in_flight.push(Arc::clone(&own));
+        RenameGuard { fs: Arc::clone(self), rename: own, is_refused: false }
+    }
+
+    /// A call begins that names `inos` by their paths.
+    pub(super) fn start_call(&self, inos: &[Ino]) -> CallStart {
+        self.restart_call(Instant::now(), inos.to_vec())
+    }
+
+    fn restart_call(&self, at: Instant, inos: Vec<Ino>) -> CallStart {
+        // First, so that none is missed.
+        let count = self.renames.state.lock().finished_count;
+        let paths = self.paths_of(&inos);
+        CallStart { started_at: at, inos, paths, finished_before: count }
+    }
+
+    fn paths_of(&self, inos: &[Ino]) -> Vec<PathBuf> {
+        let inodes = self.inodes.lock();
+        inos.iter().filter_map(|ino| inodes.path(*ino)).collect()
+    }
+
+    fn retry_decision(&self, begun: &CallStart) -> RetryDecision {
+        if begun.started_at.elapsed() >= self.policy.deadlines.while_responsive {
+            return RetryDecision::Fail;
+        }
+        let now = self.paths_of(&begun.inos);
+        let concerns =
+            |one: &PathRename| now.iter().chain(&begun.paths).any(|path| one.affects(path));
+        let state = self.renames.state.lock();
+        match () {
+            () if state.in_flight.iter().any(|one| concerns(one)) => RetryDecision::WaitForRename,
+            () if state.has_finished_since(begun.finished_before, concerns) => RetryDecision::Retry,
+            () => RetryDecision::Fail,
+        }
+    }
+
+    /// Does `then` with whether a call that has failed with this error is to be made again,
+    /// once the renames are over that concern it. `is_change`: it would change something.
+    pub(super) fn retry_after_rename(
+        self: &Arc<Self>,
+        (begun, is_change): (CallStart, bool),
+        error: Errno,
+        then: impl FnOnce(&Arc<Self>, Option<CallStart>) + Send + 'static,
+    ) {
+        let verdict = match is_path_error(error) {
+            true => self.retry_decision(&begun),
+            false => RetryDecision::Fail,
+        };
+        let again = |fs: &Self, verdict, begun: CallStart| {
+            (verdict == RetryDecision::Retry).then(|| fs.restart_call(begun.started_at, begun.inos))
+        };
+        if verdict != RetryDecision::WaitForRename {
+            return then(self, again(self, verdict, begun));
+        }
+        // Until the change is queued, so that no handover comes in between.
+        let waiting = is_change.then(|| self.client.pending_changes.add_waiting());
+        let fs = Arc::clone(self);
+        self.locks.runtime().spawn(async move {
+            let until = tokio::time::Instant::from_std(
+                begun.started_at + fs.policy.deadlines.while_responsive,
+            );
+            let verdict = loop {
+                // Before the look, so that an end after it is not missed.
+                let ended = fs.renames.ended.notified();
+                match fs.retry_decision(&begun) {
+                    RetryDecision::WaitForRename => {
+                        drop(tokio::time::timeout_at(until, ended).await)
+                    }
+                    verdict => break verdict,
+                }
+            };
+            then(&fs, again(&fs, verdict, begun));
+            drop(waiting);
+        });
+    }
+
+    /// Has `call`, which names `inos` by their paths, answered; made again where a rename
+    /// came between.
+    pub(super) fn call_with_rename_retry<T: Send + 'static>(
+        self: &Arc<Self>,
+        (inos, is_change): (&[Ino], bool),
+        call: impl Fn(&Arc<Self>, ReplyFn<T>) + Send + Sync + 'static,
+        done: impl FnOnce(FsResult<T>) + Send + 'static,
+    ) {
+        match self.can_write() {
+            true => {
+                self.attempt_call(self.start_call(inos), is_change, Arc::new(call), Box::new(done))
+            }
+            // Nothing is renamed here.
+            false => call(self, Box::new(done)),
+        }
+    }
+
+    fn attempt_call<T: Send + 'static>(
+        self: &Arc<Self>,
+        begun: CallStart,
+        is_change: bool,
+        call: RetryableCall<T>,
+        done: ReplyFn<T>,
+    ) {
+        let (fs, next) = (Arc::clone(self), Arc::clone(&call));
+        call(
+            self,
+            Box::new(move |answer| match answer {
+                Err(error) => {
+                    fs.retry_after_rename((begun, is_change), error, move |fs, again| match again {
+                        Some(begun) => fs.attempt_call(begun, is_change, next, done),
+                        None => done(Err(error)),
+                    })
+                }
+                answer => done(answer),
+            }),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rename_concerns_what_is_below_either_name_and_nothing_beside_it() {
+        let one = PathRename { from: "a/b".into(), to: "c".into() };
+        let concerned = ["a/b", "a/b/x", "c", "c/x/y"].map(|path| one.affects(path.as_ref()));
+        let others = ["", "a", "a/x", "a/bc", "cc"].map(|path| one.affects(path.as_ref()));
+        assert_eq!((concerned, others), ([true; 4], [false; 5]));
+    }
+
+    #[test]
+    fn renames_that_ended_before_a_call_began_do_not_count_and_forgotten_ones_do() {
+        let end = |state: &mut RenameState, from: &str| {
+            state.finished_count += 1;
+            state.finished.push_back(Arc::new(PathRename { from: from.into(), to: "z".into() }));
+        };
+        let mut state = RenameState::default();
+        end(&mut state, "a");
+        end(&mut state, "b");
+        let since = |state: &RenameState, count, path: &str| {
+            state.has_finished_since(count, |one| one.affects(path.as_ref()))
+        };
+        assert!(since(&state, 0, "a/x") && since(&state, 1, "b/x"));
+        assert!(!since(&state, 1, "a/x") && !since(&state, 2, "b/x") && !since(&state, 0, "c"));
+        state.finished.pop_front();
+        assert!(since(&state, 0, "c") && !since(&state, 1, "c"));
+    }
+}

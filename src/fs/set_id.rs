@@ -1,0 +1,161 @@
+//! Set-id bits of a file that fallocate(2) or copy_file_range(2) changes.
+//!
+//! A local file system removes them unless the caller has CAP_FSETID. The kernel leaves
+//! that to this process (`FUSE_HANDLE_KILLPRIV_V2`), and a request of these two does not
+//! say what the caller has. The replica is asked in the name of the process that opened the
+//! file, because only the descriptor gives the right to change it. So the thread that asks
+//! puts CAP_FSETID down for this call, or takes it up, as the caller has it. A replica that
+//! keeps the bits nevertheless (an NFS server knows no capabilities) is then asked to remove
+//! them.
+//!
+//! *Invariant:* after such a change by a caller without CAP_FSETID, the file has no set-id
+//! bits that a write of that caller would have removed.
+
+use std::io;
+
+use crate::backend::{
+    BackendError, BackendFile, FileKind, FileMutation, RequestContext, Result, SetAttr,
+};
+use crate::capabilities::{self, SET_ID};
+
+/// The set-user-id bit, the set-group-id bit, and the bit without which the latter is left:
+/// execution by the group.
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o010;
+
+/// The caller of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetIdPolicy {
+    /// Has CAP_FSETID.
+    Keep,
+    /// Does not have it.
+    Remove,
+}
+
+impl SetIdPolicy {
+    /// Ask while the caller waits for an answer. A caller that is not root counts as one
+    /// without the capability: any user has all of them in a user name space of their own.
+    pub(super) fn of_caller(who: &RequestContext) -> Self {
+        match who.uid == 0 && capabilities::has_effective(who.pid, SET_ID) {
+            true => Self::Keep,
+            false => Self::Remove,
+        }
+    }
+
+    /// Makes `change` of `file`. Blocks.
+    pub(super) fn apply_change<T>(
+        self,
+        file: &dyn BackendFile,
+        change: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if self == Self::Keep {
+            let _raised = capabilities::raise(SET_ID);
+            return change();
+        }
+        let _lowered = capabilities::lower(SET_ID).map_err(capability_error)?;
+        let changed = change()?;
+        remove_set_id_bits(file);
+        Ok(changed)
+    }
+}
+
+fn capability_error(error: io::Error) -> BackendError {
+    let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::PERM);
+    BackendError::Os(errno)
+}
+
+/// The bits of `perm` that remain after a write by a caller without CAP_FSETID.
+fn without_set_id(perm: u32) -> u32 {
+    let group = if perm & S_IXGRP != 0 { S_ISGID } else { 0 };
+    perm & !(S_ISUID | group)
+}
+
+/// Removes the set-id bits that the replica has left. The change itself was made, so its
+/// caller gets no error of this.
+fn remove_set_id_bits(file: &dyn BackendFile) {
+    let Ok(attr) = file.attr() else { return };
+    let had = u32::from(attr.perm);
+    let perm = without_set_id(had);
+    if attr.kind != FileKind::Regular || perm == had {
+        return;
+    }
+    let attributes = SetAttr { perm: Some(perm), ..SetAttr::default() };
+    if let Err(error) = file.mutate(&FileMutation::SetAttr(attributes)) {
+        tracing::warn!(%error, "a changed file keeps its set-id bits");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::backend::{Attr, Lock, LockRequest, SeekTo};
+    use crate::volume::FileId;
+
+    /// A file whose replica keeps the set-id bits, as an NFS server does for root.
+    struct Keeps(Mutex<u16>);
+
+    impl BackendFile for Keeps {
+        fn attr(&self) -> Result<Attr> {
+            Ok(Attr {
+                id: FileId { dev: FileId::ROOT_DEV, ino: 7 },
+                kind: FileKind::Regular,
+                perm: *self.0.lock(),
+                nlink: 1,
+                uid: 0,
+                gid: 0,
+                rdev: (0, 0),
+                size: 0,
+                blocks: 0,
+                blksize: 4096,
+                atime: (0, 0),
+                mtime: (0, 0),
+                ctime: (0, 0),
+                generation: Default::default(),
+            })
+        }
+
+        fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
+            Err(BackendError::Os(rustix::io::Errno::NOSYS))
+        }
+
+        fn seek(&self, _: u64, _: SeekTo) -> Result<u64> {
+            Err(BackendError::Os(rustix::io::Errno::NOSYS))
+        }
+
+        fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
+            if let FileMutation::SetAttr(SetAttr { perm: Some(perm), .. }) = change {
+                *self.0.lock() = *perm as u16;
+            }
+            Ok(0)
+        }
+
+        fn lock(&self, _: &LockRequest) -> Result<Lock> {
+            Err(BackendError::Os(rustix::io::Errno::NOSYS))
+        }
+    }
+
+    #[test]
+    fn bits_that_the_replica_keeps_are_removed_unless_the_caller_may_keep_them() {
+        let file = Keeps(Mutex::new(0o6755));
+        let allocate = || file.mutate(&FileMutation::Fallocate { mode: 0, offset: 0, len: 1 });
+        assert_eq!(SetIdPolicy::Keep.apply_change(&file, allocate), Ok(0));
+        assert_eq!(*file.0.lock(), 0o6755);
+        assert_eq!(SetIdPolicy::Remove.apply_change(&file, allocate), Ok(0));
+        assert_eq!(*file.0.lock(), 0o755);
+    }
+
+    #[test]
+    fn a_write_leaves_the_set_group_id_bit_of_a_file_that_the_group_cannot_run() {
+        let left = [0o6755, 0o4711, 0o2755, 0o2644, 0o6644, 0o1755].map(without_set_id);
+        assert_eq!(left, [0o755, 0o711, 0o755, 0o2644, 0o2644, 0o1755]);
+    }
+
+    #[test]
+    fn a_thread_that_is_not_seen_does_not_keep_them() {
+        let nobody = RequestContext { uid: 0, gid: 0, pid: 0, request: 1, is_resent: false };
+        assert_eq!(SetIdPolicy::of_caller(&nobody), SetIdPolicy::Remove);
+    }
+}

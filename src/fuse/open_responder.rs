@@ -1,0 +1,74 @@
+//! What an open is answered with.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use fuser::{FileHandle, FopenFlags, INodeNo, ReplyOpen};
+
+use super::notifier::KernelNotifier;
+use super::replies::errno;
+use crate::capabilities;
+use crate::fs::{BackingId, CacheMode, FsResult, OpenResponder, OpenedFile};
+
+/// The reply to an open.
+pub(super) struct FuseOpenResponder {
+    pub(super) reply: ReplyOpen,
+    /// What is opened.
+    pub(super) number: INodeNo,
+    pub(super) notifier: Arc<KernelNotifier>,
+    /// Whether closing its descriptors has to be heard of, written or not.
+    pub(super) needs_flush: bool,
+    /// Whether the kernel is to send the parts of a write(2) one by one.
+    pub(super) serial_writes: bool,
+}
+
+/// What names a lent file to the kernel.
+struct KernelBacking(Option<fuser::BackingId>);
+
+impl Drop for KernelBacking {
+    fn drop(&mut self) {
+        // The kernel takes it back from the privileged only.
+        let _raised = capabilities::raise(capabilities::ADMIN);
+        self.0 = None;
+    }
+}
+
+/// What the kernel is to do with an open file.
+pub(super) fn open_flags(opened: &OpenedFile, flush: bool, one_by_one: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, one_by_one || opened.cache_mode == CacheMode::Direct);
+    flags
+}
+
+impl OpenResponder for FuseOpenResponder {
+    fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId> {
+        let _raised = capabilities::raise(capabilities::ADMIN);
+        Ok(Box::new(KernelBacking(Some(self.reply.open_backing(file)?))))
+    }
+
+    fn invalidate_attrs(&self) {
+        self.notifier.invalidate_attrs(self.number);
+    }
+
+    fn send(self, answer: FsResult<OpenedFile>) {
+        let opened = match answer {
+            Ok(opened) => opened,
+            Err(error) => return self.reply.error(errno(error)),
+        };
+        let flush = self.needs_flush || opened.is_writable;
+        let handle = FileHandle(opened.handle.number);
+        let id = opened
+            .backing
+            .as_ref()
+            .and_then(|backing| backing.backing_id().downcast_ref::<KernelBacking>()?.0.as_ref());
+        if let Some(id) = id {
+            // With "keep what you have" the kernel would refuse it.
+            let mut flags = FopenFlags::empty();
+            flags.set(FopenFlags::FOPEN_NOFLUSH, !flush);
+            return self.reply.opened_passthrough(handle, flags, id);
+        }
+        self.reply.opened(handle, open_flags(&opened, flush, self.serial_writes));
+    }
+}

@@ -1,0 +1,108 @@
+//! Replies to READ.
+//!
+//! fuser's own takes one slice. What lies in several segments is written in one
+//! go from where it lies, and pages in pipes are moved into the reply, so that
+//! in user space nothing is copied for the reply's sake.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use fuser::{ReplyData, RequestId};
+
+use super::replies::errno;
+use crate::buffer::{Pipe, PipePool};
+use crate::fs::{FsResult, ReadData};
+
+/// Length of the header before a reply's data: `struct fuse_out_header` of the
+/// FUSE protocol.
+const HEADER_BYTES: usize = 16;
+
+/// More than writev(2) takes at once, with the header (IOV_MAX).
+const MAX_SLICES: usize = 1024;
+
+/// What is needed to answer READ without fuser.
+pub(super) struct RawReplies {
+    /// The device. A request is answered where it was read from, so all session
+    /// threads must share it. Not the session's own descriptor: that one may stand
+    /// for something else for a while ([`super::session_pause`]).
+    pub(super) device: Arc<OwnedFd>,
+    /// Where replies that have pages are put together.
+    pub(super) pipes: Option<PipePool>,
+}
+
+impl RawReplies {
+    /// Answers the request `id`, which `reply` stands for.
+    pub(super) fn reply_read(&self, id: RequestId, reply: ReplyData, answer: FsResult<ReadData>) {
+        match answer {
+            Ok(data) => self.send_data(id, reply, &data),
+            Err(error) => reply.error(errno(error)),
+        }
+    }
+
+    fn send_data(&self, id: RequestId, reply: ReplyData, data: &ReadData) {
+        let sent = match data.slices().as_deref() {
+            Some(slices) if slices.len() < MAX_SLICES => self.write_reply(id, data.len(), slices),
+            Some(_) => self.send_copied(id, data),
+            // Nothing has been taken yet.
+            None => match self.reply_pipe() {
+                Some(pipe) => self.splice(pipe, id, data),
+                None => self.send_copied(id, data),
+            },
+        };
+        match sent {
+            // The kernel has its answer; fuser would give it another one. What
+            // this leaks is a reference to the device, which a daemon has open
+            // as long as it runs.
+            Ok(()) => std::mem::forget(reply),
+            Err(error) => {
+                tracing::debug!(%error, "a reply was not taken");
+                reply.error(match error.kind() {
+                    io::ErrorKind::OutOfMemory => fuser::Errno::ENOMEM,
+                    _ => fuser::Errno::EIO,
+                });
+            }
+        }
+    }
+
+    /// Answers the request `id` with a listing that fuser cannot put together; false
+    /// where the device did not take it.
+    pub(super) fn reply_listing(&self, id: RequestId, bytes: &[u8]) -> bool {
+        self.write_reply(id, bytes.len(), &[IoSlice::new(bytes)]).is_ok()
+    }
+
+    fn write_reply(&self, id: RequestId, len: usize, slices: &[IoSlice<'_>]) -> io::Result<()> {
+        let header = out_header(id, len);
+        let mut all = Vec::with_capacity(slices.len() + 1);
+        all.push(IoSlice::new(&header));
+        all.extend_from_slice(slices);
+        rustix::io::writev(&self.device, &all)?;
+        Ok(())
+    }
+
+    /// Answers with a copy.
+    fn send_copied(&self, id: RequestId, data: &ReadData) -> io::Result<()> {
+        let bytes = data.to_vec()?;
+        self.write_reply(id, bytes.len(), &[IoSlice::new(&bytes)])
+    }
+
+    /// A pipe for a reply; none where there are no more descriptors, or pipes.
+    fn reply_pipe(&self) -> Option<Pipe> {
+        self.pipes.as_ref()?.pipe().ok()
+    }
+
+    fn splice(&self, mut pipe: Pipe, id: RequestId, data: &ReadData) -> io::Result<()> {
+        pipe.write(&out_header(id, data.len()))?;
+        data.move_to_pipe(&mut pipe)?;
+        pipe.splice_to_device(self.device.as_fd())
+    }
+}
+
+/// A `struct fuse_out_header`: length, errno, the request's number.
+fn out_header(id: RequestId, len: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    // The kernel asks for no more than its own limit, far below 4 GiB.
+    header[..4].copy_from_slice(&((HEADER_BYTES + len) as u32).to_ne_bytes());
+    header[8..].copy_from_slice(&id.0.to_ne_bytes());
+    header
+}

@@ -1,0 +1,225 @@
+//! fanfs's answers as fuser's replies.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{
+    FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, RequestId,
+};
+
+use super::convert::{bare_dir_attr, file_attr, file_type, lock_type, request_number};
+use super::names_only_listing::NamesOnlyListing;
+use super::open_responder;
+use super::raw_reply::RawReplies;
+use crate::backend::{FileKind, Lock, StatFs};
+use crate::fs::{
+    CreatedFile, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, Listing, ReaddirPlusPage,
+};
+
+pub(super) fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw())
+}
+
+/// Of every inode: a number that the kernel knows stands for one object only.
+const GENERATION: Generation = Generation(0);
+
+pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: FsResult<InodeAttr>) {
+    match answer {
+        Ok(entry) => reply.entry(&ttl, &file_attr(&entry), GENERATION),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_empty(reply: ReplyEmpty, answer: FsResult<()>) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to GETXATTR or LISTXATTR, which first ask how large the answer is.
+pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, answer: FsResult<Vec<u8>>) {
+    match answer {
+        Err(error) => reply.error(errno(error)),
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(errno(Errno::RANGE)),
+        Ok(value) => reply.data(&value),
+    }
+}
+
+/// Replies to READDIR.
+pub(super) fn reply_readdir(
+    fs: &Fs,
+    answer: FsResult<Arc<Listing>>,
+    offset: u64,
+    mut reply: ReplyDirectory,
+) {
+    let listing = match answer {
+        Ok(listing) => listing,
+        Err(error) => return reply.error(errno(error)),
+    };
+    for (number, next, name) in listing.dot_entries(offset) {
+        if reply.add(INodeNo(number.0), next, FileType::Directory, name) {
+            return reply.ok();
+        }
+    }
+    for entry in listing.entries_from(offset) {
+        let number = fs.listed_ino(listing.ino, &entry);
+        if reply.add(INodeNo(number.0), entry.next_offset, file_type(entry.kind), entry.name) {
+            break;
+        }
+    }
+    reply.ok();
+}
+
+pub(super) fn reply_attr(reply: ReplyAttr, ttl: Duration, answer: FsResult<InodeAttr>) {
+    match answer {
+        Ok(entry) => reply.attr(&ttl, &file_attr(&entry)),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies how many bytes were written; no request is larger than 4 GiB.
+pub(super) fn reply_write(reply: ReplyWrite, answer: FsResult<u64>) {
+    match answer {
+        Ok(bytes) => reply.written(bytes as u32),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to GETLK; whose the lock is, nobody says.
+pub(super) fn reply_getlk(reply: ReplyLock, answer: FsResult<Lock>) {
+    match answer {
+        Ok(found) => reply.locked(found.start, found.end, lock_type(found.kind), 0),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_readlink(reply: ReplyData, answer: FsResult<OsString>) {
+    match answer {
+        Ok(target) => reply.data(target.as_bytes()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_opendir(reply: ReplyOpen, answer: FsResult<HandleId>) {
+    match answer {
+        Ok(handle) => reply.opened(FileHandle(handle.number), FopenFlags::empty()),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_lseek(reply: ReplyLseek, answer: FsResult<u64>) {
+    match answer {
+        Ok(found) => reply.offset(found as i64),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+pub(super) fn reply_statfs(reply: ReplyStatfs, answer: FsResult<StatFs>) {
+    match answer {
+        Ok(s) => reply
+            .statfs(s.blocks, s.bfree, s.bavail, s.files, s.ffree, s.bsize, s.namelen, s.frsize),
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to CREATE: an entry and an open file in one.
+pub(super) fn reply_create(
+    reply: ReplyCreate,
+    ttl: Duration,
+    one_by_one: bool,
+    answer: FsResult<CreatedFile>,
+) {
+    match answer {
+        Ok(CreatedFile { entry, opened }) => {
+            let attr = file_attr(&entry);
+            let flags = open_responder::open_flags(&opened, true, one_by_one);
+            reply.created(&ttl, &attr, GENERATION, FileHandle(opened.handle.number), flags);
+        }
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
+/// Replies to READDIRPLUS with names alone, as some of the entries cannot be looked at;
+/// the kernel looks up those that it is asked for.
+fn reply_names_only(
+    fs: &Fs,
+    dir: Ino,
+    page: &ReaddirPlusPage,
+    offset: u64,
+    (replies, id): (Arc<RawReplies>, RequestId),
+    reply: ReplyDirectoryPlus,
+) {
+    let mut names = NamesOnlyListing::default();
+    let mut fits = true;
+    for (number, next, name) in page.dot_entries(offset) {
+        fits = fits && names.add(number, next, name.as_bytes(), FileKind::Directory);
+    }
+    for plus in &page.entries {
+        let number = match &plus.entry_attr {
+            Some(seen) => fs.readdirplus_reply(dir, &plus.name, seen).map(|entry| entry.ino),
+            None => Some(plus.listed_ino),
+        };
+        let Some(number) = number else { continue };
+        fits = fits && names.add(number, plus.next_offset, plus.name.as_bytes(), plus.kind);
+    }
+    match replies.reply_listing(id, names.bytes()) {
+        // The kernel has its answer; see [`RawReplies`].
+        true => std::mem::forget(reply),
+        false => reply.error(fuser::Errno::EIO),
+    }
+}
+
+/// What replies to a READDIRPLUS of `dir` from `offset` on.
+pub(super) fn on_readdirplus(
+    fs: &Arc<Fs>,
+    ttl: Duration,
+    (replies, id): (&Arc<RawReplies>, RequestId),
+    (dir, offset): (Ino, u64),
+    reply: ReplyDirectoryPlus,
+) -> impl FnOnce(FsResult<ReaddirPlusPage>) + Send + use<> {
+    let (fs, replies) = (Arc::clone(fs), Arc::clone(replies));
+    move |answer| reply_readdirplus(&fs, dir, (answer, offset), ttl, (replies, id), reply)
+}
+
+/// Replies to READDIRPLUS with as much as fits. What is in the reply the kernel
+/// knows once more.
+fn reply_readdirplus(
+    fs: &Fs,
+    dir: Ino,
+    (answer, offset): (FsResult<ReaddirPlusPage>, u64),
+    ttl: Duration,
+    by: (Arc<RawReplies>, RequestId),
+    mut reply: ReplyDirectoryPlus,
+) {
+    let request = request_number(by.1);
+    let page = match answer {
+        Ok(page) => page,
+        Err(error) => return reply.error(errno(error)),
+    };
+    if page.has_entries_without_attrs() {
+        return reply_names_only(fs, dir, &page, offset, by, reply);
+    }
+    for (number, next, name) in page.dot_entries(offset) {
+        // The kernel takes the name and the number and looks no further.
+        let attr = bare_dir_attr(number);
+        if reply.add(attr.ino, next, name, &ttl, &attr, GENERATION) {
+            return reply.ok();
+        }
+    }
+    for plus in page.entries {
+        let Some(seen) = &plus.entry_attr else { continue };
+        let Some(entry) = fs.readdirplus_reply(dir, &plus.name, seen) else { continue };
+        let attr = file_attr(&entry);
+        if reply.add(attr.ino, plus.next_offset, &plus.name, &ttl, &attr, GENERATION) {
+            break;
+        }
+        fs.commit_lookup(entry.ino, (dir, &plus.name), seen, request);
+    }
+    reply.ok();
+}

@@ -1,0 +1,353 @@
+//! All metrics: what they are called, what they mean, and where their values are.
+//!
+//! A name that is *stable* changes only with a note in the changelog, and not its
+//! meaning; one that is *experimental* may go. Each says which field of `fanfs status
+//! --json` it shows: a field that none shows, and a table in docs/METRICS.md that is not
+//! this one, fail tests.
+
+use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogram};
+
+use super::encode::Labels;
+use super::{MetricsSnapshot, ProcessStats};
+use crate::control::{AffinityStatus, KeeperState, ReplicaStatus, Status};
+use crate::scheduler::health::HealthState;
+use crate::telemetry::histogram::HistogramSnapshot;
+
+/// What a metric is to Prometheus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows, from 0 at the start of the daemon.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Durations, counted by bounds.
+    Histogram,
+}
+
+/// What may be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// Its name and meaning.
+    Stable,
+    /// Nothing.
+    Experimental,
+}
+
+/// One metric.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its full name.
+    pub name: &'static str,
+    /// The fields of `fanfs status --json` that it shows, with spaces between them.
+    pub status_fields: &'static str,
+    /// What it says, in a few words.
+    pub help: &'static str,
+    /// What may be relied on.
+    pub stability: Stability,
+    kind: MetricKind,
+    extract: Extract,
+}
+
+/// Where values are taken from.
+#[derive(Debug)]
+enum Extract {
+    /// One for the volume.
+    Volume(fn(&Status) -> u64),
+    /// One for each replica.
+    Replica(fn(&ReplicaStatus) -> u64),
+    /// One for each of these labels' values.
+    Labeled(&'static [&'static str], fn(&Status) -> Vec<LabeledValue>),
+    VolumeHistogram,
+    ReplicaHistogram,
+    Daemon(fn(&ProcessStats) -> Value),
+}
+
+type LabeledValue = (Vec<String>, Value);
+
+/// What is written down for some labels.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Integer(u64),
+    Float(f64),
+    Histogram(HistogramSnapshot),
+}
+
+impl Metric {
+    /// What it is to Prometheus.
+    pub fn kind(&self) -> MetricKind {
+        self.kind
+    }
+
+    /// Its labels.
+    pub fn labels(&self) -> Vec<&'static str> {
+        let own: &[&str] = match &self.extract {
+            Replica(_) | ReplicaHistogram => &["replica"],
+            Labeled(labels, _) => labels,
+            Volume(_) | VolumeHistogram | Daemon(_) => &[],
+        };
+        [&["volume"], own].concat()
+    }
+
+    /// In what its values are.
+    pub fn unit(&self) -> &'static str {
+        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+        let units = [
+            ("_bytes_per_second", "bytes/s"),
+            ("_bytes", "bytes"),
+            ("_seconds", "seconds"),
+            ("_info", ""),
+        ];
+        units.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, unit)| unit)
+    }
+
+    pub(super) fn samples(&self, snapshot: &MetricsSnapshot) -> Vec<(Labels, Value)> {
+        let status = &snapshot.status;
+        let of = |replica: &ReplicaStatus| vec![("replica", replica.name.clone())];
+        match &self.extract {
+            Volume(take) => vec![(Vec::new(), Value::Integer(take(status)))],
+            Replica(take) => {
+                let replicas = status.replicas.iter();
+                replicas.map(|replica| (of(replica), Value::Integer(take(replica)))).collect()
+            }
+            Labeled(labels, rows) => {
+                let labelled = |values: Vec<String>| labels.iter().copied().zip(values).collect();
+                rows(status).into_iter().map(|(values, value)| (labelled(values), value)).collect()
+            }
+            VolumeHistogram => vec![(Vec::new(), Value::Histogram(snapshot.read_latency.clone()))],
+            ReplicaHistogram => {
+                let times = status.replicas.iter().zip(&snapshot.replica_read_latency);
+                times
+                    .map(|(replica, times)| (of(replica), Value::Histogram(times.clone())))
+                    .collect()
+            }
+            Daemon(take) => snapshot.process.iter().map(|p| (Vec::new(), take(p))).collect(),
+        }
+    }
+}
+
+type Text = &'static str;
+
+const fn counter(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
+    Metric {
+        name,
+        status_fields: shows,
+        help,
+        stability: Stability::Stable,
+        kind: MetricKind::Counter,
+        extract: take,
+    }
+}
+
+const fn gauge(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
+    Metric {
+        name,
+        status_fields: shows,
+        help,
+        stability: Stability::Stable,
+        kind: MetricKind::Gauge,
+        extract: take,
+    }
+}
+
+/// A gauge that may go.
+const fn experimental_gauge(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
+    Metric {
+        name,
+        status_fields: shows,
+        help,
+        stability: Stability::Experimental,
+        kind: MetricKind::Gauge,
+        extract: take,
+    }
+}
+
+const fn histogram(name: Text, shows: Text, take: Extract, help: Text) -> Metric {
+    Metric {
+        name,
+        status_fields: shows,
+        help,
+        stability: Stability::Stable,
+        kind: MetricKind::Histogram,
+        extract: take,
+    }
+}
+
+/// The metrics, in the order in which they are written down.
+#[rustfmt::skip] // One each line: it is a table.
+pub static METRICS: &[Metric] = &[
+    gauge("fanfs_build_info", "version", Labeled(&["version"], build_info), "Always 1; the version of fanfs"),
+    gauge("fanfs_volume_info", "mode mount_point placement.provider", Labeled(&["mode", "mount_point", "provider"], volume_info), "Always 1; what is mounted where"),
+    gauge("fanfs_uptime_seconds", "uptime_s", Volume(|s| s.uptime_s), "Since this daemon serves the mount: since the mount, or since another daemon was followed"),
+    counter("fanfs_read_bytes_total", "counters.bytes_delivered", Volume(|s| s.counters.bytes_delivered), "Bytes that applications were given"),
+    counter("fanfs_reads_total", "counters.reads", Volume(|s| s.counters.reads), "Read requests answered with data"),
+    counter("fanfs_read_errors_total", "counters.read_errors", Volume(|s| s.counters.read_errors), "Read requests answered with an error"),
+    histogram("fanfs_read_duration_seconds", "counters.read_latency", VolumeHistogram, "What applications waited for their reads, from the request to its answer, errors included"),
+    counter("fanfs_buffer_hits_total", "counters.buffer_hits", Volume(|s| s.counters.buffer_hits), "Read requests that found all their bytes in memory"),
+    counter("fanfs_buffer_waits_total", "counters.budget_waits", Volume(|s| s.counters.budget_waits), "Read requests that had to wait for the buffer budget"),
+    counter("fanfs_retries_total", "counters.retries", Volume(|s| s.counters.retries), "Segments sent to a second replica because the first one failed"),
+    counter("fanfs_hedges_total", "counters.hedges", Volume(|s| s.counters.hedges), "Segments sent to a second replica because the first one was late"),
+    counter("fanfs_hedges_won_total", "counters.hedges_won", Volume(|s| s.counters.hedges_won), "Hedges that brought the segment first"),
+    counter("fanfs_hedges_lost_total", "counters.hedges_lost", Volume(|s| s.counters.hedges_lost), "Hedges that brought the segment when it had come already"),
+    counter("fanfs_hedge_bytes_total", "counters.hedge_bytes", Volume(|s| s.counters.hedge_bytes), "Bytes that hedges brought"),
+    counter("fanfs_wasted_bytes_total", "counters.bytes_wasted", Volume(|s| s.counters.bytes_wasted), "Bytes that arrived after somebody else had delivered them"),
+    counter("fanfs_compared_blocks_total", "counters.compared", Volume(|s| s.counters.compared), "Blocks of 64 KiB that were compared with the deciding replica's"),
+    counter("fanfs_outvoted_blocks_total", "counters.outvoted", Volume(|s| s.counters.outvoted), "Of blocks that differed, those of which a third replica agreed against the deciding one"),
+    counter("fanfs_metadata_calls_total", "counters.metadata", Volume(|s| s.counters.metadata), "Metadata calls answered"),
+    counter("fanfs_metadata_failovers_total", "counters.metadata_failovers", Volume(|s| s.counters.metadata_failovers), "Metadata calls answered by another replica than the first one asked"),
+    counter("fanfs_writes_total", "counters.writes", Volume(|s| s.counters.writes), "Write requests carried out"),
+    counter("fanfs_write_errors_total", "counters.write_errors", Volume(|s| s.counters.write_errors), "Write requests that failed"),
+    counter("fanfs_written_bytes_total", "counters.bytes_written", Volume(|s| s.counters.bytes_written), "Bytes that applications wrote"),
+    counter("fanfs_changes_total", "counters.changes", Volume(|s| s.counters.changes), "Changes of names and attributes, failed ones included"),
+    gauge("fanfs_buffer_used_bytes", "gauges.buffer_used", Volume(|s| s.gauges.buffer_used), "The part of the buffer budget that is in use"),
+    gauge("fanfs_buffer_idle_bytes", "gauges.buffer_idle", Volume(|s| s.gauges.buffer_idle), "Buffers that are kept for reuse"),
+    gauge("fanfs_buffer_memory_bytes", "gauges.buffer_memory", Volume(|s| s.gauges.buffer_memory), "Memory that buffers take, in use or kept; never above the budget"),
+    gauge("fanfs_buffer_budget_bytes", "gauges.buffer_budget", Volume(|s| s.gauges.buffer_budget), "The buffer budget"),
+    gauge("fanfs_segments_waiting", "gauges.segments_waiting", Volume(|s| s.gauges.segments_waiting as u64), "Segments that wait for a replica"),
+    gauge("fanfs_segments_in_flight", "gauges.segments_in_flight", Volume(|s| s.gauges.segments_in_flight as u64), "Segments that are in flight"),
+    gauge("fanfs_reads_pending", "gauges.requests", Volume(|s| s.gauges.requests as u64), "Read requests that are not answered yet"),
+    gauge("fanfs_metadata_calls_pending", "gauges.calls", Volume(|s| s.gauges.calls as u64), "Metadata calls that are not answered yet"),
+    gauge("fanfs_inodes", "gauges.inodes", Volume(|s| s.gauges.inodes as u64), "Inodes that the kernel knows"),
+    gauge("fanfs_handles", "gauges.handles", Volume(|s| s.gauges.handles as u64), "Open files and directories"),
+    gauge("fanfs_keeper_gone", "keeper", Volume(|s| u64::from(s.keeper == Some(KeeperState::Gone))), "1 when the keeper has died: if the daemon dies, the mount is lost"),
+    counter("fanfs_log_lines_lost_total", "log.lines_lost", Volume(|s| s.log.lines_lost), "Log lines that could not be written"),
+    experimental_gauge("fanfs_placement_files", "placement.files", Volume(|s| s.placement.files as u64), "Files whose placement is remembered"),
+    experimental_gauge("fanfs_placement_questions", "placement.asking", Volume(|s| s.placement.asking as u64), "Questions about placement that are under way"),
+    counter("fanfs_placement_answers_total", "placement.answers", Volume(|s| s.placement.answers), "Questions about placement that were answered"),
+    counter("fanfs_placement_failures_total", "placement.failures", Volume(|s| s.placement.failures), "Questions about placement that were not answered"),
+    gauge("fanfs_placement_failing", "placement.failing", Volume(|s| u64::from(s.placement.failing.is_some())), "1 when the last question about placement was not answered"),
+    counter("fanfs_placement_disbelieved_total", "placement.disbelieved", Volume(|s| s.placement.disbelieved), "Chunks' replicas that behaved remotely and were not believed"),
+    experimental_gauge("fanfs_placement_unmatched_nodes", "placement.unmatched", Volume(|s| s.placement.unmatched.len() as u64), "Nodes in the last answer that no replica is on, as far as they are shown"),
+    experimental_gauge("fanfs_passthrough_wanted", "passthrough.wanted", Volume(|s| u64::from(s.passthrough.wanted)), "1 when passthrough is configured"),
+    counter("fanfs_passthrough_opens_total", "passthrough.opens", Volume(|s| s.passthrough.opens), "Opens that were answered with passthrough; what is read so is in no other metric"),
+    experimental_gauge("fanfs_passthrough_files", "passthrough.files", Volume(|s| s.passthrough.files as u64), "Files that are open with passthrough"),
+    experimental_gauge("fanfs_passthrough_obstacles", "passthrough.obstacles", Volume(|s| s.passthrough.obstacles.len() as u64), "Reasons seen why files were opened without passthrough"),
+    counter("fanfs_affinity_calls_total", "affinities[].calls", Labeled(&["rule"], affinity_calls), "Metadata calls under an affinity rule; rules are counted from 1"),
+    experimental_gauge("fanfs_affinity_call_seconds", "affinities[].times_us", Labeled(&["rule", "replica"], affinity_times), "Smoothed time of a metadata call under an affinity rule; only where one was made"),
+    experimental_gauge("fanfs_affinity_slower", "affinities[].quicker", Labeled(&["rule"], affinity_slower), "1 when another replica answers clearly sooner than those that an affinity rule names"),
+    gauge("fanfs_replica_info", "replicas[].name replicas[].node", Labeled(&["replica", "node"], replica_info), "Always 1; the node that a replica's gateway runs on"),
+    gauge("fanfs_replica_health", "replicas[].health", Labeled(&["replica", "state"], health_rows), "1 for the state that a replica is in, 0 for the others"),
+    experimental_gauge("fanfs_replica_health_reason", "replicas[].health_reason", Labeled(&["replica", "reason"], health_reason_rows), "Always 1; why a replica is in its state"),
+    gauge("fanfs_replica_health_age_seconds", "replicas[].health_s", Replica(|r| r.health_s), "For how long a replica has been in its state"),
+    counter("fanfs_replica_ejections_total", "replicas[].ejections", Replica(|r| r.ejections), "How often a replica was ejected, or found absent"),
+    gauge("fanfs_replica_expected_bytes_per_second", "replicas[].rate", Replica(|r| r.rate), "The rate that the scheduler expects of a replica for chunks that its node holds"),
+    gauge("fanfs_replica_expected_remote_bytes_per_second", "replicas[].rate_remote", Replica(|r| r.rate_remote), "The rate that the scheduler expects of a replica for other chunks"),
+    gauge("fanfs_replica_in_flight_bytes", "replicas[].in_flight", Replica(|r| r.in_flight), "Bytes sent for and not yet there"),
+    gauge("fanfs_replica_in_flight_limit_bytes", "replicas[].in_flight_cap", Replica(|r| r.in_flight_cap), "Most bytes in flight now"),
+    gauge("fanfs_replica_busy_threads", "replicas[].busy_threads", Replica(|r| r.busy_threads as u64), "Threads that are inside a call on a replica"),
+    gauge("fanfs_replica_stuck_threads", "replicas[].stuck_threads", Replica(|r| r.stuck_threads as u64), "Of these, those that have been there for longer than an attempt may take"),
+    gauge("fanfs_replica_hung_objects", "replicas[].hung_objects", Replica(|r| r.hung_objects as u64), "Objects on which calls to a replica hang"),
+    counter("fanfs_replica_read_bytes_total", "replicas[].bytes", Replica(|r| r.counters.bytes), "Bytes of file data that a replica delivered"),
+    counter("fanfs_replica_read_local_bytes_total", "replicas[].bytes_local", Replica(|r| r.counters.bytes_local), "Of these, those from chunks that its node holds"),
+    counter("fanfs_replica_read_remote_bytes_total", "replicas[].bytes_remote", Replica(|r| r.counters.bytes_remote), "Of these, those from chunks that its node does not hold; of the rest it was not known"),
+    counter("fanfs_replica_reads_total", "replicas[].reads", Replica(|r| r.counters.reads), "Positioned reads that delivered"),
+    histogram("fanfs_replica_read_duration_seconds", "replicas[].read_latency", ReplicaHistogram, "How long positioned reads that delivered took"),
+    experimental_gauge("fanfs_replica_throughput_bytes_per_second", "replicas[].bytes_per_second", Replica(|r| r.counters.bytes_per_second), "Mean rate of a replica over the last ten seconds"),
+    counter("fanfs_replica_metadata_calls_total", "replicas[].metadata", Replica(|r| r.counters.metadata), "Metadata calls that a replica answered"),
+    counter("fanfs_replica_errors_total", "replicas[].errors", Replica(|r| r.counters.errors), "Calls that failed by a replica's fault"),
+    counter("fanfs_replica_late_reads_total", "replicas[].late", Replica(|r| r.counters.late), "Reads that another replica was asked for because this one was late"),
+    counter("fanfs_replica_disagreements_total", "replicas[].disagreements", Replica(|r| r.counters.disagreements), "Files that a replica showed another version of"),
+    counter("fanfs_replica_differing_files_total", "replicas[].differing", Replica(|r| r.counters.differing), "Files that a replica is kept off because its bytes are others"),
+    counter("process_cpu_seconds_total", "", Daemon(|p| Value::Float(p.cpu_s)), "User and system time of the daemon"),
+    gauge("process_resident_memory_bytes", "", Daemon(|p| Value::Integer(p.resident_memory)), "Memory of the daemon that is in use and not swapped out"),
+    gauge("process_virtual_memory_bytes", "", Daemon(|p| Value::Integer(p.virtual_memory)), "Address space of the daemon"),
+    gauge("process_open_fds", "", Daemon(|p| Value::Integer(p.open_fds)), "Open descriptors of the daemon"),
+    gauge("process_max_fds", "", Daemon(|p| Value::Integer(p.max_fds)), "Most descriptors that the daemon may have open"),
+    gauge("process_start_time_seconds", "", Daemon(|p| Value::Float(p.started_s)), "When the daemon was started, since 1970"),
+];
+
+fn info_row(labels: Vec<String>) -> LabeledValue {
+    (labels, Value::Integer(1))
+}
+
+fn build_info(status: &Status) -> Vec<LabeledValue> {
+    vec![info_row(vec![status.version.clone()])]
+}
+
+fn volume_info(status: &Status) -> Vec<LabeledValue> {
+    let mount_point = status.mount_point.display().to_string();
+    vec![info_row(vec![json_name(&status.mode), mount_point, status.placement.provider.clone()])]
+}
+
+/// A value's name in `fanfs status --json`.
+fn json_name(value: &impl serde::Serialize) -> String {
+    let name = serde_json::to_value(value).ok();
+    name.and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn replica_info(status: &Status) -> Vec<LabeledValue> {
+    let row = |replica: &ReplicaStatus| info_row(vec![replica.name.clone(), replica.node.clone()]);
+    status.replicas.iter().map(row).collect()
+}
+
+fn health_rows(status: &Status) -> Vec<LabeledValue> {
+    use HealthState::{Absent, Ejected, Healthy, Probing, Suspect};
+    let row = |replica: &ReplicaStatus, state: HealthState| {
+        let is_in_it = Value::Integer(u64::from(replica.health == state));
+        (vec![replica.name.clone(), json_name(&state)], is_in_it)
+    };
+    let states =
+        |replica| [Healthy, Suspect, Ejected, Probing, Absent].map(|state| row(replica, state));
+    status.replicas.iter().flat_map(states).collect()
+}
+
+fn health_reason_rows(status: &Status) -> Vec<LabeledValue> {
+    let row = |replica: &ReplicaStatus| {
+        info_row(vec![replica.name.clone(), json_name(&replica.health_reason)])
+    };
+    status.replicas.iter().map(row).collect()
+}
+
+/// Rules by their number: what they are about is a path.
+fn numbered_affinities(status: &Status) -> impl Iterator<Item = (String, &AffinityStatus)> {
+    (1..).map(|number: usize| number.to_string()).zip(&status.affinities)
+}
+
+fn affinity_calls(status: &Status) -> Vec<LabeledValue> {
+    let row =
+        |(number, rule): (String, &AffinityStatus)| (vec![number], Value::Integer(rule.calls));
+    numbered_affinities(status).map(row).collect()
+}
+
+fn affinity_times(status: &Status) -> Vec<LabeledValue> {
+    let rows = numbered_affinities(status).flat_map(|(number, rule)| {
+        let times = status.replicas.iter().zip(&rule.times_us).filter(|(_, us)| **us > 0);
+        times.map(move |(replica, us)| {
+            (vec![number.clone(), replica.name.clone()], Value::Float(*us as f64 / 1e6))
+        })
+    });
+    rows.collect()
+}
+
+fn affinity_slower(status: &Status) -> Vec<LabeledValue> {
+    let row = |(number, rule): (String, &AffinityStatus)| {
+        (vec![number], Value::Integer(u64::from(rule.quicker.is_some())))
+    };
+    numbered_affinities(status).map(row).collect()
+}
+
+/// The table of docs/METRICS.md.
+pub fn markdown_table() -> String {
+    let mut table = String::from(
+        "| metric | kind | unit | labels | shows | meaning |\n|---|---|---|---|---|---|\n",
+    );
+    for metric in METRICS {
+        let kind = match metric.kind {
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
+        };
+        let trial =
+            if metric.stability == Stability::Experimental { " (experimental)" } else { "" };
+        let shown: Vec<_> =
+            metric.status_fields.split_whitespace().map(|field| format!("`{field}`")).collect();
+        table.push_str(&format!(
+            "| `{}`{trial} | {kind} | {} | {} | {} | {} |\n",
+            metric.name,
+            metric.unit(),
+            metric.labels().join(", "),
+            shown.join(", "),
+            metric.help
+        ));
+    }
+    table
+}

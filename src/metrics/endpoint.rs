@@ -1,0 +1,209 @@
+//! Addresses and files that metrics are published at, and whose they are.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::config::{ListenAddress, MetricsConfig};
+
+/// Why metrics cannot be published where they are to be.
+#[derive(Debug, thiserror::Error)]
+#[error("key `{key}`: {place}: {error}; {advice}")]
+pub struct MetricsError {
+    key: &'static str,
+    place: String,
+    error: io::Error,
+    advice: &'static str,
+}
+
+/// An address that is had.
+pub enum BoundListener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener, SocketPath),
+}
+
+/// A Unix socket's name. When this is dropped it goes, unless it is another one's by
+/// then.
+pub struct SocketPath {
+    path: PathBuf,
+    dev_ino: DevIno,
+}
+
+impl Drop for SocketPath {
+    fn drop(&mut self) {
+        remove_if_same(&self.path, self.dev_ino);
+    }
+}
+
+/// Which file or socket it is: device and inode.
+pub(super) type DevIno = (u64, u64);
+
+pub(super) enum AsyncListener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+/// The name of the socket that is listened on, if it is one.
+pub(super) type SharedSocketPath = Mutex<Option<SocketPath>>;
+
+pub(super) fn dev_ino(path: &Path) -> io::Result<DevIno> {
+    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+pub(super) fn remove_if_same(path: &Path, own: DevIno) {
+    if dev_ino(path).is_ok_and(|found| found == own) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+impl BoundListener {
+    /// Takes the address that `config` wants, if it wants one, and looks whether its
+    /// file can be written: for a volume that is not mounted yet.
+    ///
+    /// # Errors
+    /// What cannot be had.
+    pub fn bind(config: &MetricsConfig) -> Result<Option<Self>, MetricsError> {
+        if let Some(file) = &config.textfile {
+            let refused = |error| MetricsError {
+                key: "metrics.textfile",
+                place: file.path.display().to_string(),
+                error,
+                advice: "the daemon has to be able to write in its directory",
+            };
+            let directory = file.path.parent().unwrap_or(Path::new("/"));
+            tempfile::tempfile_in(directory).map_err(refused)?;
+        }
+        let Some(listen) = &config.listen else { return Ok(None) };
+        let refused = |error: io::Error| MetricsError {
+            key: "metrics.listen",
+            place: listen.to_string(),
+            advice: match error.kind() {
+                io::ErrorKind::AddrInUse => "end what listens there, or choose another address",
+                io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+                io::ErrorKind::PermissionDenied => {
+                    "choose what the daemon may have without privileges, such as a port from 1024 on"
+                }
+                _ => "choose another address",
+            },
+            error,
+        };
+        bind_address(listen, true).map(Some).map_err(refused)
+    }
+}
+
+/// Takes an address. A socket that somebody listens on is not taken from him where this
+/// is the `first` daemon of a mount.
+fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener> {
+    match listen {
+        ListenAddress::Tcp(address) => TcpListener::bind(address).map(BoundListener::Tcp),
+        ListenAddress::Unix(path) => {
+            if is_socket(path)? && first && UnixStream::connect(path).is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            let mut next = path.clone().into_os_string();
+            next.push(".next");
+            // One that was killed on the way has left it.
+            let next = Path::new(&next);
+            let named = |error| io::Error::other(format!("{}: {error}", next.display()));
+            if is_socket(next).map_err(named)? {
+                std::fs::remove_file(next)?;
+            }
+            let listener = UnixListener::bind(next)?;
+            // Its directory says who gets there, and its group.
+            std::fs::set_permissions(next, PermissionsExt::from_mode(0o660))?;
+            let own = dev_ino(next)?;
+            std::fs::rename(next, path)?;
+            Ok(BoundListener::Unix(listener, SocketPath { path: path.clone(), dev_ino: own }))
+        }
+    }
+}
+
+/// Whether a socket is there; what is something else is not ours to replace.
+fn is_socket(path: &Path) -> io::Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => Ok(true),
+        Ok(_) => Err(io::Error::other("it is there and is no socket")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// How long another daemon may take to let go before somebody is told.
+const WARN_AFTER: Duration = Duration::from_secs(5);
+
+/// The listener of an address: what is `opened`, or else as soon as it can be had.
+pub(super) async fn async_listener(
+    listen: &ListenAddress,
+    opened: Option<BoundListener>,
+    socket: &SharedSocketPath,
+) -> Option<AsyncListener> {
+    let opened = match opened {
+        Some(opened) => opened,
+        None => bind_with_retry(listen).await,
+    };
+    let ready = match opened {
+        BoundListener::Tcp(listener) => listener
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::TcpListener::from_std(listener))
+            .map(AsyncListener::Tcp),
+        BoundListener::Unix(listener, named) => {
+            *socket.lock() = Some(named);
+            listener
+                .set_nonblocking(true)
+                .and_then(|()| tokio::net::UnixListener::from_std(listener))
+                .map(AsyncListener::Unix)
+        }
+    };
+    ready.inspect_err(|error| tracing::warn!(%error, "no metrics can be fetched")).ok()
+}
+
+async fn bind_with_retry(listen: &ListenAddress) -> BoundListener {
+    let begun = Instant::now();
+    let mut is_told = false;
+    loop {
+        match bind_address(listen, false) {
+            Ok(opened) => {
+                if is_told {
+                    tracing::info!(%listen, "metrics can be fetched now");
+                }
+                return opened;
+            }
+            Err(error) if !is_told && begun.elapsed() > WARN_AFTER => {
+                tracing::warn!(key = "metrics.listen", %listen, %error, "no metrics can be fetched");
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+        let pause = if is_told { 5_000 } else { 20 };
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, next] = ["m.sock", "m.sock.next"].map(|name| dir.path().join(name));
+        let listen = ListenAddress::Unix(path.clone());
+        for taken in [&path, &next] {
+            std::fs::write(taken, "mine").unwrap();
+            let error = bind_address(&listen, true).map(drop).unwrap_err().to_string();
+            assert!(error.ends_with("it is there and is no socket"), "{error}");
+            assert_eq!(std::fs::read(taken).unwrap(), b"mine");
+            std::fs::remove_file(taken).unwrap();
+        }
+        // A socket that nobody listens on any more is.
+        drop(UnixListener::bind(&next).unwrap());
+        assert!(bind_address(&listen, true).is_ok() && !next.exists());
+    }
+}

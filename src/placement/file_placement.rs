@@ -1,0 +1,303 @@
+//! What is known of one file's placement, for as long as it is open anywhere.
+//!
+//! Answers come in pieces: the whole file from most providers, a stretch of
+//! [`PIECE`] from those that are asked object by object. Each piece has a time
+//! at which it may be asked for again. Looking an offset up takes a read lock
+//! and two binary searches; nothing here waits.
+//!
+//! A replica that is said to be local and again and again delivers at its remote
+//! rate is not believed for that chunk, and the piece becomes due at once: the
+//! chunk may have moved. The disbelief ends with an answer that says something
+//! else, and after a while in any case, as the replica may just have been slow.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::chunks::LocalityMap;
+use super::learned::LearnedPlacement;
+use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
+
+/// What one question to a piecewise provider is about: 64 objects of CephFS's
+/// default size.
+pub const PIECE_SIZE: u64 = 256 << 20;
+
+/// Segments that are enough to judge a replica by.
+const MIN_SEGMENTS: u32 = 12;
+
+/// The part of each segment in the mean that counts.
+const NEW_SAMPLE_WEIGHT: f64 = 1.0 / 8.0;
+
+/// The rates of a replica must differ by this much to be told apart.
+const MIN_RATE_RATIO: f64 = 1.4;
+
+/// How long a replica is not believed for a chunk, if the answer stays the same.
+const DISBELIEF_DURATION: Duration = Duration::from_secs(60);
+
+/// A segment that came, as far as placement goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Delivery {
+    /// Where in the file.
+    pub offset: u64,
+    /// From whom.
+    pub replica: ReplicaId,
+    /// Seconds that a byte took to be served. One segment says little: those that
+    /// arrive together seem to have taken no time but for the first.
+    pub seconds_per_byte: f64,
+    /// Bytes a second that the replica usually serves of chunks that its node holds.
+    pub local_rate: Option<f64>,
+    /// And of those that it does not.
+    pub remote_rate: Option<f64>,
+}
+
+/// One file's placement.
+pub struct FilePlacement {
+    pieces: RwLock<BTreeMap<u64, PlacementPiece>>,
+    piece_size: u64,
+    learned: Option<Mutex<LearnedPlacement>>,
+    disbelief: Mutex<DisbeliefState>,
+    /// How many entries `judge.disbelieved` has, to look at without its lock.
+    disbelieved_count: AtomicUsize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct PlacementPiece {
+    locality: LocalityMap,
+    /// When it may be asked for; `None` while it is being asked for.
+    due_at: Option<Instant>,
+}
+
+#[derive(Default)]
+struct DisbeliefState {
+    /// How many segments came, and their mean pace, by chunk and replica.
+    means: HashMap<(u64, ReplicaId), (u32, f64)>,
+    disbelieved_until: HashMap<(u64, ReplicaId), Instant>,
+}
+
+impl FilePlacement {
+    /// Nothing is known yet. `learned` where it is to be inferred from timing.
+    pub fn new(is_piecewise: bool, learned: Option<LearnedPlacement>) -> Self {
+        Self {
+            pieces: RwLock::default(),
+            piece_size: if is_piecewise { PIECE_SIZE } else { u64::MAX },
+            learned: learned.map(Mutex::new),
+            disbelief: Mutex::default(),
+            disbelieved_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// Who holds the byte at `offset`; `None` where that is not known.
+    pub fn holders(&self, offset: u64, now: Instant) -> Option<Holders> {
+        if let Some(learned) = &self.learned {
+            let local = learned.lock().local_replicas(offset, now)?;
+            return Some(Holders { local, is_held_elsewhere: false });
+        }
+        let (holders, chunk) =
+            self.pieces.read().get(&(offset / self.piece_size))?.locality.holders_at(offset)?;
+        if self.disbelieved_count.load(Ordering::Relaxed) == 0 {
+            return Some(holders);
+        }
+        let judge = self.disbelief.lock();
+        let doubted = holders.local.iter().filter(|id| {
+            judge.disbelieved_until.get(&(chunk.start, *id)).is_some_and(|until| now < *until)
+        });
+        let doubted = doubted.fold(ReplicaSet::EMPTY, ReplicaSet::with);
+        Some(Holders { local: holders.local.minus(doubted), ..holders })
+    }
+
+    /// The piece to be asked for now, if reading `offset` makes one due. The
+    /// caller asks for it and reports with [`Self::answered`], and [`Self::settle`] in any case.
+    pub fn take_due_piece(&self, offset: u64, now: Instant) -> Option<ByteRange> {
+        let index = offset / self.piece_size;
+        let is_due = |piece: Option<&PlacementPiece>| {
+            piece.is_none_or(|piece| piece.due_at.is_some_and(|due| now >= due))
+        };
+        if self.learned.is_some() || !is_due(self.pieces.read().get(&index)) {
+            return None;
+        }
+        let mut pieces = self.pieces.write();
+        if !is_due(pieces.get(&index)) {
+            return None;
+        }
+        pieces.entry(index).or_default().due_at = None;
+        Some(ByteRange::at(index * self.piece_size, self.piece_size))
+    }
+
+    /// The provider has answered about the piece that holds `offset`; the answer
+    /// is good until `due`.
+    pub fn store_answer(&self, offset: u64, mapped: LocalityMap, due: Instant) {
+        {
+            let mut judge = self.disbelief.lock();
+            let known = self.pieces.read();
+            let before = known.get(&(offset / self.piece_size)).map(|piece| &piece.locality);
+            let same = |chunk: u64| {
+                before.and_then(|before| before.holders_at(chunk)) == mapped.holders_at(chunk)
+            };
+            judge.disbelieved_until.retain(|(chunk, _), _| same(*chunk));
+            judge.means.clear();
+            self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
+        }
+        let piece = PlacementPiece { locality: mapped, due_at: Some(due) };
+        self.pieces.write().insert(offset / self.piece_size, piece);
+    }
+
+    /// A question has ended. Where it was not answered, what was known goes on
+    /// counting, and it may be asked again at `due`.
+    pub fn query_done(&self, offset: u64, due: Instant) {
+        if let Some(piece) = self.pieces.write().get_mut(&(offset / self.piece_size)) {
+            piece.due_at.get_or_insert(due);
+        }
+    }
+
+    /// A segment came. True where a replica is not believed from now on, and
+    /// the placement is due to be asked again.
+    pub fn record_delivery(&self, came: Delivery, now: Instant) -> bool {
+        let Delivery { offset, replica, seconds_per_byte: pace, .. } = came;
+        if let Some(learned) = &self.learned {
+            learned.lock().record(offset, replica, pace, now);
+            return false;
+        }
+        let (Some(local), Some(remote)) = (came.local_rate, came.remote_rate) else {
+            return false;
+        };
+        if local < remote * MIN_RATE_RATIO {
+            return false;
+        }
+        let index = offset / self.piece_size;
+        let Some((holders, chunk)) =
+            self.pieces.read().get(&index).and_then(|piece| piece.locality.holders_at(offset))
+        else {
+            return false;
+        };
+        if !holders.local.contains(replica) {
+            return false;
+        }
+        let mut judge = self.disbelief.lock();
+        let key = (chunk.start, replica);
+        if judge.disbelieved_until.get(&key).is_some_and(|until| now < *until) {
+            return false;
+        }
+        let (count, mean) = judge.means.entry(key).or_insert((0, pace));
+        *count += 1;
+        *mean += (pace - *mean) * NEW_SAMPLE_WEIGHT;
+        // Nearer to the one than to the other, as rates go.
+        if *count < MIN_SEGMENTS || *mean <= 1.0 / (local * remote).sqrt() {
+            return false;
+        }
+        judge.means.remove(&key);
+        judge.disbelieved_until.insert(key, now + DISBELIEF_DURATION);
+        self.disbelieved_count.store(judge.disbelieved_until.len(), Ordering::Relaxed);
+        drop(judge);
+        if let Some(piece) = self.pieces.write().get_mut(&index)
+            && piece.due_at.is_some()
+        {
+            piece.due_at = Some(now);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::chunks::ChunkMapBuilder;
+    use super::*;
+
+    fn set(ids: &[usize]) -> ReplicaSet {
+        ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
+    }
+
+    fn local(file: &FilePlacement, offset: u64, now: Instant) -> Option<ReplicaSet> {
+        file.holders(offset, now).map(|holders| holders.local)
+    }
+
+    /// Chunks of 100 bytes: the first on replicas 0 and 1, the second on 2.
+    fn answer(first: &[&str]) -> LocalityMap {
+        let mut builder = ChunkMapBuilder::new();
+        builder.add_chunk(ByteRange::new(0, 100), first.iter().copied()).unwrap();
+        builder.add_chunk(ByteRange::new(100, 200), ["2"]).unwrap();
+        let map = builder.finish();
+        map.to_locality_map(|node| set(&[map.nodes()[node].parse().unwrap()]))
+    }
+
+    fn came(replica: usize, rate: f64) -> Delivery {
+        Delivery {
+            offset: 10,
+            replica: ReplicaId::new(replica),
+            seconds_per_byte: 1.0 / rate,
+            local_rate: Some(100.0),
+            remote_rate: Some(40.0),
+        }
+    }
+
+    #[test]
+    fn it_is_asked_once_and_again_when_the_answer_is_old() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        assert_eq!(local(&file, 10, now), None);
+        assert!(file.take_due_piece(10, now).is_some());
+        assert_eq!(file.take_due_piece(150, now), None, "it is being asked");
+        let later = now + Duration::from_secs(10);
+        file.store_answer(10, answer(&["0", "1"]), later);
+        assert_eq!(local(&file, 10, now), Some(set(&[0, 1])));
+        assert_eq!(local(&file, 150, now), Some(set(&[2])));
+        assert_eq!(local(&file, 200, now), None);
+        assert_eq!(file.take_due_piece(10, now), None);
+        assert!(file.take_due_piece(10, later).is_some());
+        file.query_done(10, later + Duration::from_secs(1));
+        assert_eq!(local(&file, 10, later), Some(set(&[0, 1])), "the old answer still counts");
+        assert_eq!(file.take_due_piece(10, later), None);
+    }
+
+    #[test]
+    fn a_piecewise_provider_is_asked_piece_by_piece() {
+        let now = Instant::now();
+        let file = FilePlacement::new(true, None);
+        assert_eq!(file.take_due_piece(5, now), Some(ByteRange::new(0, PIECE_SIZE)));
+        assert_eq!(
+            file.take_due_piece(PIECE_SIZE + 5, now),
+            Some(ByteRange::new(PIECE_SIZE, 2 * PIECE_SIZE))
+        );
+        assert_eq!(file.take_due_piece(PIECE_SIZE - 1, now), None);
+    }
+
+    #[test]
+    fn a_local_replica_that_behaves_remotely_is_not_believed_and_asked_about() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        file.take_due_piece(0, now);
+        let far = now + Duration::from_secs(1000);
+        file.store_answer(0, answer(&["0", "1"]), far);
+        for _ in 0..100 {
+            assert!(!file.record_delivery(came(0, 90.0), now), "it is as quick as it should be");
+            assert!(!file.record_delivery(came(2, 40.0), now), "nobody said that it is local");
+        }
+        let disbelieved =
+            (0..MIN_SEGMENTS).filter(|_| file.record_delivery(came(0, 41.0), now)).count();
+        assert_eq!(disbelieved, 1);
+        assert_eq!(local(&file, 10, now), Some(set(&[1])));
+        assert!(file.take_due_piece(10, now).is_some());
+        // The same answer again changes nothing before time has passed.
+        file.store_answer(0, answer(&["0", "1"]), far);
+        assert_eq!(local(&file, 10, now), Some(set(&[1])));
+        assert_eq!(local(&file, 10, now + DISBELIEF_DURATION), Some(set(&[0, 1])));
+        // Another one counts at once.
+        file.store_answer(0, answer(&["0", "2"]), far);
+        assert_eq!(local(&file, 10, now), Some(set(&[0, 2])));
+    }
+
+    #[test]
+    fn segments_that_arrive_together_are_no_evidence() {
+        let now = Instant::now();
+        let file = FilePlacement::new(false, None);
+        file.take_due_piece(0, now);
+        file.store_answer(0, answer(&["0"]), now + Duration::from_secs(1000));
+        // Two at a time: the first took as long as both, the second nothing.
+        for i in 0..400 {
+            let rate = if i % 2 == 0 { 50.0 } else { 1e12 };
+            assert!(!file.record_delivery(came(0, rate), now), "{i}");
+        }
+        assert_eq!(local(&file, 10, now), Some(set(&[0])));
+    }
+}

@@ -1,0 +1,327 @@
+//! Contents compared while they are read, in `copies` volumes.
+//!
+//! Copies of the same size and time need not have the same bytes. So some of what
+//! is delivered is looked at again, afterwards: a small block of a segment is read
+//! from the replica that delivered it and from the *deciding* one, the first in
+//! the configuration that serves the file. Which segments is told by a hash of the
+//! file's path and their offset, and of files of several segments it is the first
+//! one of each replica as well. A replica that has other bytes is kept off the
+//! file, at this version, for as long as that is remembered.
+//!
+//! Before that the block is read from it once more, and its version asked for: a
+//! copy that is being replaced is not at fault. And a third replica is asked which
+//! of the two it agrees with, which is told and changes nothing (SEMANTICS.md says
+//! why).
+//!
+//! *Invariants:*
+//! - A reader never waits for it: it begins when he has his answer, claims memory
+//!   as readahead does, and does without where there is none.
+//! - A few comparisons are under way at a time, whatever hangs.
+//! - The deciding replica is never kept off by it, so somebody is left to read.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lru::LruCache;
+use parking_lot::Mutex;
+
+use super::Reader;
+use super::fetch::{FetchStage, SegmentFetch};
+use super::open_file::OpenFile;
+use crate::backend::{Backend, BackendError, Lane};
+use crate::buffer::Buffer;
+use crate::config::units::Share;
+use crate::telemetry::counters::increment;
+use crate::volume::{AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet};
+
+/// What is compared of a segment, bytes: enough to meet a damaged page of it or a
+/// file that was copied in part, a sixteenth of a default segment's cost.
+const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Comparisons under way at most. They wait behind reads on the replicas' own
+/// threads, and each holds one [`BLOCK_BYTES`] of memory.
+const MAX_COMPARISONS: usize = 4;
+
+/// Files that are remembered to differ.
+const MAX_REMEMBERED_FILES: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not zero");
+
+/// What is compared in a volume, and what was found.
+pub(super) struct ContentChecker {
+    /// A segment whose hash is below it is compared.
+    hash_limit: u64,
+    in_progress: AtomicUsize,
+    /// Who is kept off which version of which file.
+    excluded: Mutex<LruCache<u128, ReplicaSet>>,
+}
+
+/// What an open file knows of it.
+#[derive(Default)]
+pub(super) struct ContentCheckState {
+    /// Stands for the path and the version.
+    key: u128,
+    /// Replicas of which some segment has been compared, or need not be.
+    checked: AtomicReplicaSet,
+    /// Replicas that have other bytes than the deciding one.
+    excluded: AtomicReplicaSet,
+}
+
+impl ContentCheckState {
+    /// Replicas that have other bytes than the deciding one.
+    pub(super) fn excluded(&self) -> ReplicaSet {
+        self.excluded.get()
+    }
+}
+
+impl ContentChecker {
+    /// `None` where nothing is to be compared.
+    pub(super) fn new(share: Share) -> Option<Self> {
+        (share.0 > 0.0).then(|| Self {
+            hash_limit: (share.0 * 2f64.powi(64)) as u64,
+            in_progress: AtomicUsize::new(0),
+            excluded: Mutex::new(LruCache::new(MAX_REMEMBERED_FILES)),
+        })
+    }
+
+    /// The marks of a file that is opened.
+    pub(super) fn check_state(
+        &self,
+        path: &std::path::Path,
+        version: FileVersion,
+    ) -> ContentCheckState {
+        use std::os::unix::ffi::OsStrExt;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&version.size.to_le_bytes()).update(&version.mtime.0.to_le_bytes());
+        hasher.update(&version.mtime.1.to_le_bytes()).update(path.as_os_str().as_bytes());
+        let mut key = [0; 16];
+        hasher.finalize_xof().fill(&mut key);
+        let marks =
+            ContentCheckState { key: u128::from_le_bytes(key), ..ContentCheckState::default() };
+        let known = self.excluded.lock().get(&marks.key).copied();
+        known
+            .into_iter()
+            .flat_map(ReplicaSet::iter)
+            .for_each(|id| marks.excluded.set_member(id, true));
+        marks
+    }
+
+    fn try_start(&self) -> bool {
+        let more = |n: usize| (n < MAX_COMPARISONS).then_some(n + 1);
+        self.in_progress.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+}
+
+/// Spreads a file's segments over all numbers.
+fn segment_hash(key: u128, start: u64) -> u64 {
+    let x = (key as u64 ^ start).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// One block of one file, on its way from replica to replica.
+struct Comparison {
+    reader: Arc<Reader>,
+    file: Arc<OpenFile>,
+    range: ByteRange,
+    /// Who delivered it.
+    replica: ReplicaId,
+    deciding: ReplicaId,
+    /// Until it goes.
+    buffer: Option<Buffer>,
+}
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        self.buffer = None;
+        if let Some(comparer) = &self.reader.content_checker {
+            comparer.in_progress.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.reader.serve_waiters();
+    }
+}
+
+/// A replica has delivered a segment, and who waited for it has it.
+pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, replica: ReplicaId) {
+    let Some(comparer) = &reader.content_checker else { return };
+    let file = &fetch.file;
+    let marks = &file.content_check;
+    let hash = segment_hash(marks.key, fetch.range.start);
+    let is_first = !marks.checked.get().contains(replica);
+    // One segment is no more than a lookup's worth: to open each small file on
+    // another replica as well would double what it costs.
+    let is_due =
+        is_first && file.version().size > reader.policy.segment || hash < comparer.hash_limit;
+    if !is_due || file.is_retired() {
+        return;
+    }
+    let serving = file.candidates().and(reader.availability().usable);
+    let Some(deciding) = serving.iter().next() else { return };
+    if deciding == replica {
+        return marks.checked.set_member(replica, true);
+    }
+    if !comparer.try_start() {
+        return;
+    }
+    let blocks = fetch.range.len().div_ceil(BLOCK_BYTES);
+    let start = fetch.range.start + (hash >> 32) % blocks * BLOCK_BYTES;
+    let mut comparison = Comparison {
+        reader: Arc::clone(reader),
+        file: Arc::clone(file),
+        range: ByteRange::at(start, BLOCK_BYTES).intersect(fetch.range),
+        replica,
+        deciding,
+        buffer: None,
+    };
+    let Some(claim) = reader.buffers.budget().claim_spare(BLOCK_BYTES) else { return };
+    // Without memory nothing is compared.
+    let Ok(buffer) = reader.buffers.allocate(comparison.range.len() as usize, claim) else {
+        return;
+    };
+    comparison.buffer = Some(buffer);
+    marks.checked.set_member(replica, true);
+    comparison.hash_on(replica, |theirs, comparison| {
+        let deciding = comparison.deciding;
+        comparison
+            .hash_on(deciding, move |ours, comparison| comparison.compare_hashes(theirs, ours));
+    });
+}
+
+impl Comparison {
+    /// Reads the block on replica `id`, on its own threads, and goes on with its
+    /// hash. A comparison ends where that fails, or the file is another one.
+    fn hash_on(mut self, id: ReplicaId, then: impl FnOnce(blake3::Hash, Self) + Send + 'static) {
+        let reader = Arc::clone(&self.reader);
+        let job = move |backend: &dyn Backend| {
+            if let Ok(hash) = self.hash_block(id, backend) {
+                then(hash, self);
+            }
+        };
+        // Where there is no room the job is dropped, and the comparison with it.
+        let _ = reader.replicas[id].submit(Lane::Read, job);
+    }
+
+    fn hash_block(
+        &mut self,
+        id: ReplicaId,
+        backend: &dyn Backend,
+    ) -> Result<blake3::Hash, BackendError> {
+        let file = self.file.open_for_comparison(id, backend)?;
+        let Some(buffer) = &mut self.buffer else { return Err(BackendError::QueueFull) };
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.read_at(self.range.start + filled as u64, &mut buffer[filled..])? {
+                0 => return Err(BackendError::Truncated),
+                n => filled += n,
+            }
+        }
+        let hash = blake3::hash(buffer);
+        // What it has open may have been rewritten meanwhile.
+        match self.file.is_version(&file.attr()?) {
+            true => Ok(hash),
+            false => Err(BackendError::VersionMismatch),
+        }
+    }
+
+    fn compare_hashes(self, theirs: blake3::Hash, ours: blake3::Hash) {
+        increment(&self.reader.counters.compared);
+        if theirs == ours {
+            return;
+        }
+        let (replica, deciding) = (self.replica, self.deciding);
+        // Both once more: one of them may have been replaced between the two.
+        self.hash_on(replica, move |theirs, comparison| {
+            comparison.hash_on(deciding, move |ours, comparison| {
+                if theirs != ours {
+                    comparison.exclude_replica(theirs);
+                }
+            });
+        });
+    }
+
+    fn exclude_replica(self, theirs: blake3::Hash) {
+        let Self { reader, file, replica, deciding, .. } = &self;
+        let marks = &file.content_check;
+        let Some(comparer) = &reader.content_checker else { return };
+        {
+            let mut known = comparer.excluded.lock();
+            if marks.excluded().contains(*replica) {
+                return;
+            }
+            marks.excluded.set_member(*replica, true);
+            let all = known.get(&marks.key).copied().unwrap_or_default();
+            known.put(marks.key, all.with(*replica));
+        }
+        forget_unread_segments(file);
+        let counters = &reader.replicas[*replica].counters;
+        counters.record_disagreement();
+        counters.record_differing();
+        let name = |id: ReplicaId| reader.replicas[id].name.as_str();
+        tracing::warn!(
+            replica = name(*replica),
+            deciding = name(*deciding),
+            "a replica has other bytes of a file than the deciding one, at the same size and \
+             time, and is kept off it; `fanfs verify` says which and where"
+        );
+        tracing::debug!(path = ?file.path(), range = ?self.range, "the file in question");
+        let other = |id: &ReplicaId| id != replica && id != deciding;
+        // One that is kept off as well may agree, and of two that are found at the same
+        // moment each finds the other.
+        let kept_off = marks.excluded();
+        let witness = kept_off.iter().find(other).or_else(|| file.candidates().iter().find(other));
+        let Some(witness) = witness else { return };
+        self.hash_on(witness, move |says, comparison| {
+            if says == theirs {
+                comparison.report_outvoted(witness);
+            }
+        });
+    }
+
+    fn report_outvoted(self, witness: ReplicaId) {
+        increment(&self.reader.counters.outvoted);
+        let names: &ReplicaMap<_> = &self.reader.replicas;
+        tracing::warn!(
+            deciding = %names[self.deciding].name,
+            agree = ?[&names[self.replica].name, &names[witness].name],
+            "two replicas agree against the deciding one about a file; it is read from the \
+             deciding one all the same"
+        );
+    }
+}
+
+/// Forgets what is in memory of a file and nobody waits for: who is kept off may
+/// have brought it.
+fn forget_unread_segments(file: &OpenFile) {
+    let forgotten: Vec<Arc<SegmentFetch>> = {
+        let mut segments = file.segments.lock();
+        let here =
+            |fetch: &Arc<SegmentFetch>| matches!(fetch.state.lock().stage, FetchStage::Ready(_));
+        let starts: Vec<u64> =
+            segments.iter().filter(|(_, fetch)| here(fetch)).map(|(start, _)| *start).collect();
+        starts.iter().filter_map(|start| segments.remove(start)).collect()
+    };
+    drop(forgotten);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_share_is_kept_and_a_file_always_has_the_same_segments() {
+        let version = FileVersion { ino: 1, size: 7, mtime: (1, 2), ctime: (3, 4) };
+        let comparer = ContentChecker::new(Share(0.01)).unwrap();
+        let due = |path: &str| -> Vec<u64> {
+            let key = comparer.check_state(Path::new(path), version).key;
+            (0..100_000)
+                .map(|i| i << 20)
+                .filter(|start| segment_hash(key, *start) < comparer.hash_limit)
+                .collect()
+        };
+        assert!((800..1200).contains(&due("a").len()), "{}", due("a").len());
+        assert_eq!(due("a"), due("a"));
+        assert_ne!(due("a"), due("b"));
+        assert!(ContentChecker::new(Share(0.0)).is_none());
+    }
+}

@@ -1,0 +1,59 @@
+//! Segments that a request has just waited for until its deadline.
+//!
+//! The kernel asks once more, page by page, for what its readahead failed to
+//! bring. That second request, right after the first one's deadline, is not
+//! given another one, or the application would wait twice as long. It is about
+//! the same segment; reads of all others are tried as usual.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::volume::ByteRange;
+
+/// For how long such a segment is not waited for again.
+const RECENT: Duration = Duration::from_millis(100);
+
+/// Segments of one file, with the time when they were given up.
+#[derive(Default)]
+pub(super) struct SegmentTimeouts(Mutex<Vec<(ByteRange, Instant)>>);
+
+impl SegmentTimeouts {
+    /// A request has waited for these until its deadline.
+    pub(super) fn add(&self, segments: impl Iterator<Item = ByteRange>, now: Instant) {
+        let mut expired = self.0.lock();
+        expired.retain(|(_, at)| is_recent(*at, now));
+        expired.extend(segments.map(|segment| (segment, now)));
+    }
+
+    /// The parts of `range` that lie in one of them.
+    pub(super) fn within(&self, range: ByteRange, now: Instant) -> Vec<ByteRange> {
+        let mut expired = self.0.lock();
+        expired.retain(|(_, at)| is_recent(*at, now));
+        let parts = expired.iter().map(|(segment, _)| segment.intersect(range));
+        parts.filter(|part| !part.is_empty()).collect()
+    }
+}
+
+fn is_recent(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) < RECENT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_waited_for_is_known_and_only_for_a_while() {
+        let (expired, start) = (SegmentTimeouts::default(), Instant::now());
+        let segments = [ByteRange::new(10, 20), ByteRange::new(30, 40)];
+        expired.add(segments.into_iter(), start);
+        let soon = start + RECENT / 2;
+        assert_eq!(expired.within(ByteRange::new(20, 30), soon), []);
+        assert_eq!(expired.within(ByteRange::new(40, 1000), soon), []);
+        let met = [ByteRange::new(15, 20), ByteRange::new(30, 31)];
+        assert_eq!(expired.within(ByteRange::new(15, 31), soon), met);
+        assert_eq!(expired.within(ByteRange::new(0, 1000), start + RECENT), []);
+        assert!(expired.0.lock().is_empty(), "it is kept for ever");
+    }
+}

@@ -1,0 +1,217 @@
+//! What time brings: late segments, passed deadlines, memory to be handed on, and
+//! replicas that are to prove that they are back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::request::ReadRequest;
+use super::request_deadline::KILL_CHECK_INTERVAL;
+use super::{ReadError, Reader, attempt};
+use crate::backend::{
+    Backend, BackendError, ErrorOrigin, JobOptions, Lane, PathKey, with_daemon_credentials,
+};
+use crate::scheduler::health::MountCheck;
+use crate::scheduler::hedge;
+use crate::volume::ReplicaId;
+
+/// How often late segments and passed deadlines are looked for while anything
+/// is under way. A tenth of the earliest hedge is close enough.
+const TICK: Duration = Duration::from_millis(25);
+
+/// And while the only thing to look after is that a replica comes back.
+const SLOW_TICK: Duration = Duration::from_millis(250);
+
+/// The clock stops when there was nothing to look after for so many ticks. To
+/// start it wakes a thread, which is not to happen for each of a row of reads.
+const IDLE_TICKS: u32 = 40;
+
+/// Answered requests behind one that is not are swept out past this number.
+const MAX_ANSWERED: usize = 1024;
+
+/// What there is to look after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PendingWork {
+    /// Reads.
+    Reads,
+    /// Replicas that are not asked.
+    Replicas,
+    Idle,
+}
+
+impl Reader {
+    /// Something is under way that the clock is to look after.
+    pub(super) fn wake_ticker(&self) {
+        if !self.is_ticking.load(Ordering::SeqCst) && !self.is_ticking.swap(true, Ordering::SeqCst)
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Looks after what takes too long. Returns what there is left to look after.
+    fn tick(self: &Arc<Self>, now: Instant) -> PendingWork {
+        let mut late = Vec::new();
+        let mut dispatches = Vec::new();
+        let to_prove;
+        {
+            let mut scheduler = self.scheduler.lock();
+            scheduler.find_late(now, |fetch| fetch.is_awaited(), &mut late);
+            for late in late {
+                attempt::enqueue_hedge(self, &mut scheduler, late);
+            }
+            scheduler
+                .hung_attempts()
+                .for_each(|(fetch, replica)| fetch.file.ban_for_hang(replica, now));
+            scheduler.schedule(now, &mut dispatches);
+            to_prove = scheduler.due_mount_checks(now);
+        }
+        self.dispatch(dispatches);
+        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
+        for replica in to_prove.iter() {
+            self.start_mount_check(replica, |_| {});
+        }
+        let (overdue, waiting, old): (Vec<_>, Vec<_>, Vec<_>) = {
+            let mut requests = self.requests.lock();
+            while requests.front().is_some_and(|first| first.is_answered()) {
+                requests.pop_front();
+            }
+            let half = self.policy.deadlines.while_responsive / 2;
+            let age = |gather: &ReadRequest| now.saturating_duration_since(gather.since);
+            // Behind one that has progress there may be others that have been answered.
+            let is_due = |gather: &&Arc<ReadRequest>| {
+                !gather.is_answered() && gather.with_deadline(|term| term.is_due(now))
+            };
+            let late = requests.iter().take_while(|gather| age(gather) >= half);
+            let overdue = late.filter(is_due).map(Arc::clone).collect();
+            let old = requests.iter().take_while(|gather| age(gather) >= KILL_CHECK_INTERVAL);
+            let old = old.filter(|gather| !gather.is_answered()).map(Arc::clone).collect();
+            if requests.len() > MAX_ANSWERED {
+                requests.retain(|gather| !gather.is_answered());
+            }
+            let since_long = |gather: &&Arc<ReadRequest>| {
+                hedge::is_late(now.saturating_duration_since(gather.since), Duration::ZERO)
+            };
+            let waiting =
+                requests.iter().take_while(since_long).filter(|gather| gather.fails_fast_on_stale);
+            let waiting = waiting.map(Arc::clone).collect();
+            (overdue, waiting, old)
+        };
+        for gather in overdue.iter().filter(|gather| self.is_expired(gather, now)) {
+            self.fail_request(gather, ReadError::Deadline);
+        }
+        for gather in old.iter().filter(|gather| gather.is_killed(now)) {
+            self.fail_request(gather, ReadError::Failed(BackendError::Os(Errno::INTR)));
+        }
+        for gather in waiting.iter().filter(|gather| gather.has_version_mismatch()) {
+            self.fail_request(gather, ReadError::Failed(BackendError::VersionMismatch));
+        }
+        self.serve_waiters();
+        let scheduler = self.scheduler.lock();
+        match (self.requests.lock().is_empty() && scheduler.is_idle(), scheduler.all_available()) {
+            (false, _) => PendingWork::Reads,
+            (true, false) => PendingWork::Replicas,
+            (true, true) => PendingWork::Idle,
+        }
+    }
+
+    /// Has a replica look whether it is the mount that it was. Where it hangs, so
+    /// does that, on one of its own threads, and ends when it heals.
+    pub(super) fn start_mount_check(
+        self: &Arc<Self>,
+        id: ReplicaId,
+        done: impl FnOnce(MountCheck) + Send + 'static,
+    ) {
+        let reader = Arc::clone(self);
+        let prove = move |backend: &dyn Backend| {
+            let same = with_daemon_credentials(|_| backend.check_mount()).and_then(|same| same);
+            let proof = match same {
+                Ok(true) => MountCheck::SameMount,
+                Ok(false) => MountCheck::MountGone,
+                Err(error) => {
+                    tracing::debug!(replica = %reader.replicas[id].name, %error, "no proof");
+                    match error.origin() {
+                        ErrorOrigin::Machine => MountCheck::Inconclusive,
+                        _ => MountCheck::Failed,
+                    }
+                }
+            };
+            let proof = {
+                // Under one lock as in `gone`: what is out of service is absent, whatever
+                // it was found to be before it left; so it is looked at again.
+                let mut scheduler = reader.scheduler.lock();
+                let is_in = reader.replicas[id].is_in_service();
+                let proof = if is_in { proof } else { MountCheck::MountGone };
+                scheduler.mount_checked(id, proof, Instant::now());
+                proof
+            };
+            reader.wake_ticker();
+            done(proof);
+        };
+        let about = PathKey::from_path(Path::new(""));
+        let errand = JobOptions { path_key: about, is_probe: true, ..JobOptions::default() };
+        if self.replicas[id].submit_with(Lane::Metadata, errand, prove).is_err() {
+            self.scheduler.lock().mount_checked(id, MountCheck::Inconclusive, Instant::now());
+        }
+    }
+
+    /// Has a replica brought into service that has not been yet, and goes on trying;
+    /// `done` is told what came of the first look. The look blocks where the replica
+    /// does, on one of its own threads.
+    pub fn start_admission(
+        self: &Arc<Self>,
+        id: ReplicaId,
+        done: impl FnOnce(MountCheck) + Send + 'static,
+    ) {
+        self.scheduler.lock().mark_awaiting_admission(id, Instant::now());
+        self.start_mount_check(id, done);
+        self.wake_ticker();
+    }
+
+    /// A replica's `mount` has gone from its place: it leaves service, and its place is
+    /// looked at soon, where another one may be already.
+    pub fn mount_gone(&self, replica: ReplicaId, mount: u64) {
+        let now = Instant::now();
+        let mut scheduler = self.scheduler.lock();
+        self.replicas[replica].handle_unmount(mount);
+        scheduler.mount_gone(replica, now);
+        scheduler.mounts_changed(now);
+        drop(scheduler);
+        self.wake_ticker();
+    }
+
+    /// Something was mounted or unmounted somewhere: a replica that is absent may be
+    /// back.
+    pub fn mounts_changed(&self) {
+        self.scheduler.lock().mounts_changed(Instant::now());
+        self.wake_ticker();
+    }
+
+    /// Runs the read path's clock; never returns. Spawn it once.
+    pub async fn run_ticker(self: Arc<Self>) {
+        loop {
+            let mut idle = 0;
+            while idle < IDLE_TICKS {
+                let due = self.tick(Instant::now());
+                idle = if due == PendingWork::Reads { 0 } else { idle + 1 };
+                tokio::time::sleep(TICK).await;
+            }
+            self.is_ticking.store(false, Ordering::SeqCst);
+            loop {
+                // Also for who came before that was stored, and has not woken anybody.
+                match self.tick(Instant::now()) {
+                    PendingWork::Reads => break,
+                    PendingWork::Idle => break self.wake.notified().await,
+                    PendingWork::Replicas => {
+                        if tokio::time::timeout(SLOW_TICK, self.wake.notified()).await.is_ok() {
+                            break;
+                        }
+                    }
+                }
+            }
+            self.is_ticking.store(true, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,612 @@
+//! The health of all replicas together: whom to ask, whom to have prove itself.
+//!
+//! [`super::health`] says what follows from what happens to one replica. Here is
+//! what takes several: the last one is never ejected, and one is slow only in
+//! comparison with the others.
+//!
+//! Pure: proofs are asked for by whoever owns this, who looks at
+//! [`HealthBoard::due_mount_checks`] now and then and reports by [`HealthBoard::mount_checked`].
+
+use std::time::{Duration, Instant};
+
+use super::health::{
+    Health, HealthReason, HealthSnapshot, HealthState, HealthTransition, MountCheck,
+    READMIT_RATE_SHARE, SLOW_RATE_SHARE,
+};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// A replica is slow when it has been so for this long. Longer than a server takes
+/// to collect garbage, or a disk to spin up.
+const SLOW_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A root that has not answered for so long is silent: what failed is then held
+/// against its replica. Longer than a server that is at work takes for a root.
+const ROOT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Errors that may be an object's or the replica's: the replica's root is asked, and
+/// what it answers decides.
+#[derive(Clone, Copy, Debug)]
+struct RootCheck {
+    /// Errors since, which count once the root fails.
+    ambiguous_errors: u32,
+    started_at: Instant,
+    /// Whether the root is being asked.
+    is_sent: bool,
+    /// Whether it was silent for [`ROOT_TIMEOUT`]: from then on each error counts.
+    is_timed_out: bool,
+    /// Why the replica is ejected at once where its root is not well.
+    eject_reason: Option<HealthReason>,
+}
+
+/// A replica whose root was well is not suspected of hanging for so long.
+const ROOT_CHECK_VALIDITY: Duration = Duration::from_secs(1);
+
+/// Whether any of the replicas that could serve something answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Responsiveness {
+    /// One does, or all that are left fail with errors.
+    Responsive,
+    /// Their roots are being asked.
+    Unknown,
+    /// None does.
+    Unresponsive,
+}
+
+impl RootCheck {
+    fn new(now: Instant) -> Self {
+        Self {
+            ambiguous_errors: 0,
+            started_at: now,
+            is_sent: false,
+            is_timed_out: false,
+            eject_reason: None,
+        }
+    }
+}
+
+/// All replicas' health.
+#[derive(Clone, Debug)]
+pub struct HealthBoard {
+    health: ReplicaMap<Health>,
+    /// Since when each is slow.
+    slow_since: ReplicaMap<Option<Instant>>,
+    names: ReplicaMap<String>,
+    /// Doubts that the replicas' roots are to settle.
+    root_checks: ReplicaMap<Option<RootCheck>>,
+    /// Whether each failed last by an error, and was neither late nor silent.
+    last_failed_by_error: ReplicaMap<bool>,
+    /// When each root was last found well in a trial.
+    last_root_check_passed: ReplicaMap<Option<Instant>>,
+    /// When each root was last found well.
+    last_root_ok: ReplicaMap<Option<Instant>>,
+    /// When each root last failed with an error.
+    last_root_error: ReplicaMap<Option<Instant>>,
+    /// Since when each root has not answered [`HealthBoard::responsiveness`].
+    root_unresponsive_since: ReplicaMap<Option<Instant>>,
+    /// Whether one that was ejected has to prove itself before it is asked again.
+    requires_mount_checks: bool,
+}
+
+impl HealthBoard {
+    /// Replicas of these names, all healthy. Without `proofs` time alone ends an
+    /// ejection.
+    pub fn new(names: ReplicaMap<String>, proofs: bool, now: Instant) -> Self {
+        Self {
+            health: names.map(|_, _| Health::new(now)),
+            slow_since: names.map(|_, _| None),
+            root_checks: names.map(|_, _| None),
+            last_failed_by_error: names.map(|_, _| false),
+            last_root_check_passed: names.map(|_, _| None),
+            last_root_ok: names.map(|_, _| None),
+            last_root_error: names.map(|_, _| None),
+            root_unresponsive_since: names.map(|_, _| None),
+            names,
+            requires_mount_checks: proofs,
+        }
+    }
+
+    /// A replica's state as of the last event.
+    pub fn state(&self, id: ReplicaId) -> HealthState {
+        self.health[id].state()
+    }
+
+    /// How a replica is.
+    pub fn snapshot(&self, id: ReplicaId, now: Instant) -> HealthSnapshot {
+        self.health[id].snapshot(now)
+    }
+
+    /// Replicas that may be asked; all of them where none should be.
+    pub fn usable(&mut self, now: Instant) -> ReplicaSet {
+        if !self.requires_mount_checks {
+            for id in self.due_mount_checks(now).iter() {
+                self.mount_checked(id, MountCheck::SameMount, now);
+            }
+        }
+        for id in self.suspects().iter() {
+            let change = self.health[id].clear_suspicion_if_quiet(now);
+            self.log_transition(id, change);
+        }
+        let usable = self.replicas_where(Health::is_usable);
+        if usable.is_empty() { self.health.all() } else { usable }
+    }
+
+    /// Whether a replica was ejected after `at`.
+    pub fn was_ejected_since(&self, id: ReplicaId, at: Instant) -> bool {
+        self.health[id].was_ejected_since(at)
+    }
+
+    /// Whether nobody is ejected, absent, or probed, or has its root asked.
+    pub fn all_available(&self) -> bool {
+        let is_settled = |id: ReplicaId| self.root_checks[id].is_none();
+        self.health.iter().all(|(id, health)| health.is_in_rotation() && is_settled(id))
+    }
+
+    /// Replicas that are watched.
+    pub fn suspects(&self) -> ReplicaSet {
+        self.replicas_where(|health| health.state() == HealthState::Suspect)
+    }
+
+    /// Those of them that failed by errors: to ask one costs little time, and only what
+    /// it answers shows that few of its answers are errors.
+    pub fn error_suspects(&self) -> ReplicaSet {
+        let refusing = self.last_failed_by_error.iter().filter(|(_, refuses)| **refuses);
+        refusing.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id)).and(self.suspects())
+    }
+
+    /// Replicas that are to prove that they are the mounts that they were; each is
+    /// named once, until its proof has come.
+    pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
+        let mut wanted = ReplicaSet::EMPTY;
+        for (id, health) in self.health.iter_mut() {
+            if health.take_due_mount_check(now) {
+                wanted = wanted.with(id);
+            }
+        }
+        for id in self.health.all().iter() {
+            let Some(trial) = &mut self.root_checks[id] else { continue };
+            if !trial.is_sent {
+                trial.is_sent = true;
+                wanted = wanted.with(id);
+            } else if !trial.is_timed_out
+                && now.saturating_duration_since(trial.started_at) >= ROOT_TIMEOUT
+            {
+                trial.is_timed_out = true;
+                let trial = *trial;
+                self.apply_root_failure(id, trial, now);
+            }
+        }
+        wanted
+    }
+
+    /// Something failed, by its fault or for the object's sake. Its root is asked, as
+    /// one that is ejected is ([`HealthBoard::due_mount_checks`]): where that is well, the
+    /// error was the object's and never counts.
+    pub fn record_ambiguous_error(&mut self, id: ReplicaId, now: Instant) {
+        if !self.requires_mount_checks {
+            return self.record_failure(id, now);
+        }
+        if !self.health[id].is_usable() {
+            return;
+        }
+        let trial = self.root_checks[id].get_or_insert(RootCheck::new(now));
+        if trial.is_timed_out {
+            return self.record_failure(id, now);
+        }
+        trial.ambiguous_errors = trial.ambiguous_errors.saturating_add(1);
+    }
+
+    /// Something hangs there, by its fault or for the object's sake. Where its root is
+    /// not well it is ejected for `reason`.
+    pub fn eject_unless_root_ok(&mut self, id: ReplicaId, reason: HealthReason, now: Instant) {
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY;
+        let is_silent = self.root_checks[id].is_some_and(|trial| trial.is_timed_out);
+        if !self.requires_mount_checks || is_silent {
+            return self.eject(id, reason, now);
+        }
+        if !self.health[id].is_usable() || self.last_root_check_passed[id].is_some_and(is_recent) {
+            return;
+        }
+        self.root_checks[id].get_or_insert(RootCheck::new(now)).eject_reason = Some(reason);
+    }
+
+    /// Whether any replica of a set answers. Their roots are asked
+    /// ([`HealthBoard::due_mount_checks`]), so ask this only for what has waited for long, and go on
+    /// asking.
+    ///
+    /// Replicas that fail with errors, are absent or are left alone do not count, as long
+    /// as there are others.
+    pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
+        let (mut is_any_silent, mut is_any_unclear) = (false, false);
+        for id in of.and(self.health.all()).iter() {
+            match self.replica_responsiveness(id, now) {
+                Some(Responsiveness::Responsive) => return Responsiveness::Responsive,
+                Some(Responsiveness::Unknown) => is_any_unclear = true,
+                Some(Responsiveness::Unresponsive) => is_any_silent = true,
+                None => {}
+            }
+        }
+        match (is_any_unclear, is_any_silent) {
+            (true, _) => Responsiveness::Unknown,
+            (false, true) => Responsiveness::Unresponsive,
+            (false, false) => Responsiveness::Responsive,
+        }
+    }
+
+    /// Whether a replica answers; `None` where it does not count.
+    fn replica_responsiveness(&mut self, id: ReplicaId, now: Instant) -> Option<Responsiveness> {
+        let is_recent = |at: Option<Instant>| {
+            at.is_some_and(|at| now.saturating_duration_since(at) < ROOT_CHECK_VALIDITY)
+        };
+        if self.health[id].is_usable() {
+            if is_recent(self.last_root_ok[id]) {
+                return Some(Responsiveness::Responsive);
+            }
+            if is_recent(self.last_root_error[id]) {
+                return None;
+            }
+            self.root_checks[id].get_or_insert(RootCheck::new(now));
+        } else if self.state(id) == HealthState::Absent || !self.health[id].is_mount_check_pending()
+        {
+            return None;
+        }
+        let since = *self.root_unresponsive_since[id].get_or_insert(now);
+        match now.saturating_duration_since(since) >= ROOT_TIMEOUT {
+            true => Some(Responsiveness::Unresponsive),
+            false => Some(Responsiveness::Unknown),
+        }
+    }
+
+    fn apply_root_failure(&mut self, id: ReplicaId, trial: RootCheck, now: Instant) {
+        // More than eject make no difference.
+        for _ in 0..trial.ambiguous_errors.min(super::health::STRIKES_TO_EJECT) {
+            self.record_failure(id, now);
+        }
+        if let Some(reason) = trial.eject_reason {
+            self.eject(id, reason, now);
+        }
+    }
+
+    /// What came of a proof.
+    pub fn mount_checked(&mut self, id: ReplicaId, proof: MountCheck, now: Instant) {
+        match proof {
+            MountCheck::SameMount => self.last_root_ok[id] = Some(now),
+            MountCheck::Failed => self.last_root_error[id] = Some(now),
+            MountCheck::MountGone | MountCheck::Inconclusive => {}
+        }
+        if proof != MountCheck::Inconclusive {
+            self.root_unresponsive_since[id] = None;
+        }
+        // One that has been ejected since, and is to prove itself, has.
+        if let Some(trial) = self.root_checks[id].take()
+            && !self.health[id].is_mount_check_pending()
+        {
+            match proof {
+                MountCheck::Failed if !trial.is_timed_out => {
+                    self.apply_root_failure(id, trial, now);
+                    self.last_failed_by_error[id] = true;
+                }
+                MountCheck::MountGone => self.mount_gone(id, now),
+                MountCheck::SameMount => self.last_root_check_passed[id] = Some(now),
+                MountCheck::Failed | MountCheck::Inconclusive => {}
+            }
+            return;
+        }
+        let change = self.health[id].mount_checked(proof, now);
+        self.log_transition(id, change);
+    }
+
+    /// It delivered something that says nothing about its speed.
+    pub fn record_delivery(&mut self, id: ReplicaId, now: Instant) {
+        if !self.health[id].is_speed_unproven() {
+            let change = self.health[id].record_delivery(now);
+            self.log_transition(id, change);
+        }
+    }
+
+    /// It delivered so many bytes a second, where the best may deliver `best`.
+    pub fn record_delivery_rate(&mut self, id: ReplicaId, rate: f64, best: f64, now: Instant) {
+        let is_slow = self.health[id].is_speed_unproven() && rate < READMIT_RATE_SHARE * best;
+        let change = match is_slow {
+            true => self.health[id].eject(HealthReason::Slow, false, now),
+            false => self.health[id].record_delivery(now),
+        };
+        self.log_transition(id, change);
+    }
+
+    /// Something failed by its fault.
+    pub fn record_failure(&mut self, id: ReplicaId, now: Instant) {
+        let is_last = self.is_last_in_rotation(id);
+        self.last_failed_by_error[id] = false;
+        let change = self.health[id].record_failure(is_last, now);
+        self.log_transition(id, change);
+    }
+
+    /// Something takes longer than it should.
+    pub fn record_late(&mut self, id: ReplicaId, now: Instant) {
+        self.last_failed_by_error[id] = false;
+        let change = self.health[id].record_late(now);
+        self.log_transition(id, change);
+    }
+
+    /// It is not to be asked any more, for `reason`, where somebody else is left.
+    pub fn eject(&mut self, id: ReplicaId, reason: HealthReason, now: Instant) {
+        let is_last = self.is_last_in_rotation(id);
+        let change = self.health[id].eject(reason, is_last, now);
+        self.log_transition(id, change);
+    }
+
+    /// It has not been in service yet, and is being looked at.
+    pub fn mark_awaiting_admission(&mut self, id: ReplicaId, now: Instant) {
+        self.health[id] = Health::awaiting_admission(now);
+    }
+
+    /// Its mount has gone.
+    pub fn mount_gone(&mut self, id: ReplicaId, now: Instant) {
+        let change = self.health[id].mount_gone(now);
+        self.log_transition(id, change);
+    }
+
+    /// Something was mounted or unmounted somewhere.
+    pub fn mounts_changed(&mut self, now: Instant) {
+        for id in self.health.all().iter() {
+            self.health[id].mounts_changed(now);
+        }
+    }
+
+    /// Compares how fast each delivers, bytes a second, where that is known and not
+    /// old; call it every few dozen milliseconds while anything is in flight.
+    pub fn eject_slow(&mut self, rates: &ReplicaMap<Option<f64>>, now: Instant) {
+        let usable = self.replicas_where(Health::is_usable);
+        let best = |but: ReplicaId| {
+            let others = usable.iter().filter(|id| *id != but);
+            others.filter_map(|id| rates[id]).fold(0.0, f64::max)
+        };
+        for id in usable.iter() {
+            let is_slow = rates[id].is_some_and(|rate| rate < SLOW_RATE_SHARE * best(id));
+            let since = match is_slow {
+                true => *self.slow_since[id].get_or_insert(now),
+                false => {
+                    self.slow_since[id] = None;
+                    continue;
+                }
+            };
+            if self.health[id].is_in_rotation()
+                && now.saturating_duration_since(since) >= SLOW_TIMEOUT
+            {
+                self.slow_since[id] = None;
+                self.eject(id, HealthReason::Slow, now);
+            }
+        }
+    }
+
+    fn is_last_in_rotation(&self, id: ReplicaId) -> bool {
+        let others = self.replicas_where(Health::is_in_rotation).minus(ReplicaSet::EMPTY.with(id));
+        others.is_empty()
+    }
+
+    fn replicas_where(&self, of: impl Fn(&Health) -> bool) -> ReplicaSet {
+        let mut set = ReplicaSet::EMPTY;
+        for (id, health) in self.health.iter() {
+            if of(health) {
+                set = set.with(id);
+            }
+        }
+        set
+    }
+
+    fn log_transition(&self, id: ReplicaId, change: Option<HealthTransition>) {
+        use HealthState::{Absent, Ejected, Healthy, Suspect};
+        let Some(HealthTransition { from, to, reason }) = change else { return };
+        let replica = &self.names[id];
+        match (from, to) {
+            (_, Ejected | Absent) => {
+                tracing::warn!(%replica, ?from, ?to, ?reason, "health changed");
+            }
+            // What comes into service for the first time is told by who brings it in.
+            (Healthy, Suspect) | (Suspect, Healthy) | (Absent, Healthy) => {
+                tracing::debug!(%replica, ?from, ?to, ?reason, "health changed");
+            }
+            _ => tracing::info!(%replica, ?from, ?to, ?reason, "health changed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn board() -> (HealthBoard, Instant) {
+        let now = Instant::now();
+        let names = ["r1", "r2", "r3"].map(str::to_owned).into_iter().collect();
+        (HealthBoard::new(names, true, now), now)
+    }
+
+    fn id(index: usize) -> ReplicaId {
+        ReplicaId::new(index)
+    }
+
+    #[test]
+    fn whatever_happens_one_is_left() {
+        let (mut board, now) = board();
+        for replica in [0, 1, 2, 0, 1, 2] {
+            for _ in 0..5 {
+                board.record_failure(id(replica), now);
+            }
+            board.eject(id(replica), HealthReason::Stalled, now);
+            assert!(!board.replicas_where(Health::is_in_rotation).is_empty());
+        }
+        assert_eq!(board.state(id(2)), HealthState::Suspect);
+    }
+
+    #[test]
+    fn a_root_that_is_well_clears_its_replica_of_all_doubts() {
+        let (mut board, now) = board();
+        for _ in 0..100 {
+            board.record_ambiguous_error(id(1), now);
+        }
+        assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(1)));
+        assert!(board.due_mount_checks(now).is_empty(), "once");
+        board.mount_checked(id(1), MountCheck::SameMount, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy);
+        assert!(board.all_available());
+    }
+
+    #[test]
+    fn doubts_count_where_the_root_fails_or_is_silent() {
+        let (mut board, now) = board();
+        for _ in 0..3 {
+            assert_ne!(board.state(id(1)), HealthState::Ejected);
+            board.record_ambiguous_error(id(1), now);
+            assert!(!board.due_mount_checks(now).is_empty());
+            board.mount_checked(id(1), MountCheck::Failed, now);
+        }
+        assert_eq!(board.state(id(1)), HealthState::Ejected, "three in a row");
+        board.record_ambiguous_error(id(2), now);
+        let _ = board.due_mount_checks(now);
+        let now = now + ROOT_TIMEOUT;
+        assert!(!board.due_mount_checks(now).contains(id(2)), "it is being asked");
+        assert_eq!(board.state(id(2)), HealthState::Suspect);
+        board.record_ambiguous_error(id(2), now);
+        board.record_ambiguous_error(id(2), now);
+        assert_eq!(board.state(id(2)), HealthState::Ejected);
+        // What comes back at last is the answer to the old question.
+        board.mount_checked(id(2), MountCheck::SameMount, now);
+        assert_eq!(board.state(id(2)), HealthState::Ejected);
+    }
+
+    fn all() -> ReplicaSet {
+        (0..3).fold(ReplicaSet::EMPTY, |all, index| all.with(id(index)))
+    }
+
+    #[test]
+    fn silence_is_total_while_no_root_answers_and_ends_with_the_first_answer() {
+        let (mut board, now) = board();
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unknown);
+        assert_eq!(board.due_mount_checks(now), all(), "all roots are asked");
+        let now = now + ROOT_TIMEOUT;
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        // However they come out of it, and though not all are asked again at once.
+        for replica in 0..3 {
+            board.eject(id(replica), HealthReason::Stalled, now);
+        }
+        let now = now + super::super::health::MAX_EJECTION;
+        let _ = board.due_mount_checks(now);
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        board.mount_checked(id(1), MountCheck::SameMount, now);
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Responsive);
+        let alone = ReplicaSet::EMPTY.with(id(0));
+        assert_eq!(
+            board.responsiveness(alone, now),
+            Responsiveness::Unresponsive,
+            "the others cannot serve it"
+        );
+    }
+
+    #[test]
+    fn a_replica_whose_root_is_well_breaks_the_silence_until_its_answer_is_old() {
+        let (mut board, now) = board();
+        let _ = board.responsiveness(all(), now);
+        let _ = board.due_mount_checks(now);
+        board.mount_checked(id(2), MountCheck::SameMount, now);
+        let late = now + ROOT_CHECK_VALIDITY - Duration::from_millis(1);
+        assert_eq!(board.responsiveness(all(), late), Responsiveness::Responsive);
+        let now = now + ROOT_CHECK_VALIDITY;
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unknown);
+        assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(2)), "it is asked again");
+    }
+
+    #[test]
+    fn replicas_that_fail_or_are_absent_do_not_count_where_another_is_silent() {
+        let (mut board, now) = board();
+        board.mount_gone(id(0), now);
+        let _ = board.responsiveness(all(), now);
+        let _ = board.due_mount_checks(now);
+        let now = now + ROOT_TIMEOUT;
+        board.mount_checked(id(1), MountCheck::Failed, now);
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+        board.mount_checked(id(2), MountCheck::Failed, now);
+        assert_eq!(
+            board.responsiveness(all(), now),
+            Responsiveness::Responsive,
+            "errors are answers"
+        );
+    }
+
+    #[test]
+    fn a_root_that_cannot_be_asked_is_silent() {
+        let (mut board, mut now) = board();
+        for _ in 0..20 {
+            let _ = board.responsiveness(all(), now);
+            for replica in board.due_mount_checks(now).iter() {
+                board.mount_checked(replica, MountCheck::Inconclusive, now);
+            }
+            now += ROOT_TIMEOUT / 10;
+        }
+        assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
+    }
+
+    #[test]
+    fn a_doubt_finds_a_mount_gone() {
+        let (mut board, now) = board();
+        board.record_ambiguous_error(id(0), now);
+        let _ = board.due_mount_checks(now);
+        board.mount_checked(id(0), MountCheck::MountGone, now);
+        assert_eq!(board.state(id(0)), HealthState::Absent);
+    }
+
+    #[test]
+    fn all_are_asked_where_all_have_gone() {
+        let (mut board, now) = board();
+        for replica in 0..3 {
+            board.mount_gone(id(replica), now);
+        }
+        assert_eq!(board.usable(now), board.health.all());
+    }
+
+    #[test]
+    fn one_that_is_a_hundred_times_slower_is_ejected_and_has_to_show_its_speed() {
+        let (mut board, now) = board();
+        let rates: ReplicaMap<_> = [Some(100.0), Some(1.0), Some(90.0)].into_iter().collect();
+        board.eject_slow(&rates, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy, "not at once");
+        let now = now + SLOW_TIMEOUT;
+        board.eject_slow(&rates, now);
+        assert_eq!(board.state(id(1)), HealthState::Ejected);
+        let now = now + super::super::health::MIN_EJECTION;
+        assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(1)));
+        board.mount_checked(id(1), MountCheck::SameMount, now);
+        board.record_delivery(id(1), now);
+        assert_eq!(board.state(id(1)), HealthState::Probing, "a lookup shows no speed");
+        board.record_delivery_rate(id(1), 1.0, 100.0, now);
+        assert_eq!(board.state(id(1)), HealthState::Ejected);
+        let now = now + super::super::health::MAX_EJECTION;
+        assert!(!board.due_mount_checks(now).is_empty());
+        board.mount_checked(id(1), MountCheck::SameMount, now);
+        board.record_delivery_rate(id(1), 50.0, 100.0, now);
+        assert_eq!(board.state(id(1)), HealthState::Healthy);
+    }
+
+    #[test]
+    fn unlike_ones_and_one_slow_moment_are_left_alone() {
+        let (mut board, mut now) = board();
+        let unlike: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(10.0)].into_iter().collect();
+        let slow: ReplicaMap<_> = [Some(160.0), Some(100.0), Some(1.0)].into_iter().collect();
+        for round in 0..100 {
+            board.eject_slow(if round % 3 == 0 { &slow } else { &unlike }, now);
+            now += SLOW_TIMEOUT / 2;
+        }
+        assert_eq!(board.usable(now), board.health.all());
+        assert_eq!(board.state(id(2)), HealthState::Healthy);
+    }
+
+    #[test]
+    fn without_proofs_time_alone_ends_an_ejection() {
+        let now = Instant::now();
+        let names = ["r1", "r2"].map(str::to_owned).into_iter().collect();
+        let mut board = HealthBoard::new(names, false, now);
+        board.eject(id(0), HealthReason::Stalled, now);
+        assert!(!board.usable(now).contains(id(0)));
+        assert!(board.usable(now + super::super::health::MIN_EJECTION).contains(id(0)));
+        assert_eq!(board.state(id(0)), HealthState::Probing);
+    }
+}

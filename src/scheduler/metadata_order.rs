@@ -1,0 +1,299 @@
+//! Whom to ask for metadata, the first first.
+//!
+//! Calls about one path go to one replica, so that two looks at it see it through
+//! the same mount and its cache, and an open finds there what the lookup before
+//! it brought; paths are spread over the replicas, also those of one directory.
+//! A replica that is [`SLOW_FACTOR`] than the quickest is asked only
+//! where the others fail, and once in [`REMEASURE_EVERY`] calls, or where it was not
+//! asked for [`STALE_AFTER`], to see whether it still is. A subtree that is pinned is asked of the replicas it is pinned to,
+//! however slow they are; the odd call that goes elsewhere tells whether the
+//! pinning is worth it.
+
+use std::time::Duration;
+
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// See the module.
+pub const SLOW_FACTOR: u64 = 2;
+
+/// One call in so many goes to whoever would not be asked.
+pub const REMEASURE_EVERY: u64 = 64;
+
+/// After this time what is known of a slow replica is to be measured again.
+pub const STALE_AFTER: Duration = Duration::from_secs(2);
+
+/// One call in so many at most is for that. Where calls are so few that
+/// everybody's times are old, most would go to slow replicas else.
+const PROBE_EVERY: u64 = 8;
+
+/// A call that takes less than one part in so many of the mean shows that times
+/// have changed, or that the mean came by an accident.
+const RESET_FACTOR: u64 = 2;
+
+/// Below this many microseconds nobody counts as slower than anybody else.
+const NEGLIGIBLE_US: u64 = 500;
+
+/// Pinning is reported where another replica takes less than this part of the
+/// time, and by [`MIN_GAIN_US`] less: below that it is noise.
+const MAX_FASTER_SHARE: f64 = 0.8;
+const MIN_GAIN_US: u64 = 50;
+
+/// What a choice is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderParams<'a> {
+    /// Smoothed time of a call on each replica, microseconds; 0 for unknown.
+    pub latencies_us: &'a ReplicaMap<u64>,
+    /// How long each was not asked.
+    pub idle_times: &'a ReplicaMap<Duration>,
+    /// Replicas that may be asked.
+    pub usable: ReplicaSet,
+    /// Those of them that failed or were late lately.
+    pub suspects: ReplicaSet,
+    /// Those of the suspect that failed by errors, and answer in time. One call in
+    /// [`PROBE_EVERY`] goes to one of them first: failures are counted against what it
+    /// answers, so it has to be asked.
+    pub error_suspects: ReplicaSet,
+    /// Those that the object is pinned to; empty where it is not.
+    pub pinned: ReplicaSet,
+    /// The same for all calls about one path.
+    pub path_hash: u64,
+    /// How many calls there were before.
+    pub call_number: u64,
+}
+
+/// The smoothed time after a call that took `sample` microseconds; 0 for unknown.
+pub fn smoothed_latency(mean: u64, sample: u64) -> u64 {
+    let sample = sample.max(1);
+    if mean == 0 || sample.saturating_mul(RESET_FACTOR) < mean {
+        return sample;
+    }
+    // Rounded up, or a mean near 1 would never come back up.
+    (mean * 7 + sample).div_ceil(8)
+}
+
+/// All replicas in the order in which they are to be asked.
+pub fn replica_order(choice: &OrderParams<'_>) -> Vec<ReplicaId> {
+    let OrderParams { latencies_us: times, pinned, .. } = *choice;
+    let well = choice.usable.minus(choice.suspects);
+    let usable = if well.is_empty() { choice.usable } else { well };
+    let remeasure = choice.call_number % REMEASURE_EVERY == REMEASURE_EVERY - 1;
+    let at_home = pinned.and(usable);
+    let first = match (at_home.is_empty(), remeasure) {
+        (true, _) => usable,
+        (false, false) => at_home,
+        (false, true) if usable.minus(pinned).is_empty() => at_home,
+        (false, true) => usable.minus(pinned),
+    };
+    let known = first.iter().map(|id| times[id]).filter(|time| *time > 0);
+    let bound = (known.min().unwrap_or(0) * SLOW_FACTOR).max(NEGLIGIBLE_US);
+    let (mut quick, slow): (Vec<_>, Vec<_>) =
+        first.iter().partition(|id| remeasure || times[*id] <= bound);
+    if !quick.is_empty() {
+        // Who is remeasured takes turns; else it is the path's own.
+        let place = if remeasure {
+            choice.call_number / REMEASURE_EVERY
+        } else {
+            mix_hash(choice.path_hash)
+        };
+        let turn = (place % quick.len() as u64) as usize;
+        quick.rotate_left(turn);
+    }
+    quick.extend(slow);
+    let is_stale = |id: &ReplicaId| times[*id] > bound && choice.idle_times[*id] >= STALE_AFTER;
+    if choice.call_number % PROBE_EVERY == PROBE_EVERY - 1
+        && !remeasure
+        && let Some(at) = quick.iter().position(is_stale)
+    {
+        quick[..=at].rotate_right(1);
+    }
+    let refusing = choice.error_suspects.and(choice.usable).minus(first);
+    if choice.call_number % PROBE_EVERY == PROBE_EVERY / 2 && !refusing.is_empty() {
+        let place = (choice.call_number / PROBE_EVERY) as usize % refusing.iter().count();
+        quick.splice(0..0, refusing.iter().nth(place));
+    }
+    // Whoever is ejected comes last rather than never: the error is then the
+    // replica's and not ours.
+    let mut left = times.all();
+    quick.iter().for_each(|id| left = left.minus(ReplicaSet::EMPTY.with(*id)));
+    for set in [usable, choice.usable, times.all()] {
+        quick.extend(left.and(set).iter());
+        left = left.minus(set);
+    }
+    quick
+}
+
+/// A replica that is quicker than those a subtree is pinned to, with its time
+/// and theirs, microseconds.
+pub fn faster_unpinned_replica(
+    times: &ReplicaMap<u64>,
+    pinned: ReplicaSet,
+) -> Option<(ReplicaId, u64, u64)> {
+    let known =
+        |set: ReplicaSet| set.iter().map(|id| (times[id], id)).filter(|(time, _)| *time > 0);
+    let (ours, _) = known(pinned.and(times.all())).min()?;
+    let (theirs, id) = known(times.all().minus(pinned)).min()?;
+    let quicker = (theirs as f64) < ours as f64 * MAX_FASTER_SHARE && theirs + MIN_GAIN_US <= ours;
+    quicker.then_some((id, theirs, ours))
+}
+
+/// Paths numbered one after the other should not go to replicas in turn by their
+/// numbers' last bits alone.
+fn mix_hash(affinity: u64) -> u64 {
+    affinity.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(ids: &[usize]) -> ReplicaSet {
+        ids.iter().fold(ReplicaSet::EMPTY, |set, id| set.with(ReplicaId::new(*id)))
+    }
+
+    fn first(times: &[u64], usable: &[usize], pinned: &[usize], affinity: u64, turn: u64) -> usize {
+        first_after(Duration::ZERO, times, (usable, pinned), affinity, turn)
+    }
+
+    /// One with no replica in any set.
+    fn choice<'a>(times: &'a ReplicaMap<u64>, idle: &'a ReplicaMap<Duration>) -> OrderParams<'a> {
+        let none = ReplicaSet::EMPTY;
+        OrderParams {
+            latencies_us: times,
+            idle_times: idle,
+            usable: none,
+            suspects: none,
+            error_suspects: none,
+            pinned: none,
+            path_hash: 0,
+            call_number: 0,
+        }
+    }
+
+    /// Where all were idle for so long.
+    fn first_after(
+        idle: Duration,
+        times: &[u64],
+        (usable, pinned): (&[usize], &[usize]),
+        affinity: u64,
+        turn: u64,
+    ) -> usize {
+        let idle = times.iter().map(|_| idle).collect();
+        let times = times.iter().copied().collect();
+        let choice = OrderParams {
+            usable: set(usable),
+            pinned: set(pinned),
+            path_hash: affinity,
+            call_number: turn,
+            ..choice(&times, &idle)
+        };
+        let order = replica_order(&choice);
+        assert_eq!(order.len(), times.len(), "everybody comes once: {order:?}");
+        order[0].index()
+    }
+
+    #[test]
+    fn paths_are_spread_over_those_that_are_about_as_quick() {
+        let mut asked = [0; 3];
+        for path in 0..300 {
+            asked[first(&[600, 900, 5000], &[0, 1, 2], &[], path, 0)] += 1;
+        }
+        assert!(asked[0] > 100 && asked[1] > 100 && asked[2] == 0, "{asked:?}");
+    }
+
+    #[test]
+    fn a_slow_one_is_remeasured_now_and_then() {
+        let turns = 0..REMEASURE_EVERY * 30;
+        let slow = turns.filter(|turn| first(&[600, 900, 5000], &[0, 1, 2], &[], 7, *turn) == 2);
+        assert_eq!(slow.count(), 10);
+    }
+
+    #[test]
+    fn a_slow_one_that_was_not_asked_for_two_seconds_is_remeasured_soon() {
+        let times = [600, 900, 5000];
+        let asked = |idle: Duration, usable: &[usize], pinned: &[usize]| {
+            let turns = 0..REMEASURE_EVERY - 1;
+            turns.filter(|t| first_after(idle, &times, (usable, pinned), 7, *t) == 2).count()
+        };
+        assert_eq!(asked(STALE_AFTER - Duration::from_millis(1), &[0, 1, 2], &[]), 0);
+        assert_eq!(asked(STALE_AFTER, &[0, 1, 2], &[]), 7, "one call in eight, if all are as old");
+        assert_eq!(asked(STALE_AFTER, &[0, 1], &[]), 0, "it is not well");
+        assert_eq!(asked(STALE_AFTER, &[0, 1, 2], &[0, 1]), 0, "nor where it is pinned elsewhere");
+    }
+
+    #[test]
+    fn one_accident_is_forgotten_with_the_next_call() {
+        let accident = smoothed_latency(smoothed_latency(0, 1000), 5_000_000);
+        assert!(accident > 600_000);
+        assert_eq!(smoothed_latency(accident, 1100), 1100);
+        // What is about as usual moves the mean, and an accident does not replace it.
+        assert_eq!(smoothed_latency(1000, 501), 938);
+        assert_eq!(smoothed_latency(1000, 9000), 2000);
+        assert_eq!(
+            (smoothed_latency(0, 0), smoothed_latency(1, 1), smoothed_latency(1, 2)),
+            (1, 1, 2)
+        );
+    }
+
+    #[test]
+    fn a_pinned_subtree_goes_where_it_is_pinned_while_that_is_well() {
+        for turn in 0..REMEASURE_EVERY - 1 {
+            assert_eq!(first(&[100, 90_000], &[0, 1], &[1], turn, turn), 1);
+        }
+        assert_eq!(first(&[100, 90_000], &[0, 1], &[1], 0, REMEASURE_EVERY - 1), 0);
+        assert_eq!(first(&[100, 90_000], &[0], &[1], 0, 0), 0);
+    }
+
+    #[test]
+    fn a_suspect_comes_after_those_who_are_well_and_before_the_ejected() {
+        let times: ReplicaMap<u64> = [100, 90, 80].into_iter().collect();
+        let idle = times.map(|_, _| Duration::ZERO);
+        let (usable, suspect) = (set(&[1, 2]), set(&[2]));
+        for turn in 0..2 * REMEASURE_EVERY {
+            let affinity = turn;
+            let choice = OrderParams {
+                usable,
+                suspects: suspect,
+                path_hash: affinity,
+                call_number: turn,
+                ..choice(&times, &idle)
+            };
+            assert_eq!(
+                replica_order(&choice).iter().map(|id| id.index()).collect::<Vec<_>>(),
+                [1, 2, 0]
+            );
+        }
+    }
+
+    #[test]
+    fn a_suspect_that_answers_by_errors_is_asked_one_call_in_eight() {
+        let times: ReplicaMap<u64> = [100, 90, 80, 70].into_iter().collect();
+        let idle = times.map(|_, _| Duration::ZERO);
+        let (usable, suspect) = (set(&[0, 1, 2]), set(&[1, 2]));
+        let mut asked = [0; 4];
+        for turn in 0..160 {
+            let (affinity, refusing) = (turn, suspect);
+            let choice = OrderParams {
+                usable,
+                suspects: suspect,
+                error_suspects: refusing,
+                path_hash: affinity,
+                call_number: turn,
+                ..choice(&times, &idle)
+            };
+            let order = replica_order(&choice);
+            assert_eq!(order.len(), 4, "everybody comes once: {order:?}");
+            asked[order[0].index()] += 1;
+        }
+        assert_eq!(asked, [140, 10, 10, 0]);
+    }
+
+    #[test]
+    fn pinning_that_measures_slower_is_noticed() {
+        let times = |times: [u64; 3]| times.into_iter().collect();
+        let slower = faster_unpinned_replica(&times([900, 200, 0]), set(&[0]));
+        assert_eq!(slower, Some((ReplicaId::new(1), 200, 900)));
+        assert_eq!(faster_unpinned_replica(&times([210, 200, 0]), set(&[0])), None);
+        assert_eq!(faster_unpinned_replica(&times([40, 1, 1]), set(&[0])), None);
+        assert_eq!(faster_unpinned_replica(&times([0, 200, 0]), set(&[0])), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! Finding out what a replica that is not asked could do.
+//!
+//! A replica that was slow is given a segment now and then, as its estimate is
+//! old. No reader waits for it longer than for another replica.
+
+use std::time::{Duration, Instant};
+
+use super::rate::Locality;
+use super::{AttemptId, Dispatch, Scheduler, estimate};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// A replica that was not asked for so long is probed with a real segment.
+/// Often enough that a recovered replica is used again within seconds, seldom
+/// enough that one a hundred times too slow costs no more than the odd hedge.
+const PROBE_AFTER: Duration = Duration::from_secs(2);
+
+/// The same with a segment that its node does not hold, if it has read such
+/// before: that it is not asked for one is as it should be.
+const PROBE_REMOTE_AFTER: Duration = Duration::from_secs(15);
+
+/// Probes are this far apart, however many replicas there are: of 64 that are
+/// idle because their nodes hold nothing of what is read, each would otherwise
+/// fetch a segment from the nodes that do.
+const MIN_PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+impl<T: Clone> Scheduler<T> {
+    /// Gives the least urgent waiting segment to a replica that has not been
+    /// asked for a while, because it was slow: its estimate is old. If it still
+    /// is, nobody is to wait for it longer than for another one.
+    pub(super) fn probe_idle_replica(
+        &mut self,
+        usable: ReplicaSet,
+        now: Instant,
+        out: &mut Vec<Dispatch<T>>,
+    ) {
+        if self.has_recent_probe(now) {
+            return;
+        }
+        for replica in usable.iter() {
+            let Some(since) = self.estimates[replica].idle_since() else { continue };
+            let idle = now.saturating_duration_since(since);
+            let last = self.queue.last_entry();
+            let Some(last) = last.filter(|last| {
+                last.get().eligible_replicas(usable, &self.hung_files).contains(replica)
+            }) else {
+                continue;
+            };
+            let estimate = &self.estimates[replica];
+            let is_known = estimate.load(now).is_remote_measured;
+            let patience = match last.get().locality(replica) {
+                Locality::Remote if is_known => PROBE_REMOTE_AFTER,
+                Locality::Remote | Locality::Local => PROBE_AFTER,
+            };
+            if idle < patience {
+                continue;
+            }
+            let want = last.remove();
+            let loads = want.candidates.iter().map(|id| (id, self.estimates[id].load(now)));
+            let expected = loads
+                .map(|(id, load)| {
+                    load.completion(want.locality(id), load.in_flight_work, want.bytes)
+                })
+                .fold(f64::INFINITY, f64::min);
+            let dispatch =
+                self.start_attempt(want, replica, Duration::from_secs_f64(expected), now);
+            self.arm_probe_hedge(dispatch.attempt, now);
+            out.push(dispatch);
+            self.last_probe = Some(now);
+            return;
+        }
+    }
+
+    fn has_recent_probe(&self, now: Instant) -> bool {
+        self.last_probe.is_some_and(|at| now.saturating_duration_since(at) < MIN_PROBE_INTERVAL)
+    }
+
+    /// The same where the only waiting segment is one that a reader waits for.
+    /// Who reads single parts one after the other never has another one, and a
+    /// replica whose first read was slow by accident would never be asked again.
+    /// If it still is slow, another one is asked when it would have been done
+    /// twice; true where a segment was sent.
+    pub(super) fn probe_with_lone_segment(
+        &mut self,
+        usable: ReplicaSet,
+        loads: &ReplicaMap<estimate::ReplicaLoad>,
+        now: Instant,
+        out: &mut Vec<Dispatch<T>>,
+    ) -> bool {
+        let Some((id, want)) = self.queue.first_key_value() else { return false };
+        let is_alone = self.queue.len() == 1 && !want.is_readahead && !want.is_hedge;
+        if !is_alone || self.has_recent_probe(now) {
+            return false;
+        }
+        let completion = |replica: ReplicaId| {
+            let load = &loads[replica];
+            load.completion(want.locality(replica), load.in_flight_work, want.bytes)
+        };
+        // The best may be remote: that is how the only holder is left alone.
+        let choice = want.eligible_replicas(usable, &self.hung_files);
+        let sooner = |a: &ReplicaId, b: &ReplicaId| completion(*a).total_cmp(&completion(*b));
+        let Some(best) = choice.iter().min_by(sooner) else { return false };
+        let is_stale = |replica: &ReplicaId| {
+            let since = self.estimates[*replica].idle_since();
+            let idle = since.map(|since| now.saturating_duration_since(since));
+            *replica != best && idle.is_some_and(|idle| idle >= PROBE_AFTER)
+        };
+        let holders = choice.and(want.holders.local);
+        let Some(replica) = holders.iter().find(is_stale) else { return false };
+        let expected = Duration::from_secs_f64(completion(replica));
+        let race_after = 2 * Duration::from_secs_f64(completion(best));
+        let (id, bytes) = (*id, want.bytes);
+        if !self.hedges.spend_low_priority(bytes) {
+            return false;
+        }
+        let Some(want) = self.queue.remove(&id) else { return false };
+        let dispatch = self.start_attempt(want, replica, expected, now);
+        if let Some(attempt) = self.attempts.get_mut(&dispatch.attempt) {
+            attempt.hedge_after = Some(race_after);
+        }
+        out.push(dispatch);
+        self.last_probe = Some(now);
+        true
+    }
+
+    /// Has another replica asked as well when it would have been done twice, if
+    /// there is something left to pay for that.
+    fn arm_probe_hedge(&mut self, attempt: AttemptId, now: Instant) {
+        let Some(sent) = self.attempts.get(&attempt) else { return };
+        if sent.hedge_after.is_some() {
+            return;
+        }
+        let (others, bytes) = (sent.other_candidates, sent.read.bytes);
+        let race_after = self.reserve_probe_hedge(others, bytes, now);
+        if let Some(sent) = self.attempts.get_mut(&attempt) {
+            sent.hedge_after = race_after;
+        }
+    }
+
+    /// When one of `others` that are well is to be asked for `bytes` as well; paid
+    /// for with this.
+    pub(super) fn reserve_probe_hedge(
+        &mut self,
+        others: ReplicaSet,
+        bytes: u64,
+        now: Instant,
+    ) -> Option<Duration> {
+        let usable = self.health.usable(now);
+        let best = others.and(usable).iter().map(|id| {
+            let load = self.estimates[id].load(now);
+            load.completion(Locality::Local, load.in_flight_work, bytes)
+        });
+        let best = best.min_by(f64::total_cmp)?;
+        self.hedges.spend_low_priority(bytes).then(|| 2 * Duration::from_secs_f64(best))
+    }
+}

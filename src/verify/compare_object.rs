@@ -1,0 +1,258 @@
+//! One object on all replicas: what a worker does with it.
+//!
+//! What differs at first is looked at a second time, more freshly, before anything
+//! is said about it: one of two looks may have been before a change and the other
+//! after it. A file that changes while it is compared is compared once more, and
+//! then given up.
+
+use std::path::Path;
+
+use super::RunShared;
+use super::attributes::{
+    self, ObjectAttrs, ObjectView, ReplicaView, present_replicas, to_replica_view, view_uncached,
+};
+use super::checkpoint::VerifyFindings;
+use super::contents::{ComparedFile, ContentOutcome, FileProgress};
+use super::diff_ranges::group_by_value;
+use super::difference::{Difference, DifferenceKind, NotCompared};
+use super::progress::ResumePoint;
+use super::replica_calls::{CallError, ReplicaCalls};
+use super::walk::{BatchEntry, EntryBatch};
+use crate::backend::{Backend, BackendError, FileKind, Lane, ObjectRef, Result as BackendResult};
+use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
+
+/// Compares a batch's entries, one after the other.
+pub(super) fn compare_batch(shared: &RunShared, batch: &EntryBatch) -> Result<(), CallError> {
+    let mut looks = view_entries(shared, batch)?;
+    for (entry, look) in batch.entries.iter().zip(&mut looks) {
+        let path = batch.dir.join(&entry.name);
+        let earlier = match shared.progress.resume_point(entry.number) {
+            ResumePoint::Complete => continue,
+            ResumePoint::Partial(progress) => Some(progress),
+            ResumePoint::NotStarted => None,
+        };
+        let report =
+            |progress: &FileProgress| shared.progress.set_file_progress(entry.number, progress);
+        let look = std::mem::take(look);
+        let found = compare_object(shared, &path, look, earlier, report)?;
+        shared.progress.finish_object(entry.number, found);
+    }
+    Ok(())
+}
+
+/// What the replicas show of a batch's entries.
+fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView>, CallError> {
+    let mut looks: Vec<ObjectView> = batch.entries.iter().map(|_| Vec::new()).collect();
+    let ask = |id: ReplicaId| {
+        let is_listed = |entry: &&BatchEntry| entry.listed_on.contains(id);
+        let names: Vec<_> =
+            batch.entries.iter().filter(is_listed).map(|entry| entry.name.clone()).collect();
+        let (dir, xattrs) = (batch.dir.clone(), shared.rules.xattrs);
+        let look = move |backend: &dyn Backend| -> BackendResult<Vec<BackendResult<ObjectAttrs>>> {
+            let attrs = match backend.stat_entries(&ObjectRef::unchecked(&*dir), &names) {
+                // One of them may be to blame, and not the directory.
+                Err(_) => names.iter().map(|name| backend.stat(&dir.join(name))).collect(),
+                Ok(attrs) => attrs,
+            };
+            let complete = |(attr, name)| -> BackendResult<ObjectAttrs> {
+                attributes::complete_attrs(backend, &dir.join(name), attr?, xattrs)
+            };
+            Ok(attrs.into_iter().zip(&names).map(complete).collect())
+        };
+        (id, shared.replicas.start_call(id, Lane::Metadata, look))
+    };
+    let asked: Vec<_> = batch.compared_on.iter().map(ask).collect();
+    for (id, pending) in asked {
+        let mut objects = match shared.replicas.wait_for(pending, None) {
+            Err(CallError::Stopped) => return Err(CallError::Stopped),
+            Err(miss) => Err(miss),
+            Ok(objects) => Ok(objects.into_iter()),
+        };
+        for (entry, look) in batch.entries.iter().zip(&mut looks) {
+            let seen = match &mut objects {
+                Err(miss) => ReplicaView::Unknown(*miss),
+                Ok(_) if !entry.listed_on.contains(id) => ReplicaView::Missing,
+                Ok(objects) => {
+                    let object = objects.next().unwrap_or(Err(BackendError::QueueFull));
+                    to_replica_view(object.map_err(CallError::Failed))
+                }
+            };
+            look.push((id, seen));
+        }
+    }
+    Ok(looks)
+}
+
+/// Compares an object on all replicas of `first`, which is what they showed.
+pub(super) fn compare_object(
+    shared: &RunShared,
+    path: &Path,
+    first: ObjectView,
+    mut earlier: Option<FileProgress>,
+    mut report: impl FnMut(&FileProgress),
+) -> Result<VerifyFindings, CallError> {
+    let mut look = first;
+    let mut is_second = false;
+    loop {
+        let differences =
+            attributes::attribute_differences(&shared.replicas, path, &look, &shared.rules);
+        let mut is_settled = differences.is_empty() || is_second;
+        if is_settled {
+            let Some(file) = file_to_compare(path, &look) else {
+                return Ok(attribute_findings(shared, path, &look, differences));
+            };
+            let compared = file.compare(
+                &shared.replicas,
+                shared.content_options,
+                earlier.take(),
+                &mut report,
+            )?;
+            match compared {
+                ContentOutcome::Done { progress, failed }
+                    if is_second || !is_truncated(&failed) =>
+                {
+                    let mut found = attribute_findings(shared, path, &look, differences);
+                    add_content_findings(shared, &file, progress, failed, &mut found);
+                    return Ok(found);
+                }
+                ContentOutcome::Changed if is_second => {
+                    return Ok(changed_findings(shared, path, &look));
+                }
+                // Attributes may have been older than the file.
+                ContentOutcome::Done { .. } | ContentOutcome::Changed => is_settled = false,
+            }
+        }
+        if !is_settled {
+            let fresh = view_again(shared, path, &look)?;
+            let still =
+                attributes::attribute_differences(&shared.replicas, path, &fresh, &shared.rules);
+            if !still.is_empty() && attributes::has_changed_between(&look, &fresh) {
+                return Ok(changed_findings(shared, path, &fresh));
+            }
+            (look, is_second) = (fresh, true);
+        }
+    }
+}
+
+/// Looks again at an object where that was possible before.
+fn view_again(
+    shared: &RunShared,
+    path: &Path,
+    first: &ObjectView,
+) -> Result<ObjectView, CallError> {
+    let is_unknown = |seen: &ReplicaView| matches!(seen, ReplicaView::Unknown(_));
+    let known = first.iter().filter(|(_, seen)| !is_unknown(seen));
+    let known = known.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(*id));
+    let mut fresh = view_uncached(&shared.replicas, path, known, &shared.rules);
+    if fresh.iter().any(|(_, seen)| *seen == ReplicaView::Unknown(CallError::Stopped)) {
+        return Err(CallError::Stopped);
+    }
+    fresh.extend(first.iter().filter(|(_, seen)| is_unknown(seen)).cloned());
+    fresh.sort_by_key(|(id, _)| *id);
+    Ok(fresh)
+}
+
+/// The file whose contents are to be compared: on the most replicas that show the
+/// same size.
+fn file_to_compare<'a>(path: &'a Path, look: &ObjectView) -> Option<ComparedFile<'a>> {
+    let files = present_replicas(look).filter(|(_, object)| object.attr.kind == FileKind::Regular);
+    let files = files.map(|(id, object)| (id, object.attr.version()));
+    let files: Vec<(ReplicaId, FileVersion)> = files.collect();
+    let sizes =
+        group_by_value(files.iter().map(|(id, version)| (*id, version.size)), |a, b| a == b);
+    let (whom, size) = sizes.into_iter().next().filter(|(whom, _)| whom.len() > 1)?;
+    let versions = files.into_iter().filter(|(id, _)| whom.contains(*id)).collect();
+    Some(ComparedFile { path, size, versions })
+}
+
+fn is_truncated(failed: &[(ReplicaId, CallError)]) -> bool {
+    failed.iter().any(|(_, miss)| *miss == CallError::Failed(BackendError::Truncated))
+}
+
+/// What was found, contents apart.
+fn attribute_findings(
+    shared: &RunShared,
+    path: &Path,
+    look: &ObjectView,
+    differences: Vec<Difference>,
+) -> VerifyFindings {
+    let mut found = VerifyFindings::default();
+    found.totals.objects = u64::from(present_replicas(look).next().is_some());
+    found.totals.differences = differences.len() as u64;
+    found.differences = differences;
+    let misses = look.iter().filter_map(|(id, seen)| match seen {
+        ReplicaView::Unknown(miss) => Some((*id, *miss)),
+        _ => None,
+    });
+    add_call_errors(&shared.replicas, path, misses.collect(), &mut found);
+    found
+}
+
+fn add_content_findings(
+    shared: &RunShared,
+    file: &ComparedFile<'_>,
+    progress: FileProgress,
+    failed: Vec<(ReplicaId, CallError)>,
+    found: &mut VerifyFindings,
+) {
+    found.totals.files = 1;
+    found.totals.bytes = progress.bytes;
+    found.totals.bytes_read = progress.bytes_read;
+    if !progress.content.is_empty() {
+        found.totals.differences += 1;
+        found.differences.push(Difference {
+            path: file.path.to_owned(),
+            kind: DifferenceKind::Content,
+            groups: Vec::new(),
+            content: progress.content,
+        });
+    }
+    if progress.unsteady > 0 {
+        let whom = file.versions.iter().map(|(id, _)| *id);
+        let why = format!(
+            "{} blocks differed when they were read first, and not when they were read again",
+            progress.unsteady
+        );
+        add_not_compared(&shared.replicas, file.path, whom, &why, found);
+    }
+    add_call_errors(&shared.replicas, file.path, failed, found);
+}
+
+fn changed_findings(shared: &RunShared, path: &Path, look: &ObjectView) -> VerifyFindings {
+    let mut found = VerifyFindings::default();
+    found.totals.objects = 1;
+    let whom = look.iter().map(|(id, _)| *id);
+    add_not_compared(&shared.replicas, path, whom, "changed while it was compared", &mut found);
+    found
+}
+
+fn add_not_compared(
+    peers: &ReplicaCalls,
+    path: &Path,
+    whom: impl Iterator<Item = ReplicaId>,
+    why: &str,
+    found: &mut VerifyFindings,
+) {
+    let replicas = whom.map(|id| peers.name(id).to_owned()).collect();
+    found.totals.not_compared += 1;
+    found.not_compared.push(NotCompared { path: path.to_owned(), replicas, why: why.to_owned() });
+}
+
+/// Notes what an object could not be asked for. Of a replica that does not answer
+/// at all each object would say the same: those are counted.
+pub(super) fn add_call_errors(
+    peers: &ReplicaCalls,
+    path: &Path,
+    misses: Vec<(ReplicaId, CallError)>,
+    found: &mut VerifyFindings,
+) {
+    found.absent.resize(peers.len(), 0);
+    for (whom, miss) in group_by_value(misses, |a, b| a == b) {
+        if miss == CallError::Absent {
+            found.totals.not_compared += 1;
+            whom.iter().for_each(|id| found.absent[id.index()] += 1);
+        } else {
+            add_not_compared(peers, path, whom.iter(), &miss.to_string(), found);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Which bytes of a block differ, and who agrees with whom about them. Pure.
+
+use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
+
+/// Equal bytes between two differing ones that do not separate them. In bytes
+/// that have nothing to do with each other every 256th is equal by chance, and
+/// sixteen in a row never.
+const MERGE_DISTANCE: usize = 16;
+
+/// What [`runs`] compares at a time before it looks at single bytes.
+const COMPARE_STRIDE: usize = 4096;
+
+/// A range of bytes, and who has the same ones there: the most first, of as many
+/// the first in the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DifferingRegion {
+    pub(super) range: ByteRange,
+    pub(super) groups: Vec<ReplicaSet>,
+}
+
+/// Puts the replicas with like values together: the largest group first, of
+/// several the one with the first replica in the configuration.
+pub(super) fn group_by_value<T>(
+    values: impl IntoIterator<Item = (ReplicaId, T)>,
+    alike: impl Fn(&T, &T) -> bool,
+) -> Vec<(ReplicaSet, T)> {
+    let mut groups: Vec<(ReplicaSet, T)> = Vec::new();
+    for (id, value) in values {
+        match groups.iter_mut().find(|(_, known)| alike(known, &value)) {
+            Some((members, _)) => *members = members.with(id),
+            None => groups.push((ReplicaSet::EMPTY.with(id), value)),
+        }
+    }
+    groups.sort_by_key(|(members, _)| std::cmp::Reverse(members.len()));
+    groups
+}
+
+/// The ranges in which the copies of a block that begins at `start` differ, in
+/// order. All copies are of one length.
+pub(super) fn differing_regions(
+    start: u64,
+    copies: &[(ReplicaId, Vec<u8>)],
+) -> Vec<DifferingRegion> {
+    let Some(((_, first), others)) = copies.split_first() else { return Vec::new() };
+    let runs: Vec<_> = others.iter().map(|(_, other)| differing_runs(first, other)).collect();
+    let mut cuts: Vec<usize> = runs.iter().flatten().flat_map(|(a, b)| [*a, *b]).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    let mut regions: Vec<DifferingRegion> = Vec::new();
+    for cut in cuts.windows(2) {
+        let (a, b) = (cut[0], cut[1]);
+        let slices = copies.iter().map(|(id, bytes)| (*id, &bytes[a..b]));
+        let groups: Vec<_> =
+            group_by_value(slices, |x, y| x == y).into_iter().map(|(set, _)| set).collect();
+        if groups.len() > 1 {
+            let range = ByteRange::new(start + a as u64, start + b as u64);
+            push_or_extend(&mut regions, DifferingRegion { range, groups });
+        }
+    }
+    regions
+}
+
+/// Adds a region behind the others; to the last one, where it goes on.
+pub(super) fn push_or_extend(regions: &mut Vec<DifferingRegion>, next: DifferingRegion) {
+    match regions.last_mut() {
+        Some(last) if last.range.end == next.range.start && last.groups == next.groups => {
+            last.range.end = next.range.end;
+        }
+        _ => regions.push(next),
+    }
+}
+
+/// Where two slices of one length differ: ranges that are [`NEAR`] or more apart.
+fn differing_runs(one: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for at in (0..one.len()).step_by(COMPARE_STRIDE) {
+        let end = (at + COMPARE_STRIDE).min(one.len());
+        if one[at..end] == other[at..end] {
+            continue;
+        }
+        for i in (at..end).filter(|i| one[*i] != other[*i]) {
+            match runs.last_mut() {
+                Some((_, end)) if i < *end + MERGE_DISTANCE => *end = i + 1,
+                _ => runs.push((i, i + 1)),
+            }
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id(i: usize) -> ReplicaId {
+        ReplicaId::new(i)
+    }
+
+    fn set(ids: &[usize]) -> ReplicaSet {
+        ids.iter().fold(ReplicaSet::EMPTY, |set, i| set.with(id(*i)))
+    }
+
+    #[test]
+    fn one_byte_is_one_byte() {
+        let good = vec![7; 10_000];
+        let mut bad = good.clone();
+        bad[4999] = 8;
+        let copies = [(id(0), good.clone()), (id(1), bad), (id(2), good)];
+        let range = ByteRange::new(1_004_999, 1_005_000);
+        let groups = vec![set(&[0, 2]), set(&[1])];
+        assert_eq!(differing_regions(1_000_000, &copies), [DifferingRegion { range, groups }]);
+    }
+
+    #[test]
+    fn the_first_may_be_the_one_that_differs() {
+        let copies = [(id(0), vec![1; 100]), (id(1), vec![2; 100]), (id(2), vec![2; 100])];
+        let groups = vec![set(&[1, 2]), set(&[0])];
+        assert_eq!(
+            differing_regions(0, &copies),
+            [DifferingRegion { range: ByteRange::new(0, 100), groups }]
+        );
+    }
+
+    #[test]
+    fn who_agrees_is_told_for_each_range() {
+        let (one, mut two, mut three) = (vec![0; 300], vec![0; 300], vec![0; 300]);
+        two[100..200].fill(1);
+        three[150..250].fill(1);
+        let copies = [(id(0), one), (id(1), two), (id(2), three)];
+        let expected = [
+            (100, 150, vec![set(&[0, 2]), set(&[1])]),
+            (150, 200, vec![set(&[1, 2]), set(&[0])]),
+            (200, 250, vec![set(&[0, 1]), set(&[2])]),
+        ];
+        let regions: Vec<_> = differing_regions(0, &copies)
+            .into_iter()
+            .map(|r| (r.range.start, r.range.end, r.groups))
+            .collect();
+        assert_eq!(regions, expected);
+    }
+
+    #[test]
+    fn what_is_near_is_one_range_and_what_is_not_is_two() {
+        let good = vec![0; 9000];
+        let mut bad = good.clone();
+        for i in [10, 10 + MERGE_DISTANCE, 4096 - 3, 4096 + 4, 8000] {
+            bad[i] = 1;
+        }
+        let ranges: Vec<_> = differing_regions(0, &[(id(0), good), (id(1), bad)])
+            .into_iter()
+            .map(|region| (region.range.start, region.range.end))
+            .collect();
+        assert_eq!(ranges, [(10, 27), (4093, 4101), (8000, 8001)]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_differing_byte_is_in_a_range(
+            flips in proptest::collection::vec((0usize..3, 0usize..20_000), 0..40),
+        ) {
+            let mut copies: Vec<_> = (0..3).map(|i| (id(i), vec![0u8; 20_000])).collect();
+            for (who, at) in flips {
+                copies[who].1[at] ^= 1;
+            }
+            let regions = differing_regions(0, &copies);
+            let differ = |i: usize| copies.iter().any(|(_, bytes)| bytes[i] != copies[0].1[i]);
+            for i in 0..20_000u64 {
+                let inside = regions.iter().any(|r| (r.range.start..r.range.end).contains(&i));
+                prop_assert!(inside || !differ(i as usize), "{i} is in no range");
+            }
+            for region in &regions {
+                prop_assert!(region.groups.len() > 1);
+                prop_assert_eq!(region.groups.iter().map(|g| g.len()).sum::<usize>(), 3);
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Who has been compared, and what was found.
+//!
+//! Objects come in the order of the walk and are done in any order. What has been
+//! done without a gap makes the *position*, and what was found so far; the few
+//! behind it that are under way or done are kept one by one. So where a run is
+//! can be written down at any time, and nothing is lost or counted twice when it
+//! is gone on with.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::checkpoint::{Checkpoint, OutOfOrder, RunId, Totals, VerifyFindings, WalkPosition};
+use super::contents::FileProgress;
+use super::difference::{Difference, NotCompared};
+
+/// Objects under way at most. One large file among small ones holds the position
+/// back; so many the others may be ahead of it, while it has all the threads.
+const MAX_IN_FLIGHT: usize = 1024;
+
+/// Differences that are listed, and objects that could not be compared, at most;
+/// the rest is counted.
+const MAX_LISTED: usize = 10_000;
+
+/// An object's number in the order of the walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ObjectNumber(u64);
+
+pub(super) struct RunProgress {
+    run_id: RunId,
+    state: Mutex<ProgressState>,
+    room_available: Condvar,
+}
+
+struct ProgressState {
+    next_number: u64,
+    position: Option<WalkPosition>,
+    findings: VerifyFindings,
+    in_flight: BTreeMap<ObjectNumber, InFlightObject>,
+    /// From an earlier run, by path.
+    resumed: HashMap<PathBuf, OutOfOrder>,
+}
+
+struct InFlightObject {
+    position: WalkPosition,
+    /// `None` for what is about a directory's listing: that is listed again when the
+    /// run is gone on with.
+    path: Option<PathBuf>,
+    findings: Option<VerifyFindings>,
+    file_progress: Option<FileProgress>,
+}
+
+/// What an earlier run knows of an object.
+pub(super) enum ResumePoint {
+    NotStarted,
+    /// It has compared it so far.
+    Partial(FileProgress),
+    /// It has compared it; that is in the ledger now.
+    Complete,
+}
+
+impl RunProgress {
+    pub(super) fn new(identity: RunId, replicas: usize, state: Option<Checkpoint>) -> Self {
+        let (position, mut found, ahead) = match state {
+            Some(state) => (state.position, state.found, state.ahead),
+            None => (None, VerifyFindings::default(), Vec::new()),
+        };
+        found.absent.resize(replicas, 0);
+        let earlier = ahead.into_iter().map(|ahead| (ahead.path.clone(), ahead)).collect();
+        let inner = ProgressState {
+            next_number: 0,
+            position,
+            findings: found,
+            in_flight: BTreeMap::new(),
+            resumed: earlier,
+        };
+        Self { run_id: identity, state: Mutex::new(inner), room_available: Condvar::new() }
+    }
+
+    /// Takes an object up. `None` where so many are under way that it has to wait;
+    /// returns then after a moment, or when there are fewer.
+    pub(super) fn try_start_object(
+        &self,
+        position: &WalkPosition,
+        path: Option<&Path>,
+    ) -> Option<ObjectNumber> {
+        let mut inner = self.state.lock();
+        if inner.in_flight.len() >= MAX_IN_FLIGHT {
+            self.room_available.wait_for(&mut inner, Duration::from_millis(50));
+            return None;
+        }
+        let number = ObjectNumber(inner.next_number);
+        inner.next_number += 1;
+        let (position, path) = (position.clone(), path.map(Path::to_owned));
+        inner
+            .in_flight
+            .insert(number, InFlightObject { position, path, findings: None, file_progress: None });
+        Some(number)
+    }
+
+    /// What an earlier run knows of an object that has been taken up.
+    pub(super) fn resume_point(&self, number: ObjectNumber) -> ResumePoint {
+        let known = {
+            let mut inner = self.state.lock();
+            let ProgressState { in_flight: under_way, resumed: earlier, .. } = &mut *inner;
+            let Some(entry) = under_way.get_mut(&number) else { return ResumePoint::NotStarted };
+            let known = entry.path.as_ref().and_then(|path| earlier.remove(path));
+            if let Some(known) = &known {
+                entry.file_progress.clone_from(&known.progress);
+            }
+            known
+        };
+        match known {
+            Some(OutOfOrder { done: Some(found), .. }) => {
+                self.finish_object(number, found);
+                ResumePoint::Complete
+            }
+            Some(OutOfOrder { progress: Some(progress), .. }) => ResumePoint::Partial(progress),
+            _ => ResumePoint::NotStarted,
+        }
+    }
+
+    /// How far a file has been compared.
+    pub(super) fn set_file_progress(&self, number: ObjectNumber, progress: &FileProgress) {
+        if let Some(entry) = self.state.lock().in_flight.get_mut(&number) {
+            entry.file_progress = Some(progress.clone());
+        }
+    }
+
+    /// An object has been compared.
+    pub(super) fn finish_object(&self, number: ObjectNumber, found: VerifyFindings) {
+        let mut inner = self.state.lock();
+        if let Some(entry) = inner.in_flight.get_mut(&number) {
+            entry.findings = Some(found);
+            entry.file_progress = None;
+        }
+        while let Some(first) = inner.in_flight.first_entry()
+            && first.get().findings.is_some()
+        {
+            let InFlightObject { position, findings: done, .. } = first.remove();
+            inner.position = Some(position);
+            if let Some(found) = done {
+                inner.findings.merge(found);
+            }
+        }
+        self.room_available.notify_all();
+    }
+
+    /// Whether nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.lock().in_flight.is_empty()
+    }
+
+    /// Differences listed so far from the `from`th on, in the order of the walk.
+    pub(super) fn differences(&self, from: usize) -> Vec<Difference> {
+        let inner = self.state.lock();
+        inner.findings.differences.get(from..).unwrap_or_default().to_vec()
+    }
+
+    /// The same of what could not be compared.
+    pub(super) fn not_compared(&self, from: usize) -> Vec<NotCompared> {
+        let inner = self.state.lock();
+        inner.findings.not_compared.get(from..).unwrap_or_default().to_vec()
+    }
+
+    /// Objects that each replica was not asked about.
+    pub(super) fn absent_counts(&self) -> Vec<u64> {
+        self.state.lock().findings.absent.clone()
+    }
+
+    /// How much has been compared, what is under way or was so earlier included.
+    pub(super) fn totals(&self) -> Totals {
+        let inner = self.state.lock();
+        let mut totals = inner.findings.totals;
+        for entry in inner.in_flight.values() {
+            totals.add_out_of_order(&entry.findings, &entry.file_progress);
+        }
+        for ahead in inner.resumed.values() {
+            totals.add_out_of_order(&ahead.done, &ahead.progress);
+        }
+        totals
+    }
+
+    /// Counts what is done in among what was found, as if nothing were missing
+    /// before it: the run ends here.
+    pub(super) fn merge_out_of_order(&self) {
+        let mut inner = self.state.lock();
+        for entry in std::mem::take(&mut inner.in_flight).into_values() {
+            let mut found = entry.findings.unwrap_or_default();
+            if let Some(progress) = entry.file_progress {
+                found.totals.bytes += progress.bytes;
+                found.totals.bytes_read += progress.bytes_read;
+            }
+            inner.findings.merge(found);
+        }
+    }
+
+    /// All that is needed to go on with.
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let inner = self.state.lock();
+        let under_way = inner.in_flight.values().filter_map(|entry| {
+            let (done, progress) = (entry.findings.clone(), entry.file_progress.clone());
+            Some(OutOfOrder { path: entry.path.clone()?, done, progress })
+        });
+        let known = |ahead: &OutOfOrder| ahead.done.is_some() || ahead.progress.is_some();
+        let ahead = under_way.filter(known).chain(inner.resumed.values().cloned()).collect();
+        let (position, found) = (inner.position.clone(), inner.findings.clone());
+        Checkpoint::new(self.run_id.clone(), position, found, ahead)
+    }
+}
+
+impl VerifyFindings {
+    fn merge(&mut self, other: VerifyFindings) {
+        self.totals.add(&other.totals);
+        let room = MAX_LISTED.saturating_sub(self.differences.len());
+        self.differences.extend(other.differences.into_iter().take(room));
+        let room = MAX_LISTED.saturating_sub(self.not_compared.len());
+        self.not_compared.extend(other.not_compared.into_iter().take(room));
+        for (all, more) in self.absent.iter_mut().zip(other.absent) {
+            *all += more;
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! Calls on the replicas that are compared, each with its deadline.
+//!
+//! Every replica has its own pool of threads, as in the daemon, and nobody waits
+//! for a call longer than its deadline, counted from when a thread begins with
+//! it. A call that is late is left behind. While two calls of a replica are, it
+//! is *absent*: it is asked nothing more until one of them returns, so that a
+//! hung replica costs a deadline or two and not one for each file.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::throttle::RateThrottle;
+use crate::backend::{Backend, BackendError, Lane, PoolLimits, Replica, Result as BackendResult};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+
+/// Calls left behind that make a replica absent. With one, a single bad file
+/// would.
+const LATE_CALLS_TO_ABSENT: usize = 2;
+
+/// How long a wait goes on before it looks whether the run was stopped, or the
+/// replica has become absent.
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CallError {
+    /// The replica answered with an error.
+    #[error("{0}")]
+    Failed(BackendError),
+    /// It did not answer in time.
+    #[error("no answer in time")]
+    Late,
+    /// It was not asked: earlier calls have not come back.
+    #[error("the replica does not answer")]
+    Absent,
+    /// The run was stopped.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// One replica to be compared.
+pub struct ComparedReplica {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its tree, or why it cannot be looked at.
+    pub backend: Result<Arc<dyn Backend>, String>,
+    /// Most bytes a second to ask of it.
+    pub max_rate: Option<u64>,
+}
+
+/// All of a volume's replicas.
+pub(super) struct ReplicaCalls {
+    replicas: ReplicaMap<ReplicaEntry>,
+    is_stopped: AtomicBool,
+    deadline: Duration,
+    throttle: Option<Mutex<RateThrottle>>,
+}
+
+struct ReplicaEntry {
+    name: String,
+    replica: Result<Replica, String>,
+    /// Calls left behind that have not come back.
+    late_calls: Arc<AtomicUsize>,
+    throttle: Option<Mutex<RateThrottle>>,
+}
+
+impl ReplicaCalls {
+    /// `jobs` reads of each replica at a time; `rate` bytes a second of all.
+    pub(super) fn new(
+        members: Vec<ComparedReplica>,
+        jobs: usize,
+        rate: Option<u64>,
+        deadline: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        let pace = |rate: u64| Mutex::new(RateThrottle::new(rate, now));
+        // What all workers have under way at most, and much of it to spare.
+        let limits = PoolLimits {
+            threads: jobs.max(2) + 2,
+            queue: jobs * (jobs + 16) + 64,
+            max_inline_calls: 0,
+        };
+        let peer = |(i, member): (usize, ComparedReplica)| ReplicaEntry {
+            replica: member.backend.map(|backend| {
+                let (id, name) = (ReplicaId::new(i), member.name.clone());
+                Replica::new(id, name, backend, limits, Arc::default())
+            }),
+            name: member.name,
+            late_calls: Arc::default(),
+            throttle: member.max_rate.map(pace),
+        };
+        Self {
+            replicas: members.into_iter().enumerate().map(peer).collect(),
+            is_stopped: AtomicBool::new(false),
+            deadline,
+            throttle: rate.map(pace),
+        }
+    }
+
+    /// Those that can be looked at.
+    pub(super) fn reachable(&self) -> ReplicaSet {
+        let there = self.replicas.iter().filter(|(_, peer)| peer.replica.is_ok());
+        there.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
+    }
+
+    /// Those that cannot, and why.
+    pub(super) fn excluded(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.replicas.iter().filter_map(|(_, peer)| {
+            Some((peer.name.as_str(), peer.replica.as_ref().err()?.as_str()))
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.replicas.len()
+    }
+
+    pub(super) fn name(&self, id: ReplicaId) -> &str {
+        &self.replicas[id].name
+    }
+
+    /// The names of a set's members.
+    pub(super) fn names(&self, set: ReplicaSet) -> Vec<String> {
+        set.iter().map(|id| self.name(id).to_owned()).collect()
+    }
+
+    /// Ends all waiting.
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Has replica `id` carry out `job`.
+    pub(super) fn start_call<T: Send + 'static>(
+        &self,
+        id: ReplicaId,
+        lane: Lane,
+        job: impl FnOnce(&dyn Backend) -> BackendResult<T> + Send + 'static,
+    ) -> PendingCall<T> {
+        let peer = &self.replicas[id];
+        let call =
+            Arc::new(SharedCall { stage: Mutex::new(CallStage::Queued), changed: Condvar::new() });
+        let late = Arc::clone(&peer.late_calls);
+        let pending = PendingCall { call: Arc::clone(&call), late_calls: Arc::clone(&late) };
+        let carry_out = move |backend: &dyn Backend| {
+            {
+                let mut stage = call.stage.lock();
+                if matches!(*stage, CallStage::Abandoned { .. }) {
+                    return;
+                }
+                *stage = CallStage::Running(Instant::now());
+            }
+            let result = job(backend);
+            let mut stage = call.stage.lock();
+            match *stage {
+                CallStage::Abandoned { is_counted_late: counted } => {
+                    late.fetch_sub(usize::from(counted), Ordering::Relaxed);
+                }
+                _ => *stage = CallStage::Done(result.map_err(CallError::Failed)),
+            }
+            call.changed.notify_all();
+        };
+        let sent = match &peer.replica {
+            Ok(replica) if !is_absent(&peer.late_calls) => replica.submit(lane, carry_out).is_ok(),
+            _ => false,
+        };
+        if !sent {
+            *pending.call.stage.lock() = CallStage::Done(Err(CallError::Absent));
+        }
+        pending
+    }
+
+    /// The answer to a call; `None` for the usual deadline.
+    pub(super) fn wait_for<T>(
+        &self,
+        pending: PendingCall<T>,
+        deadline: Option<Duration>,
+    ) -> Result<T, CallError> {
+        let deadline = deadline.unwrap_or(self.deadline);
+        let PendingCall { call, late_calls: late } = pending;
+        let mut stage = call.stage.lock();
+        loop {
+            let left = match &*stage {
+                CallStage::Done(_) => {
+                    let left_behind = CallStage::Abandoned { is_counted_late: false };
+                    let done = std::mem::replace(&mut *stage, left_behind);
+                    let CallStage::Done(result) = done else { return Err(CallError::Absent) };
+                    return result;
+                }
+                CallStage::Running(since) => deadline.saturating_sub(since.elapsed()),
+                CallStage::Queued if is_absent(&late) => {
+                    *stage = CallStage::Abandoned { is_counted_late: false };
+                    return Err(CallError::Absent);
+                }
+                CallStage::Queued => STOP_CHECK_INTERVAL,
+                // Only by this function, which takes the call.
+                CallStage::Abandoned { .. } => return Err(CallError::Absent),
+            };
+            if left.is_zero() {
+                *stage = CallStage::Abandoned { is_counted_late: true };
+                late.fetch_add(1, Ordering::Relaxed);
+                return Err(CallError::Late);
+            }
+            if self.is_stopped() {
+                *stage = CallStage::Abandoned { is_counted_late: false };
+                return Err(CallError::Stopped);
+            }
+            call.changed.wait_for(&mut stage, left.min(STOP_CHECK_INTERVAL));
+        }
+    }
+
+    /// The answers of all of `whom` to the same question.
+    pub(super) fn call_all<T: Send + 'static, J>(
+        &self,
+        whom: ReplicaSet,
+        lane: Lane,
+        job: impl Fn(ReplicaId) -> J,
+    ) -> Vec<(ReplicaId, Result<T, CallError>)>
+    where
+        J: FnOnce(&dyn Backend) -> BackendResult<T> + Send + 'static,
+    {
+        let asked: Vec<_> =
+            whom.iter().map(|id| (id, self.start_call(id, lane, job(id)))).collect();
+        asked.into_iter().map(|(id, pending)| (id, self.wait_for(pending, None))).collect()
+    }
+
+    /// Waits until `bytes` may be read from each of `whom`.
+    pub(super) fn wait_for_rate(&self, whom: ReplicaSet, bytes: u64) -> Result<(), CallError> {
+        let now = Instant::now();
+        let own = whom.iter().filter_map(|id| {
+            let pace = self.replicas[id].throttle.as_ref()?;
+            Some(pace.lock().reserve(bytes, now))
+        });
+        let all =
+            self.throttle.iter().map(|pace| pace.lock().reserve(bytes * whom.len() as u64, now));
+        let until = now + own.chain(all).max().unwrap_or_default();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            if self.is_stopped() {
+                return Err(CallError::Stopped);
+            }
+            std::thread::sleep(left.min(STOP_CHECK_INTERVAL));
+        }
+    }
+}
+
+fn is_absent(late: &AtomicUsize) -> bool {
+    late.load(Ordering::Relaxed) >= LATE_CALLS_TO_ABSENT
+}
+
+/// A question that has been asked.
+pub(super) struct PendingCall<T> {
+    call: Arc<SharedCall<T>>,
+    late_calls: Arc<AtomicUsize>,
+}
+
+struct SharedCall<T> {
+    stage: Mutex<CallStage<T>>,
+    changed: Condvar,
+}
+
+enum CallStage<T> {
+    Queued,
+    Running(Instant),
+    Done(Result<T, CallError>),
+    /// Nobody waits for it; whether it counts as late.
+    Abandoned {
+        is_counted_late: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
+    use std::path::Path;
+
+    #[test]
+    fn a_replica_that_hangs_is_absent_until_it_answers() {
+        let script = Arc::new(FaultScript::default());
+        let tree = tempfile::tempdir().unwrap();
+        let backend =
+            FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
+        let member =
+            ComparedReplica { name: "a".into(), backend: Ok(Arc::new(backend)), max_rate: None };
+        let peers = ReplicaCalls::new(vec![member], 2, None, Duration::from_secs(2));
+        let id = ReplicaId::new(0);
+        let stat = || {
+            let pending =
+                peers.start_call(id, Lane::Metadata, |backend| backend.stat(Path::new("")));
+            peers.wait_for(pending, None).map(drop)
+        };
+        assert_eq!(stat(), Ok(()));
+        script.add(FaultRule::always(FaultOp::Any, Fault::Hang));
+        let misses: Vec<_> = (0..4).map(|_| stat().unwrap_err()).collect();
+        assert_eq!(
+            misses,
+            [CallError::Late, CallError::Late, CallError::Absent, CallError::Absent]
+        );
+        script.heal();
+        let until = Instant::now() + Duration::from_secs(60);
+        while stat() != Ok(()) {
+            assert!(Instant::now() < until, "it stays absent");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

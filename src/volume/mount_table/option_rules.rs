@@ -1,0 +1,273 @@
+//! What a volume wants of the options of its mounts. Pure.
+//!
+//! One table for `fanfs check` and `fanfs doctor`: each [`OptionRule`] looks at one option, finds a
+//! [`OptionFault`], and the fault knows its [`OptionChange`]. [`remount_command`] puts all changes of one mount
+//! into one line that mounts it again, because lines for single options would undo each other.
+
+use std::time::Duration;
+
+use super::super::name::shell_word;
+
+/// nfs(5): the client asks for at most this much in one READ, so a larger segment takes
+/// several calls however the replica is mounted.
+pub const MAX_RSIZE: u64 = 1 << 20;
+
+/// The options of one mount that the rules look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckedOptions {
+    /// Nothing can be written through it.
+    pub read_only: bool,
+    /// Most bytes of one READ, where that is known.
+    pub rsize: Option<u64>,
+    /// Most bytes of one WRITE, where that is known.
+    pub wsize: Option<u64>,
+    /// A call that is not answered fails: `soft` or `softerr`.
+    pub soft: bool,
+    /// After how long it fails, where that is known.
+    pub fails_after: Option<Duration>,
+    /// Each write is sent at once.
+    pub sync: bool,
+    /// How long attributes are believed at most; zero where they are not cached. `None` for
+    /// other file systems than NFS.
+    pub attribute_cache_max: Option<Duration>,
+}
+
+/// What a volume does with the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MountUse {
+    /// The unit of dispatch, bytes.
+    pub segment_size: u64,
+    /// By when a read ends.
+    pub deadline: Duration,
+    /// Whether the volume is written.
+    pub is_volume_writable: bool,
+    /// Whether it is written through this mount.
+    pub is_write_replica: bool,
+    /// How long other replicas may show the state before a change.
+    pub lag: Duration,
+}
+
+/// An option that is not as the volume wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionFault {
+    /// A volume that is written has a mount that cannot be.
+    ReadOnly,
+    /// A segment takes `calls` READs of `size` bytes, where they could have `best`.
+    Rsize { size: u64, best: u64, calls: u64 },
+    /// The same of WRITEs, on the write replica.
+    Wsize { size: u64, best: u64, calls: u64 },
+    /// Calls fail: on the write replica, which loses what is written, or `early`, before the
+    /// volume's deadline.
+    Soft { is_write_replica: bool, is_before_deadline: bool },
+    /// Each write waits for the server's disk.
+    Sync,
+    /// Attributes are not cached.
+    AttributesUncached,
+    /// Attributes are believed for so long, longer than the lag.
+    AttributesBeyondLag(Duration),
+}
+
+/// How the options of a mount change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionChange {
+    /// Keys that go.
+    pub removed: &'static [&'static str],
+    /// Options that come, in the place of those with the same keys.
+    pub added: Vec<String>,
+}
+
+type OptionRule = fn(&CheckedOptions, &MountUse) -> Option<OptionFault>;
+
+const RULES: &[OptionRule] = &[
+    |have, want| (want.is_volume_writable && have.read_only).then_some(OptionFault::ReadOnly),
+    |have, want| {
+        let early = have.fails_after.is_some_and(|after| after < want.deadline);
+        have.soft.then_some(OptionFault::Soft {
+            is_write_replica: want.is_write_replica,
+            is_before_deadline: early,
+        })
+    },
+    |have, want| {
+        let (size, best, calls) = excess_calls(have.rsize?, want.segment_size)?;
+        Some(OptionFault::Rsize { size, best, calls })
+    },
+    |have, want| {
+        let (size, best, calls) =
+            excess_calls(have.wsize.filter(|_| want.is_write_replica)?, want.segment_size)?;
+        Some(OptionFault::Wsize { size, best, calls })
+    },
+    // `noac` brings it along, and has a fault of its own.
+    |have, want| {
+        let is_cached = have.attribute_cache_max.is_some_and(|longest| !longest.is_zero());
+        (have.sync && want.is_write_replica && is_cached).then_some(OptionFault::Sync)
+    },
+    |have, _| have.attribute_cache_max?.is_zero().then_some(OptionFault::AttributesUncached),
+    // The write replica made the change, so its cache is right.
+    |have, want| {
+        let longest = have.attribute_cache_max.filter(|longest| *longest > want.lag)?;
+        (want.is_volume_writable && !want.is_write_replica)
+            .then_some(OptionFault::AttributesBeyondLag(longest))
+    },
+];
+
+/// Size, best size, and calls of a segment, if it takes more than it has to.
+fn excess_calls(size: u64, segment: u64) -> Option<(u64, u64, u64)> {
+    let best = segment.min(MAX_RSIZE);
+    (1..best).contains(&size).then(|| (size, best, best.div_ceil(size)))
+}
+
+/// Everything that is not as the volume wants it.
+pub fn find_faults(have: &CheckedOptions, want: &MountUse) -> Vec<OptionFault> {
+    RULES.iter().filter_map(|rule| rule(have, want)).collect()
+}
+
+impl OptionFault {
+    /// The fix.
+    pub fn fix(&self) -> OptionChange {
+        const TIMES: &[&str] =
+            &["noac", "sync", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax"];
+        let (without, with): (&[_], _) = match self {
+            Self::ReadOnly => (&["ro"], vec!["rw".to_owned()]),
+            Self::Rsize { best, .. } => (&[], vec![format!("rsize={best}")]),
+            Self::Wsize { best, .. } => (&[], vec![format!("wsize={best}")]),
+            Self::Soft { .. } => {
+                (&["soft", "softerr", "timeo", "retrans"], vec!["hard".to_owned()])
+            }
+            Self::Sync => (&["sync"], vec!["async".to_owned()]),
+            Self::AttributesUncached | Self::AttributesBeyondLag(_) => (TIMES, Vec::new()),
+        };
+        OptionChange { removed: without, added: with }
+    }
+}
+
+/// The commands that mount an NFS file system again, with these changes of its options. The
+/// kernel takes most of them by no remount.
+pub fn remount_command(
+    point: &str,
+    source: &str,
+    options: &[String],
+    changes: &[OptionChange],
+) -> String {
+    let key = |option: &str| option.split('=').next().unwrap_or_default().to_owned();
+    let mut all: Vec<&str> = options.iter().map(String::as_str).collect();
+    for change in changes {
+        all.retain(|option| !change.removed.contains(&key(option).as_str()));
+        for with in &change.added {
+            all.retain(|option| key(option) != key(with));
+            all.push(with);
+        }
+    }
+    let (point, source) = (shell_word(point), shell_word(source));
+    format!("umount {point} && mount -t nfs -o {} {source} {point}", shell_word(&all.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+    fn want() -> MountUse {
+        MountUse {
+            segment_size: 1 << 20,
+            deadline: SECONDS(30),
+            is_volume_writable: true,
+            is_write_replica: false,
+            lag: SECONDS(65),
+        }
+    }
+
+    fn good() -> CheckedOptions {
+        CheckedOptions {
+            rsize: Some(1 << 20),
+            wsize: Some(1 << 20),
+            attribute_cache_max: Some(SECONDS(60)),
+            ..CheckedOptions::default()
+        }
+    }
+
+    #[test]
+    fn each_option_has_its_fault_and_a_good_mount_none() {
+        for is_writer in [false, true] {
+            assert_eq!(
+                find_faults(&good(), &MountUse { is_write_replica: is_writer, ..want() }),
+                []
+            );
+        }
+        let writer = MountUse { is_write_replica: true, ..want() };
+        let reads = MountUse { is_volume_writable: false, ..want() };
+        let size = (4096, 1 << 20, 256);
+        let (size, best, calls) = size;
+        let soft = CheckedOptions { soft: true, fails_after: Some(SECONDS(9)), ..good() };
+        let sync = CheckedOptions { sync: true, ..good() };
+        let noac = CheckedOptions { attribute_cache_max: Some(Duration::ZERO), ..sync };
+        let old = CheckedOptions { attribute_cache_max: Some(SECONDS(600)), ..good() };
+        for (have, want, found) in [
+            (CheckedOptions { read_only: true, ..good() }, want(), vec![OptionFault::ReadOnly]),
+            (CheckedOptions { read_only: true, ..good() }, writer, vec![OptionFault::ReadOnly]),
+            (CheckedOptions { read_only: true, ..good() }, reads, vec![]),
+            (
+                CheckedOptions { rsize: Some(4096), ..good() },
+                reads,
+                vec![OptionFault::Rsize { size, best, calls }],
+            ),
+            (CheckedOptions { wsize: Some(4096), ..good() }, want(), vec![]),
+            (
+                CheckedOptions { wsize: Some(4096), ..good() },
+                writer,
+                vec![OptionFault::Wsize { size, best, calls }],
+            ),
+            (
+                soft,
+                want(),
+                vec![OptionFault::Soft { is_write_replica: false, is_before_deadline: true }],
+            ),
+            (
+                soft,
+                writer,
+                vec![OptionFault::Soft { is_write_replica: true, is_before_deadline: true }],
+            ),
+            (
+                CheckedOptions { fails_after: None, ..soft },
+                reads,
+                vec![OptionFault::Soft { is_write_replica: false, is_before_deadline: false }],
+            ),
+            (sync, want(), vec![]),
+            (sync, writer, vec![OptionFault::Sync]),
+            (noac, writer, vec![OptionFault::AttributesUncached]),
+            (old, want(), vec![OptionFault::AttributesBeyondLag(SECONDS(600))]),
+            (old, writer, vec![]),
+            (old, reads, vec![]),
+        ] {
+            assert_eq!(find_faults(&have, &want), found, "{have:?}, {want:?}");
+        }
+    }
+
+    #[test]
+    fn one_command_has_all_changes_of_a_mount() {
+        let all = CheckedOptions {
+            read_only: true,
+            rsize: Some(4096),
+            wsize: Some(4096),
+            soft: true,
+            fails_after: Some(SECONDS(1)),
+            sync: true,
+            attribute_cache_max: Some(SECONDS(600)),
+        };
+        let line = |want: &MountUse| {
+            let options = "ro,nosuid,vers=4.2,rsize=4096,wsize=4096,soft,timeo=10,retrans=1,sync,\
+                           acregmin=600,acregmax=600,acdirmin=600,acdirmax=600,sec=sys";
+            let options: Vec<String> = options.split(',').map(str::to_owned).collect();
+            let changes: Vec<OptionChange> =
+                find_faults(&all, want).iter().map(OptionFault::fix).collect();
+            remount_command("/mnt/a b", "s:/", &options, &changes)
+        };
+        assert_eq!(
+            line(&want()),
+            "umount '/mnt/a b' && mount -t nfs -o \
+             nosuid,vers=4.2,wsize=4096,sec=sys,rw,hard,rsize=1048576 s:/ '/mnt/a b'"
+        );
+        let writer = line(&MountUse { is_write_replica: true, ..want() });
+        assert!(writer.contains(",rw,hard,rsize=1048576,wsize=1048576,async s:/ "), "{writer}");
+    }
+}

@@ -1,0 +1,122 @@
+//! What the kernel has counted of one NFS mount's calls, from mountstats.
+//!
+//! The formats are `rpc_print_iostats` in net/sunrpc/stats.c and
+//! `xs_tcp_print_stats` and its like in net/sunrpc/xprtsock.c; nfsiostat and
+//! mountstats(8) read the same:
+//!
+//! ```text
+//!         age:    16
+//!         xprt:   tcp 889 0 2 0 0 159 158 0 357 0 2 0 65
+//!         per-op statistics
+//!                 READ: 130 130 0 23400 67122384 2 74 87 0
+//! ```
+//!
+//! All of it counts since the mount was made. A connection that several mounts
+//! share counts for all of them.
+
+use std::time::Duration;
+
+use super::utf8;
+
+/// Counters of one mount, since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NfsStats {
+    /// How long ago that was.
+    pub age: Duration,
+    /// One for each kind of call that was made, in the kernel's order.
+    pub calls: Vec<CallStats>,
+    /// One for each connection, in the order of [`super::NfsMount::transports`].
+    pub queues: Vec<QueueStats>,
+}
+
+/// The calls of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallStats {
+    /// `READ`, `GETATTR`, ...
+    pub name: String,
+    /// Calls that were made.
+    pub calls: u64,
+    /// Times that they were sent; more than the calls where some were sent again.
+    pub sent: u64,
+    /// Times that the server was given up for a while (`retrans` tries in vain).
+    pub timeouts: u64,
+    /// Bytes received, headers included.
+    pub received: u64,
+    /// Time that they waited to be sent, all together.
+    pub queued: Duration,
+    /// Time from sending to the answer, all together.
+    pub round_trip: Duration,
+    /// Time from the call to its end, all together.
+    pub execute: Duration,
+}
+
+/// One connection's queues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Calls sent.
+    pub sends: u64,
+    /// Summed up at each send: calls that waited for a slot. Divided by `sends`
+    /// it is nfsiostat's "avg bklog".
+    pub backlog: u64,
+    /// Most calls that were under way at once.
+    pub max_slots: Option<u64>,
+}
+
+impl NfsStats {
+    /// The calls of that name.
+    pub fn call_stats(&self, name: &str) -> Option<&CallStats> {
+        self.calls.iter().find(|call| call.name == name)
+    }
+
+    /// Takes a line of the mount's part of mountstats.
+    pub(super) fn parse_line(&mut self, line: &[u8]) {
+        let Some(line) = utf8(line) else { return };
+        let mut words = line.split_ascii_whitespace();
+        let Some(key) = words.next().and_then(|word| word.strip_suffix(':')) else { return };
+        match key {
+            "age" => {
+                let seconds = words.next().and_then(|word| word.parse().ok());
+                self.age = Duration::from_secs(seconds.unwrap_or_default());
+            }
+            "xprt" => self.queues.extend(parse_xprt(words)),
+            // Names of calls are in capitals, and nothing else is.
+            name if name.chars().all(|c| c.is_ascii_uppercase() || c == '_') => {
+                self.calls.extend(parse_call(name, words));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// `KIND NUMBER...`; how many numbers come before `sends` depends on the kind.
+fn parse_xprt<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<QueueStats> {
+    let before = match words.next()? {
+        "tcp" | "rdma" => 5,
+        "local" => 4,
+        "udp" => 2,
+        _ => return None,
+    };
+    let rest: Vec<u64> = words.map_while(|word| word.parse().ok()).skip(before).collect();
+    let [sends, _received, _bad, _requests, backlog, rest @ ..] = rest.as_slice() else {
+        return None;
+    };
+    // After that RDMA counts other things.
+    let max_slots = if before == 5 && rest.len() > 3 { None } else { rest.first().copied() };
+    Some(QueueStats { sends: *sends, backlog: *backlog, max_slots })
+}
+
+/// `CALLS SENT TIMEOUTS BYTES_SENT BYTES_RECEIVED QUEUE_LEN RTT EXECUTE [ERRORS]`,
+/// times in milliseconds; nothing where there was no call.
+fn parse_call<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<CallStats> {
+    let numbers: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+    let &[calls, sent, timeouts, _, received, queued, round_trip, whole, ..] = numbers.as_slice()
+    else {
+        return None;
+    };
+    let time = Duration::from_millis;
+    let (queued, round_trip, whole) = (time(queued), time(round_trip), time(whole));
+    let name = name.to_owned();
+    let stats =
+        CallStats { name, calls, sent, timeouts, received, queued, round_trip, execute: whole };
+    (calls > 0).then_some(stats)
+}
