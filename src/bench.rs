@@ -4,14 +4,14 @@
 //! figure is a *pass*: so many readers for so many seconds over one [`Candidate`] (a
 //! replica alone, several replicas side by side, fanfs over several), under one
 //! [`Load`]. [`plan`] says which passes there are, in which order, and what part of the
-//! file each reads; [`readers`] carries one out; [`campaign`] does them all, over
-//! mounts of its own ([`mounted`]); [`figures`] makes rows of them; [`plot`], [`page`]
+//! file each reads; [`pass`] carries one out; [`runner`] does them all, over
+//! mounts of its own ([`scratch_mount`]); [`results`] makes rows of them; [`plot`], [`html_report`]
 //! and [`table`] show these; [`fio`] writes each pass as a job for fio(1).
 //!
 //! *Invariants:* what is compared with each other is measured with the same number of
 //! readers, blocks and bytes allowed, in the same round. No pass reads a byte twice. A
 //! replica that hangs costs its own rows and a bounded time. No mount and no file is
-//! left when a [`campaign::run`] returns, whatever it returns.
+//! left when a [`runner::run`] returns, whatever it returns.
 
 pub mod fio;
 pub mod html_report;

@@ -45,7 +45,7 @@ pub use peer::Peer;
 pub enum ControlRequest {
     /// How are you? Answered by a [`Status`].
     Status,
-    /// What is known of this file? Answered by [`Facts`].
+    /// What is known of this file? Answered by [`ExplainFacts`].
     Explain {
         /// Its path in the volume, without a leading `/`.
         #[serde(with = "name")]

@@ -1,13 +1,13 @@
 //! What holds reads back on this machine: looked at, judged, and how to mend it.
 //!
-//! In goes a [`Config`] (a volume's, or one made of bare paths); out come
-//! [`Facts`], everything that was looked at, and from them, by the pure
-//! functions of [`judge`], one [`Row`] a check and [`Finding`]s in the order of
+//! In goes a [`Config`](crate::config::Config) (a volume's, or one made of bare paths); out come
+//! [`DoctorFacts`], everything that was looked at, and from them, by the pure
+//! functions of [`checks`], one [`CheckResult`] a check and [`Finding`]s in the order of
 //! what they cost. Nothing is changed; a replica is written to only where
-//! [`Options::write`] says so, to ask its server for the time.
+//! [`DoctorOptions::is_write_allowed`] says so, to ask its server for the time.
 //!
 //! Facts come from the mount table and mountstats (`volume::mount_table`), /proc and
-//! /sys ([`machine`], below a root that tests replace), ss(8) ([`sockets`]), the
+//! /sys ([`machine`], below a root that tests replace), ss(8) ([`tcp_info`]), the
 //! route and echoes to the servers ([`network`]), and, where asked for, from
 //! reading the replicas ([`measure`]).
 //!

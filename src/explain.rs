@@ -1,6 +1,6 @@
 //! What a file's placement means for one who reads it.
 //!
-//! In go [`Facts`]: the chunks and their nodes, which replica is on which node,
+//! In go [`ExplainFacts`]: the chunks and their nodes, which replica is on which node,
 //! and what each was measured to deliver. Out comes an [`Explanation`]: who
 //! holds how much, what each replica will be asked for, the rate to expect, what
 //! stands out, and what would make it faster. The rates come from the simulation
@@ -111,7 +111,7 @@ pub struct Explanation {
     pub findings: Vec<String>,
     /// What would make it faster.
     pub improvements: Vec<Improvement>,
-    /// The chunks in order, [`MOST_LISTED`] at most.
+    /// The chunks in order, [`MAX_LISTED_CHUNKS`] at most.
     pub chunk_map: Vec<ListedChunk>,
 }
 

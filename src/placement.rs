@@ -5,7 +5,7 @@
 //! What comes back is a [`ChunkMap`].
 //!
 //! The [`Locator`] asks, beside the reads, keeps what was answered for each file
-//! ([`file`]), and translates nodes to replicas ([`names`]). Subtrees that are
+//! ([`file`]), and translates nodes to replicas ([`node_names`]). Subtrees that are
 //! pinned by configuration are in [`affinity`].
 //!
 //! *Invariant:* no read waits for a provider. Until it has answered, and when it

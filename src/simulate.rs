@@ -7,7 +7,7 @@
 //! ([`crate::scheduler`]), or by a simpler policy to compare it with.
 //!
 //! In goes a [`World`] (who has what and how fast) and a [`Workload`] (who reads
-//! what); out comes an [`Outcome`]. `scenario` reads both from a file for
+//! what); out comes an [`SimulationOutcome`]. `scenario` reads both from a file for
 //! `fanfs simulate`; `fanfs explain` makes a world of what was measured and asks
 //! what one reader would get.
 //!

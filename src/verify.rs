@@ -1,12 +1,12 @@
 //! Whether a volume's replicas hold the same.
 //!
-//! In go the replicas' backends and [`Options`]; out come [`Difference`]s, and
+//! In go the replicas' backends and [`VerifyOptions`]; out come [`Difference`]s, and
 //! what could not be compared. The replicas are looked at directly, not through a
 //! mount: one thread walks the tree ([`walk`]), a few workers compare its objects
-//! ([`object`]), attributes first ([`attributes`]), then contents block by block
+//! ([`compare_object`]), attributes first ([`attributes`]), then contents block by block
 //! ([`contents`]), with the replicas' own threads doing the reading and hashing
-//! ([`peers`]). What is found is kept by the [`ledger`], which can say at any time
-//! where the run is ([`State`]), so that another one can go on from there.
+//! ([`replicas`]). What is found is kept by the [`progress`], which can say at any time
+//! where the run is ([`Checkpoint`]), so that another one can go on from there.
 //!
 //! *Invariants:*
 //! - Nothing waits for a replica longer than its deadline.
@@ -257,7 +257,7 @@ impl Run {
 
     /// What could not be compared, from number `from` on; at most 10,000 are
     /// listed. What a replica that did not answer at all missed is in
-    /// [`Run::absent`].
+    /// [`RunEnd::absent_replicas`].
     pub fn not_compared(&self, from: usize) -> Vec<NotCompared> {
         self.shared.progress.not_compared(from)
     }
@@ -278,7 +278,7 @@ impl Run {
     }
 
     /// Lists what has been found out of order as well. For a run that has ended
-    /// and is not gone on with; its [`State`] is no use after that.
+    /// and is not gone on with; its [`Checkpoint`] is no use after that.
     pub fn merge_out_of_order(&self) {
         self.shared.progress.merge_out_of_order();
     }

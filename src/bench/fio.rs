@@ -2,7 +2,7 @@
 //!
 //! A job reads the very parts that a pass does, with as many readers, the same blocks
 //! and for as long, and ends as a pass does: for all when one has read its part. What
-//! reads through fanfs finds the mount in the environment, as [`MOUNT`].
+//! reads through fanfs finds the mount in the environment, as [`MOUNT_VARIABLE`].
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -195,11 +195,11 @@ pub struct PassFigures {
     pub seconds: f64,
     /// The one by the other.
     pub mib_per_second: f64,
-    /// See [`Row`].
+    /// See [`ResultRow`].
     pub of_sum: Option<f64>,
-    /// See [`Row`].
+    /// See [`ResultRow`].
     pub of_fastest: Option<f64>,
-    /// See [`Row`].
+    /// See [`ResultRow`].
     pub fio_mib_per_second: Option<f64>,
     /// Whether it ended because the file is small.
     pub cut_short: bool,

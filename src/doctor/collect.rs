@@ -1,4 +1,4 @@
-//! From a configuration to [`Facts`]: who is asked what, and for how long.
+//! From a configuration to [`DoctorFacts`]: who is asked what, and for how long.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};

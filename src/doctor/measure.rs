@@ -1,6 +1,6 @@
 //! What the replicas deliver: each alone, then all at once, past the page cache.
 //!
-//! In go the replicas' roots; out comes a [`Measured`]. One file that all of them
+//! In go the replicas' roots; out comes a [`MeasuredRates`]. One file that all of them
 //! have is read in segments, some at a time. Each replica alone reads a part of
 //! the file of its own, all together read the second half, taking the next segment
 //! whenever they are free, as fanfs would: no part is read twice, so that a cache

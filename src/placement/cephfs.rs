@@ -147,11 +147,11 @@ pub struct StripedPiece {
 
 impl Layout {
     /// The first objects that meet `range` of a file of `size` bytes, at most
-    /// [`MOST_OBJECTS`]. What is said of them reaches beyond `range` where that
+    /// [`MAX_OBJECTS`]. What is said of them reaches beyond `range` where that
     /// takes no object more.
     ///
     /// # Errors
-    /// [`PlacementError::Nonsense`] where the numbers are no layout.
+    /// [`PlacementError::InvalidAnswer`] where the numbers are no layout.
     pub fn pieces(&self, range: ByteRange, size: u64) -> Result<Vec<StripedPiece>> {
         let nonsense = || {
             let (unit, count, object) = (self.stripe_unit, self.stripe_count, self.object_size);
@@ -254,7 +254,7 @@ pub fn parse_osds(output: &str) -> Result<Vec<String>> {
 /// The map of `pieces`, with the nodes of each object.
 ///
 /// # Errors
-/// As [`Builder::striped`], for pieces that are not in the file's order.
+/// As [`ChunkMapBuilder::add_striped`], for pieces that are not in the file's order.
 pub fn assemble(pieces: &[StripedPiece], osds: &HashMap<u64, Vec<String>>) -> Result<ChunkMap> {
     let mut builder = ChunkMapBuilder::new();
     for piece in pieces {

@@ -6,11 +6,11 @@
 //! over a few cells is a stripe (Lustre, BeeGFS), which would otherwise take
 //! millions of chunks. What no region covers is not known.
 //!
-//! [`Mapped`] is the same with the volume's replicas in place of nodes, and is
+//! [`LocalityMap`] is the same with the volume's replicas in place of nodes, and is
 //! what the read path looks offsets up in.
 //!
 //! *Invariants:* regions are in order and do not overlap, none is empty, units
-//! are above 0, and everything is bounded by [`MOST_CELLS`] and [`MOST_NODES`],
+//! are above 0, and everything is bounded by [`MAX_CELLS`] and [`MAX_NODES`],
 //! whatever a provider says.
 
 use std::collections::HashMap;
@@ -133,7 +133,7 @@ impl ChunkMapBuilder {
     /// Adds one chunk, held by `nodes`; empty ones are left out.
     ///
     /// # Errors
-    /// [`PlacementError::Nonsense`] where it overlaps what comes before, or a
+    /// [`PlacementError::InvalidAnswer`] where it overlaps what comes before, or a
     /// limit is passed.
     pub fn add_chunk<'n>(
         &mut self,
@@ -146,7 +146,7 @@ impl ChunkMapBuilder {
     /// Adds units of `unit` bytes, unit k held by cell k modulo their number.
     ///
     /// # Errors
-    /// As [`Builder::chunk`], and where there is no cell or no unit.
+    /// As [`ChunkMapBuilder::add_chunk`], and where there is no cell or no unit.
     pub fn add_striped<'n, N: IntoIterator<Item = &'n str>>(
         &mut self,
         range: ByteRange,

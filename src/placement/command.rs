@@ -1,6 +1,6 @@
 //! Providers that ask by running a program.
 //!
-//! A [`Template`] is a command line with places in it: `{path}` is the file in
+//! A [`CommandTemplate`] is a command line with places in it: `{path}` is the file in
 //! the cluster's own name space, `{local}` the same file under the replica that
 //! was asked for it, `{object}` a CephFS object's name, `{offset}` and `{size}`
 //! bytes. No shell is involved: every word is one argument, whatever the file
@@ -22,7 +22,7 @@ use tokio::process::Command;
 use super::error::PlacementError;
 use crate::config::placement::check_command;
 
-/// The longest answer read: [`super::chunks::MOST_CELLS`] lines fit.
+/// The longest answer read: [`super::chunks::MAX_CELLS`] lines fit.
 pub const MAX_OUTPUT_BYTES: usize = 256 << 20;
 
 /// How much of what a failed program said is kept.
@@ -68,7 +68,7 @@ impl CommandTemplate {
     ///
     /// # Errors
     /// Where it cannot be started, fails, takes longer than `limit`, or writes
-    /// more than [`LONGEST_ANSWER`].
+    /// more than [`MAX_OUTPUT_BYTES`].
     pub async fn run(
         &self,
         values: &TemplateValues<'_>,
@@ -80,11 +80,11 @@ impl CommandTemplate {
         }
     }
 
-    /// As [`Template::run`], for a program that may answer and end with another
+    /// As [`CommandTemplate::run`], for a program that may answer and end with another
     /// status than 0: returns what it wrote and how it failed, if it did.
     ///
     /// # Errors
-    /// As [`Template::run`], but where the program only failed.
+    /// As [`CommandTemplate::run`], but where the program only failed.
     pub async fn run_any_status(
         &self,
         values: &TemplateValues<'_>,
@@ -103,7 +103,7 @@ impl CommandTemplate {
 pub struct ProgramFailure {
     /// Its exit status; `None` where a signal ended it.
     pub code: Option<i32>,
-    /// [`PlacementError::Failed`].
+    /// [`PlacementError::ProgramFailed`].
     pub error: PlacementError,
 }
 

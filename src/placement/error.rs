@@ -7,7 +7,7 @@ use crate::config::Escaped;
 
 /// Why a provider has no answer, on one line. What a tool or a service said may
 /// name files: the log has it at debug level, and above that
-/// [`PlacementError::without_names`].
+/// [`PlacementError::without_file_names`].
 #[derive(Debug, thiserror::Error)]
 pub enum PlacementError {
     /// It took too long.

@@ -1,7 +1,7 @@
 //! What is known of one file's placement, for as long as it is open anywhere.
 //!
 //! Answers come in pieces: the whole file from most providers, a stretch of
-//! [`PIECE`] from those that are asked object by object. Each piece has a time
+//! [`PIECE_SIZE`] from those that are asked object by object. Each piece has a time
 //! at which it may be asked for again. Looking an offset up takes a read lock
 //! and two binary searches; nothing here waits.
 //!
@@ -108,7 +108,7 @@ impl FilePlacement {
     }
 
     /// The piece to be asked for now, if reading `offset` makes one due. The
-    /// caller asks for it and reports with [`Self::answered`], and [`Self::settle`] in any case.
+    /// caller asks for it and reports with [`Self::store_answer`], and [`Self::query_done`] in any case.
     pub fn take_due_piece(&self, offset: u64, now: Instant) -> Option<ByteRange> {
         let index = offset / self.piece_size;
         let is_due = |piece: Option<&PlacementPiece>| {

@@ -1,14 +1,14 @@
 //! Asks the provider, beside the reads that go on without it.
 //!
-//! [`Locator::file`] gives a file's [`FilePlacement`], kept for the files opened
-//! last; [`Locator::prompt`] starts a question where one is due and returns at
+//! [`Locator::located_file`] gives a file's [`FilePlacement`], kept for the files opened
+//! last; [`Locator::query_if_due`] starts a question where one is due and returns at
 //! once. Answers are translated from nodes to replicas by [`NodeNames`].
 //!
 //! Degraded: when there is no answer, every replica is a candidate like any
 //! other. That is said once in the log, until it works again, and counted
 //! always.
 //!
-//! *Invariants:* at most [`AT_ONCE`] questions are under way and [`WAITING`]
+//! *Invariants:* at most [`MAX_QUERIES`] questions are under way and [`MAX_WAITING_QUERIES`]
 //! more wait; about one piece of one file there is one at a time; each ends
 //! within the provider's time limit.
 
@@ -292,7 +292,7 @@ impl Locator {
         self.topology.names.find(node)
     }
 
-    /// A segment came; see [`FilePlacement::came`].
+    /// A segment came; see [`FilePlacement::record_delivery`].
     pub fn record_delivery(
         self: &Arc<Self>,
         file: &Arc<LocatedFile>,

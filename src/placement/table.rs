@@ -111,7 +111,7 @@ impl TableEntries {
     /// volume's root.
     ///
     /// # Errors
-    /// As [`Builder::striped`].
+    /// As [`ChunkMapBuilder::add_striped`].
     pub fn chunk_map_of(&self, path: &Path, size: u64) -> Result<ChunkMap> {
         let path = Path::new("/").join(path);
         match self.0.iter().find(|entry| entry.glob.is_match(&path)) {

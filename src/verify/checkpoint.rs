@@ -237,7 +237,7 @@ impl Checkpoint {
     /// Refuses the state of another run.
     ///
     /// # Errors
-    /// [`StateError::Another`] with the first difference.
+    /// [`CheckpointError::OtherRun`] with the first difference.
     pub fn check_same_run(
         &self,
         path: &Path,

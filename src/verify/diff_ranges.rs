@@ -7,7 +7,7 @@ use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
 /// sixteen in a row never.
 const MERGE_DISTANCE: usize = 16;
 
-/// What [`runs`] compares at a time before it looks at single bytes.
+/// What [`differing_runs`] compares at a time before it looks at single bytes.
 const COMPARE_STRIDE: usize = 4096;
 
 /// A range of bytes, and who has the same ones there: the most first, of as many
@@ -70,7 +70,7 @@ pub(super) fn push_or_extend(regions: &mut Vec<DifferingRegion>, next: Differing
     }
 }
 
-/// Where two slices of one length differ: ranges that are [`NEAR`] or more apart.
+/// Where two slices of one length differ: ranges that are [`MERGE_DISTANCE`] or more apart.
 fn differing_runs(one: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for at in (0..one.len()).step_by(COMPARE_STRIDE) {

@@ -121,7 +121,7 @@ struct Location {
 /// Reads the answer to `GETFILEBLOCKLOCATIONS` for a file of `size` bytes.
 ///
 /// # Errors
-/// [`PlacementError::Nonsense`] where it is none, or cannot be.
+/// [`PlacementError::InvalidAnswer`] where it is none, or cannot be.
 pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: FileBlockLocations = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.locations.blocks.0.iter().map(|block| {
@@ -139,7 +139,7 @@ pub fn parse_file_block_locations(answer: &[u8], size: u64) -> Result<ChunkMap> 
 /// Reads the answer to `GET_BLOCK_LOCATIONS` for a file of `size` bytes.
 ///
 /// # Errors
-/// [`PlacementError::Nonsense`] where it is none, or cannot be.
+/// [`PlacementError::InvalidAnswer`] where it is none, or cannot be.
 pub fn parse_located_blocks(answer: &[u8], size: u64) -> Result<ChunkMap> {
     let answer: BlockLocationsOfFile = serde_json::from_slice(answer).map_err(json_error)?;
     let blocks = answer.located.located_blocks.0.iter().map(|block| {
