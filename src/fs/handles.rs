@@ -1,6 +1,7 @@
 //! What is open: files and directories, by handle and by inode.
 
 mod id;
+mod open_inode;
 pub(super) mod snapshot;
 mod table;
 
@@ -10,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::Mutex;
 
 use super::cache_mode::{ReadSizeStats, ReadTotals};
 use super::inodes::CacheValidity;
 use super::journal::Journal;
 use super::unsettled::UnsettledChanges;
 use super::write_gate::{WriteGate, Writer};
-use super::{CacheMode, Errno, Ino, Listing, PassthroughFile};
+use super::{CacheMode, Ino, Listing, PassthroughFile};
 use crate::backend::{BackendFile, Credentials};
 use crate::read::{OpenFile, ReadHandle};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
@@ -26,6 +27,7 @@ use snapshot::{ListingDigest, digest_of_names};
 use table::HandleTable;
 
 pub use id::HandleId;
+pub(super) use open_inode::{OpenInode, ReadSource};
 
 /// Everything open.
 #[derive(Default)]
@@ -50,16 +52,6 @@ struct OpenInodeEntry {
     direct_handles: usize,
 }
 
-/// A regular file that is open: all its handles read the same version, or, while
-/// it is written, what the write replica has.
-pub(super) struct OpenInode {
-    state: Mutex<OpenInodeState>,
-    /// What the kernel reads by itself, for as long as any handle is open.
-    backing: Option<Arc<PassthroughFile>>,
-    /// Keeps reads and changes of it apart.
-    pub(super) gate: Arc<WriteGate>,
-}
-
 /// What is done at a file's open, some of it only if it was not open before.
 pub(super) struct OpenHooks<L, M> {
     /// Who caches, unless the kernel reads by itself.
@@ -74,25 +66,6 @@ pub(super) struct OpenHooks<L, M> {
 pub(super) struct OpenOutcome {
     pub(super) inode: Arc<OpenInode>,
     pub(super) cache_mode: CacheMode,
-}
-
-struct OpenInodeState {
-    file: Arc<OpenFile>,
-    /// When a replica last said that this is the version there is; `None` where it is not
-    /// known which there is.
-    checked_at: Option<Instant>,
-    /// Handles that may write.
-    writers: Vec<Arc<Writer>>,
-    /// How often it came to be written.
-    write_epoch: u64,
-}
-
-/// How to read a file now.
-pub(super) enum ReadSource {
-    /// Any replica that has this version; the epoch that it belongs to.
-    AnyReplica(Arc<OpenFile>, u64),
-    /// The write replica, through this if there is one.
-    WriteReplica(Option<Arc<Writer>>),
 }
 
 /// An open file or directory.
@@ -169,186 +142,6 @@ impl OpenInodeEntry {
         // Where the kernel caches for all of them, keeping it here as well would
         // be in vain.
         file.set_keep_segments(self.direct_handles > 0);
-    }
-}
-
-impl OpenInode {
-    fn new(file: OpenFile, backing: Option<Arc<PassthroughFile>>, gate: Arc<WriteGate>) -> Self {
-        let file = Arc::new(file);
-        let state = OpenInodeState {
-            file,
-            checked_at: Some(Instant::now()),
-            writers: Vec::new(),
-            write_epoch: 0,
-        };
-        Self { state: Mutex::new(state), backing, gate }
-    }
-
-    /// The version to read now, if it is not being written.
-    pub(super) fn current(&self) -> Arc<OpenFile> {
-        Arc::clone(&self.state.lock().file)
-    }
-
-    /// What `own`, a handle's writer if it has one, is to be read from now.
-    pub(super) fn read_source(&self, own: Option<&Arc<Writer>>) -> ReadSource {
-        let state = self.state.lock();
-        if state.writers.is_empty() {
-            return ReadSource::AnyReplica(Arc::clone(&state.file), state.write_epoch);
-        }
-        let readable = own.into_iter().chain(&state.writers).find(|writer| writer.readable);
-        ReadSource::WriteReplica(readable.cloned())
-    }
-
-    /// Whether a read that began at `epoch` was of one version.
-    pub(super) fn is_same_epoch(&self, epoch: u64) -> bool {
-        self.state.lock().write_epoch == epoch
-    }
-
-    /// Keeps writes from beginning for as long as the result lives, if none has since
-    /// `epoch`. Never waits.
-    pub(super) fn block_writes(&self, epoch: u64) -> Option<RwLockReadGuard<'_, ()>> {
-        // Whoever writes has begun an epoch first.
-        self.gate.try_lock_shared().filter(|_| self.is_same_epoch(epoch))
-    }
-
-    /// One of the handles that may write it.
-    pub(super) fn any_writer(&self) -> Option<Arc<Writer>> {
-        self.state.lock().writers.first().cloned()
-    }
-
-    /// A handle by which he may write it.
-    pub(super) fn writer_of(&self, who: &Credentials) -> Option<Arc<Writer>> {
-        self.state.lock().writers.iter().find(|writer| writer.credentials == *who).cloned()
-    }
-
-    /// What a change through any of its handles came to, if it may have been lost.
-    pub(super) fn deferred_error(&self) -> Option<Errno> {
-        self.state.lock().writers.iter().find_map(|writer| writer.deferred_error())
-    }
-
-    /// Whether any handle may write it.
-    pub(super) fn has_writers(&self) -> bool {
-        !self.state.lock().writers.is_empty()
-    }
-
-    /// A handle may write it from now on.
-    pub(super) fn add_writer(&self, writer: Arc<Writer>) {
-        let mut state = self.state.lock();
-        state.write_epoch += u64::from(state.writers.is_empty());
-        state.writers.push(writer);
-    }
-
-    /// A handle may not write it any more. Returns the version that is left for the
-    /// one that `make` makes of it, where it was the last.
-    pub(super) fn remove_writer(
-        &self,
-        writer: &Arc<Writer>,
-        make: impl FnOnce(&OpenFile) -> OpenFile,
-    ) -> Option<Arc<OpenFile>> {
-        let mut state = self.state.lock();
-        state.writers.retain(|other| !Arc::ptr_eq(other, writer));
-        if !state.writers.is_empty() {
-            return None;
-        }
-        Some(state.replace(make))
-    }
-
-    /// Its rights or owner were changed here, and nothing of its data: `version` is what
-    /// that made of it. Who has it open need not open it again, and might not be allowed
-    /// to any more.
-    pub(super) fn adopt_metadata_change(
-        &self,
-        version: FileVersion,
-        make: impl FnOnce(&OpenFile) -> OpenFile,
-    ) -> Option<Arc<OpenFile>> {
-        let mut state = self.state.lock();
-        let own = state.file.version();
-        let is_touched = FileVersion { ctime: version.ctime, ..own } == version && own != version;
-        if !is_touched || !state.writers.is_empty() {
-            return None;
-        }
-        let old = state.replace(make);
-        state.file.adopt_open_files(&old);
-        Some(old)
-    }
-
-    /// It has another name: `make` makes the same version of it.
-    pub(super) fn adopt_rename(&self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
-        self.state.lock().replace(make)
-    }
-
-    /// What the kernel reads by itself.
-    pub(super) fn backing(&self) -> Option<&Arc<PassthroughFile>> {
-        self.backing.as_ref()
-    }
-
-    /// Whether its version has not been checked for `ttl`.
-    pub(super) fn is_check_due(&self, ttl: Duration, now: Instant) -> bool {
-        let checked = self.state.lock().checked_at;
-        checked.is_none_or(|checked| now.saturating_duration_since(checked) >= ttl)
-    }
-
-    /// Nobody knows a newer version than the one that is read.
-    pub(super) fn mark_checked(&self) {
-        self.state.lock().checked_at = Some(Instant::now());
-    }
-
-    /// The version that is read may not be the one there is.
-    pub(super) fn mark_unchecked(&self) {
-        self.state.lock().checked_at = None;
-    }
-
-    /// Moves on to `version`, if that is another one; returns the one left.
-    /// `make` is called under this inode's lock and must not ask it anything.
-    pub(super) fn adopt_version(
-        &self,
-        version: FileVersion,
-        mode: VolumeMode,
-        make: impl FnOnce() -> OpenFile,
-    ) -> Option<Arc<OpenFile>> {
-        self.adopt_opened(version, mode, None, make)
-    }
-
-    /// As [`OpenInode::adopt_version`], for a replica's open that showed `version`. What
-    /// it opened goes to that version and to no other.
-    fn adopt_opened(
-        &self,
-        version: FileVersion,
-        mode: VolumeMode,
-        opened: Option<(ReplicaId, Arc<dyn BackendFile>)>,
-        make: impl FnOnce() -> OpenFile,
-    ) -> Option<Arc<OpenFile>> {
-        let mut state = self.state.lock();
-        state.checked_at = Some(Instant::now());
-        if !state.writers.is_empty() {
-            // Its version is what it will be when they are through; what was opened
-            // keeps the file there meanwhile.
-            if let Some((replica, file)) = opened {
-                state.file.record_open(replica, file);
-            }
-            return None;
-        }
-        let left = if state.file.version().is_same_version(&version, mode) {
-            None
-        } else {
-            let next = make();
-            next.inherit_descriptors(&state.file);
-            Some(std::mem::replace(&mut state.file, Arc::new(next)))
-        };
-        if let Some((replica, file)) = opened {
-            state.file.record_verified_open(replica, file);
-        }
-        left
-    }
-}
-
-impl OpenInodeState {
-    /// Moves on to what `make` makes of the present version; returns that one.
-    fn replace(&mut self, make: impl FnOnce(&OpenFile) -> OpenFile) -> Arc<OpenFile> {
-        let next = make(&self.file);
-        next.inherit_descriptors(&self.file);
-        self.checked_at = Some(Instant::now());
-        std::mem::replace(&mut self.file, Arc::new(next))
     }
 }
 

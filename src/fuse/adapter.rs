@@ -1,5 +1,10 @@
 //! fuser's requests in, fuser's replies out.
 
+mod dir_entries;
+mod file_locks;
+mod file_opens;
+mod file_writes;
+
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,23 +19,16 @@ use fuser::{
 
 use super::MountOptions;
 use super::attr_invalidation::is_acl;
-use super::convert::{
-    FALLOC_SHIFT_MODES, FMODE_EXEC, MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode,
-    create_options, decode_device, handle_id, ino, kind_of_mode, lock_owner, needs_serial_writes,
-    seek_to, set_attr, to_lock, write_open,
-};
+use super::convert::{handle_id, ino, lock_owner, seek_to, set_attr, to_lock};
 use super::features::InitFeatures;
 use super::notifier::KernelNotifier;
-use super::open_responder::FuseOpenResponder;
 use super::raw_reply::RawReplies;
 use super::replies::{
-    errno, on_readdirplus, reply_attr, reply_create, reply_empty, reply_entry, reply_getlk,
-    reply_lseek, reply_opendir, reply_readdir, reply_readlink, reply_statfs, reply_write,
-    reply_xattr,
+    errno, on_readdirplus, reply_attr, reply_empty, reply_entry, reply_lseek, reply_opendir,
+    reply_readdir, reply_readlink, reply_statfs, reply_xattr,
 };
 use super::resend::{reject_if_resent, reject_if_resent_when};
-use crate::backend::{LockKind, TreeMutation};
-use crate::fs::{Errno, Fs, LockWait, WriteRequest};
+use crate::fs::{Errno, Fs};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -96,25 +94,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (kernel, flush) = (Arc::clone(&self.notifier), self.fs_for(req).has_lock_replica());
-        let reply = FuseOpenResponder {
-            reply,
-            number,
-            notifier: kernel,
-            needs_flush: flush,
-            serial_writes: needs_serial_writes(flags.0),
-        };
-        match write_open(flags.0) {
-            None => self.fs_for(req).open(
-                self.request_context(req),
-                ino(number),
-                flags.0 & FMODE_EXEC != 0,
-                reply,
-            ),
-            Some(how) => {
-                self.fs_for(req).open_to_write(self.request_context(req), ino(number), how, reply)
-            }
-        }
+        self.open_file(req, number, flags, reply);
     }
 
     fn read(
@@ -305,12 +285,7 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let Some(kind) = kind_of_mode(mode) else { return reply.error(errno(Errno::INVAL)) };
-        let (ttl, perm, device) = (self.attr_ttl, create_mode(mode, umask), decode_device(rdev));
-        let node = move |at| TreeMutation::Mknod { at, kind, perm, device };
-        let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, node, done);
+        self.make_node(req, (parent, name), (mode, umask), rdev, reply);
     }
 
     fn mkdir(
@@ -322,33 +297,15 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let (ttl, perm) = (self.attr_ttl, create_mode(mode, umask));
-        let dir = move |at| TreeMutation::Mkdir { at, perm };
-        let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, dir, done);
+        self.make_dir(req, (parent, name), (mode, umask), reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        self.fs_for(req).unlink_or_rmdir(
-            self.request_context(req),
-            ino(parent),
-            name,
-            false,
-            move |a| reply_empty(reply, a),
-        );
+        self.remove_entry(req, (parent, name), false, reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        self.fs_for(req).unlink_or_rmdir(
-            self.request_context(req),
-            ino(parent),
-            name,
-            true,
-            move |a| reply_empty(reply, a),
-        );
+        self.remove_entry(req, (parent, name), true, reply);
     }
 
     fn symlink(
@@ -359,11 +316,7 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let (ttl, target) = (self.attr_ttl, target.as_os_str().to_owned());
-        let link = move |at| TreeMutation::Symlink { at, target: target.clone() };
-        let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs_for(req).make_entry(self.request_context(req), ino(parent), name, link, done);
+        self.make_symlink(req, (parent, name), target, reply);
     }
 
     fn rename(
@@ -376,11 +329,7 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let (from, to) = ((ino(parent), name), (ino(new_parent), new_name));
-        self.fs_for(req).rename(self.request_context(req), from, to, flags.bits(), move |a| {
-            reply_empty(reply, a)
-        });
+        self.rename_entry(req, (parent, name), (new_parent, new_name), flags, reply);
     }
 
     fn link(
@@ -391,10 +340,7 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let ttl = self.attr_ttl;
-        let done = move |answer| reply_entry(reply, ttl, answer);
-        self.fs_for(req).link(self.request_context(req), ino(number), ino(parent), name, done);
+        self.make_link(req, number, (parent, name), reply);
     }
 
     fn create(
@@ -407,13 +353,7 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let how = create_options(flags, create_mode(mode, umask));
-        let Some(reply) = reject_if_resent_when(how.1.exclusive, &self.fs, req, reply) else {
-            return;
-        };
-        let (ttl, one_by_one) = (self.attr_ttl, needs_serial_writes(flags));
-        let done = move |answer| reply_create(reply, ttl, one_by_one, answer);
-        self.fs_for(req).create(self.request_context(req), ino(parent), name, how, done);
+        self.create_file(req, (parent, name), (mode, umask), flags, reply);
     }
 
     fn write(
@@ -428,27 +368,7 @@ impl fuser::Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (append, again) =
-            (!cached && flags.0 & O_APPEND != 0, self.is_resent_change(req, number));
-        let Some(reply) = reject_if_resent_when(append, &self.fs, req, reply) else { return };
-        let request = WriteRequest {
-            offset,
-            data,
-            // What is written back of a mapped file belongs where it says.
-            append,
-            is_part: flags.0 & O_DIRECT != 0,
-            whole: cached,
-            is_resent: again,
-            caller: (kills && !cached).then(|| self.request_context(req)),
-        };
-        let done = move |answer| reply_write(reply, answer);
-        self.fs_for(req).write(
-            handle_id(number, handle),
-            request,
-            self.invalidating_attrs_if(kills, number, done),
-        );
+        self.write_data(req, (number, handle), (offset, data), (write_flags, flags), reply);
     }
 
     fn fallocate(
@@ -461,18 +381,7 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let (moves, again) =
-            (mode as u32 & FALLOC_SHIFT_MODES != 0, self.is_resent_change(req, number));
-        let Some(reply) = reject_if_resent_when(moves, &self.fs, req, reply) else { return };
-        let (range, how) = (ByteRange::at(offset, length), (mode as u32, again));
-        let done = self.invalidating_attrs(number, move |answer| reply_empty(reply, answer));
-        self.fs_for(req).fallocate(
-            self.request_context(req),
-            handle_id(number, handle),
-            range,
-            how,
-            done,
-        );
+        self.allocate(req, (number, handle), ByteRange::at(offset, length), mode, reply);
     }
 
     fn copy_file_range(
@@ -488,11 +397,7 @@ impl fuser::Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let (len, again) = (len.min(MAX_COPY_BYTES), self.is_resent_change(req, target));
-        let range = ByteRange::at(offset, len);
-        let done = self.invalidating_attrs(target, move |answer| reply_write(reply, answer));
-        let (from, to) = ((handle_id(source, from), range), (handle_id(target, to), start));
-        self.fs_for(req).copy_file_range(self.request_context(req), from, to, again, done);
+        self.copy_range(req, (source, from, offset), (target, to, start), len, reply);
     }
 
     fn setxattr(
@@ -529,9 +434,7 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyLock,
     ) {
-        let Some(lock) = to_lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
-        let done = move |answer| reply_getlk(reply, answer);
-        self.fs_for(req).test_lock(handle_id(number, handle), lock_owner(owner), lock, done);
+        self.test_lock(req, (number, handle), owner, to_lock(kind, start, end), reply);
     }
 
     fn setlk(
@@ -547,21 +450,6 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(lock) = to_lock(kind, start, end) else { return reply.error(errno(Errno::INVAL)) };
-        let waiting = if sleep { LockWait::Thread(req.pid()) } else { LockWait::NoWait };
-        let kernel = Arc::clone(&self.notifier);
-        self.fs_for(req).set_lock(
-            handle_id(number, handle),
-            lock_owner(owner),
-            lock,
-            waiting,
-            move |answer| {
-                if answer.is_ok() && lock.kind != LockKind::None {
-                    // Who has a lock sees what others wrote before they gave it up.
-                    kernel.invalidate_attrs(number);
-                }
-                reply_empty(reply, answer);
-            },
-        );
+        self.set_lock(req, (number, handle), owner, to_lock(kind, start, end), sleep, reply);
     }
 }
