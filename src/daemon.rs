@@ -25,6 +25,7 @@ mod mount_point;
 mod mount_watcher;
 mod predecessors;
 mod required_capabilities;
+mod shutdown;
 mod status;
 mod successor;
 mod supervisor;
@@ -35,7 +36,7 @@ pub mod systemd;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -46,7 +47,7 @@ use crate::config::{Access, Config, LockMode, Passthrough};
 use crate::control::{self, ControlRequest, ControlResponse, ControlServer, Status};
 use crate::explain::ExplainFacts;
 use crate::fs::{CacheModePolicy, Fs, FsPolicy, WritePolicy};
-use crate::fuse::{InitParams, MountError, MountOptions, MountTarget, Session, unmount};
+use crate::fuse::{InitParams, MountError, MountOptions, MountTarget, Session};
 use crate::metrics::{BoundListener, Exporter, MetricsError, SnapshotFn};
 use crate::placement::{Locator, PlacementError, PlacementSource};
 use crate::read::{Deadlines, ReadPolicy, Reader};
@@ -152,9 +153,6 @@ pub struct MountOverrides {
     /// one is killed.
     pub is_supervised: bool,
 }
-
-/// How long what is under way may take at the end, before it is failed.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Session threads that never call a replica: one that takes requests, and one
 /// that takes them while the first answers.
@@ -330,62 +328,6 @@ impl Mount {
     /// Whether somebody has unmounted it.
     pub fn is_unmounted(&self) -> bool {
         self.session.lock().as_ref().is_none_or(Session::has_ended)
-    }
-
-    /// Unmounts and ends what serves the volume. Open files keep the mount alive
-    /// out of sight until what is under way has ended, [`DRAIN_TIMEOUT`] at most.
-    ///
-    /// # Errors
-    /// Where the mount cannot be ended.
-    pub fn stop(mut self) -> Result<(), MountError> {
-        self.shut_down()
-    }
-
-    fn shut_down(&mut self) -> Result<(), MountError> {
-        let Some(mut session) = self.session.lock().take() else { return Ok(()) };
-        self.control = None;
-        self.metrics = None;
-        if self.core.overrides.is_supervised {
-            systemd::clear_fd_store();
-            let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
-        }
-        if !session.has_ended() {
-            match unmount(&self.mount_point, false) {
-                Err(MountError::Busy(_)) => {
-                    tracing::info!("the mount is in use and is detached");
-                    unmount(&self.mount_point, true)?;
-                }
-                result => result?,
-            }
-        }
-        let until = Instant::now() + DRAIN_TIMEOUT;
-        while !session.has_ended() && Instant::now() < until && !self.core.is_idle() {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.core.reader.stop();
-        if session.has_ended()
-            && let Err(error) = session.join()
-        {
-            tracing::warn!(%error, "the FUSE session ended badly");
-        }
-        for (_, replica) in self.core.replicas.iter() {
-            replica.stop();
-        }
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_millis(100));
-        }
-        if let Some(keeper) = self.core.supervisor.get() {
-            keeper.report_unmounted();
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if let Err(error) = self.shut_down() {
-            tracing::error!(%error, "the mount may be left behind");
-        }
     }
 }
 

@@ -22,6 +22,7 @@
 
 mod active_readers;
 mod attempt;
+mod availability;
 mod content_check;
 mod eviction;
 mod fetch;
@@ -54,12 +55,10 @@ use crate::backend::{BackendError, Credentials, InlinePermits, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
 use crate::scheduler::fair_queue::FairQueue;
-use crate::scheduler::health::CallOutcome;
-use crate::scheduler::health_board::Responsiveness;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
-use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet, VolumeMode};
 use active_readers::{ActiveReaders, LastCounted};
 use content_check::ContentChecker;
 use eviction::EvictionQueues;
@@ -70,6 +69,7 @@ use request::ReadRequest;
 use split::Piece;
 use trace::Tracer;
 
+pub use availability::Availability;
 pub use open_file::OpenFile;
 pub use policy::{CallerThread, ReadError, ReadPolicy};
 pub use request::{ReadData, ReadParams, RequestOrigin, Sink};
@@ -105,17 +105,6 @@ pub struct Reader {
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
-
-/// Who may be asked for metadata.
-#[derive(Clone, Copy, Debug)]
-pub struct Availability {
-    /// All who may be asked at all.
-    pub usable: ReplicaSet,
-    /// Those of them who failed or were late lately.
-    pub suspects: ReplicaSet,
-    /// Those of the suspect that failed by errors, and answer in time.
-    pub error_suspects: ReplicaSet,
-}
 
 /// One open handle's place in the read path.
 pub struct ReadHandle {
@@ -524,52 +513,5 @@ impl Reader {
     /// What the scheduler knows of each replica.
     pub fn replica_snapshots(&self) -> ReplicaMap<ReplicaSnapshot> {
         self.scheduler.lock().snapshots(Instant::now())
-    }
-
-    /// Who may be asked for metadata.
-    pub fn availability(&self) -> Availability {
-        let mut scheduler = self.scheduler.lock();
-        let replicas = scheduler.usable(Instant::now());
-        let (suspect, refusing) = (scheduler.suspects(), scheduler.error_suspects());
-        let usable = Availability { usable: replicas, suspects: suspect, error_suspects: refusing };
-        let all_are_in = scheduler.all_available();
-        drop(scheduler);
-        if !all_are_in {
-            self.wake_ticker();
-        }
-        usable
-    }
-
-    /// Whether any replica of a set answers; its roots are asked. For what has waited for
-    /// long.
-    pub fn responsiveness(self: &Arc<Self>, of: ReplicaSet, now: Instant) -> Responsiveness {
-        let (silence, to_prove) = {
-            let mut scheduler = self.scheduler.lock();
-            (scheduler.responsiveness(of, now), scheduler.due_mount_checks(now))
-        };
-        for replica in to_prove.iter() {
-            self.start_mount_check(replica, |_| {});
-            self.wake_ticker();
-        }
-        silence
-    }
-
-    /// What a metadata call told of a replica.
-    pub fn record_call(self: &Arc<Self>, replica: ReplicaId, heard: CallOutcome) {
-        let now = Instant::now();
-        let to_prove = {
-            let mut scheduler = self.scheduler.lock();
-            scheduler.record_call(replica, heard, now);
-            match heard {
-                CallOutcome::AmbiguousError | CallOutcome::Unanswered => {
-                    scheduler.due_mount_checks(now)
-                }
-                CallOutcome::Success | CallOutcome::Late => ReplicaSet::EMPTY,
-            }
-        };
-        for replica in to_prove.iter() {
-            self.start_mount_check(replica, |_| {});
-            self.wake_ticker();
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! mount: one thread walks the tree ([`walk`]), a few workers compare its objects
 //! ([`compare_object`]), attributes first ([`attributes`]), then contents block by block
 //! ([`contents`]), with the replicas' own threads doing the reading and hashing
-//! ([`replicas`]). What is found is kept by the [`progress`], which can say at any time
+//! ([`replica_calls`]). What is found is kept by the [`progress`], which can say at any time
 //! where the run is ([`Checkpoint`]), so that another one can go on from there.
 //!
 //! *Invariants:*
@@ -257,7 +257,7 @@ impl Run {
 
     /// What could not be compared, from number `from` on; at most 10,000 are
     /// listed. What a replica that did not answer at all missed is in
-    /// [`RunEnd::absent_replicas`].
+    /// [`Self::absent_replicas`].
     pub fn not_compared(&self, from: usize) -> Vec<NotCompared> {
         self.shared.progress.not_compared(from)
     }

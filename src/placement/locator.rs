@@ -1,6 +1,6 @@
 //! Asks the provider, beside the reads that go on without it.
 //!
-//! [`Locator::located_file`] gives a file's [`FilePlacement`], kept for the files opened
+//! [`Locator::locate_file`] gives a file's [`FilePlacement`], kept for the files opened
 //! last; [`Locator::query_if_due`] starts a question where one is due and returns at
 //! once. Answers are translated from nodes to replicas by [`NodeNames`].
 //!

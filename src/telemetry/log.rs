@@ -7,7 +7,7 @@
 //!
 //! Lines go to a file or to standard error, as text or as JSON, or to systemd's
 //! journal. [`throttle`] keeps one message that comes again and again from filling it;
-//! [`file`] rotates a file; [`line_writer`] counts lines that could not be written.
+//! [`mod@file`] rotates a file; [`line_writer`] counts lines that could not be written.
 
 mod file;
 mod line_writer;

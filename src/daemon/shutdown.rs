@@ -1,0 +1,69 @@
+//! The end of a mount: it unmounts the volume, waits briefly for the requests in flight,
+//! and stops the session, the replicas and the runtime.
+
+use std::time::{Duration, Instant};
+
+use super::{Mount, systemd};
+use crate::control;
+use crate::fuse::{MountError, unmount};
+
+/// How long what is under way may take at the end, before it is failed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl Mount {
+    /// Unmounts and ends what serves the volume. Open files keep the mount alive
+    /// out of sight until what is under way has ended, [`DRAIN_TIMEOUT`] at most.
+    ///
+    /// # Errors
+    /// Where the mount cannot be ended.
+    pub fn stop(mut self) -> Result<(), MountError> {
+        self.shut_down()
+    }
+
+    fn shut_down(&mut self) -> Result<(), MountError> {
+        let Some(mut session) = self.session.lock().take() else { return Ok(()) };
+        self.control = None;
+        self.metrics = None;
+        if self.core.overrides.is_supervised {
+            systemd::clear_fd_store();
+            let _ = std::fs::remove_file(control::journal_path(&self.mount_point));
+        }
+        if !session.has_ended() {
+            match unmount(&self.mount_point, false) {
+                Err(MountError::Busy(_)) => {
+                    tracing::info!("the mount is in use and is detached");
+                    unmount(&self.mount_point, true)?;
+                }
+                result => result?,
+            }
+        }
+        let until = Instant::now() + DRAIN_TIMEOUT;
+        while !session.has_ended() && Instant::now() < until && !self.core.is_idle() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.core.reader.stop();
+        if session.has_ended()
+            && let Err(error) = session.join()
+        {
+            tracing::warn!(%error, "the FUSE session ended badly");
+        }
+        for (_, replica) in self.core.replicas.iter() {
+            replica.stop();
+        }
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_millis(100));
+        }
+        if let Some(keeper) = self.core.supervisor.get() {
+            keeper.report_unmounted();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::error!(%error, "the mount may be left behind");
+        }
+    }
+}
