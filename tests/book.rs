@@ -38,9 +38,16 @@ fn pages() -> Vec<PathBuf> {
 
 /// Documents outside of the book whose links are checked as well.
 fn others() -> Vec<PathBuf> {
-    ["README.md", "packaging/README.md", "benches/README.md", "fuzz/README.md"]
-        .map(|name| root().join(name))
-        .into()
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "packaging/README.md",
+        "benches/README.md",
+        "fuzz/README.md",
+    ]
+    .map(|name| root().join(name))
+    .into()
 }
 
 /// `path` without `.` and `..`, which need not exist to be taken away.
@@ -426,25 +433,40 @@ fn items(page: &str) -> impl Iterator<Item = &str> {
     page.split('`').skip(1).step_by(2).filter(is_item)
 }
 
+/// Whether `item`, such as `read::split` or `Scheduler::schedule`, is in the code: its module
+/// is a file, and the rest of its path are words of one file.
+fn is_in_code(item: &str, files: &[(String, HashSet<String>)]) -> bool {
+    let parts: Vec<&str> = item.split("::").collect();
+    let is_module = |part: &&&str| part.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let modules = parts.iter().take_while(is_module).count();
+    (0..=modules).rev().any(|modules| {
+        let (path, rest) = parts.split_at(modules);
+        let (file, tests) = (path.join("/"), path.join("/") + "/tests");
+        let is_its = |name: &str| path.is_empty() || name == file || name == tests;
+        let is_below = |name: &str| name.starts_with(&format!("{file}/"));
+        let has_rest = |words: &HashSet<String>| rest.iter().all(|part| words.contains(*part));
+        let mut its = files.iter().filter(|(name, _)| is_its(name) || is_below(name));
+        (!rest.is_empty() || modules > 1) && its.any(|(_, words)| has_rest(words))
+    })
+}
+
 #[test]
 fn the_architecture_names_items_that_exist() {
     let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
-    let mut words = HashSet::new();
-    for dir in ["src", "tests", "benches"] {
-        for path in sources(&root().join(dir)) {
-            let text = fs::read_to_string(&path).unwrap();
-            let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-            let names = path.to_string_lossy().replace(".rs", "");
-            for line in code.chain([&*names]) {
-                let all = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-                words.extend(all.map(str::to_owned));
-            }
-        }
-    }
-    let is_known = |item: &&str| item.split("::").all(|part| words.contains(part));
-    let unknown: Vec<_> = items(&page).filter(|item| !is_known(item)).collect();
+    let src = root().join("src");
+    let words_of = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
+        let name = path.strip_prefix(&src).unwrap().with_extension("");
+        (name.to_string_lossy().into_owned(), words.map(str::to_owned).collect())
+    };
+    let files: Vec<(String, HashSet<String>)> = sources(&src).into_iter().map(words_of).collect();
+    let unknown: Vec<_> = items(&page).filter(|item| !is_in_code(item, &files)).collect();
     assert!(items(&page).count() > 60, "the page names items in another way");
     assert!(unknown.is_empty(), "no such item: {unknown:?}");
+    assert!(is_in_code("Scheduler::schedule", &files) && is_in_code("read::split", &files));
+    assert!(!is_in_code("Scheduler::hurry", &files) && !is_in_code("nowhere::split", &files));
 }
 
 #[test]
