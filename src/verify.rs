@@ -5,8 +5,8 @@
 //! mount: one thread walks the tree ([`walk`]), a few workers compare its objects
 //! ([`compare_object`]), attributes first ([`attributes`]), then contents block by block
 //! ([`contents`]), with the replicas' own threads doing the reading and hashing
-//! ([`replica_calls`]). What is found is kept by the [`progress`], which can say at any time
-//! where the run is ([`Checkpoint`]), so that another one can go on from there.
+//! ([`replica_calls`]). [`progress`] keeps the findings, and makes a [`Checkpoint`] at any
+//! time, from which another run can resume.
 //!
 //! *Invariants:*
 //! - Nothing waits for a replica longer than its deadline.

@@ -220,10 +220,10 @@ fn progress_spinner() -> ProgressBar {
     bar
 }
 
-/// A light's word, padded, in its colour.
-fn status_word(light: CheckStatus, in_colour: bool) -> String {
-    let word = format!("{:<8}", light.as_str());
-    let colour = match light {
+/// The status as a word, padded, in its colour.
+fn status_word(status: CheckStatus, in_colour: bool) -> String {
+    let word = format!("{:<8}", status.as_str());
+    let colour = match status {
         CheckStatus::Ok => 32,
         CheckStatus::Unknown => 90,
         CheckStatus::Warn => 33,

@@ -38,7 +38,7 @@ pub struct Status {
     pub replicas: Vec<ReplicaStatus>,
     /// What is known of where chunks are.
     pub placement: PlacementStatus,
-    /// What is pinned to replicas.
+    /// The subtrees that are pinned to replicas.
     pub affinities: Vec<AffinityStatus>,
     /// Files that the kernel reads from one replica by itself.
     pub passthrough: PassthroughStatus,

@@ -33,7 +33,8 @@ impl InodeRef {
         let is_it = move |attr: &_| {
             let is_same = fs.inodes.lock().is_same(ino, replica, attr);
             if let (false, VolumeMode::Shared, Ok(path)) = (is_same, fs.policy.mode, fs.path(ino)) {
-                fs.record_object_at(replica, &path, Some(ino), attr);
+                // Its mount has perhaps not asked its server yet.
+                fs.record_uncertain_name(replica, &path);
             }
             is_same && !fs.is_possibly_replaced(ino, attr)
         };

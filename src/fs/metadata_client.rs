@@ -445,9 +445,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         self.mark_replied();
     }
 
-    /// Whether somebody else is to be asked because this one says that something is
-    /// not there which the kernel was shown: it may have another version of a
-    /// directory, or have lost the file.
+    /// Whether another replica has to confirm that an object is missing which the kernel was
+    /// shown: this replica may have another version of the directory, or have lost the file.
     fn should_confirm_negative(&self, replica: ReplicaId, error: BackendError) -> bool {
         use rustix::io::Errno as E;
         let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.kind.is_mutation;
@@ -463,7 +462,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         let usable = self.client.reader.availability();
         let well = usable.usable.minus(usable.suspects);
         let mut state = self.state.lock();
-        // Who does not answer soon would not be waited for.
+        // fanfs would not wait for a replica that does not answer soon.
         let has_other = state.untried.last().is_some_and(|next| well.contains(*next));
         if state.done.is_none() || state.has_negative_answer || !has_other {
             return false;
@@ -474,8 +473,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         true
     }
 
-    /// Notes a failure; true where there is somebody else to ask. Where there
-    /// is not and nobody is silent, the call has failed.
+    /// Records a failure; true where another replica is left to ask. Where none is left and
+    /// none owes an answer, the call has failed.
     fn handle_failure(&self, replica: ReplicaId, error: BackendError) -> bool {
         {
             let mut state = self.state.lock();

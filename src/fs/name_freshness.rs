@@ -1,16 +1,16 @@
-//! What a name stood for when a mount last asked its server.
+//! The object that a name stood for when a mount last asked its server.
 //!
-//! Another client replaces a file. One replica's mount shows the new one, and the others'
-//! mounts show the old one until their caches expire. Once the new one was seen, a look at
-//! another replica would go back in time: a name would stand for the new file and then for
-//! the old one again, and an open that found the old one gone would be tried again with the
-//! same answer. One NFS mount never goes back.
+//! Another client replaces a file. One replica's mount shows the new file, and the other
+//! mounts show the old one until their caches expire. After fanfs has shown the new file, a
+//! lookup on another replica would go back in time: the name would stand for the old file
+//! again, and an open that failed with ESTALE would fail once more. One NFS mount never goes
+//! back.
 //!
-//! So a mount that shows another object than is known by a name, or none, asks its server
-//! for the directory before it is believed, and its answer is remembered. For a minute every
-//! mount that contradicts that answer has to ask its server, too. The replica that found an
-//! object is asked first about its name. One that found none is not: it may have lost the
-//! file, and the others would not be heard.
+//! So a mount that contradicts the object known by a name asks its server for the directory
+//! before fanfs believes it, and fanfs remembers the answer. For a minute every mount that
+//! contradicts that answer asks its server, too. The replica that found an object is asked
+//! first about its name. A replica that found none is not: it may have lost the file, and
+//! the others would not be heard.
 
 use std::ffi::OsStr;
 use std::num::NonZeroUsize;
@@ -23,36 +23,36 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{Fs, Ino};
+use super::{Fs, Ino, Inodes};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, EntryRef, InodeIdentity, ObjectRef,
 };
 use crate::volume::{ReplicaId, VolumeMode};
 
-/// For so long a mount may believe in a name: an NFS mount does for 60 s (acdirmax).
+/// A mount may keep a name in its cache for this long: an NFS mount does for 60 s (acdirmax).
 const NAME_CACHE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// So many names are remembered. The one that was noted first is forgotten first.
+/// The number of names remembered. The oldest is evicted first.
 const MAX_TRACKED_NAMES: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// Names of which some mount has learned from its server what they stand for.
+/// Names about which some mount has asked its server.
 pub(super) struct NameFreshness {
-    /// Whether there are any.
+    /// Whether there are any; read without the lock.
     is_nonempty: AtomicBool,
     names: Mutex<LruCache<[u8; 16], ServerAnswer>>,
 }
 
-/// What a replica's server showed.
+/// The answer of a replica's server.
 #[derive(Clone, Copy)]
 struct ServerAnswer {
     replica: ReplicaId,
-    /// `None`: nothing has the name, or what had it was gone when it was opened.
+    /// `None`: there is no object, or it is not certain which.
     object: Option<InodeIdentity>,
     recorded_at: Instant,
 }
 
 impl ServerAnswer {
-    /// Whether `shown` is what the server showed.
+    /// Whether a mount that shows this object, or none, agrees with the server.
     fn is_consistent_with(&self, shown: Option<&Attr>) -> bool {
         match (&self.object, shown) {
             (Some(object), Some(attr)) => object.is_match(attr),
@@ -79,13 +79,13 @@ fn key(path: &Path) -> [u8; 16] {
 }
 
 impl NameFreshness {
-    fn record(&self, path: &Path, noted: ServerAnswer) {
+    fn record(&self, path: &Path, answer: ServerAnswer) {
         let mut names = self.names.lock();
-        names.push(key(path), noted);
+        names.push(key(path), answer);
         self.is_nonempty.store(true, Ordering::Relaxed);
     }
 
-    /// The name stands for what was known before.
+    /// The name stands for the object that was known before.
     fn forget(&self, path: &Path) {
         if self.is_nonempty.load(Ordering::Relaxed) {
             self.names.lock().pop(&key(path));
@@ -94,8 +94,8 @@ impl NameFreshness {
 
     /// The replica to be asked first about `path`, if there is one.
     pub(super) fn preferred_replica(&self, path: &Path, now: Instant) -> Option<ReplicaId> {
-        let noted = self.get(path, now)?;
-        noted.object.map(|_| noted.replica)
+        let answer = self.get(path, now)?;
+        answer.object.map(|_| answer.replica)
     }
 
     fn get(&self, path: &Path, now: Instant) -> Option<ServerAnswer> {
@@ -104,12 +104,12 @@ impl NameFreshness {
         }
         let mut names = self.names.lock();
         let is_old = |at: Instant| now.saturating_duration_since(at) >= NAME_CACHE_LIFETIME;
-        while names.peek_lru().is_some_and(|(_, noted)| is_old(noted.recorded_at)) {
+        while names.peek_lru().is_some_and(|(_, answer)| is_old(answer.recorded_at)) {
             names.pop_lru();
         }
         self.is_nonempty.store(!names.is_empty(), Ordering::Relaxed);
-        // A look does not make it younger.
-        names.peek(&key(path)).filter(|noted| !is_old(noted.recorded_at)).copied()
+        // Reading it does not make it younger.
+        names.peek(&key(path)).filter(|answer| !is_old(answer.recorded_at)).copied()
     }
 }
 
@@ -122,115 +122,122 @@ pub(super) struct ReplicaPath<'a> {
 }
 
 impl Fs {
-    /// Opens what is at the path, where `ino` was found. Blocks, as all these do: call it on
+    /// Opens the file at the path, where `ino` was found. Blocks, as all these do: call it on
     /// that replica's pool.
     pub(super) fn open_revalidated(
         &self,
         ino: Ino,
         at: ReplicaPath<'_>,
     ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
-        self.with_revalidation(at, || Some(ino), || at.backend.open(at.path), |(_, attr)| attr)
+        self.with_revalidation(at, |_| Some(ino), || at.backend.open(at.path), |(_, attr)| attr)
     }
 
-    /// Attributes of what is at the path, where `ino` was found.
+    /// Attributes of the object at the path, where `ino` was found.
     pub(super) fn stat_inode_revalidated(
         &self,
         ino: Ino,
         at: ReplicaPath<'_>,
     ) -> Result<Attr, BackendError> {
-        self.with_revalidation(at, || Some(ino), || at.backend.stat(at.path), |attr| attr)
+        self.with_revalidation(at, |_| Some(ino), || at.backend.stat(at.path), |attr| attr)
     }
 
-    /// Attributes of what has this name in `parent`, which is at the path.
+    /// Attributes of the entry `name` of `parent`, which is at the path.
     pub(super) fn stat_revalidated(
         &self,
         (parent, name): (Ino, &OsStr),
         at: ReplicaPath<'_>,
-        named: &EntryRef,
+        entry: &EntryRef,
     ) -> Result<Attr, BackendError> {
-        let known = || self.inodes.lock().child(parent, name);
-        self.with_revalidation(at, known, || at.backend.stat_entry(named), |attr| attr)
+        let known = |inodes: &Inodes| inodes.child(parent, name);
+        self.with_revalidation(at, known, || at.backend.stat_entry(entry), |attr| attr)
     }
 
-    /// What `look` shows; what it shows then, where the mount first had to ask its server.
+    /// The result of `look`, made again where the mount first had to ask its server.
     fn with_revalidation<T>(
         &self,
         at: ReplicaPath<'_>,
-        known: impl Fn() -> Option<Ino>,
+        known: impl Fn(&Inodes) -> Option<Ino>,
         look: impl Fn() -> Result<T, BackendError>,
         attr: impl Fn(&T) -> &Attr,
     ) -> Result<T, BackendError> {
-        let shown = look();
+        let first = look();
         if self.policy.mode != VolumeMode::Shared {
             // The first replica decides, whatever it shows.
-            return shown;
+            return first;
         }
-        let object = match &shown {
-            Ok(shown) => Some(attr(shown)),
+        let shown = match &first {
+            Ok(found) => Some(attr(found)),
             Err(error) if is_missing_name_error(*error) => None,
-            Err(_) => return shown,
+            Err(_) => return first,
         };
-        if !self.must_revalidate(at, &known, object) {
-            return shown;
+        if !self.must_revalidate(at, &known, shown) {
+            return first;
         }
         refresh_parent(at.backend, at.path);
-        let shown = look();
-        match &shown {
-            Ok(shown) => self.record_object_at(at.replica, at.path, known(), attr(shown)),
+        let second = look();
+        match &second {
+            Ok(found) => self.record_object_at(at, &known, attr(found)),
             Err(error) if is_missing_name_error(*error) => {
-                self.record_server_answer(at.replica, at.path, None)
+                self.record_uncertain_name(at.replica, at.path);
             }
             Err(_) => {}
         }
-        shown
+        second
     }
 
     /// Whether a mount that shows this object, or none, has to ask its server first.
     fn must_revalidate(
         &self,
         at: ReplicaPath<'_>,
-        known: impl Fn() -> Option<Ino>,
+        known: impl Fn(&Inodes) -> Option<Ino>,
         shown: Option<&Attr>,
     ) -> bool {
         match self.name_freshness.get(at.path, Instant::now()) {
-            Some(noted) if noted.is_consistent_with(shown) => return false,
-            Some(noted) if noted.replica != at.replica || noted.object.is_none() => return true,
+            Some(answer) if answer.is_consistent_with(shown) => return false,
+            Some(answer) if answer.replica != at.replica || answer.object.is_none() => return true,
             _ => {}
         }
-        let Some(known) = known() else { return false };
-        shown.is_none_or(|attr| !self.inodes.lock().is_same(known, at.replica, attr))
+        let inodes = self.inodes.lock();
+        let Some(known) = known(&inodes) else { return false };
+        shown.is_none_or(|attr| !inodes.is_same(known, at.replica, attr))
     }
 
-    /// The server of `replica` shows `attr` at `path`, where `known` was.
-    pub(super) fn record_object_at(
+    /// The server of the replica has shown this object.
+    fn record_object_at(
         &self,
-        replica: ReplicaId,
-        path: &Path,
-        known: Option<Ino>,
+        at: ReplicaPath<'_>,
+        known: impl Fn(&Inodes) -> Option<Ino>,
         attr: &Attr,
     ) {
-        if known.is_some_and(|known| self.inodes.lock().is_same(known, replica, attr)) {
-            return self.name_freshness.forget(path);
+        let is_known = {
+            let inodes = self.inodes.lock();
+            known(&inodes).is_some_and(|known| inodes.is_same(known, at.replica, attr))
+        };
+        if is_known {
+            return self.name_freshness.forget(at.path);
         }
-        self.record_server_answer(
-            replica,
-            path,
-            Some(InodeIdentity { ino: attr.id.ino, generation: attr.generation }),
-        );
+        let object = InodeIdentity { ino: attr.id.ino, generation: attr.generation };
+        self.record_server_answer(at.replica, at.path, Some(object));
+    }
+
+    /// The replica does not show the known object at `path`. Every mount that shows one has to
+    /// ask its server.
+    pub(super) fn record_uncertain_name(&self, replica: ReplicaId, path: &Path) {
+        self.record_server_answer(replica, path, None);
     }
 
     fn record_server_answer(&self, replica: ReplicaId, path: &Path, object: Option<InodeIdentity>) {
-        self.name_freshness
-            .record(path, ServerAnswer { replica, object, recorded_at: Instant::now() });
+        let answer = ServerAnswer { replica, object, recorded_at: Instant::now() };
+        self.name_freshness.record(path, answer);
     }
 }
 
-/// Whether the error is that of a name that was removed, or that a mount does not know of.
+/// Whether a removed or replaced name causes this error.
 fn is_missing_name_error(error: BackendError) -> bool {
     matches!(error, BackendError::Os(Errno::NOENT | Errno::STALE))
 }
 
-/// Has the replica's mount look at the names of the directory in which `path` is.
+/// Has the replica's mount check its cached names in the parent directory of `path`.
 fn refresh_parent(backend: &dyn Backend, path: &Path) {
     let _ = backend.revalidate_dir(&ObjectRef::unchecked(path.parent().unwrap_or(Path::new(""))));
 }

@@ -29,7 +29,7 @@ impl Fs {
         let path = PathBuf::new();
         let (fs, asked) = (Arc::clone(self), self.change_seq());
         let spot = self.call_target_of_inode(ROOT, &path).requested_at(since);
-        // What was changed here is not to look as if it had not been.
+        // After a change through this mount, older attributes would hide it.
         let known = if spot.has_sole_replica() { None } else { *self.last_root_attr.lock() };
         let look = {
             let path = path.clone();

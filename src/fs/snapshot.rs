@@ -214,11 +214,11 @@ impl Fs {
         sheet
     }
 
-    /// Goes on with what the daemon before left; `map` finds the replicas that it knew
-    /// among these. Before the first request.
+    /// Restores the snapshot of the daemon before; `map` finds that daemon's replicas among
+    /// these. Before the first request.
     ///
     /// # Errors
-    /// What cannot be gone on with, in one line.
+    /// The entry that cannot be restored, in one line.
     pub fn restore(
         &self,
         mut carried: FsSnapshot,

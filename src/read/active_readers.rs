@@ -17,7 +17,7 @@ const COUNT_PERIOD: Duration = Duration::from_secs(1);
 pub(super) struct ActiveReaders {
     start: Instant,
     counts: Mutex<PeriodCounts>,
-    /// What is in `counts`, readable without the lock.
+    /// The number of readers in `counts`, readable without the lock.
     count: AtomicUsize,
 }
 

@@ -1,10 +1,9 @@
-//! Who has been compared, and what was found.
+//! The objects compared so far, and the findings.
 //!
-//! Objects come in the order of the walk and are done in any order. What has been
-//! done without a gap makes the *position*, and what was found so far; the few
-//! behind it that are under way or done are kept one by one. So where a run is
-//! can be written down at any time, and nothing is lost or counted twice when it
-//! is gone on with.
+//! The walk delivers objects in its order, and workers finish them in any order. The
+//! *position* covers all objects that are finished without a gap, with their findings; the
+//! few behind it that are in progress or finished are kept one by one. So a checkpoint can
+//! be written at any time, and a run that resumes loses nothing and counts nothing twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

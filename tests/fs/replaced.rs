@@ -317,3 +317,36 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
         assert!((0..8).all(|_| mounts.look_up().unwrap().attr.size == 11), "it is found again");
     }
 }
+
+/// A mount does not find the inode at its path, and asks its server only then.
+#[test]
+fn an_object_that_a_mount_shows_at_a_path_is_not_taken_for_its_servers_answer() {
+    for stale in 0..2 {
+        let mounts = Mounts::new(stale);
+        let [old, new] = [stale, 1 - stale].map(|i| mounts.trees[i].path().join("f"));
+        let [script, other] = [stale, 1 - stale].map(|i| &mounts.scripts[i]);
+        script.heal();
+        // Both mounts know the newer file, then both show the older one again.
+        let kept = mounts.trees[stale].path().join("kept");
+        fs::rename(&old, &kept).unwrap();
+        fs::write(&new, "a newer one").unwrap();
+        fs::hard_link(&new, &old).unwrap();
+        let newer = mounts.look_up().unwrap();
+        assert_ne!(newer.ino, mounts.older);
+        fs::remove_file(&old).unwrap();
+        fs::hard_link(&kept, &old).unwrap();
+        let aside = mounts.trees[1 - stale].path().join("aside");
+        fs::rename(&new, &aside).unwrap();
+        fs::hard_link(&kept, &new).unwrap();
+        let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
+        script.add(fails);
+        let (send, receive) = sync_channel(1);
+        mounts.fs.listxattr(ME, newer.ino, move |answer| send.send(answer.is_err()).unwrap());
+        assert!(receive.recv().unwrap(), "the attributes of another file");
+        // The other mount is up to date now, and fails; this one still has to ask.
+        fs::rename(&aside, &new).unwrap();
+        other.add(fails);
+        believes(script);
+        assert_eq!(mounts.look_up().unwrap().attr.size, 11, "the older one is found again");
+    }
+}

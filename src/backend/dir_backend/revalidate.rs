@@ -1,4 +1,4 @@
-//! Has an NFS mount check the names that it knows, where they lead to something else.
+//! Has an NFS mount check its cached names where they lead to another object.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -10,9 +10,9 @@ use super::DirBackend;
 use crate::backend::{BackendError, ObjectRef, Result};
 
 impl DirBackend {
-    /// Opens the object at the target's path and checks that it is the target. A mount that
-    /// does not find it there may believe in older names of the directories above: it looks
-    /// at these once more.
+    /// Opens the object at the target's path and checks that it is the target. Where it is
+    /// not, the mount may have outdated names of the directories above in its cache, so it
+    /// asks its server for these and the path is resolved once more.
     pub(super) fn resolve_target(&self, target: &ObjectRef, flags: OFlags) -> Result<OwnedFd> {
         if !target.is_identity_checked() {
             return self.resolve(target.path(), flags);
@@ -36,7 +36,7 @@ impl DirBackend {
         let mut above: Vec<_> = path.ancestors().skip(1).collect();
         above.reverse();
         let refresh = |dir: &Path| self.revalidate_opened(self.resolve(dir, OFlags::PATH)?);
-        // Below one that is not there nothing is.
+        // Below a directory that is missing there is nothing to ask for.
         let _ = above.into_iter().try_for_each(refresh);
     }
 

@@ -15,8 +15,8 @@ const MIN_BACKGROUND_REQUESTS: u64 = 64;
 /// raises its own limit as far as the hard one goes. systemd's own is 524288.
 const MIN_OPEN_FILES: u64 = 4096;
 
-fn machine_finding(light: CheckStatus, cost: f64, text: String, mend: String) -> RawFinding {
-    RawFinding { status: light, replicas: Vec::new(), cost, text, remedy: mend }
+fn machine_finding(status: CheckStatus, cost: f64, text: String, remedy: String) -> RawFinding {
+    RawFinding { status, replicas: Vec::new(), cost, text, remedy }
 }
 
 pub(super) fn daemons(facts: &DoctorFacts) -> CheckOutcome {

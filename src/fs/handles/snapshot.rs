@@ -1,4 +1,4 @@
-//! What is open written down, as another daemon goes on with it.
+//! Open files and directories as a snapshot, from which another daemon restores them.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -290,10 +290,10 @@ impl Handles {
         self.inodes.lock().values().any(|counted| counted.inode.backing().is_some())
     }
 
-    /// Goes on with what was written down.
+    /// Restores a snapshot.
     ///
     /// # Errors
-    /// What cannot be gone on with.
+    /// The entry that cannot be restored.
     pub(in crate::fs) fn restore(
         &self,
         inodes: &mut Inodes,
