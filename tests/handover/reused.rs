@@ -49,16 +49,30 @@ impl Ext4 {
     }
 
     /// Makes the file, with the number of one that was removed: a daemon closes that one a
-    /// little after its last user.
+    /// little after its last user. Files with other numbers are kept until then, because ext4
+    /// gives the lowest free number, and a lower one may have become free meanwhile.
     fn make_with(&self, number: u64, path: &Path) {
+        let mut others = Vec::new();
         self.room.eventually("ext4 uses the number again", || {
             make(path);
             let is_it = fs::metadata(self.on_replica("f")).unwrap().ino() == number;
             if !is_it {
-                fs::remove_file(path).unwrap();
+                others.push(path.with_extension(others.len().to_string()));
+                fs::rename(path, others.last().unwrap()).unwrap();
             }
             is_it
         });
+        for other in others {
+            fs::remove_file(other).unwrap();
+        }
+    }
+
+    /// Makes `f`, with a number above one that is free.
+    fn make_above_a_free_number(&self) {
+        let lower = self.on_replica("lower");
+        make(&lower);
+        fs::write(self.mounted("f"), "OLD").unwrap();
+        fs::remove_file(lower).unwrap();
     }
 
     fn on_replica(&self, name: &str) -> std::path::PathBuf {
@@ -129,7 +143,7 @@ fn a_file_removed_before_a_kill_is_not_the_next_one_with_its_number() {
     }
     let Some(it) = Ext4::new() else { return };
     let path = it.mounted("f");
-    fs::write(&path, "OLD").unwrap();
+    it.make_above_a_free_number();
     let (old, number) = (open_to_write(&path), fs::metadata(it.on_replica("f")).unwrap().ino());
     let reader = File::open(&path).unwrap();
     fs::remove_file(&path).unwrap();
@@ -180,7 +194,7 @@ fn what_is_held_by_its_path_alone_is_not_the_next_file_with_its_number() {
     let Some(it) = Ext4::new() else { return };
     for follow in [None, Some("upgrade")] {
         let path = it.mounted("f");
-        fs::write(&path, "OLD").unwrap();
+        it.make_above_a_free_number();
         let (below, flags) = (it.on_replica("f"), rustix::fs::OFlags::PATH.bits() as i32);
         let held = File::options().read(true).custom_flags(flags).open(&path).unwrap();
         let number = fs::metadata(&below).unwrap().ino();
