@@ -46,7 +46,7 @@ use crate::config::units::Share;
 use crate::config::{Access, Config, LockMode, Passthrough};
 use crate::control::{self, ControlRequest, ControlResponse, ControlServer, Status};
 use crate::explain::ExplainFacts;
-use crate::fs::{CacheModePolicy, Fs, FsPolicy, WritePolicy};
+use crate::fs::{CacheModePolicy, Fs, FsPolicy, WritePolicy, run};
 use crate::fuse::{InitParams, MountError, MountOptions, MountTarget, Session};
 use crate::metrics::{BoundListener, Exporter, MetricsError, SnapshotFn};
 use crate::placement::{Locator, PlacementError, PlacementSource};
@@ -448,8 +448,9 @@ impl VolumeCore {
 
     fn read_root(&self) -> Result<(), StartError> {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
-        self.fs.init_root(move |answer| {
-            let _ = send.send(answer);
+        let fs = Arc::clone(&self.fs);
+        run(async move {
+            let _ = send.send(fs.init_root().await);
         });
         match receive.recv() {
             Ok(Ok(_)) => Ok(()),

@@ -1,9 +1,9 @@
 //! The file system: what each operation means, whichever replica carries it out.
 //!
-//! Operations come from `fuse` in fanfs's own terms and are answered through a
-//! callback, now or later, on any thread. Metadata goes to one replica at a time
-//! and to the next where that one fails or is late ([`metadata_client`]); file data goes
-//! through [`crate::read`]. [`inodes`] knows the inodes that the kernel knows and
+//! Operations come from `fuse` in fanfs's own terms, as futures that [`run`] polls on the
+//! threads that complete what they wait for ([`task`]). Metadata goes to one replica at a
+//! time and to the next where that one fails or is late ([`metadata_client`]); file data
+//! goes through [`crate::read`]. [`inodes`] knows the inodes that the kernel knows and
 //! by which names, [`handles`] what is open. Errnos are chosen in [`error`] alone.
 //!
 //! *Invariants:*
@@ -46,12 +46,13 @@ mod root_attrs;
 mod set_id;
 mod setattr;
 mod snapshot;
+mod task;
 mod unanswered;
 mod unsettled;
 mod write;
 mod write_gate;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -59,7 +60,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, BackendError, Replica, RequestContext};
+use crate::backend::{Attr, Backend, BackendError, Replica, RequestContext};
 use crate::read::{Deadlines, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
@@ -75,7 +76,7 @@ use name_freshness::{NameFreshness, ReplicaPath};
 use passthrough::Passthrough;
 use payload_budget::PayloadBudget;
 use recent_changes::RecentChanges;
-use renames::{RenameTracker, ReplyFn};
+use renames::{RenameTracker, RetriedCall};
 
 pub use activity::ReadActivity;
 pub use cache_mode::{CacheMode, CacheModePolicy};
@@ -86,11 +87,14 @@ pub use journal::recover_journal;
 pub use listing::{ListedEntry, Listing};
 pub use lock::{LockOwner, LockWait};
 pub use metadata_client::PinnedLatencies;
-pub use open::{OpenResponder, OpenedFile};
+pub use namespace_ops::RenameRequest;
+pub use open::{KernelOpen, OpenedFile};
 pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
+pub use range_ops::{CopyRequest, FallocateRequest};
 pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
 pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT};
-pub use write::{CreatedFile, WriteRequest};
+pub use task::run;
+pub use write::{CreateRequest, CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
 
@@ -344,92 +348,81 @@ impl Fs {
     }
 
     /// Looks a name up; the kernel then knows the inode once more.
-    pub fn lookup(
+    pub async fn lookup(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         parent: Ino,
         name: &OsStr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let (name, since) = (name.to_owned(), Instant::now());
-        let look_up = move |fs: &Arc<Self>, done: ReplyFn<InodeAttr>| match fs
-            .entry_ref(parent, &name)
-        {
-            Ok(at) => {
-                let spot = fs.call_target_of_name((parent, &name), &at.path()).requested_at(since);
-                if fs.client.has_recent_lookup_timeout(spot) {
-                    return done(Err(BackendError::Late.into()));
-                }
-                fs.lookup_on_replica(who, (parent, name.clone()), at, spot, done);
+    ) -> FsResult<InodeAttr> {
+        let since = Instant::now();
+        let look_up = || self.try_lookup(caller, parent, name, since);
+        self.with_rename_retry(&[parent], RetriedCall::Lookup, look_up).await
+    }
+
+    async fn try_lookup(
+        self: &Arc<Self>,
+        caller: RequestContext,
+        parent: Ino,
+        name: &OsStr,
+        since: Instant,
+    ) -> FsResult<InodeAttr> {
+        let mut asked = self.change_seq();
+        let mut entry = self.entry_ref(parent, name)?;
+        let mut path = entry.path();
+        let mut target = self.call_target_of_name((parent, name), &path).requested_at(since);
+        if self.client.has_recent_lookup_timeout(target) {
+            return Err(BackendError::Late.into());
+        }
+        loop {
+            let op = self.stat_entry_op(parent, name, entry);
+            let rights = RunAs::DaemonThenCaller(caller);
+            let answer = self.client.call(target, rights, op).await;
+            if answer.as_ref().is_err_and(|error| *error == BackendError::Late) {
+                self.client.record_lookup_timeout(target);
             }
-            Err(errno) => done(Err(errno)),
-        };
-        self.call_with_rename_retry((&[parent], false), look_up, done);
-    }
-
-    fn lookup_on_replica(
-        self: &Arc<Self>,
-        who: RequestContext,
-        (parent, name): (Ino, OsString),
-        named: DirEntryRef,
-        spot: CallTarget,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let (fs, path, asked) = (Arc::clone(self), named.path(), self.change_seq());
-        let (open, its, at) = (Arc::clone(self), name.clone(), path.clone());
-        self.client.call_by_replica(
-            spot,
-            RunAs::DaemonThenCaller(who),
-            move |replica, backend| {
-                let known = (parent, its.as_os_str());
-                let at = ReplicaPath { replica, backend, path: &at };
-                let attr = open.stat_revalidated(known, at, &named.name_on(replica))?;
-                Ok((attr, open.check_open_file_by_name((parent, &its), replica, &attr)))
-            },
-            move |answer| {
-                let (replica, (attr, looked)) = match answer {
-                    Ok(found) => found,
-                    Err(error) => {
-                        if error == BackendError::Late {
-                            fs.client.record_lookup_timeout(spot);
-                        }
-                        return done(Err(error.into()));
-                    }
-                };
-                let number = fs.inodes.lock().ino_for(parent, &name, replica, &attr);
-                let is_old = |ino| {
-                    fs.is_possibly_stale(replica, &path, ino)
-                        || fs.attr_owner(ino, &attr, &looked) == AttrOwner::Unknown
-                        || !fs.inodes.lock().is_current_entry(parent, &name, ino, asked)
-                };
-                if number.is_some_and(is_old) {
-                    // It was changed by another name, or removed meanwhile.
-                    let again = number.map_or(spot, |ino| fs.call_target_of_inode(ino, &path));
-                    let spot = again.for_retry_of(spot);
-                    return fs.retry_lookup(who, (parent, name), spot, done);
+            let (replica, (attr, check)) = answer?;
+            let ino = self.inodes.lock().ino_for(parent, name, replica, &attr);
+            let is_outdated = |ino| {
+                self.is_possibly_stale(replica, &path, ino)
+                    || self.attr_owner(ino, &attr, &check) == AttrOwner::Unknown
+                    || !self.inodes.lock().is_current_entry(parent, name, ino, asked)
+            };
+            match ino.filter(|ino| is_outdated(*ino)) {
+                // It was changed by another name, or removed meanwhile. It is looked up again,
+                // by the path that its directory has now.
+                Some(ino) => {
+                    asked = self.change_seq();
+                    target = self.call_target_of_inode(ino, &path).for_retry_of(target);
+                    entry = self.entry_ref(parent, name)?;
+                    path = entry.path();
                 }
-                done(fs.entry_reply(
-                    (parent, &name),
-                    (replica, &attr),
-                    &looked,
-                    asked,
-                    who.request,
-                ));
-            },
-        );
+                None => {
+                    let found = (replica, &attr);
+                    return self.entry_reply((parent, name), found, &check, asked, caller.request);
+                }
+            }
+        }
     }
 
-    /// Looks a name up once more, by the path that its directory has now.
-    fn retry_lookup(
+    /// What a replica is asked for a lookup.
+    fn stat_entry_op(
         self: &Arc<Self>,
-        who: RequestContext,
-        (parent, name): (Ino, OsString),
-        spot: CallTarget,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        match self.entry_ref(parent, &name) {
-            Ok(named) => self.lookup_on_replica(who, (parent, name), named, spot, done),
-            Err(errno) => done(Err(errno)),
+        parent: Ino,
+        name: &OsStr,
+        entry: DirEntryRef,
+    ) -> impl Fn(ReplicaId, &dyn Backend) -> crate::backend::Result<(Attr, OpenFileCheck)>
+    + Send
+    + Sync
+    + 'static
+    + use<> {
+        let fs = Arc::clone(self);
+        let name = name.to_owned();
+        let path = entry.path();
+        move |replica, backend| {
+            let at = ReplicaPath { replica, backend, path: &path };
+            let known = (parent, name.as_os_str());
+            let attr = fs.stat_revalidated(known, at, &entry.name_on(replica))?;
+            Ok((attr, fs.check_open_file_by_name((parent, &name), replica, &attr)))
         }
     }
 
@@ -454,14 +447,12 @@ impl Fs {
         Ok(InodeAttr { ino, attr: *attr })
     }
 
-    /// Attributes of what is at `path`, which is made of plain names.
-    pub fn stat_path(&self, path: PathBuf, done: impl FnOnce(FsResult<Attr>) + Send + 'static) {
-        self.client.call(
-            self.call_target(&path),
-            RunAs::DAEMON,
-            move |backend| backend.stat(&path),
-            move |answer| done(answer.map_err(Errno::from).map(|(_, attr)| attr)),
-        );
+    /// Attributes of the object at `path`, which is made of plain names.
+    pub async fn stat_path(&self, path: PathBuf) -> FsResult<Attr> {
+        let target = self.call_target(&path);
+        let stat = move |_: ReplicaId, backend: &dyn Backend| backend.stat(&path);
+        let (_, attr) = self.client.call(target, RunAs::DAEMON, stat).await?;
+        Ok(attr)
     }
 
     /// The kernel forgets `count` lookups of an inode.

@@ -21,6 +21,7 @@ mod names_only_listing;
 mod notifier;
 mod open_responder;
 mod raw_reply;
+mod readdirplus;
 mod replies;
 mod resend;
 mod session_pause;

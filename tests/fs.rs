@@ -15,8 +15,11 @@ mod replies;
 
 use std::fs;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::task::{Context, Poll, Wake};
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
@@ -26,7 +29,8 @@ use fanfs::backend::{
 use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{
-    CacheMode, CacheModePolicy, Fs, FsPolicy, FsResult, Ino, OpenedFile, ROOT, WritePolicy,
+    CacheMode, CacheModePolicy, CreateRequest, Fs, FsPolicy, FsResult, HandleId, Ino, OpenedFile,
+    ROOT, WritePolicy, run,
 };
 use fanfs::placement::affinity::AffinityRules;
 use fanfs::placement::{
@@ -116,11 +120,35 @@ fn volume_with(
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
 
-/// What `call` answers its callback with.
-fn answer<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) -> T {
+/// The result of a request, which this thread waits for.
+fn ask<T>(request: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut context = Context::from_waker(&waker);
+    let mut request = pin!(request);
+    loop {
+        match request.as_mut().poll(&mut context) {
+            Poll::Ready(answer) => return answer,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// The answer to a request that succeeds.
+fn answer<T>(request: impl Future<Output = FsResult<T>>) -> T {
+    ask(request).unwrap()
+}
+
+/// The data of a read.
+fn ask_read(fs: &Arc<Fs>, handle: HandleId, range: ByteRange) -> FsResult<Vec<u8>> {
     let (send, receive) = sync_channel(1);
-    call(Box::new(move |answer| send.send(answer).unwrap()));
-    receive.recv().unwrap().unwrap()
+    fs.read(handle, range, 0, move |answer| send.send(answer).unwrap());
+    receive.recv().unwrap().map(|data| data.to_vec().unwrap())
 }
 
 fn waits_until(what: &str, is_so: impl Fn() -> bool) {
@@ -132,12 +160,11 @@ fn waits_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 fn open(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
-    answer(|done| fs.open(RequestContext::DAEMON, ino, false, done))
+    answer(fs.open(RequestContext::DAEMON, ino, false, &()))
 }
 
 fn read(fs: &Arc<Fs>, opened: &OpenedFile) -> Vec<u8> {
-    let data = answer(|done| fs.read(opened.handle, ByteRange::at(0, 100), 0, done));
-    data.to_vec().unwrap()
+    ask_read(fs, opened.handle, ByteRange::at(0, 100)).unwrap()
 }
 
 /// The kernel may get the answer to the second open of a new version before the
@@ -154,7 +181,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
     let fs = volume(tree.path(), cache, &runtime);
-    let ino = answer(|done| fs.lookup(RequestContext::DAEMON, ROOT, "f".as_ref(), done)).ino;
+    let ino = answer(fs.lookup(RequestContext::DAEMON, ROOT, "f".as_ref())).ino;
 
     let before = open(&fs, ino);
     assert!(before.keep_cache && open(&fs, ino).keep_cache, "there is nothing to drop");
@@ -171,7 +198,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
-    answer(|done| fs.getattr(RequestContext::DAEMON, ino, None, done));
+    answer(fs.getattr(RequestContext::DAEMON, ino, None));
     assert_eq!(read(&fs, &first), b"a third");
     assert!(!open(&fs, ino).keep_cache);
 }
@@ -184,9 +211,7 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
     fs::write(tree.path().join("large"), [0; 2048]).unwrap();
     let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
-    let ino = |name: &str| {
-        answer(|done| fs.lookup(RequestContext::DAEMON, ROOT, name.as_ref(), done)).ino
-    };
+    let ino = |name: &str| answer(fs.lookup(RequestContext::DAEMON, ROOT, name.as_ref())).ino;
     let (small, large) = (ino("small"), ino("large"));
     assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel, "it could not be mapped");
 
@@ -222,9 +247,17 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
     let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
     let create = |name: &str| {
         let (since, (send, receive)) = (Instant::now(), sync_channel(1));
-        fs.create(RequestContext::DAEMON, ROOT, name.as_ref(), (how, new), move |made| {
-            send.send(made.unwrap().entry.ino).unwrap();
-        });
+        let (fs, name) = (Arc::clone(&fs), name.to_owned());
+        let create = {
+            let fs = Arc::clone(&fs);
+            async move {
+                let request =
+                    CreateRequest { parent: ROOT, name: name.as_ref(), open: how, create: new };
+                let made = fs.create(RequestContext::DAEMON, request).await;
+                send.send(made.unwrap().entry.ino).unwrap();
+            }
+        };
+        run(create);
         let ino = loop {
             // A daemon that hands over waits for it.
             let is_changing = fs.has_changes_in_flight();

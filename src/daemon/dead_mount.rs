@@ -7,10 +7,12 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::admission::{ReplicaRequirement, VolumeBackends};
 use super::{Mount, MountOverrides, StartError, VolumeCore, mount_point};
 use crate::config::Config;
+use crate::fs::run;
 use crate::fuse::abort_connection;
 use crate::volume::ReplicaSet;
 
@@ -66,7 +68,10 @@ impl Mount {
         // No list of that daemon shows which files it may still change.
         core.fs.mark_all_changes_in_doubt();
         // Its answer is not awaited: there may be no replica yet.
-        core.fs.init_root(drop);
+        let fs = Arc::clone(&core.fs);
+        run(async move {
+            let _ = fs.init_root().await;
+        });
         let session = core.start_session(&place)?;
         Ok(Self::with_session(core, runtime, session, None))
     }

@@ -69,18 +69,13 @@ impl VolumeCore {
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
             return Err(format!("{} is not a path in the volume", path.display()));
         }
-        let (send, receive) = tokio::sync::oneshot::channel();
-        self.fs.stat_path(path.clone(), move |answer| {
-            let _ = send.send(answer);
-        });
         let wrong = |error: String| format!("{}: {error}", Path::new("/").join(&path).display());
-        let attr = match receive.await {
-            Ok(Ok(attr)) if attr.kind == FileKind::Regular => attr,
-            Ok(Ok(_)) => return Err(wrong("not a regular file".to_owned())),
-            Ok(Err(errno)) => {
+        let attr = match self.fs.stat_path(path.clone()).await {
+            Ok(attr) if attr.kind == FileKind::Regular => attr,
+            Ok(_) => return Err(wrong("not a regular file".to_owned())),
+            Err(errno) => {
                 return Err(wrong(io::Error::from_raw_os_error(errno.raw()).to_string()));
             }
-            Err(_) => return Err(wrong("no replica answered".to_owned())),
         };
         let standings = (self.reader.replica_snapshots(), self.reader.availability().usable);
         let locator = self.reader.locator();

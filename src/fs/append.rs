@@ -18,12 +18,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use super::payload_budget::OnFull;
+use super::write::ChargedWrite;
 use super::write_gate::WriteGate;
 use super::{Errno, Fs, FsResult, HandleId, WriteRequest};
 use crate::telemetry::counters::increment;
 
-/// A part of a write(2); `go` carries it out or refuses it.
+/// A part of a write(2); `run` carries it out or refuses it.
 struct AppendPart {
     offset: u64,
     len: u64,
@@ -130,59 +133,77 @@ impl AppendQueue {
     }
 }
 
+/// A part that has arrived, before there is room for it.
+pub(super) struct AnnouncedPart {
+    gate: Arc<WriteGate>,
+    offset: u64,
+    len: u64,
+    arrived_at: Instant,
+    /// What the part does where there is no room.
+    pub(super) on_full: OnFull,
+}
+
+impl WriteGate {
+    /// A part of a write(2) has arrived.
+    pub(super) fn announce_part(self: &Arc<Self>, request: &WriteRequest<'_>) -> AnnouncedPart {
+        AnnouncedPart {
+            on_full: self.appends.lock().announce(request.offset),
+            gate: Arc::clone(self),
+            offset: request.offset,
+            len: request.data.len() as u64,
+            arrived_at: Instant::now(),
+        }
+    }
+}
+
 impl Fs {
-    /// Appends a part of a write(2) in its turn; returns the number of bytes.
-    pub(super) fn append_part(
+    /// Appends a part of a write(2) in its turn, if there was room for it; returns the number
+    /// of bytes.
+    pub(super) async fn append_part(
         self: &Arc<Self>,
         handle: HandleId,
-        request: WriteRequest<'_>,
-        done: impl FnOnce(FsResult<u64>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let (at, len, since) = (request.offset, request.data.len() as u64, Instant::now());
-        let (fs, gate) = (Arc::clone(self), Arc::clone(&file.inode.gate));
-        let need = gate.appends.lock().announce(at);
-        let request = match self.payload_budget.copy_payload(request.data, need) {
-            Ok(data) => request.with_payload(data),
+        part: AnnouncedPart,
+        request: FsResult<ChargedWrite>,
+    ) -> FsResult<u64> {
+        let AnnouncedPart { gate, offset, len, arrived_at, .. } = part;
+        let request = match request {
+            Ok(request) => request,
             Err(errno) => {
                 increment(&self.counters.write_errors);
-                let turns = gate.appends.lock().refuse(at, errno);
-                done(Err(errno));
-                return self.run_ready_parts(&gate, turns);
+                let ready = gate.appends.lock().refuse(offset, errno);
+                self.run_ready_parts(&gate, ready);
+                return Err(errno);
             }
         };
-        let go = Box::new(move |turn: Result<(), Errno>| match turn {
-            Ok(()) => {
-                let after = Arc::clone(&fs);
-                fs.submit_write(handle, request, move |answer| {
-                    let turns = gate.appends.lock().finish_part(&answer, Instant::now());
-                    done(answer);
-                    after.run_ready_parts(&gate, turns);
-                });
-            }
-            Err(errno) => done(Err(errno)),
+        let (start, started) = oneshot::channel();
+        let run = Box::new(move |turn| {
+            let _ = start.send(turn);
         });
-        let gate = Arc::clone(&file.inode.gate);
-        let turns = gate
-            .appends
-            .lock()
-            .add_part(AppendPart { offset: at, len, arrived_at: since, run: go }, since);
-        self.run_ready_parts(&gate, turns);
+        let part = AppendPart { offset, len, arrived_at, run };
+        let ready = gate.appends.lock().add_part(part, arrived_at);
+        self.run_ready_parts(&gate, ready);
+        // The part is dropped without a turn where the volume is going away.
+        started.await.unwrap_or(Err(Errno::IO))?;
+        let answer = self.submit_write(handle, request).await;
+        let ready = gate.appends.lock().finish_part(&answer, Instant::now());
+        self.run_ready_parts(&gate, ready);
+        answer
     }
 
-    fn run_ready_parts(self: &Arc<Self>, gate: &Arc<WriteGate>, turns: ReadyParts) {
-        for (part, turn) in turns {
+    fn run_ready_parts(self: &Arc<Self>, gate: &Arc<WriteGate>, ready: ReadyParts) {
+        for (part, turn) in ready {
             (part.run)(turn);
         }
         if gate.appends.lock().waiting.is_empty() {
             return;
         }
-        let (fs, gate) = (Arc::clone(self), Arc::clone(gate));
+        let fs = Arc::clone(self);
+        let gate = Arc::clone(gate);
         self.locks.runtime().spawn(async move {
             tokio::time::sleep(PREDECESSOR_TIMEOUT).await;
-            let turns = gate.appends.lock().next_ready(Instant::now());
-            if !turns.is_empty() {
-                fs.run_ready_parts(&gate, turns);
+            let ready = gate.appends.lock().next_ready(Instant::now());
+            if !ready.is_empty() {
+                fs.run_ready_parts(&gate, ready);
             }
         });
     }

@@ -15,48 +15,41 @@ use super::{Errno, Fs, FsResult, HandleId, LockOwner, WritePolicy};
 use crate::backend::{
     Backend, BackendFile, FileMutation, Lane, ObjectRef, RequestContext, TreeMutation,
 };
+use crate::volume::ReplicaId;
 
 impl Fs {
     /// fsync(2), or fdatasync(2).
-    pub fn fsync(
-        self: &Arc<Self>,
-        handle: HandleId,
-        data_only: bool,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        match (&file.writer, self.write_policy()) {
-            (Some(_), _) => self.sync_or_flush(handle, FileMutation::Fsync { data_only }, done),
-            (None, Ok(write)) => self.fsync_on_write_replica(file, write, data_only, done),
-            (None, Err(_)) => {
-                let (current, how) =
-                    (file.inode.current(), move || FileMutation::Fsync { data_only });
-                current.set_credentials(&file.credentials);
-                self.client.call_by_replica(
-                    self.call_target_of_inode(file.ino, current.path()),
-                    RunAs::Only(current.credentials()),
-                    move |replica, backend| current.open_on(replica, backend)?.mutate(&how()),
-                    move |answer| done(answer.map_err(Errno::from).map(drop)),
-                );
-            }
+    pub async fn fsync(self: &Arc<Self>, handle: HandleId, data_only: bool) -> FsResult<()> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
+        if file.writer.is_some() {
+            return self.sync_or_flush(handle, FileMutation::Fsync { data_only }).await;
         }
+        if let Ok(write) = self.write_policy() {
+            return self.fsync_on_write_replica(file, write, data_only).await;
+        }
+        let current = file.inode.current();
+        current.set_credentials(&file.credentials);
+        let target = self.call_target_of_inode(file.ino, current.path());
+        let run_as = RunAs::Only(current.credentials());
+        let sync = move |replica: ReplicaId, backend: &dyn Backend| {
+            current.open_on(replica, backend)?.mutate(&FileMutation::Fsync { data_only })
+        };
+        self.client.call(target, run_as, sync).await?;
+        Ok(())
     }
 
     /// fsync(2) through a descriptor that cannot write, on a writable volume.
-    fn fsync_on_write_replica(
+    async fn fsync_on_write_replica(
         self: &Arc<Self>,
         file: FileHandle,
         write: WritePolicy,
         data_only: bool,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
+    ) -> FsResult<()> {
         // The error stays, so that the writer's own fsync(2) reports it as well.
         if let Some(errno) = file.inode.deferred_error() {
-            return done(Err(errno));
+            return Err(errno);
         }
-        let Some(under_way) = file.inode.gate.start_operation() else {
-            return done(Err(Errno::IO));
-        };
+        let guard = file.inode.gate.start_operation().ok_or(Errno::IO)?;
         let once = self.single_call(write, Lane::Read, &file.credentials);
         let sync = move |backend: &dyn Backend| {
             let open = match file.inode.any_writer() {
@@ -65,60 +58,52 @@ impl Fs {
             };
             open.mutate(&FileMutation::Fsync { data_only }).map(drop)
         };
-        self.client.call_once(once, sync, move |answer| {
-            under_way.finish(&answer);
-            done(answer.map_err(Errno::from));
-        });
+        let answer = self.client.call_once(once, sync).await;
+        guard.finish(&answer);
+        Ok(answer?)
     }
 
     /// fsync(2) of a directory.
-    pub fn fsyncdir(
+    pub async fn fsyncdir(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         handle: HandleId,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let Some(dir) = self.handles.dir(handle) else { return done(Err(Errno::BADF)) };
+    ) -> FsResult<()> {
+        let dir = self.handles.dir(handle).ok_or(Errno::BADF)?;
         if self.can_write() {
             let sync = |dir| TreeMutation::FsyncDir { dir };
-            return self.change_inode(who, dir.ino, (Lane::Read, None), done, sync);
+            return self.change_inode(caller, dir.ino, Lane::Read, None, sync).await;
         }
         let sync = |backend: &dyn Backend, dir: ObjectRef| {
             backend.mutate(&TreeMutation::FsyncDir { dir }).map(drop)
         };
-        self.call_on_inode(RunAs::CallerThenDaemon(dir.credentials.clone()), dir.ino, sync, done);
+        let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
+        self.call_on_inode(run_as, dir.ino, sync).await
     }
 
     /// close(2) of one of the descriptors of a handle; releases `owner`'s locks.
-    pub fn flush(
-        self: &Arc<Self>,
-        handle: HandleId,
-        owner: LockOwner,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+    pub async fn flush(self: &Arc<Self>, handle: HandleId, owner: LockOwner) -> FsResult<()> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
         file.is_closing.store(true, Ordering::Relaxed);
-        let fs = Arc::clone(self);
         // The data first, as on NFS: the next owner of the lock must see them.
-        self.sync_or_flush(handle, FileMutation::Flush, move |answer| {
-            fs.release_locks(file.ino, owner, move || done(answer));
-        });
+        let answer = self.sync_or_flush(handle, FileMutation::Flush).await;
+        self.release_locks(file.ino, owner).await;
+        answer
     }
 
     /// Flushes or syncs everything written through this handle, and reports errors of
     /// earlier changes.
-    fn sync_or_flush(
+    async fn sync_or_flush(
         self: &Arc<Self>,
         handle: HandleId,
-        how: FileMutation<'static>,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let Some(writer) = file.writer else { return done(Ok(())) };
+        mutation: FileMutation<'static>,
+    ) -> FsResult<()> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
+        let Some(writer) = file.writer else { return Ok(()) };
         if let Some(errno) = writer.take_deferred_error() {
-            return done(Err(errno));
+            return Err(errno);
         }
-        let settle = move |file: &dyn BackendFile, _: &dyn Backend| file.mutate(&how).map(drop);
-        self.change_file(handle, ChangeLock::Shared, None, settle, done);
+        let sync = move |file: &dyn BackendFile, _: &dyn Backend| file.mutate(&mutation).map(drop);
+        self.change_file(handle, ChangeLock::Shared, None, sync).await
     }
 }

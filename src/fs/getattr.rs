@@ -1,194 +1,222 @@
 //! Attributes of inodes that the kernel knows.
 //!
-//! The name is looked at, or the open file where the name is gone or is another file's.
+//! A replica is asked by the path, or by the open file where the path is gone or leads to
+//! another file.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::io::Errno as E;
 
 use super::file_replacement::{AttrOwner, OpenFileCheck};
+use super::handles::OpenInode;
 use super::metadata_client::{RunAs, SingleCall};
 use super::name_freshness::ReplicaPath;
+use super::renames::RetriedCall;
 use super::write_gate::Writer;
 use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
 use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, RequestContext};
 use crate::read::{OpenFile, RequestDeadline};
 use crate::volume::ReplicaId;
 
-/// How attributes are looked at.
-#[derive(Clone, Copy, Debug)]
-enum AttrSource {
-    /// By the name.
+/// How attributes are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AttrSource {
+    /// By the path.
     Path,
-    /// By an open.
+    /// By an open: the attributes do not agree with the data, so a replica's mount may have
+    /// older ones in its cache until the file is opened.
     Reopen,
-    /// By the name, for a file that is open, unless no replica answers soon.
+    /// By the path, unless no replica answers soon: the file is open, and a reader does not
+    /// wait for silent replicas, because the data may be in memory.
     PathOrTimeout,
 }
 
-/// Attributes of what is at `path`, as an open shows them: an NFS mount asks the server for
-/// them then. Where they are of the version that `open` is at, reads go to that replica
+/// A request for the attributes of an inode.
+#[derive(Clone)]
+pub(super) struct AttrRequest {
+    pub(super) ino: Ino,
+    pub(super) run_as: RunAs,
+    pub(super) source: AttrSource,
+    /// The deadline counts from then.
+    pub(super) since: Instant,
+}
+
+/// An answer of a replica, and what it is compared with.
+struct AttrAnswer {
+    /// The replica, its attributes and how they agree with the open file.
+    found: Result<(ReplicaId, (Attr, OpenFileCheck)), BackendError>,
+    path: PathBuf,
+    /// The number of changes before the replica was asked.
+    asked: u64,
+}
+
+/// Attributes of the object at the path, as an open shows them: an NFS mount asks its server
+/// for them then. Where they are of the version that `open` is at, reads go to that replica
 /// again.
 fn attr_by_reopen(
     fs: &Fs,
-    (ino, path): (Ino, &Path),
-    replica: ReplicaId,
-    backend: &dyn Backend,
+    ino: Ino,
+    at: ReplicaPath<'_>,
     open: Option<&OpenFile>,
 ) -> Result<Attr, BackendError> {
-    match fs.open_revalidated(ino, ReplicaPath { replica, backend, path }) {
+    match fs.open_revalidated(ino, at) {
         Ok((file, attr)) => {
             if let Some(open) = open.filter(|open| open.is_version(&attr)) {
-                open.record_verified_open(replica, file);
+                open.record_verified_open(at.replica, file);
             }
             Ok(attr)
         }
         // The rights may have changed since the file was opened.
-        Err(BackendError::Os(E::ACCESS | E::PERM)) => backend.stat(path),
+        Err(BackendError::Os(E::ACCESS | E::PERM)) => at.backend.stat(at.path),
         Err(error) => Err(error),
     }
 }
 
 impl Fs {
-    /// An inode's attributes; through the open file where `handle` is given and
-    /// its name is gone.
-    pub fn getattr(
+    /// An inode's attributes; through the open file where its name is gone.
+    pub async fn getattr(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         handle: Option<HandleId>,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let since = Instant::now();
-        let look = move |fs: &Arc<Self>, done| {
-            fs.getattr_as(RunAs::DaemonThenCaller(who), ino, handle, since, done);
+    ) -> FsResult<InodeAttr> {
+        let request = AttrRequest {
+            ino,
+            run_as: RunAs::DaemonThenCaller(caller),
+            source: AttrSource::Path,
+            since: Instant::now(),
         };
-        let fs = Arc::clone(self);
-        self.call_with_rename_retry((&[ino], false), look, move |answer| {
-            let removed =
-                |_| fs.inodes.lock().removed_dir_attr(ino).map(|attr| InodeAttr { ino, attr });
-            done(answer.or_else(|errno| removed(errno).ok_or(errno)));
-        });
-    }
-
-    /// The deadline counts from `since`.
-    pub(super) fn getattr_as(
-        self: &Arc<Self>,
-        rights: RunAs,
-        ino: Ino,
-        handle: Option<HandleId>,
-        since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        self.getattr_from((rights, AttrSource::Path), ino, handle, since, done);
-    }
-
-    /// The same for a file whose attributes do not agree with its data: a replica's mount
-    /// may believe older ones, until the file is opened.
-    pub(super) fn getattr_by_reopen(
-        self: &Arc<Self>,
-        rights: RunAs,
-        ino: Ino,
-        since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        self.getattr_from((rights, AttrSource::Reopen), ino, None, since, done);
-    }
-
-    /// The same for a file that is open and was not looked at for a while. A reader does not
-    /// wait for replicas that are silent: what it wants may be in memory.
-    pub(super) fn revalidate_attrs(
-        self: &Arc<Self>,
-        rights: RunAs,
-        ino: Ino,
-        since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        self.getattr_from((rights, AttrSource::PathOrTimeout), ino, None, since, done);
-    }
-
-    fn getattr_from(
-        self: &Arc<Self>,
-        (rights, see): (RunAs, AttrSource),
-        ino: Ino,
-        handle: Option<HandleId>,
-        since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        if ino == ROOT {
-            return self.getattr_root(rights, since, done);
+        let look_up = || self.getattr_with_handle(request.clone(), handle);
+        match self.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await {
+            Err(errno) => {
+                let removed_dir = self.inodes.lock().removed_dir_attr(ino);
+                removed_dir.map(|attr| InodeAttr { ino, attr }).ok_or(errno)
+            }
+            answer => answer,
         }
-        // The kernel names no handle for an fstat(2); any open one will do.
-        if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
-            return done(Err(Errno::BADF));
+    }
+
+    /// The same, where the kernel has named this handle. It names none for an fstat(2); any
+    /// open one will do.
+    pub(super) async fn getattr_with_handle(
+        self: &Arc<Self>,
+        request: AttrRequest,
+        handle: Option<HandleId>,
+    ) -> FsResult<InodeAttr> {
+        if request.ino == ROOT {
+            return self.getattr_root(request.run_as, request.since).await;
         }
+        loop {
+            if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
+                return Err(Errno::BADF);
+            }
+            if let Some(answer) = self.try_getattr(&request).await? {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// The same without a handle.
+    pub(super) async fn getattr_as(self: &Arc<Self>, request: AttrRequest) -> FsResult<InodeAttr> {
+        self.getattr_with_handle(request, None).await
+    }
+
+    /// The attributes; `None` where the answer is older than a change that was made here
+    /// meanwhile.
+    async fn try_getattr(self: &Arc<Self>, request: &AttrRequest) -> FsResult<Option<InodeAttr>> {
+        let AttrRequest { ino, since, .. } = *request;
         let inode = self.handles.find_inode(ino);
         if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
-            return self.getattr_by_writer(ino, writer, since, done);
+            return self.getattr_by_writer(ino, writer, since).await.map(Some);
         }
-        // Where the kernel reads the file by itself, its attributes are to be of that file.
-        let lent = inode.as_ref().and_then(|inode| inode.backing().cloned());
-        let first = lent.as_ref().map(|backing| backing.replica);
-        let open = inode.map(|inode| inode.current());
-        let path = match (self.path(ino), open.clone()) {
+        let open = inode.as_ref().map(|inode| inode.current());
+        let path = match (self.path(ino), open) {
             (Ok(path), _) => path,
-            (Err(_), Some(open)) => return self.getattr_by_open_file(ino, open, since, done),
-            (Err(errno), None) => return done(Err(errno)),
+            (Err(_), Some(open)) => {
+                return self.getattr_by_open_file(ino, open, since).await.map(Some);
+            }
+            (Err(errno), None) => return Err(errno),
         };
-        let (fs, at, asked) = (Arc::clone(self), path.clone(), self.change_seq());
+        let answer = self.getattr_by_path(request, inode, path).await?;
+        self.finish_getattr(request, answer).await
+    }
+
+    /// Asks a replica for the attributes of the object at the inode's path.
+    async fn getattr_by_path(
+        self: &Arc<Self>,
+        request: &AttrRequest,
+        inode: Option<Arc<OpenInode>>,
+        path: PathBuf,
+    ) -> FsResult<AttrAnswer> {
+        let AttrRequest { ino, source, since, .. } = *request;
+        let asked = self.change_seq();
+        // Where the kernel reads the file by itself, its attributes are to be of that file.
+        let backing = inode.as_ref().and_then(|inode| inode.backing().cloned());
+        let mut target = self.call_target_of_inode(ino, &path).requested_at(since);
+        if let Some(backing) = &backing {
+            target = target.preferring(backing.replica);
+        }
         // Then nothing is learned.
-        let fallback = matches!(see, AttrSource::PathOrTimeout).then(|| (ReplicaId::new(0), None));
-        let look = {
-            let (fs, path) = (Arc::clone(self), path.clone());
+        let fallback = (source == AttrSource::PathOrTimeout).then(|| (ReplicaId::new(0), None));
+        let op = {
+            let fs = Arc::clone(self);
+            let path = path.clone();
+            let open = inode.map(|inode| inode.current());
             move |replica: ReplicaId, backend: &dyn Backend| {
-                if let Some(backing) = lent.as_ref().filter(|backing| backing.replica == replica) {
-                    let looked = open.as_ref().map(OpenFileCheck::matching).unwrap_or_default();
-                    return Ok(Some((backing.attr()?, looked)));
+                if let Some(backing) = backing.as_ref().filter(|one| one.replica == replica) {
+                    let check = open.as_ref().map(OpenFileCheck::matching).unwrap_or_default();
+                    return Ok(Some((backing.attr()?, check)));
                 }
-                let attr = match see {
-                    AttrSource::Path | AttrSource::PathOrTimeout => fs.stat_inode_revalidated(
-                        ino,
-                        ReplicaPath { replica, backend, path: &path },
-                    )?,
-                    AttrSource::Reopen => {
-                        attr_by_reopen(&fs, (ino, &path), replica, backend, open.as_deref())?
+                let at = ReplicaPath { replica, backend, path: &path };
+                let attr = match source {
+                    AttrSource::Path | AttrSource::PathOrTimeout => {
+                        fs.stat_inode_revalidated(ino, at)?
                     }
+                    AttrSource::Reopen => attr_by_reopen(&fs, ino, at, open.as_deref())?,
                 };
                 Ok(Some((attr, fs.check_open_file(ino, replica, &attr))))
             }
         };
-        let spot = self.call_target_of_inode(ino, &path).requested_at(since);
-        let spot = first.map_or(spot, |first| spot.preferring(first));
-        let mine = rights.clone();
-        self.client.call_with_fallback(fallback, spot, mine, look, move |answer| {
-            let same = |replica, attr: &Attr, looked: &OpenFileCheck| {
-                fs.inodes.lock().is_same(ino, replica, attr)
-                    && fs.attr_owner(ino, attr, looked) == AttrOwner::OpenFile
-            };
-            let open = fs.handles.find_inode(ino).map(|inode| inode.current());
-            let found = match answer {
-                Ok((_, None)) => return done(Err(BackendError::Late.into())),
-                Ok((replica, Some(found))) => Ok((replica, found)),
-                Err(error) => Err(error),
-            };
-            match (found, open) {
-                (Ok((replica, _)), _) if fs.is_possibly_stale(replica, &at, ino) => {
-                    fs.getattr_from((rights, see), ino, handle, since, done);
-                }
-                (Ok((replica, (attr, looked))), _) if same(replica, &attr, &looked) => {
-                    done(Ok(fs.attr_reply(ino, attr, &looked, asked)));
-                }
-                // Its name is gone or stands for another file: ask the open one.
-                (Ok(_), Some(open)) => fs.getattr_by_open_file(ino, open, since, done),
-                (Ok(_), None) => done(Err(Errno::STALE)),
-                (Err(BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)), Some(open)) => {
-                    fs.getattr_by_open_file(ino, open, since, done);
-                }
-                (Err(error), _) => done(Err(error.into())),
+        let run_as = request.run_as.clone();
+        let found = match self.client.call_with_fallback(fallback, target, run_as, op).await {
+            Ok((_, None)) => return Err(BackendError::Late.into()),
+            Ok((replica, Some(found))) => Ok((replica, found)),
+            Err(error) => Err(error),
+        };
+        Ok(AttrAnswer { found, path, asked })
+    }
+
+    async fn finish_getattr(
+        self: &Arc<Self>,
+        request: &AttrRequest,
+        answer: AttrAnswer,
+    ) -> FsResult<Option<InodeAttr>> {
+        let AttrRequest { ino, since, .. } = *request;
+        let open = self.handles.find_inode(ino).map(|inode| inode.current());
+        let is_gone = match answer.found {
+            Ok((replica, _)) if self.is_possibly_stale(replica, &answer.path, ino) => {
+                return Ok(None);
             }
-        });
+            Ok((replica, (attr, check))) => {
+                let is_same = self.inodes.lock().is_same(ino, replica, &attr)
+                    && self.attr_owner(ino, &attr, &check) == AttrOwner::OpenFile;
+                if is_same {
+                    return Ok(Some(self.attr_reply(ino, attr, &check, answer.asked)));
+                }
+                Errno::STALE
+            }
+            Err(error @ BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP | E::STALE)) => {
+                error.into()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // Its name is gone or stands for another file, so the open one is asked.
+        match open {
+            Some(open) => self.getattr_by_open_file(ino, open, since).await.map(Some),
+            None => Err(is_gone),
+        }
     }
 
     /// The kernel is about to be told these attributes of an inode it knows.
@@ -203,59 +231,45 @@ impl Fs {
         InodeAttr { ino, attr }
     }
 
-    fn getattr_by_open_file(
+    async fn getattr_by_open_file(
         self: &Arc<Self>,
         ino: Ino,
         open: Arc<OpenFile>,
         since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let (fs, asked, looked) =
-            (Arc::clone(self), self.change_seq(), OpenFileCheck::matching(&open));
-        let write =
-            self.policy.write.filter(|_| self.is_recently_changed(ino)).map(|write| write.replica);
-        let may_lag = move |replica| write.is_some_and(|write| write != replica);
-        self.client.call_by_replica(
-            self.call_target_of_open(ino, &open).requested_at(since),
-            RunAs::Only(open.credentials()),
-            move |replica, backend| {
-                let attr = open.attr_on(replica, backend)?;
-                match may_lag(replica) && open.is_newer_than(&attr) {
-                    true => Err(BackendError::VersionMismatch),
-                    false => Ok(attr),
-                }
-            },
-            move |answer| {
-                let seen = |(_, attr)| fs.attr_reply(ino, attr, &looked, asked);
-                done(answer.map_err(Errno::from).map(seen))
-            },
-        );
+    ) -> FsResult<InodeAttr> {
+        let asked = self.change_seq();
+        let check = OpenFileCheck::matching(&open);
+        let target = self.call_target_of_open(ino, &open).requested_at(since);
+        let run_as = RunAs::Only(open.credentials());
+        let write = self.policy.write.filter(|_| self.is_recently_changed(ino));
+        let may_lag = move |replica| write.is_some_and(|write| write.replica != replica);
+        let stat = move |replica: ReplicaId, backend: &dyn Backend| {
+            let attr = open.attr_on(replica, backend)?;
+            match may_lag(replica) && open.is_newer_than(&attr) {
+                true => Err(BackendError::VersionMismatch),
+                false => Ok(attr),
+            }
+        };
+        let (_, attr) = self.client.call(target, run_as, stat).await?;
+        Ok(self.attr_reply(ino, attr, &check, asked))
     }
 
     /// Attributes of a file that is open for writing.
-    fn getattr_by_writer(
-        self: &Arc<Self>,
+    async fn getattr_by_writer(
+        &self,
         ino: Ino,
         writer: Arc<Writer>,
         since: Instant,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let Some(write) = self.policy.write else { return done(Err(Errno::ROFS)) };
+    ) -> FsResult<InodeAttr> {
         let once = SingleCall {
-            replica: write.replica,
+            replica: self.write_policy()?.replica,
             lane: Lane::Metadata,
             deadline: RequestDeadline::new(since, self.policy.deadlines),
             run_as: RunAs::Only(writer.credentials.clone()),
         };
-        let (fs, asked) = (Arc::clone(self), self.change_seq());
-        self.client.call_once(
-            once,
-            move |_| writer.file.attr(),
-            move |answer| {
-                let seen = |attr| fs.attr_reply(ino, attr, &OpenFileCheck::default(), asked);
-                done(answer.map_err(Errno::from).map(seen));
-            },
-        );
+        let asked = self.change_seq();
+        let attr = self.client.call_once(once, move |_| writer.file.attr()).await?;
+        Ok(self.attr_reply(ino, attr, &OpenFileCheck::default(), asked))
     }
 
     /// The kernel is about to be told `attr` of this inode: handles that have it

@@ -80,7 +80,7 @@ pub(super) struct FileHandle {
     pub(super) ino: Ino,
     pub(super) inode: Arc<OpenInode>,
     pub(super) cache_validity: CacheValidity,
-    cache_mode: CacheMode,
+    pub(super) cache_mode: CacheMode,
     pub(super) read_stats: Arc<ReadSizeStats>,
     pub(super) read_handle: Arc<ReadHandle>,
     /// Whose it is.
@@ -181,32 +181,13 @@ impl Handles {
         (OpenOutcome { inode, cache_mode: caching }, None)
     }
 
-    pub(super) fn insert_file(
-        &self,
-        (ino, inode): (Ino, Arc<OpenInode>),
-        (cached, caching): (CacheValidity, CacheMode),
-        read: ReadHandle,
-        (who, request): (Credentials, u64),
-        writer: Option<Arc<Writer>>,
-    ) -> HandleId {
-        let (read, blocks) = (Arc::new(read), Arc::default());
-        let closing = Arc::default();
-        let handle = FileHandle {
-            ino,
-            inode,
-            cache_validity: cached,
-            cache_mode: caching,
-            read_stats: blocks,
-            read_handle: read,
-            credentials: who,
-            is_closing: closing,
-            writer,
-        };
+    pub(super) fn insert_file(&self, handle: FileHandle, request: u64) -> HandleId {
+        let ino = handle.ino;
         HandleId { number: self.insert(Handle::File(handle), request), ino }
     }
 
-    pub(super) fn insert_dir(&self, ino: Ino, (who, request): (Credentials, u64)) -> HandleId {
-        let dir = DirHandle { ino, credentials: who, cache: Mutex::default() };
+    pub(super) fn insert_dir(&self, ino: Ino, credentials: Credentials, request: u64) -> HandleId {
+        let dir = DirHandle { ino, credentials, cache: Mutex::default() };
         HandleId { number: self.insert(Handle::Directory(Arc::new(dir)), request), ino }
     }
 

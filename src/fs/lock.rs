@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::metadata_client::{RunAs, SingleCall};
-use super::{Errno, Fs, FsResult, HandleId, Ino};
+use super::{Errno, Fs, FsResult, HandleId, Ino, task};
 use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpenOptions,
@@ -56,6 +56,18 @@ pub(super) struct Locks {
     memory: LockMemory,
     /// Files that somebody waits for.
     waiters: Mutex<HashMap<Ino, Arc<Notify>>>,
+}
+
+/// A request that waits for a lock.
+struct LockWaiter {
+    handle: HandleId,
+    ino: Ino,
+    owner: LockOwner,
+    lock: Lock,
+    /// The thread that waits.
+    thread: u32,
+    /// Pays for the wait.
+    _slot: LockSlot,
 }
 
 #[derive(Default)]
@@ -168,157 +180,141 @@ impl OwnerDescriptor {
 }
 
 impl Fs {
-    /// Sets a lock, or gives one up.
-    pub fn set_lock(
+    /// Sets a lock, or releases one.
+    pub async fn set_lock(
         self: &Arc<Self>,
         handle: HandleId,
         owner: LockOwner,
         lock: Lock,
         waiting: LockWait,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let (ino, user) = (file.ino, file.credentials.uid());
-        let is_known = self.locks.owners.lock().contains((ino, owner));
+    ) -> FsResult<()> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
+        let is_known = self.locks.owners.lock().contains((file.ino, owner));
         if lock.kind == LockKind::None && !is_known {
-            return done(Ok(()));
+            return Ok(());
         }
-        let fs = Arc::clone(self);
-        self.try_lock(handle, owner, LockRequest::Set(lock), move |answer| match answer {
-            Err(Errno::AGAIN) => match waiting {
-                LockWait::NoWait => done(Err(Errno::AGAIN)),
-                // Somebody who cannot be seen could not be interrupted.
-                LockWait::Thread(0) => done(Err(Errno::NOLCK)),
-                LockWait::Thread(thread) => match fs.locks.memory.reserve(user) {
-                    Some(place) => {
-                        let key = (ino, owner);
-                        let wait = Arc::clone(&fs).wait_for_lock(handle, key, lock, thread, done);
-                        fs.locks.runtime.spawn(async move {
-                            wait.await;
-                            drop(place);
-                        });
-                    }
-                    None => done(Err(Errno::NOLCK)),
-                },
-            },
-            answer => done(answer.map(drop)),
-        });
+        let answer = self.try_lock(handle, owner, LockRequest::Set(lock)).await;
+        if !matches!(answer, Err(Errno::AGAIN)) {
+            return answer.map(drop);
+        }
+        let thread = match waiting {
+            LockWait::NoWait => return Err(Errno::AGAIN),
+            // A thread that this process cannot see could not be interrupted.
+            LockWait::Thread(0) => return Err(Errno::NOLCK),
+            LockWait::Thread(thread) => thread,
+        };
+        let slot = self.locks.memory.reserve(file.credentials.uid()).ok_or(Errno::NOLCK)?;
+        let wait = LockWaiter { handle, ino: file.ino, owner, lock, thread, _slot: slot };
+        // The tries of a wait do not hold up a handover.
+        task::release_held();
+        let waiting = Arc::clone(self).wait_for_lock(wait);
+        // The volume is going away where the runtime does not end it.
+        self.locks.runtime.spawn(waiting).await.unwrap_or(Err(Errno::IO))
     }
 
     /// The lock in the way of this one.
-    pub fn test_lock(
+    pub async fn test_lock(
         self: &Arc<Self>,
         handle: HandleId,
         owner: LockOwner,
         lock: Lock,
-        done: impl FnOnce(FsResult<Lock>) + Send + 'static,
-    ) {
-        self.try_lock(handle, owner, LockRequest::Test(lock), done);
+    ) -> FsResult<Lock> {
+        self.try_lock(handle, owner, LockRequest::Test(lock)).await
     }
 
-    fn try_lock(
+    async fn try_lock(
         self: &Arc<Self>,
         handle: HandleId,
         owner: LockOwner,
         request: LockRequest,
-        done: impl FnOnce(FsResult<Lock>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
-        let Some(replica) = self.policy.lock_replica else { return done(Err(Errno::NOSYS)) };
-        let (open, ino) = (file.inode.current(), file.ino);
-        let Some(taken) = self.locks.owner_for_lock((ino, owner), handle.number, &file.credentials)
-        else {
-            return done(Err(Errno::NOLCK));
-        };
-        let who = file.credentials.clone();
+    ) -> FsResult<Lock> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
+        let replica = self.policy.lock_replica.ok_or(Errno::NOSYS)?;
+        let ino = file.ino;
+        let descriptor = self
+            .locks
+            .owner_for_lock((ino, owner), handle.number, &file.credentials)
+            .ok_or(Errno::NOLCK)?;
         let deadlines = self.policy.write.map_or(self.policy.deadlines, |write| write.deadlines);
-        let term = RequestDeadline::new(Instant::now(), deadlines);
-        let once =
-            SingleCall { replica, lane: Lane::Metadata, deadline: term, run_as: RunAs::Only(who) };
-        let (for_write, told) = (self.policy.write.is_some(), Arc::new(AtomicBool::new(false)));
-        let is_told = Arc::clone(&told);
-        let op = move |backend: &dyn Backend| {
-            let file = taken.get_or_open(&open, for_write, backend)?;
-            let locked = file.lock(&request)?;
-            if let (LockRequest::Set(lock), true) = (request, is_told.load(Ordering::Acquire)) {
-                // Who asked has been told that he has none.
-                file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
-            }
-            Ok(locked)
+        let once = SingleCall {
+            replica,
+            lane: Lane::Metadata,
+            deadline: RequestDeadline::new(Instant::now(), deadlines),
+            run_as: RunAs::Only(file.credentials.clone()),
         };
-        let fs = Arc::clone(self);
-        self.client.call_once(once, op, move |answer| {
-            told.store(answer.is_err(), Ordering::Release);
-            match (&answer, request) {
-                (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
-                    fs.locks.wake_waiters(ino);
+        let open = file.inode.current();
+        let for_write = self.policy.write.is_some();
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let lock = {
+            let has_failed = Arc::clone(&has_failed);
+            move |backend: &dyn Backend| {
+                let file = descriptor.get_or_open(&open, for_write, backend)?;
+                let locked = file.lock(&request)?;
+                if let (LockRequest::Set(lock), true) =
+                    (request, has_failed.load(Ordering::Acquire))
+                {
+                    // The caller has got an error, so it must not have the lock.
+                    file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
                 }
-                // Whoever has a lock is to see what others wrote before.
-                (Ok(_), LockRequest::Set(_)) if fs.policy.write.is_some() => {
-                    fs.record_inode_change(ino)
-                }
-                _ => {}
+                Ok(locked)
             }
-            done(answer.map_err(Errno::from));
-        });
+        };
+        let answer = self.client.call_once(once, lock).await;
+        has_failed.store(answer.is_err(), Ordering::Release);
+        match (&answer, request) {
+            (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
+                self.locks.wake_waiters(ino);
+            }
+            // The owner of a lock is to see what others wrote before.
+            (Ok(_), LockRequest::Set(_)) if for_write => self.record_inode_change(ino),
+            _ => {}
+        }
+        Ok(answer?)
     }
 
-    async fn wait_for_lock(
-        self: Arc<Self>,
-        handle: HandleId,
-        (ino, owner): (Ino, LockOwner),
-        lock: Lock,
-        thread: u32,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let waiting = self.locks.add_waiter(ino);
+    /// Tries the lock until it is had, or a signal ends the wait. Runs on the runtime.
+    async fn wait_for_lock(self: Arc<Self>, waiter: LockWaiter) -> FsResult<()> {
+        let LockWaiter { handle, ino, owner, lock, thread, _slot } = waiter;
+        let released = self.locks.add_waiter(ino);
         let mut pause = MIN_RETRY_INTERVAL;
         let answer = loop {
-            let given_up = waiting.notified();
-            if tokio::time::timeout(pause, given_up).await.is_err() {
+            if tokio::time::timeout(pause, released.notified()).await.is_err() {
                 pause = (pause * 2).min(MAX_RETRY_INTERVAL);
             }
             if has_pending_signal(thread) {
                 break Err(Errno::INTR);
             }
-            let (send, receive) = tokio::sync::oneshot::channel();
-            self.try_lock(handle, owner, LockRequest::Set(lock), move |answer| {
-                let _ = send.send(answer);
-            });
-            match receive.await {
-                Ok(Err(Errno::AGAIN)) => {}
-                Ok(answer) => break answer.map(drop),
-                Err(_) => break Err(Errno::IO),
+            match self.try_lock(handle, owner, LockRequest::Set(lock)).await {
+                Err(Errno::AGAIN) => {}
+                answer => break answer.map(drop),
             }
         };
-        self.locks.remove_waiter(ino, waiting);
-        done(answer);
+        self.locks.remove_waiter(ino, released);
+        answer
     }
 
-    /// Gives up all locks of an owner on a file, and then does the rest.
-    pub(super) fn release_locks(
-        self: &Arc<Self>,
-        ino: Ino,
-        owner: LockOwner,
-        then: impl FnOnce() + Send + 'static,
-    ) {
-        let taken = self.locks.owners.lock().remove((ino, owner));
-        let (Some(owner), Some(replica)) = (taken, self.policy.lock_replica) else { return then() };
-        let term = RequestDeadline::new(Instant::now(), self.policy.deadlines);
-        let rights = RunAs::Only(Credentials::DAEMON);
-        let once = SingleCall { replica, lane: Lane::Metadata, deadline: term, run_as: rights };
+    /// Releases all locks of an owner on a file.
+    pub(super) async fn release_locks(&self, ino: Ino, owner: LockOwner) {
+        let descriptor = self.locks.owners.lock().remove((ino, owner));
+        let (Some(descriptor), Some(replica)) = (descriptor, self.policy.lock_replica) else {
+            return;
+        };
+        let once = SingleCall {
+            replica,
+            lane: Lane::Metadata,
+            deadline: RequestDeadline::new(Instant::now(), self.policy.deadlines),
+            run_as: RunAs::DAEMON,
+        };
         let unlock = move |_: &dyn Backend| {
             let all = Lock { kind: LockKind::None, start: 0, end: Lock::TO_EOF };
-            match &*owner.file.lock() {
+            match &*descriptor.file.lock() {
                 Some(file) => file.lock(&LockRequest::Set(all)).map(drop),
                 None => Ok(()),
             }
         };
-        let fs = Arc::clone(self);
-        self.client.call_once(once, unlock, move |_| {
-            fs.locks.wake_waiters(ino);
-            then();
-        });
+        // Closing the descriptor releases them where this fails.
+        let _ = self.client.call_once(once, unlock).await;
+        self.locks.wake_waiters(ino);
     }
 }
 

@@ -16,6 +16,7 @@
 //! a timer for each would cost more than most calls take.
 
 mod call_attempt;
+mod call_future;
 mod call_latency;
 mod lookup_timeouts;
 mod order;
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use super::FsPolicy;
+use super::{FsPolicy, task};
 use crate::backend::{
     Backend, BackendError, JobOptions, PathKey, Replica, RequestingThread, Result,
 };
@@ -42,6 +43,7 @@ use crate::scheduler::hedge;
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use call_future::{AnswerSlot, CallFuture};
 use call_latency::CallLatency;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
@@ -86,7 +88,6 @@ const CALLS_PER_HEDGE: i64 = 25;
 const MAX_HEDGE_BURST: i64 = 16;
 
 type CallOp<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
-type DoneFn<T> = Box<dyn FnOnce(Result<(ReplicaId, T)>) + Send>;
 
 struct MetadataCall<T> {
     client: Arc<MetadataClient>,
@@ -100,7 +101,14 @@ struct MetadataCall<T> {
     replicas: ReplicaSet,
     /// The thread that waits.
     requesting_thread: RequestingThread,
+    answer: Arc<AnswerSlot<T>>,
     state: Mutex<CallState<T>>,
+}
+
+impl<T> Drop for MetadataCall<T> {
+    fn drop(&mut self) {
+        self.answer.abandon();
+    }
 }
 
 /// Counts as a call until it is dropped: a call that waits before it asks.
@@ -118,9 +126,10 @@ struct CallState<T> {
     unanswered: Vec<CallAttempt>,
     deadline: RequestDeadline,
     error: Option<BackendError>,
-    /// Whether somebody has said that it is not there.
+    /// Whether a replica has answered that the object does not exist.
     has_negative_answer: bool,
-    done: Option<DoneFn<T>>,
+    /// Whether the answer is settled.
+    is_over: bool,
     /// When another one is asked.
     hedge_at: Instant,
     /// The answer where nobody has given one by then.
@@ -184,97 +193,64 @@ impl MetadataClient {
         self.pinned_latency.iter().map(reading).collect()
     }
 
-    /// Has `op` answered by some replica. Calls about the same path go to the
-    /// same one while it is well.
+    /// Has `op` answered by a replica; `op` learns which one it asks. Calls about the same
+    /// path go to the same replica while it is well.
     pub(super) fn call<T: Send + 'static>(
         self: &Arc<Self>,
-        spot: CallTarget,
-        rights: RunAs,
-        op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
-    ) {
-        self.call_by_replica(spot, rights, move |_, backend| op(backend), done);
-    }
-
-    /// As [`MetadataClient::call`], for an `op` that wants to know whom it asks.
-    pub(super) fn call_by_replica<T: Send + 'static>(
-        self: &Arc<Self>,
-        spot: CallTarget,
-        rights: RunAs,
+        target: CallTarget,
+        run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
-    ) {
-        self.call_on(self.replica_order(spot), spot, rights, op, done);
+    ) -> CallFuture<T> {
+        self.call_in_order(self.replica_order(target), target, run_as, op)
     }
 
-    /// As [`MetadataClient::call_by_replica`], but `first`, where there is one, is asked
-    /// before all others.
-    pub(super) fn call_preferring<T: Send + 'static>(
-        self: &Arc<Self>,
-        first: Option<ReplicaId>,
-        spot: CallTarget,
-        rights: RunAs,
-        op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
-    ) {
-        let spot = first.map_or(spot, |first| spot.preferring(first));
-        let order = self.replica_order(spot);
-        self.call_on(order, spot, rights, op, done);
-    }
-
-    /// As [`MetadataClient::call_by_replica`], with the replicas of `order` and no others.
-    pub(super) fn call_on<T: Send + 'static>(
+    /// As [`MetadataClient::call`], with the replicas of `order` and no others.
+    pub(super) fn call_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         order: Vec<ReplicaId>,
-        spot: CallTarget,
-        rights: RunAs,
+        target: CallTarget,
+        run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
-    ) {
-        let term = self.deadline(spot);
-        let call = MetadataCall::new(self, order, spot.into(), rights, term, Arc::new(op), done);
-        self.start(call);
+    ) -> CallFuture<T> {
+        let deadline = self.deadline(target);
+        self.start(MetadataCall::new(self, order, target.into(), run_as, deadline, Arc::new(op)))
     }
 
-    /// As [`MetadataClient::call_by_replica`], with an answer to be given where nobody has
-    /// given another one after a call's usual time, [`MIN_FALLBACK_DELAY`] at least.
+    /// As [`MetadataClient::call`], with an answer that stands in where no replica has given
+    /// one after a call's usual time, [`MIN_FALLBACK_DELAY`] at least.
     pub(super) fn call_with_fallback<T: Send + 'static>(
         self: &Arc<Self>,
         fallback: Option<(ReplicaId, T)>,
-        spot: CallTarget,
-        rights: RunAs,
+        target: CallTarget,
+        run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
-    ) {
-        let (order, now) = (self.replica_order(spot), Instant::now());
+    ) -> CallFuture<T> {
+        let order = self.replica_order(target);
         let usual = order.first().map_or(Duration::ZERO, |first| self.latency.late_after(*first));
-        let term = self.deadline(spot);
-        let call = MetadataCall::new(self, order, spot.into(), rights, term, Arc::new(op), done);
-        call.state.lock().fallback =
-            fallback.map(|(replica, value)| (now + usual.max(MIN_FALLBACK_DELAY), replica, value));
-        self.start(call);
+        let due = Instant::now() + usual.max(MIN_FALLBACK_DELAY);
+        let deadline = self.deadline(target);
+        let call = MetadataCall::new(self, order, target.into(), run_as, deadline, Arc::new(op));
+        call.state.lock().fallback = fallback.map(|(replica, value)| (due, replica, value));
+        self.start(call)
     }
 
     /// Has `op` carried out by one replica, at most once.
-    pub(super) fn call_once<T: Send + 'static>(
+    pub(super) async fn call_once<T: Send + 'static>(
         self: &Arc<Self>,
         once: SingleCall,
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(Result<T>) + Send + 'static,
-    ) {
-        let SingleCall { replica, lane, deadline: term, run_as: rights } = once;
+    ) -> Result<T> {
+        let SingleCall { replica, lane, deadline, run_as } = once;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
-        let done = move |answer: Result<(ReplicaId, T)>| done(answer.map(|(_, value)| value));
-        let about = PathKey::default();
         let kind = CallKind {
             is_mutation: true,
             pin: None,
-            path_key: about,
+            path_key: PathKey::default(),
             is_known_to_exist: false,
             lane,
         };
-        let call = MetadataCall::new(self, vec![replica], kind, rights, term, op, done);
-        self.start(call);
+        let call = self.start(MetadataCall::new(self, vec![replica], kind, run_as, deadline, op));
+        call.await.map(|(_, value)| value)
     }
 
     fn deadline(&self, spot: CallTarget) -> RequestDeadline {
@@ -282,11 +258,15 @@ impl MetadataClient {
         RequestDeadline::new(since, self.policy.deadlines)
     }
 
-    fn start<T: Send + 'static>(self: &Arc<Self>, call: Arc<MetadataCall<T>>) {
-        self.pending.fetch_add(1, Ordering::Relaxed);
+    fn start<T: Send + 'static>(self: &Arc<Self>, call: Arc<MetadataCall<T>>) -> CallFuture<T> {
+        let slot = Arc::clone(&call.answer);
+        let future = CallFuture::new(slot, self, call.pending_change.clone());
+        // From here on this call stands for the request; the one before is over.
+        task::release_held();
         call.send_next();
-        // Without a clock the volume is going away.
+        // Without a ticker the volume is going away.
         let _ = self.ticker.send(call);
+        future
     }
 
     fn hedge_delay(&self, replica: ReplicaId) -> Duration {
@@ -314,38 +294,34 @@ impl MetadataClient {
 
 impl<T: Send + 'static> MetadataCall<T> {
     fn new(
-        caller: &Arc<MetadataClient>,
+        client: &Arc<MetadataClient>,
         order: Vec<ReplicaId>,
         kind: CallKind,
-        rights: RunAs,
-        term: RequestDeadline,
+        run_as: RunAs,
+        deadline: RequestDeadline,
         op: CallOp<T>,
-        done: impl FnOnce(Result<(ReplicaId, T)>) + Send + 'static,
     ) -> Arc<Self> {
-        let of = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
+        let replicas = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
         let state = CallState {
             untried: order.into_iter().rev().collect(),
             unanswered: Vec::new(),
-            deadline: term,
+            deadline,
             error: None,
             has_negative_answer: false,
-            done: Some(Box::new(done)),
+            is_over: false,
             hedge_at: Instant::now(),
             fallback: None,
         };
-        let caller = Arc::clone(caller);
-        let change = kind.is_mutation.then(|| caller.pending_changes.add_queued());
-        let op = Mutex::new(Some(op));
-        let (asker, state) = (RequestingThread::current(), Mutex::new(state));
         Arc::new(Self {
-            client: caller,
-            op,
+            client: Arc::clone(client),
+            op: Mutex::new(Some(op)),
+            pending_change: kind.is_mutation.then(|| client.pending_changes.add_queued()),
             kind,
-            pending_change: change,
-            run_as: rights,
-            replicas: of,
-            requesting_thread: asker,
-            state,
+            run_as,
+            replicas,
+            requesting_thread: RequestingThread::current(),
+            answer: AnswerSlot::new(),
+            state: Mutex::new(state),
         })
     }
 
@@ -355,7 +331,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             let asked = Instant::now();
             let replica = {
                 let mut state = self.state.lock();
-                if state.done.is_none() {
+                if state.is_over {
                     return;
                 }
                 let Some(replica) = state.untried.pop() else { return };
@@ -367,7 +343,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             let job = move |backend: &dyn Backend| {
                 let begun = Instant::now();
                 let Some(op) = call.op.lock().clone() else {
-                    // Whoever asked has been answered.
+                    // The call is over.
                     return;
                 };
                 if call.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
@@ -436,13 +412,12 @@ impl<T: Send + 'static> MetadataCall<T> {
         {
             return self.send_next();
         }
-        let Some((done, failover)) = self.finish(Some(replica)) else { return };
+        let Some(has_failed_over) = self.finish(Some(replica)) else { return };
         increment(&caller.counters.metadata);
-        if failover {
+        if has_failed_over {
             increment(&caller.counters.metadata_failovers);
         }
-        self.requesting_thread.scope(|| done(answer.map(|value| (replica, value))));
-        self.mark_replied();
+        self.answer.deliver(answer.map(|value| (replica, value)));
     }
 
     /// Whether another replica has to confirm that an object is missing which the kernel was
@@ -464,7 +439,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         let mut state = self.state.lock();
         // fanfs would not wait for a replica that does not answer soon.
         let has_other = state.untried.last().is_some_and(|next| well.contains(*next));
-        if state.done.is_none() || state.has_negative_answer || !has_other {
+        if state.is_over || state.has_negative_answer || !has_other {
             return false;
         }
         state.unanswered.retain(|silent| silent.replica != replica);
@@ -500,29 +475,22 @@ impl<T: Send + 'static> MetadataCall<T> {
 
     fn fail(&self) {
         let error = self.state.lock().error.unwrap_or(BackendError::Late);
-        if let Some((done, _)) = self.finish(None) {
-            self.requesting_thread.scope(|| done(Err(error)));
-            self.mark_replied();
+        if self.finish(None).is_some() {
+            self.answer.deliver(Err(error));
         }
     }
 
-    /// Whoever asked has the answer, and the tables have followed it.
-    fn mark_replied(&self) {
-        self.client.pending.fetch_sub(1, Ordering::Relaxed);
-        if let Some(change) = &self.pending_change {
-            change.remove();
-        }
-    }
-
-    /// Ends the call, once. Those who were asked and stayed silent while
-    /// `by` answered have failed.
-    fn finish(&self, by: Option<ReplicaId>) -> Option<(DoneFn<T>, bool)> {
-        let (done, silent, failover) = {
+    /// Ends the call, once; says whether a replica failed or was late before. Replicas that
+    /// were asked and stayed silent while `by` answered have failed.
+    fn finish(&self, by: Option<ReplicaId>) -> Option<bool> {
+        let (silent, has_failed_over) = {
             let mut state = self.state.lock();
-            let done = state.done.take()?;
+            if std::mem::replace(&mut state.is_over, true) {
+                return None;
+            }
             let silent = std::mem::take(&mut state.unanswered);
-            let failover = state.error.is_some() || silent.len() > 1;
-            (done, silent, failover)
+            let has_failed_over = state.error.is_some() || silent.len() > 1;
+            (silent, has_failed_over)
         };
         self.op.lock().take();
         if by.is_some() {
@@ -537,6 +505,6 @@ impl<T: Send + 'static> MetadataCall<T> {
                 self.client.reader.record_call(replica, heard);
             }
         }
-        Some((done, failover))
+        Some(has_failed_over)
     }
 }

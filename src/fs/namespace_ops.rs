@@ -12,10 +12,12 @@
 mod rename;
 mod xattr;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub use rename::RenameRequest;
 
 use super::file_replacement::OpenFileCheck;
 use super::handles::OpenInode;
@@ -23,8 +25,8 @@ use super::inodes::{Inodes, LinkRemoval};
 use super::metadata_client::{RunAs, SingleCall};
 use super::payload_budget::Charge;
 use super::recent_changes::ChangeScope;
-use super::renames::ReplyFn;
-use super::{Errno, Fs, FsResult, Ino, InodeAttr, WritePolicy};
+use super::renames::RetriedCall;
+use super::{Errno, Fs, FsResult, Ino, InodeAttr, WritePolicy, task};
 use crate::backend::{
     Attr, Backend, BackendError, Credentials, EntryRef, FileKind, Lane, ObjectRef, RequestContext,
     TreeMutation,
@@ -102,187 +104,154 @@ impl Fs {
         self.recent_changes.record_inode(ino, now);
     }
 
-    /// Makes something that has a name: what `change` says of that.
-    pub fn make_entry(
+    /// Makes an object that has a name: `mutation` says which.
+    pub async fn make_entry(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         parent: Ino,
         name: &OsStr,
-        change: impl Fn(EntryRef) -> TreeMutation + Send + Sync + 'static,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let name = name.to_owned();
-        let make = move |fs: &Arc<Self>, done| fs.try_make_entry(who, parent, &name, &change, done);
-        self.call_with_rename_retry((&[parent], true), make, done);
+        mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync,
+    ) -> FsResult<InodeAttr> {
+        let make = || self.try_make_entry(caller, parent, name, &mutation);
+        self.with_rename_retry(&[parent], RetriedCall::Mutation, make).await
     }
 
-    fn try_make_entry(
+    async fn try_make_entry(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         parent: Ino,
         name: &OsStr,
-        change: impl FnOnce(EntryRef) -> TreeMutation,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let (write, named) = match (self.change_policy(), self.entry_ref(parent, name)) {
-            (Ok(write), Ok(named)) => (write, named),
-            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        mutation: impl FnOnce(EntryRef) -> TreeMutation + Send,
+    ) -> FsResult<InodeAttr> {
+        let write = self.change_policy()?;
+        let entry = self.entry_ref(parent, name)?;
+        let path = entry.path();
+        let mutation = mutation(entry.name_on(write.replica));
+        let is_new = !matches!(mutation, TreeMutation::Link { .. });
+        let scope = match mutation {
+            TreeMutation::Mkdir { .. } => ChangeScope::Subtree,
+            _ => ChangeScope::Object,
         };
-        let (path, change) = (named.path(), change(named.name_on(write.replica)));
-        let is_dir = matches!(change, TreeMutation::Mkdir { .. });
-        let is_new = !matches!(change, TreeMutation::Link { .. });
-        let reach = if is_dir { ChangeScope::Subtree } else { ChangeScope::Object };
-        self.record_name_change(&path, reach);
-        let (fs, name) = (Arc::clone(self), name.to_owned());
-        self.client.call_once(
-            self.single_call(write, Lane::Metadata, &who.credentials()),
-            move |backend| change_returning_attr(backend, &change),
-            move |answer| {
-                fs.record_name_change(&path, reach);
-                increment(&fs.counters.changes);
-                let attr = match answer {
-                    Ok(attr) => attr,
-                    Err(error) => return done(Err(error.into())),
-                };
-                let named = is_new.then(|| (parent, name.clone()));
-                fs.after_kernel_forget(named, write.replica, attr, move |fs| {
-                    done(fs.entry_reply(
-                        (parent, &name),
-                        (write.replica, &attr),
-                        &OpenFileCheck::default(),
-                        ALWAYS_CURRENT,
-                        who.request,
-                    ));
-                });
-            },
-        );
+        self.record_name_change(&path, scope);
+        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
+        let make = move |backend: &dyn Backend| change_returning_attr(backend, &mutation);
+        let answer = self.client.call_once(once, make).await;
+        self.record_name_change(&path, scope);
+        increment(&self.counters.changes);
+        let attr = answer?;
+        if is_new {
+            self.wait_for_kernel_forget(parent, name, write.replica, attr).await;
+        }
+        let found = (write.replica, &attr);
+        let check = OpenFileCheck::default();
+        self.entry_reply((parent, name), found, &check, ALWAYS_CURRENT, caller.request)
     }
 
-    /// Does `then` once the kernel has forgotten what had the number of `attr` before,
-    /// the attributes of what was just made under a name. It is on its way to: the
-    /// replica has freed the number, so the answer to the removal is there or about
-    /// to be. Told of the new one first, the kernel would take away a link of it.
-    pub(super) fn after_kernel_forget(
+    /// Waits until the kernel has forgotten the object that had the number of `attr` before,
+    /// the attributes of an object that was just made. The kernel is about to: the replica
+    /// has freed the number, so the answer to the removal is there or about to be. If it
+    /// learned of the new object first, the kernel would take away a link of that one.
+    pub(super) async fn wait_for_kernel_forget(
         self: &Arc<Self>,
-        made: Option<(Ino, OsString)>,
+        parent: Ino,
+        name: &OsStr,
         replica: ReplicaId,
         attr: Attr,
-        then: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) {
-        let is_taken = move |fs: &Self| {
-            let inodes = fs.inodes.lock();
-            made.as_ref()
-                .is_some_and(|(parent, name)| inodes.is_ino_in_use((*parent, name), replica, &attr))
-        };
-        self.wait_while(is_taken, then);
+        let name = name.to_owned();
+        let is_taken =
+            move |fs: &Self| fs.inodes.lock().is_ino_in_use((parent, &name), replica, &attr);
+        self.wait_while(is_taken).await;
     }
 
-    /// Does `then` once the kernel is through with something, or does not seem to be
-    /// soon. A change that waits for it counts as one that is under way.
-    pub(super) fn wait_while(
+    /// Waits while `is_pending` holds, [`MAX_POLLS`] times [`POLL_INTERVAL`] at most. A change
+    /// that waits counts as one in progress.
+    pub(super) async fn wait_while(
         self: &Arc<Self>,
-        is_not: impl Fn(&Self) -> bool + Send + 'static,
-        then: impl FnOnce(&Arc<Self>) + Send + 'static,
+        is_pending: impl Fn(&Self) -> bool + Send + 'static,
     ) {
-        if !is_not(self) {
-            return then(self);
+        if !is_pending(self) {
+            return;
         }
-        let (fs, delayed) = (Arc::clone(self), self.client.pending_changes.add_delayed());
-        self.locks.runtime().spawn(async move {
-            let _delayed = delayed;
+        task::hold_until_reply(self.client.pending_changes.add_delayed());
+        let fs = Arc::clone(self);
+        let wait = async move {
             for _ in 0..MAX_POLLS {
                 tokio::time::sleep(POLL_INTERVAL).await;
-                if !is_not(&fs) {
+                if !is_pending(&fs) {
                     break;
                 }
             }
-            then(&fs);
-        });
+        };
+        // The volume is going away where the runtime does not end it.
+        let _ = self.locks.runtime().spawn(wait).await;
     }
 
     /// Gives an inode one more name.
-    pub fn link(
+    pub async fn link(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         parent: Ino,
         name: &OsStr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let name = name.to_owned();
-        let link = move |fs: &Arc<Self>, done| fs.try_link(who, ino, parent, &name, done);
-        self.call_with_rename_retry((&[ino, parent], true), link, done);
+    ) -> FsResult<InodeAttr> {
+        let link = || self.try_link(caller, ino, parent, name);
+        self.with_rename_retry(&[ino, parent], RetriedCall::Mutation, link).await
     }
 
-    fn try_link(
+    async fn try_link(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         parent: Ino,
         name: &OsStr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let from = match (self.change_policy(), self.inode_ref(ino)) {
-            (Ok(write), Ok(object)) => object.target_on(write.replica),
-            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
-        };
+    ) -> FsResult<InodeAttr> {
+        let write = self.change_policy()?;
+        let from = self.inode_ref(ino)?.target_on(write.replica);
         self.record_inode_change(ino);
-        let fs = Arc::clone(self);
         let link = move |to| TreeMutation::Link { from, to };
-        self.try_make_entry(who, parent, name, link, move |answer| {
-            fs.record_inode_change(ino);
-            done(answer);
-        });
+        let answer = self.try_make_entry(caller, parent, name, link).await;
+        self.record_inode_change(ino);
+        answer
     }
 
-    /// Does `then` once the file, which is about to lose a name, is closed, if it looks
-    /// as if it soon were. The kernel tells of the last close a little after it, and a
-    /// file that is open when it is removed leaves a `.nfs...` file behind, and its
-    /// directory full.
-    fn after_pending_close(
-        self: &Arc<Self>,
-        ino: Option<Ino>,
-        then: impl FnOnce(&Arc<Self>) + Send + 'static,
-    ) {
-        let is_closing = move |fs: &Self| ino.is_some_and(|ino| fs.handles.is_closing_soon(ino));
-        self.wait_while(is_closing, then);
+    /// Waits until the file, which is about to lose a name, is closed, if it looks as if it
+    /// soon were. The kernel reports the last close a little after it, and a file that is open
+    /// when it is removed leaves a `.nfs...` file behind, and its directory full.
+    async fn wait_for_pending_close(self: &Arc<Self>, parent: Ino, name: &OsStr) {
+        let Some(ino) = self.inodes.lock().child(parent, name) else { return };
+        self.wait_while(move |fs: &Self| fs.handles.is_closing_soon(ino)).await;
     }
 
-    /// Removes a name: of a directory, or of anything else.
-    pub fn unlink_or_rmdir(
+    /// Removes a name: of a directory, or of any other object.
+    pub async fn unlink_or_rmdir(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         parent: Ino,
         name: &OsStr,
         is_dir: bool,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let (ino, name) = (self.inodes.lock().child(parent, name), name.to_owned());
-        let remove =
-            move |fs: &Arc<Self>, done| fs.try_unlink_or_rmdir(who, parent, &name, is_dir, done);
-        self.after_pending_close(ino, move |fs| {
-            fs.call_with_rename_retry((&[parent], true), remove, done)
-        });
+    ) -> FsResult<()> {
+        self.wait_for_pending_close(parent, name).await;
+        let remove = || self.try_unlink_or_rmdir(caller, parent, name, is_dir);
+        self.with_rename_retry(&[parent], RetriedCall::Mutation, remove).await
     }
 
-    fn try_unlink_or_rmdir(
+    async fn try_unlink_or_rmdir(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         parent: Ino,
         name: &OsStr,
         is_dir: bool,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let (write, named) = match (self.change_policy(), self.entry_ref(parent, name)) {
-            (Ok(write), Ok(named)) => (write, named),
-            (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
-        };
-        let (path, at) = (named.path(), named.name_on(write.replica));
+    ) -> FsResult<()> {
+        let write = self.change_policy()?;
+        let entry = self.entry_ref(parent, name)?;
+        let path = entry.path();
+        let at = entry.name_on(write.replica);
         let ino = self.inodes.lock().child(parent, name);
-        let reach = if is_dir { ChangeScope::Subtree } else { ChangeScope::Object };
-        self.record_name_change(&path, reach);
+        let scope = if is_dir { ChangeScope::Subtree } else { ChangeScope::Object };
+        self.record_name_change(&path, scope);
         let open = ino.and_then(|ino| self.handles.find_inode(ino));
-        let once = self.single_call(write, Lane::Metadata, &who.credentials());
+        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
         let remove = move |backend: &dyn Backend| {
             let removed = prepare_removal(backend, write.replica, &at, open.as_deref())?;
             backend.mutate(&match is_dir {
@@ -291,29 +260,19 @@ impl Fs {
             })?;
             Ok(removed)
         };
-        let (fs, name) = (Arc::clone(self), name.to_owned());
-        // Whoever looks at it meanwhile waits, and is shown what is left of it.
-        let under_way = is_dir.then(|| self.start_rename(path.clone(), path.clone()));
-        self.client.call_once(once, remove, move |answer| {
-            fs.record_name_change(&path, reach);
-            if let Some(ino) = ino {
-                fs.record_inode_change(ino);
-            }
-            increment(&fs.counters.changes);
-            let answer = answer.map_err(Errno::from).map(|leaving| {
-                let change = fs.next_change_seq();
-                let mut inodes = fs.inodes.lock();
-                fs.apply_removal(
-                    &mut inodes,
-                    (parent, &name),
-                    ino,
-                    (write.replica, leaving),
-                    change,
-                );
-            });
-            drop(under_way);
-            done(answer);
-        });
+        // A call below the directory waits meanwhile, and finds what is left of it.
+        let _rename = is_dir.then(|| self.start_rename(path.clone(), path.clone()));
+        let answer = self.client.call_once(once, remove).await;
+        self.record_name_change(&path, scope);
+        if let Some(ino) = ino {
+            self.record_inode_change(ino);
+        }
+        increment(&self.counters.changes);
+        let removal = answer?;
+        let change = self.next_change_seq();
+        let mut inodes = self.inodes.lock();
+        self.apply_removal(&mut inodes, (parent, name), ino, (write.replica, removal), change);
+        Ok(())
     }
 
     /// An inode has lost a name on the write replica, by change number `change`.
@@ -339,41 +298,37 @@ impl Fs {
         }
     }
 
-    pub(super) fn change_inode(
+    /// Changes an inode; `mutation` says how. The budget pays `charge` until the change has
+    /// ended.
+    pub(super) async fn change_inode(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
-        (lane, room): (Lane, Option<(Charge, Reservation)>),
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-        change: impl Fn(ObjectRef) -> TreeMutation + Send + Sync + 'static,
-    ) {
-        let room = Arc::new(room);
-        let change = move |fs: &Arc<Self>, done: ReplyFn<()>| {
-            let (write, object) = match (fs.change_policy(), fs.inode_ref(ino)) {
-                (Ok(write), Ok(object)) => (write, object),
-                (Err(errno), _) | (_, Err(errno)) => return done(Err(errno)),
+        lane: Lane,
+        charge: Option<(Charge, Reservation)>,
+        mutation: impl Fn(ObjectRef) -> TreeMutation + Send + Sync,
+    ) -> FsResult<()> {
+        let charge = Arc::new(charge);
+        let change = || async {
+            let write = self.change_policy()?;
+            let mutation = mutation(self.inode_ref(ino)?.target_on(write.replica));
+            self.record_inode_change(ino);
+            let once = self.single_call(write, lane, &caller.credentials());
+            let charge = Arc::clone(&charge);
+            let change = move |backend: &dyn Backend| {
+                let answer = backend.mutate(&mutation).map(drop);
+                if let Some((charge, _)) = &*charge {
+                    charge.record_completion();
+                }
+                answer
             };
-            let (change, room) = (change(object.target_on(write.replica)), Arc::clone(&room));
-            fs.record_inode_change(ino);
-            let own = Arc::clone(fs);
-            fs.client.call_once(
-                fs.single_call(write, lane, &who.credentials()),
-                move |backend| {
-                    let answer = backend.mutate(&change).map(drop);
-                    if let Some((charge, _)) = &*room {
-                        charge.record_completion();
-                    }
-                    answer
-                },
-                move |answer| {
-                    own.record_inode_change(ino);
-                    increment(&own.counters.changes);
-                    done(answer.map_err(Errno::from));
-                    own.payload_budget.serve_waiting_reads();
-                },
-            );
+            let answer = self.client.call_once(once, change).await;
+            self.record_inode_change(ino);
+            increment(&self.counters.changes);
+            self.serve_waiting_reads_after_reply();
+            Ok(answer?)
         };
-        self.call_with_rename_retry((&[ino], true), change, done);
+        self.with_rename_retry(&[ino], RetriedCall::Mutation, change).await
     }
 }
 

@@ -12,15 +12,16 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::file_replacement::{AttrOwner, OpenFileCheck};
-use super::handles::{OpenHooks, OpenOutcome, ReleasedHandle};
+use super::handles::{FileHandle, OpenHooks, OpenOutcome, ReleasedHandle};
 use super::inodes::{CacheValidity, Inodes};
 use super::metadata_client::{CallTarget, RunAs};
 use super::name_freshness::ReplicaPath;
 use super::passthrough::{BackingId, PassthroughFile};
-use super::renames::CallStart;
+use super::renames::RetriedCall;
 use super::unanswered::UnansweredEntry;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, journal};
+use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, journal, task};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, Lane, RequestContext};
+use crate::read::OpenFile;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A file just opened.
@@ -39,38 +40,77 @@ pub struct OpenedFile {
     pub is_writable: bool,
 }
 
-/// Where the answer to an open goes.
-pub trait OpenResponder: Send + 'static {
+/// The kernel's side of an open(2) that is in progress.
+pub trait KernelOpen: Send + Sync {
     /// Lends the kernel a descriptor to read through.
     ///
     /// # Errors
-    /// The errno that the kernel refuses it with.
+    /// The errno with which the kernel refuses it.
     fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId>;
 
-    /// Has the kernel forget the attributes that it was told of the file, before it is
-    /// answered. Called with tables locked.
+    /// Has the kernel forget the attributes that it has of the file, before the reply. Called
+    /// with tables locked.
     fn invalidate_attrs(&self);
-
-    /// The answer.
-    fn send(self, answer: FsResult<OpenedFile>);
 }
 
-/// What a replica's open showed.
+/// A request to open a file for reading.
+struct OpenRequest {
+    ino: Ino,
+    caller: Credentials,
+    /// Whether the caller runs the file; the kernel has checked that it may.
+    to_run: bool,
+    /// The kernel's number of the request.
+    request: u64,
+}
+
+impl OpenRequest {
+    /// The credentials with which other replicas open the file later: those with which it is
+    /// open now.
+    fn credentials(&self) -> &Credentials {
+        if self.to_run { &Credentials::DAEMON } else { &self.caller }
+    }
+
+    fn run_as(&self) -> RunAs {
+        match self.to_run {
+            true => RunAs::CallerThenDaemon(self.caller.clone()),
+            false => RunAs::Only(self.caller.clone()),
+        }
+    }
+}
+
+/// A replica's open of a file.
 struct ReplicaOpen {
     replica: ReplicaId,
     file: Arc<dyn BackendFile>,
     attr: Attr,
-    /// Whether it is the file that the kernel reads by itself; `None` where that
-    /// was not looked at.
+    /// Whether it is the file that the kernel reads by itself; `None` where that was not
+    /// checked.
     is_backing_file: Option<bool>,
-    /// Whether it is the file that is open.
+    /// How its attributes agree with the open file.
     file_check: OpenFileCheck,
 }
 
-/// What the kernel is to read by itself, if it is to.
+/// The replica's open of an inode, and when that was.
+struct InodeOpen {
+    found: ReplicaOpen,
+    path: PathBuf,
+    target: CallTarget,
+    /// The number of changes before the replica was asked.
+    asked: u64,
+}
+
+/// The file that the kernel is to read by itself, if any.
 type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 
-/// Looks for a file's chunks in at most so many places, to tell who is local to
+/// An open that has been entered into the tables.
+struct EnteredOpen {
+    cache_validity: CacheValidity,
+    outcome: OpenOutcome,
+    /// The version that was open before.
+    retired: Option<Arc<OpenFile>>,
+}
+
+/// Looks for a file's chunks in at most so many places, to tell which replicas are local to
 /// all of them.
 const MAX_PLACEMENT_SAMPLES: u64 = 1024;
 
@@ -78,127 +118,110 @@ const MAX_PLACEMENT_SAMPLES: u64 = 1024;
 const MIN_CHUNK_SIZE: u64 = 1 << 20;
 
 impl Fs {
-    /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has
-    /// checked that he may.
-    pub fn open(
+    /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has checked
+    /// that the caller may.
+    pub async fn open(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         to_run: bool,
-        reply: impl OpenResponder,
-    ) {
-        let begun = self.start_call(&[ino]);
-        self.open_by_current_path((who.credentials(), to_run, who.request), ino, begun, reply);
-    }
-
-    /// Opens it by the path that it has now.
-    fn open_by_current_path(
-        self: &Arc<Self>,
-        by: (Credentials, bool, u64),
-        ino: Ino,
-        begun: CallStart,
-        reply: impl OpenResponder,
-    ) {
-        match self.path(ino) {
-            Ok(path) => {
-                let spot = self.call_target_of_inode(ino, &path).requested_at(begun.started_at);
-                self.open_on_replica(by, ino, begun, (path, spot), reply);
+        kernel: &impl KernelOpen,
+    ) -> FsResult<OpenedFile> {
+        let mut begun = self.start_call(&[ino]);
+        let request =
+            OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
+        loop {
+            let path = self.path(ino)?;
+            let target = self.call_target_of_inode(ino, &path).requested_at(begun.started_at);
+            let opened = match self.open_on_replica(&request, path, target).await {
+                Ok(opened) => opened,
+                Err(errno) => {
+                    match self.retry_after_rename(begun, RetriedCall::Lookup, errno).await {
+                        Some(again) => begun = again,
+                        None => return Err(errno),
+                    }
+                    continue;
+                }
+            };
+            let backing = self.open_backing_candidate(&request, &opened).await;
+            // Otherwise it was changed here since the replica was asked.
+            if let Some(answer) = self.register_open(&request, opened, backing, kernel) {
+                return answer;
             }
-            Err(errno) => reply.send(Err(errno)),
         }
     }
 
-    fn open_on_replica(
+    async fn open_on_replica(
         self: &Arc<Self>,
-        (who, to_run, request): (Credentials, bool, u64),
-        ino: Ino,
-        begun: CallStart,
-        (path, spot): (PathBuf, CallTarget),
-        reply: impl OpenResponder,
-    ) {
-        let (fs, asked) = (Arc::clone(self), self.change_seq());
-        let lent = self.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
-        let first = lent.as_ref().map(|backing| backing.replica);
-        let open = {
-            let (fs, path) = (Arc::clone(self), path.clone());
-            move |replica: ReplicaId, backend: &dyn Backend| {
-                let at = ReplicaPath { replica, backend, path: &path };
-                let (file, attr) = fs.open_revalidated(ino, at)?;
-                let looked = fs.check_open_file(ino, replica, &attr);
-                let lent = lent.as_ref().filter(|backing| backing.replica == replica);
-                let is_same = |backing: &Arc<PassthroughFile>| {
-                    backing.attr().is_ok_and(|lent| lent.id == attr.id)
-                };
-                Ok(ReplicaOpen {
-                    replica,
-                    file,
-                    attr,
-                    is_backing_file: lent.map(is_same),
-                    file_check: looked,
-                })
+        request: &OpenRequest,
+        path: PathBuf,
+        mut target: CallTarget,
+    ) -> FsResult<InodeOpen> {
+        let ino = request.ino;
+        loop {
+            let asked = self.change_seq();
+            let backing = self.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
+            let first = backing.as_ref().map(|backing| backing.replica);
+            let preferred = first.map_or(target, |first| target.preferring(first));
+            let open = self.open_op(ino, path.clone(), backing);
+            let answer = self.client.call(preferred, request.run_as(), open).await;
+            let (replica, found) = answer.map_err(Errno::of_known_inode)?;
+            let is_outdated = self.is_possibly_stale(replica, &path, ino)
+                || self.attr_owner(ino, &found.attr, &found.file_check) == AttrOwner::Unknown
+                || !self.inodes.lock().is_unchanged_since(ino, asked);
+            if is_outdated {
+                target = self.call_target_of_inode(ino, &path).for_retry_of(target);
+            } else if self.inodes.lock().is_same(ino, replica, &found.attr) {
+                return Ok(InodeOpen { found, path, target, asked });
+            } else {
+                return Err(Errno::STALE);
             }
-        };
-        let rights =
-            if to_run { RunAs::CallerThenDaemon(who.clone()) } else { RunAs::Only(who.clone()) };
-        // Whoever opens it later does so in the name that did it.
-        let who = if to_run { Credentials::DAEMON } else { who };
-        self.client.call_preferring(first, spot, rights, open, move |answer| match answer {
-            Ok((replica, found))
-                if fs.is_possibly_stale(replica, &path, ino)
-                    || fs.attr_owner(ino, &found.attr, &found.file_check) == AttrOwner::Unknown
-                    || !fs.inodes.lock().is_unchanged_since(ino, asked) =>
-            {
-                let spot = fs.call_target_of_inode(ino, &path).for_retry_of(spot);
-                fs.open_on_replica((who, to_run, request), ino, begun, (path, spot), reply);
-            }
-            Ok((replica, found)) if fs.inodes.lock().is_same(ino, replica, &found.attr) => {
-                let by = (who, to_run, request);
-                fs.open_on_backing_replica(by, ino, begun, (path, spot, asked), found, reply);
-            }
-            answer => {
-                let error = match answer {
-                    Ok(_) => Errno::STALE,
-                    Err(error) => Errno::of_known_inode(error),
-                };
-                fs.retry_after_rename((begun, false), error, move |fs, again| match again {
-                    Some(begun) => {
-                        fs.open_by_current_path((who, to_run, request), ino, begun, reply)
-                    }
-                    None => reply.send(Err(error)),
-                });
-            }
-        });
+        }
     }
 
-    /// Has the file opened by the replica that the kernel is to read it from, if
-    /// that is another one, and ends the open.
-    fn open_on_backing_replica(
+    /// What a replica does to open the inode at the path.
+    fn open_op(
         self: &Arc<Self>,
-        by: (Credentials, bool, u64),
         ino: Ino,
-        begun: CallStart,
-        (path, before, asked): (PathBuf, CallTarget, u64),
-        found: ReplicaOpen,
-        reply: impl OpenResponder,
-    ) {
-        // Where somebody has it open it is lent already, or is not; should everybody have
-        // closed it in the meantime, the one that was asked will do.
-        let is_open = self.handles.find_inode(ino).is_some();
-        let target = self.passthrough_replica(&path, &found);
-        let target = target.map(|target| if is_open { found.replica } else { target });
-        let target = match target {
-            Some(target) if target != found.replica => target,
-            target => {
-                let file = target.map(|target| (target, Arc::clone(&found.file)));
-                return self.finish_open(by, ino, begun, (path, asked), (found, file), reply);
-            }
-        };
-        let (fs, spot) = (Arc::clone(self), self.call_target(&path).for_retry_of(before));
-        let (version, mode, opener) = (found.attr.version(), self.policy.mode, found.replica);
+        path: PathBuf,
+        backing: Option<Arc<PassthroughFile>>,
+    ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
+    {
+        let fs = Arc::clone(self);
+        move |replica, backend| {
+            let at = ReplicaPath { replica, backend, path: &path };
+            let (file, attr) = fs.open_revalidated(ino, at)?;
+            let file_check = fs.check_open_file(ino, replica, &attr);
+            let backing = backing.as_ref().filter(|backing| backing.replica == replica);
+            let is_same = |backing: &Arc<PassthroughFile>| {
+                backing.attr().is_ok_and(|lent| lent.id == attr.id)
+            };
+            let is_backing_file = backing.map(is_same);
+            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check })
+        }
+    }
+
+    /// The file that the kernel is to read by itself, if any. The replica that it is to be
+    /// read from opens it, if that is another replica than the one that has opened it.
+    async fn open_backing_candidate(
+        self: &Arc<Self>,
+        request: &OpenRequest,
+        opened: &InodeOpen,
+    ) -> BackingCandidate {
+        let InodeOpen { found, path, target, .. } = opened;
+        let opener = found.replica;
+        let wanted = self.passthrough_replica(path, found)?;
+        // Where it is open already, it is lent or is not; should all handles have been closed
+        // in the meantime, the replica that has opened it will do.
+        if wanted == opener || self.handles.find_inode(request.ino).is_some() {
+            return Some((opener, Arc::clone(&found.file)));
+        }
+        let version = found.attr.version();
+        let mode = self.policy.mode;
         let open = {
             let path = path.clone();
             move |replica: ReplicaId, backend: &dyn Backend| {
-                // Where the other one fails or is late, the first will do.
+                // Where the other replica fails or is late, the first will do.
                 if replica == opener {
                     return Ok(None);
                 }
@@ -209,30 +232,12 @@ impl Fs {
                 }
             }
         };
-        let rights = RunAs::Only(by.0.clone());
-        self.client.call_on(vec![target, opener], spot, rights, open, move |answer| {
-            let file = match answer {
-                Ok((replica, Some(file))) => (replica, file),
-                _ => (found.replica, Arc::clone(&found.file)),
-            };
-            fs.finish_open(by, ino, begun, (path, asked), (found, Some(file)), reply);
-        });
-    }
-
-    /// Answers the open, or opens the file once more where it was changed here since the
-    /// replica was asked, when there had been `asked` changes.
-    fn finish_open(
-        self: &Arc<Self>,
-        (who, to_run, request): (Credentials, bool, u64),
-        ino: Ino,
-        begun: CallStart,
-        (path, asked): (PathBuf, u64),
-        (found, lend): (ReplicaOpen, BackingCandidate),
-        reply: impl OpenResponder,
-    ) {
-        match self.register_open((&who, request), ino, (path, asked), found, lend, &reply) {
-            Some(answer) => reply.send(answer),
-            None => self.open_by_current_path((who, to_run, request), ino, begun, reply),
+        let target = self.call_target(path).for_retry_of(*target);
+        let run_as = RunAs::Only(request.credentials().clone());
+        let order = vec![wanted, opener];
+        match self.client.call_in_order(order, target, run_as, open).await {
+            Ok((replica, Some(file))) => Some((replica, file)),
+            _ => Some((opener, Arc::clone(&found.file))),
         }
     }
 
@@ -261,89 +266,109 @@ impl Fs {
         self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
     }
 
-    /// Enters the open file into the tables; `lend` is what the kernel may read
-    /// by itself, if this is the file's first open. `None` where the version that was found
-    /// may be one from before a change that has ended since.
+    /// Enters the open file into the tables; the kernel may read `backing` by itself, if this
+    /// is the file's first open. `None` where the version that was found may be older than a
+    /// change that has ended since.
     fn register_open(
         &self,
-        (who, request): (&Credentials, u64),
-        ino: Ino,
-        (path, asked): (PathBuf, u64),
-        found: ReplicaOpen,
-        lend: BackingCandidate,
-        reply: &impl OpenResponder,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        backing: BackingCandidate,
+        kernel: &impl KernelOpen,
     ) -> Option<FsResult<OpenedFile>> {
-        let ReplicaOpen { replica, file, attr, is_backing_file: is_lent, file_check: looked } =
-            found;
-        let (mode, version) = (self.policy.mode, attr.version());
-        let can_map = self.direct_mmap.load(Ordering::Relaxed);
-        let lend = move || {
-            let (replica, file) = lend?;
-            let name = self.client.name(replica);
-            self.passthrough.open_backing((replica, name), file, version.size, reply)
-        };
-        let (cached, answered, retired) = {
-            // Held, so that nothing is changed between these looks and the entry.
+        let ino = request.ino;
+        let attr = opened.found.attr;
+        let entered = {
+            // Held, so that nothing is changed between these checks and the entry.
             let mut inodes = self.inodes.lock();
-            if !inodes.is_unchanged_since(ino, asked) {
+            if !inodes.is_unchanged_since(ino, opened.asked) {
                 return None;
             }
-            // The kernel looks the name up once more, and opens what has it now.
-            if !inodes.is_same(ino, replica, &attr)
-                || self.attr_owner(ino, &attr, &looked) != AttrOwner::OpenFile
-            {
+            // The kernel looks the name up once more, and opens the object that has it now.
+            if !self.is_open_of_inode(&inodes, ino, &opened.found) {
                 return Some(Err(Errno::STALE));
             }
-            if let Some(open) = self.handles.find_inode(ino)
-                && open.backing().is_some()
-                && !is_lent
-                    .unwrap_or_else(|| open.current().version().is_same_version(&version, mode))
-            {
-                // The kernel would read another file than the one just opened.
-                return Some(Err(Errno::STALE));
-            }
-            inodes.record_kernel_attrs(ino, version);
-            inodes.invalidate_if_ambiguous(ino, || reply.invalidate_attrs());
-            let cached = match self.is_open_for_write(ino) {
-                false => inodes.record_open(ino, version),
-                // What the kernel gets of it now is of no one version.
-                true => CacheValidity::default(),
-            };
-            // It may have been renamed since it was opened.
-            let path = inodes.path(ino).unwrap_or(path);
-            let small = inodes.has_small_block_reads(ino);
-            let caching = self.policy.cache_mode.choose(version.size, small, can_map);
-            let make = || {
-                self.reader
-                    .new_open_file(path.clone(), version, mode, who.clone())
-                    .with_generation(attr.generation)
-            };
-            let first = OpenHooks { cache_mode: caching, open_backing: lend, make_file: make };
-            let (answered, retired) =
-                self.handles.open_inode(ino, version, mode, Some((replica, file)), first);
-            (cached, answered, retired)
+            inodes.record_kernel_attrs(ino, attr.version());
+            inodes.invalidate_if_ambiguous(ino, || kernel.invalidate_attrs());
+            self.enter_open(&mut inodes, request, opened, backing, kernel)
         };
-        if let Some(old) = retired {
+        if let Some(old) = entered.retired {
             self.reader.retire_file(&old);
         }
-        let OpenOutcome { inode, cache_mode: caching } = answered;
-        let (unchanged, backing) = (cached.is_valid(), inode.backing().cloned());
+        let OpenOutcome { inode, cache_mode } = entered.outcome;
+        let keep_cache = entered.cache_validity.is_valid();
+        let backing = inode.backing().cloned();
         if backing.is_some() {
             self.passthrough.count_open();
         }
-        // Who may read it has it opened elsewhere; a writer perhaps may not.
-        inode.current().set_credentials(who);
+        // A caller that may read it has it opened elsewhere; a writer perhaps may not.
+        inode.current().set_credentials(request.credentials());
         inode.current().set_last_attr(&attr);
-        let read = self.reader.new_handle();
-        let as_whom = (who.clone(), request);
-        let handle = self.handles.insert_file((ino, inode), (cached, caching), read, as_whom, None);
-        Some(Ok(OpenedFile {
-            handle,
-            cache_mode: caching,
-            keep_cache: unchanged,
-            backing,
-            is_writable: false,
-        }))
+        let handle = FileHandle {
+            ino,
+            inode,
+            cache_validity: entered.cache_validity,
+            cache_mode,
+            read_stats: Arc::default(),
+            read_handle: Arc::new(self.reader.new_handle()),
+            credentials: request.credentials().clone(),
+            is_closing: Arc::default(),
+            writer: None,
+        };
+        let handle = self.handles.insert_file(handle, request.request);
+        Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
+    }
+
+    /// Whether the replica has opened the file that the kernel means, and that it reads by
+    /// itself, if it reads one.
+    fn is_open_of_inode(&self, inodes: &Inodes, ino: Ino, found: &ReplicaOpen) -> bool {
+        if !inodes.is_same(ino, found.replica, &found.attr)
+            || self.attr_owner(ino, &found.attr, &found.file_check) != AttrOwner::OpenFile
+        {
+            return false;
+        }
+        let Some(open) = self.handles.find_inode(ino) else { return true };
+        let is_same_version =
+            || open.current().version().is_same_version(&found.attr.version(), self.policy.mode);
+        open.backing().is_none() || found.is_backing_file.unwrap_or_else(is_same_version)
+    }
+
+    fn enter_open(
+        &self,
+        inodes: &mut Inodes,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        backing: BackingCandidate,
+        kernel: &impl KernelOpen,
+    ) -> EnteredOpen {
+        let ino = request.ino;
+        let InodeOpen { found, path, .. } = opened;
+        let version = found.attr.version();
+        let mode = self.policy.mode;
+        let cache_validity = match self.is_open_for_write(ino) {
+            false => inodes.record_open(ino, version),
+            // What the kernel gets of it now is of no one version.
+            true => CacheValidity::default(),
+        };
+        // It may have been renamed since it was opened.
+        let path = inodes.path(ino).unwrap_or(path);
+        let has_small_reads = inodes.has_small_block_reads(ino);
+        let can_map = self.direct_mmap.load(Ordering::Relaxed);
+        let open_backing = move || {
+            let (replica, file) = backing?;
+            let name = self.client.name(replica);
+            self.passthrough.open_backing((replica, name), file, version.size, kernel)
+        };
+        let make_file = || {
+            self.reader
+                .new_open_file(path.clone(), version, mode, request.credentials().clone())
+                .with_generation(found.attr.generation)
+        };
+        let cache_mode = self.policy.cache_mode.choose(version.size, has_small_reads, can_map);
+        let hooks = OpenHooks { cache_mode, open_backing, make_file };
+        let file = Some((found.replica, found.file));
+        let (outcome, retired) = self.handles.open_inode(ino, version, mode, file, hooks);
+        EnteredOpen { cache_validity, outcome, retired }
     }
 
     /// Closes a file or directory.
@@ -397,7 +422,7 @@ impl Fs {
     fn finish_close(self: &Arc<Self>, handle: HandleId, closed: ReleasedHandle) {
         self.locks.release_handle(handle.number);
         if let Some((ino, inode, writer)) = closed.writer {
-            self.release_writer(ino, inode, writer);
+            task::run(Arc::clone(self).release_writer(ino, inode, writer));
         }
         if let Some((ino, small)) = closed.small_blocks {
             self.inodes.lock().set_small_block_reads(ino, small);

@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use super::{FsResult, OpenResponder};
+use super::KernelOpen;
 use crate::backend::{Attr, BackendFile};
 use crate::scheduler::ReplicaSnapshot;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
@@ -160,13 +160,13 @@ impl Passthrough {
         (replica, name): (ReplicaId, &str),
         file: Arc<dyn BackendFile>,
         size: u64,
-        reply: &impl OpenResponder,
+        kernel: &impl KernelOpen,
     ) -> Option<Arc<PassthroughFile>> {
         let Some(descriptor) = file.descriptor() else {
             self.disable_for(replica, format!("{name}: max_rate, or no plain files"));
             return None;
         };
-        match reply.register_backing(descriptor) {
+        match kernel.register_backing(descriptor) {
             Ok(lent) => {
                 // The kernel reads through it as an application would.
                 let _ = fadvise(descriptor, 0, None, Advice::Normal);
@@ -237,17 +237,13 @@ fn choose_soonest(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Opt
     alike.get((turn % alike.len().max(1) as u64) as usize).copied()
 }
 
-/// For who wants no file lent: tests, and callers without a kernel.
-impl<F: FnOnce(FsResult<super::OpenedFile>) + Send + 'static> OpenResponder for F {
+/// A caller without a kernel: no file is lent to it.
+impl KernelOpen for () {
     fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
         Err(Errno::OPNOTSUPP.into())
     }
 
     fn invalidate_attrs(&self) {}
-
-    fn send(self, answer: FsResult<super::OpenedFile>) {
-        self(answer);
-    }
 }
 
 #[cfg(test)]

@@ -5,88 +5,82 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::metadata_client::RunAs;
-use super::renames::ReplyFn;
+use super::renames::RetriedCall;
 use super::{Errno, Fs, FsResult, Ino, ROOT};
 use crate::backend::{Backend, ObjectRef, RequestContext, StatFs};
 
 impl Fs {
     /// A symbolic link's target, verbatim.
-    pub fn readlink(
+    pub async fn readlink(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
-        done: impl FnOnce(FsResult<OsString>) + Send + 'static,
-    ) {
+    ) -> FsResult<OsString> {
         let read = |backend: &dyn Backend, link: ObjectRef| backend.read_link(&link);
-        self.call_on_inode(RunAs::DaemonThenCaller(who), ino, read, done);
+        self.call_on_inode(RunAs::DaemonThenCaller(caller), ino, read).await
     }
 
     /// One extended attribute.
-    pub fn getxattr(
+    pub async fn getxattr(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         name: &OsStr,
-        done: impl FnOnce(FsResult<Vec<u8>>) + Send + 'static,
-    ) {
-        let name = name.to_owned();
+    ) -> FsResult<Vec<u8>> {
+        let attribute = name.to_owned();
+        let get =
+            move |backend: &dyn Backend, object: ObjectRef| backend.get_xattr(&object, &attribute);
+        let answer = self.call_on_inode(RunAs::DaemonThenCaller(caller), ino, get).await;
         // The kernel reads access control lists for its permission checks, and only ENODATA
         // means "none" to it. NFSv4, which has no such lists, answers EOPNOTSUPP.
         let is_list = name.as_bytes().starts_with(b"system.posix_acl_");
-        let done = move |answer: FsResult<Vec<u8>>| match answer {
-            Err(errno) if is_list && errno == Errno::OPNOTSUPP => done(Err(Errno::NODATA)),
-            answer => done(answer),
-        };
-        let get = move |backend: &dyn Backend, object: ObjectRef| backend.get_xattr(&object, &name);
-        self.call_on_inode(RunAs::DaemonThenCaller(who), ino, get, done);
+        match answer {
+            Err(errno) if is_list && errno == Errno::OPNOTSUPP => Err(Errno::NODATA),
+            answer => answer,
+        }
     }
 
     /// Names of all extended attributes, each ended by a NUL byte.
-    pub fn listxattr(
+    pub async fn listxattr(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
-        done: impl FnOnce(FsResult<Vec<u8>>) + Send + 'static,
-    ) {
-        // The daemon sees names of `trusted`; the kernel shows them to root only.
-        let is_root = who.uid == 0;
-        let shown = move |answer: FsResult<Vec<u8>>| {
-            done(answer.map(|names| if is_root { names } else { without_trusted(&names) }));
-        };
+    ) -> FsResult<Vec<u8>> {
         let list = |backend: &dyn Backend, object: ObjectRef| backend.list_xattr(&object);
-        self.call_on_inode(RunAs::DaemonThenCaller(who), ino, list, shown);
+        let names = self.call_on_inode(RunAs::DaemonThenCaller(caller), ino, list).await?;
+        // The daemon sees names of `trusted`; the kernel shows them to root only.
+        Ok(if caller.uid == 0 { names } else { without_trusted(&names) })
     }
 
     /// Size and use of the volume: one replica's, never their sum.
-    pub fn statfs(self: &Arc<Self>, done: impl FnOnce(FsResult<StatFs>) + Send + 'static) {
-        let look = |backend: &dyn Backend, _| backend.stat_fs();
-        self.call_on_inode(RunAs::DAEMON, ROOT, look, done);
+    pub async fn statfs(self: &Arc<Self>) -> FsResult<StatFs> {
+        let stat = |backend: &dyn Backend, _| backend.stat_fs();
+        self.call_on_inode(RunAs::DAEMON, ROOT, stat).await
     }
 
     /// Asks a replica about an inode, preferably one that has it open.
-    pub(super) fn call_on_inode<T: Send + 'static>(
+    pub(super) async fn call_on_inode<T: Send + 'static>(
         self: &Arc<Self>,
-        rights: RunAs,
+        run_as: RunAs,
         ino: Ino,
         op: impl Fn(&dyn Backend, ObjectRef) -> crate::backend::Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(FsResult<T>) + Send + 'static,
-    ) {
+    ) -> FsResult<T> {
         let op = Arc::new(op);
-        let ask = move |fs: &Arc<Self>, done: ReplyFn<T>| {
-            let object = match fs.inode_ref(ino) {
-                Ok(object) => object,
-                Err(errno) => return done(Err(errno)),
-            };
-            let (spot, op) = (object.call_target(), Arc::clone(&op));
-            let usable = fs.reader.availability().usable;
-            let first =
-                if spot.has_sole_replica() { None } else { object.replica_with_open(usable) };
-            let op = move |replica, backend: &dyn Backend| op(backend, object.target_on(replica));
-            fs.client.call_preferring(first, spot, rights.clone(), op, move |answer| {
-                done(answer.map_err(Errno::from).map(|(_, value)| value));
-            });
+        let ask = || async {
+            let inode = self.inode_ref(ino)?;
+            let mut target = inode.call_target();
+            let usable = self.reader.availability().usable;
+            if let Some(first) = inode.replica_with_open(usable)
+                && !target.has_sole_replica()
+            {
+                target = target.preferring(first);
+            }
+            let op = Arc::clone(&op);
+            let op = move |replica, backend: &dyn Backend| op(backend, inode.target_on(replica));
+            let (_, value) = self.client.call(target, run_as.clone(), op).await?;
+            Ok(value)
         };
-        self.call_with_rename_retry((&[ino], false), ask, done);
+        self.with_rename_retry(&[ino], RetriedCall::Lookup, ask).await
     }
 }
 

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Fs;
 use super::write_gate::WriteGate;
+use super::{Fs, task};
 use crate::backend::RequestingThread;
 
 /// The writes of one file through the kernel's page cache that have not ended.
@@ -86,35 +86,33 @@ impl Drop for PendingWrite {
 }
 
 impl Fs {
-    /// Submits a read that arrived at `since` by `then`, once the writes have ended that
-    /// arrived before it.
-    pub(super) fn run_after_writes(
+    /// Waits until the writes of the file have ended that arrived before a read, which arrived
+    /// at `since`.
+    pub(super) async fn wait_for_earlier_writes(
         self: &Arc<Self>,
         gate: &Arc<WriteGate>,
         since: Instant,
-        then: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) {
-        let Some(last) = gate.pending_writes.last_in_flight() else { return then(self) };
-        let (fs, gate, asker) = (Arc::clone(self), Arc::clone(gate), RequestingThread::current());
-        let waiting = self.client.register_waiting();
-        self.locks.runtime().spawn(async move {
-            let until = since + fs.policy.deadlines.while_responsive;
+        let Some(last) = gate.pending_writes.last_in_flight() else { return };
+        task::hold_until_reply(self.client.register_waiting());
+        let gate = Arc::clone(gate);
+        let requesting_thread = RequestingThread::current();
+        let until = since + self.policy.deadlines.while_responsive;
+        let wait = async move {
             loop {
-                // Before the look, so that an end after it is not missed.
+                // Before the check, so that an end after it is not missed.
                 let ended = gate.pending_writes.ended.notified();
                 let now = Instant::now();
-                if !gate.pending_writes.has_in_flight_until(last)
-                    || now >= until
-                    || asker.is_killed()
-                {
+                let is_over = !gate.pending_writes.has_in_flight_until(last) || now >= until;
+                if is_over || requesting_thread.is_killed() {
                     break;
                 }
                 let next = tokio::time::Instant::from_std(until.min(now + KILL_CHECK_INTERVAL));
                 let _ = tokio::time::timeout_at(next, ended).await;
             }
-            asker.scope(|| then(&fs));
-            drop(waiting);
-        });
+        };
+        // The volume is going away where the runtime does not end it.
+        let _ = self.locks.runtime().spawn(wait).await;
     }
 }
 

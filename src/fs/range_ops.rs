@@ -9,51 +9,70 @@ use super::{Errno, Fs, FsResult, HandleId};
 use crate::backend::{Backend, BackendFile, FileMutation, RequestContext};
 use crate::volume::ByteRange;
 
+/// A copy from one open file to another.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyRequest {
+    /// The file to read.
+    pub source: HandleId,
+    /// The range to read.
+    pub range: ByteRange,
+    /// The file to write.
+    pub target: HandleId,
+    /// The offset to write at.
+    pub target_offset: u64,
+    /// Whether the kernel sends the request again.
+    pub is_resent: bool,
+}
+
+/// A range to allocate or to free.
+#[derive(Clone, Copy, Debug)]
+pub struct FallocateRequest {
+    /// The range.
+    pub range: ByteRange,
+    /// The mode of fallocate(2).
+    pub mode: u32,
+    /// Whether the kernel sends the request again.
+    pub is_resent: bool,
+}
+
 impl Fs {
-    /// fallocate(2); `again` where the kernel sends it again.
-    pub fn fallocate(
+    /// fallocate(2).
+    pub async fn fallocate(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         handle: HandleId,
-        range: ByteRange,
-        (mode, again): (u32, bool),
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let author = SetIdPolicy::of_caller(&who);
+        request: FallocateRequest,
+    ) -> FsResult<()> {
+        let FallocateRequest { range, mode, is_resent } = request;
+        let set_id = SetIdPolicy::of_caller(&caller);
         let allocate = move |file: &dyn BackendFile, _: &dyn Backend| {
-            let (offset, len) = (range.start, range.len());
-            author.apply_change(file, || {
-                file.mutate(&FileMutation::Fallocate { mode, offset, len })
-            })?;
-            Ok(())
+            let mutation = FileMutation::Fallocate { mode, offset: range.start, len: range.len() };
+            set_id.apply_change(file, || file.mutate(&mutation)).map(drop)
         };
-        self.change_file(handle, ChangeLock::Exclusive { is_resent: again }, None, allocate, done);
+        self.change_file(handle, ChangeLock::Exclusive { is_resent }, None, allocate).await
     }
 
-    /// copy_file_range(2) between open files; returns the number of bytes. `again` where the
-    /// kernel sends it again.
-    pub fn copy_file_range(
+    /// copy_file_range(2) between open files; returns the number of bytes.
+    pub async fn copy_file_range(
         self: &Arc<Self>,
-        who: RequestContext,
-        (from, range): (HandleId, ByteRange),
-        (to, at): (HandleId, u64),
-        again: bool,
-        done: impl FnOnce(FsResult<u64>) + Send + 'static,
-    ) {
-        let (write, source) = match (self.write_policy(), self.handles.file(from)) {
-            (Ok(write), Some(source)) => (write, source),
-            (Err(errno), _) => return done(Err(errno)),
-            (_, None) => return done(Err(Errno::BADF)),
-        };
-        let author = SetIdPolicy::of_caller(&who);
+        caller: RequestContext,
+        request: CopyRequest,
+    ) -> FsResult<u64> {
+        let CopyRequest { range, target_offset, is_resent, .. } = request;
+        let write = self.write_policy()?;
+        let source = self.handles.file(request.source).ok_or(Errno::BADF)?;
+        let set_id = SetIdPolicy::of_caller(&caller);
         let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
             let source = source.file_on_write_replica(write.replica, backend)?;
-            let (offset, len) = (range.start, range.len());
-            author.apply_change(file, || {
-                source.mutate(&FileMutation::CopyFileRange { offset, to: file, to_offset: at, len })
-            })
+            let mutation = FileMutation::CopyFileRange {
+                offset: range.start,
+                to: file,
+                to_offset: target_offset,
+                len: range.len(),
+            };
+            set_id.apply_change(file, || source.mutate(&mutation))
         };
-        self.change_file(to, ChangeLock::Exclusive { is_resent: again }, None, copy, done);
+        self.change_file(request.target, ChangeLock::Exclusive { is_resent }, None, copy).await
     }
 }
 

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::getattr::{AttrRequest, AttrSource};
 use super::handles::{FileHandle, ReadSource};
 use super::metadata_client::RunAs;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, InodeAttr, ReadData};
-use crate::backend::SeekTo;
+use super::write_gate::Writer;
+use super::{CacheMode, Errno, Fs, FsResult, HandleId, ReadData, task};
+use crate::backend::{Backend, SeekTo};
 use crate::read::{CallerThread, ReadError, ReadParams, RequestOrigin};
-use crate::volume::ByteRange;
+use crate::volume::{ByteRange, ReplicaId};
 
 /// The shortest time between two looks at the version of a file. Data that was read ahead
 /// is no older than that when it is delivered. The kernel looks by itself before it reads
@@ -20,9 +22,9 @@ const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadAttempt {
     First,
-    /// After somebody has begun to write the file.
+    /// After a writer has opened the file.
     Retry,
-    /// After it was looked what version there is.
+    /// After the current version was looked up.
     Final,
 }
 
@@ -32,10 +34,34 @@ impl ReadAttempt {
     }
 }
 
+/// A read of an open file.
+struct FileRead {
+    file: FileHandle,
+    range: ByteRange,
+    /// A read that is made again is to end by its deadline all the same.
+    since: Instant,
+    origin: RequestOrigin,
+    attempt: ReadAttempt,
+}
+
+impl FileRead {
+    /// A request for the file's attributes, on behalf of the reader.
+    fn attr_request(&self, source: AttrSource) -> AttrRequest {
+        AttrRequest {
+            ino: self.file.ino,
+            run_as: RunAs::CallerThenDaemon(self.file.credentials.clone()),
+            source,
+            since: self.since,
+        }
+    }
+}
+
 impl Fs {
-    /// Reads a range of an open file for `process`, or one of its threads; fewer
-    /// bytes come only at its end. A small read may be carried out on the calling
-    /// thread, as far as others are left to take requests.
+    /// Reads a range of an open file for `process`, or one of its threads; fewer bytes come
+    /// only at its end. A small read may be carried out on the calling thread, as far as
+    /// others are left to take requests.
+    ///
+    /// This is the fast path: a read that succeeds at the first attempt makes no future.
     pub fn read(
         self: &Arc<Self>,
         handle: HandleId,
@@ -48,118 +74,153 @@ impl Fs {
         file.is_closing.store(false, Ordering::Relaxed);
         let now = Instant::now();
         file.read_stats.record_read(range.len(), process, self.activity.micros_since_start(now));
-        // What is done again is to end by the deadline all the same.
-        let (asked, by) = ((range, now), RequestOrigin { handle: handle.number, process });
-        let current = match file.inode.read_source(file.writer.as_ref()) {
+        let origin = RequestOrigin { handle: handle.number, process };
+        let mut read = FileRead { file, range, since: now, origin, attempt: ReadAttempt::First };
+        let current = match read.file.inode.read_source(read.file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
-            ReadSource::WriteReplica(through) => {
-                return self.read_from_write_replica(file, through, asked, done);
+            ReadSource::WriteReplica(writer) => {
+                return self.start_read_from_write_replica(read, writer, done);
             }
         };
         // It may have grown since.
-        let at_end = range.start >= current.version().size;
-        let is_due = |ttl| file.inode.is_check_due(ttl, now);
-        if at_end && is_due(self.policy.attribute_ttl) {
-            let (fs, ino, rights) =
-                (Arc::clone(self), file.ino, RunAs::CallerThenDaemon(file.credentials.clone()));
-            let then = move |_| fs.attempt_read(file, (asked, by), ReadAttempt::Final, done);
-            return self.getattr_as(rights, ino, Some(handle), asked.1, then);
-        }
-        let is_direct = file.cache_mode() == CacheMode::Direct;
-        if is_direct && is_due(self.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL)) {
-            let (fs, ino, rights) =
-                (Arc::clone(self), file.ino, RunAs::CallerThenDaemon(file.credentials.clone()));
-            let then = move |answer: FsResult<InodeAttr>| {
-                if answer.is_err() {
+        let is_at_end = range.start >= current.version().size;
+        let is_direct = read.file.cache_mode() == CacheMode::Direct;
+        let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
+        let fs = Arc::clone(self);
+        if is_at_end && is_due(self.policy.attribute_ttl) {
+            read.attempt = ReadAttempt::Final;
+            task::run(async move {
+                let look = read.attr_request(AttrSource::Path);
+                // Where this fails, the read says why.
+                let _ = fs.getattr_with_handle(look, Some(handle)).await;
+                fs.attempt_read(read, done);
+            });
+        } else if is_direct && is_due(self.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL)) {
+            read.attempt = ReadAttempt::Retry;
+            task::run(async move {
+                let look = read.attr_request(AttrSource::PathOrTimeout);
+                if fs.getattr_as(look).await.is_err() {
                     // No read has to wait for that again soon.
-                    file.inode.mark_checked();
+                    read.file.inode.mark_checked();
                 }
-                fs.attempt_read(file, (asked, by), ReadAttempt::Retry, done);
-            };
-            return self.revalidate_attrs(rights, ino, asked.1, then);
+                fs.attempt_read(read, done);
+            });
+        } else {
+            self.attempt_read(read, done);
         }
-        self.attempt_read(file, (asked, by), ReadAttempt::First, done);
     }
 
     fn attempt_read(
         self: &Arc<Self>,
-        file: FileHandle,
-        (asked, by): ((ByteRange, Instant), RequestOrigin),
-        this: ReadAttempt,
+        read: FileRead,
         done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
     ) {
-        let (current, epoch) = match file.inode.read_source(file.writer.as_ref()) {
+        let (current, epoch) = match read.file.inode.read_source(read.file.writer.as_ref()) {
             ReadSource::AnyReplica(current, epoch) => (current, epoch),
-            ReadSource::WriteReplica(through) => {
-                return self.read_from_write_replica(file, through, asked, done);
+            ReadSource::WriteReplica(writer) => {
+                return self.start_read_from_write_replica(read, writer, done);
             }
+        };
+        let params = ReadParams {
+            range: read.range,
+            since: read.since,
+            fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.can_write(),
+            origin: read.origin,
+        };
+        // From the second attempt on it is a replica's thread that gets here.
+        let thread = match read.attempt {
+            ReadAttempt::First => CallerThread::MayInline,
+            ReadAttempt::Retry | ReadAttempt::Final => CallerThread::MustQueue,
         };
         let fs = Arc::clone(self);
-        let (inode, read_handle) = (Arc::clone(&file.inode), Arc::clone(&file.read_handle));
-        let sink = Box::new(move |answer: Result<ReadData, ReadError>| match answer {
+        let read_handle = Arc::clone(&read.file.read_handle);
+        let sink = Box::new(move |answer| fs.finish_read(read, epoch, answer, done));
+        self.reader.read(&current, &read_handle, params, thread, sink);
+    }
+
+    /// Replies to a read that began in `epoch`, or makes it again.
+    fn finish_read(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        epoch: u64,
+        answer: Result<ReadData, ReadError>,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let inode = Arc::clone(&read.file.inode);
+        match answer {
             Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
-            // Somebody has begun to write it: what came may be from before and after.
+            // A writer has opened it: the bytes may be from before and after a write.
             _ if !inode.is_same_epoch(epoch) => {
-                fs.attempt_read(file, (asked, by), this.next(), done)
+                read.attempt = read.attempt.next();
+                self.attempt_read(read, done);
             }
             Ok(data) => match inode.block_writes(epoch) {
-                // What is pages of a replica is not copied before it is sent.
-                Some(_held_back) => done(Ok(data)),
+                // Pages of a replica are not copied before they are sent.
+                Some(_writes_blocked) => done(Ok(data)),
                 // It is being changed right now.
-                None => fs.read_from_write_replica(file, None, asked, done),
+                None => self.start_read_from_write_replica(read, None, done),
             },
-            Err(error) if error.is_version_mismatch() && this != ReadAttempt::Final => {
-                // Nobody has this version any more: look what there is now.
-                let (again, ino) = (Arc::clone(&fs), file.ino);
-                let rights = RunAs::CallerThenDaemon(file.credentials.clone());
-                fs.getattr_by_reopen(rights, ino, asked.1, move |answer| match answer {
-                    Ok(_) => again.attempt_read(file, (asked, by), ReadAttempt::Final, done),
-                    Err(errno) => done(Err(errno)),
-                });
+            Err(error) if error.is_version_mismatch() && read.attempt != ReadAttempt::Final => {
+                self.start_read_of_current_version(read, done);
             }
-            // It changes faster than it can be opened everywhere. The write replica's
-            // mount knows what there is.
-            Err(error) if error.is_version_mismatch() && fs.can_write() => {
-                fs.read_from_write_replica(file, None, asked, done);
+            // It changes faster than it can be opened everywhere. The write replica's mount
+            // knows the current version.
+            Err(error) if error.is_version_mismatch() && self.can_write() => {
+                self.start_read_from_write_replica(read, None, done);
             }
             Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// No replica has this version any more: looks up the current one, and reads that.
+    fn start_read_of_current_version(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let fs = Arc::clone(self);
+        read.attempt = ReadAttempt::Final;
+        task::run(async move {
+            match fs.getattr_as(read.attr_request(AttrSource::Reopen)).await {
+                Ok(_) => fs.attempt_read(read, done),
+                Err(errno) => done(Err(errno)),
+            }
         });
-        // From the second on it is some replica's thread that gets here.
-        let thread = if this == ReadAttempt::First {
-            CallerThread::MayInline
-        } else {
-            CallerThread::MustQueue
-        };
-        let (range, since) = asked;
-        let asked = ReadParams {
-            range,
-            since,
-            fails_fast_on_stale: this != ReadAttempt::Final || self.can_write(),
-            origin: by,
-        };
-        self.reader.read(&current, &read_handle, asked, thread, sink);
+    }
+
+    fn start_read_from_write_replica(
+        self: &Arc<Self>,
+        read: FileRead,
+        writer: Option<Arc<Writer>>,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let fs = Arc::clone(self);
+        task::run(async move {
+            let FileRead { file, range, since, .. } = read;
+            done(fs.read_from_write_replica(file, writer, range, since).await);
+        });
     }
 
     /// The next data or hole of an open file.
-    pub fn lseek(
+    pub async fn lseek(
         self: &Arc<Self>,
         handle: HandleId,
         offset: u64,
         to: SeekTo,
-        done: impl FnOnce(FsResult<u64>) + Send + 'static,
-    ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+    ) -> FsResult<u64> {
+        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
         let current = match file.inode.read_source(file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
-            ReadSource::WriteReplica(through) => {
-                return self.lseek_on_write_replica(file, through, offset, to, done);
+            ReadSource::WriteReplica(writer) => {
+                return self.lseek_on_write_replica(file, writer, offset, to).await;
             }
         };
-        self.client.call_by_replica(
-            self.call_target_of_open(file.ino, &current),
-            RunAs::Only(current.credentials()),
-            move |replica, backend| current.open_on(replica, backend)?.seek(offset, to),
-            move |answer| done(answer.map_err(Errno::from).map(|(_, offset)| offset)),
-        );
+        let target = self.call_target_of_open(file.ino, &current);
+        let run_as = RunAs::Only(current.credentials());
+        let seek = move |replica: ReplicaId, backend: &dyn Backend| {
+            current.open_on(replica, backend)?.seek(offset, to)
+        };
+        let (_, found) = self.client.call(target, run_as, seek).await?;
+        Ok(found)
     }
 }

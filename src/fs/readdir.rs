@@ -16,9 +16,9 @@ use super::handles::DirHandle;
 use super::inode_ref;
 use super::listing::ListingBuilder;
 use super::metadata_client::RunAs;
-use super::renames::ReplyFn;
+use super::renames::RetriedCall;
 use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
-use crate::backend::{Attr, Backend, BackendError, FileKind, RequestContext, Result};
+use crate::backend::{Attr, Backend, BackendError, Credentials, FileKind, RequestContext, Result};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// One entry with its attributes, not yet given to the kernel.
@@ -36,12 +36,25 @@ pub struct ReaddirPlusEntry {
 }
 
 /// What a replica showed of an entry.
+#[derive(Clone, Copy)]
 pub struct EntryAttr {
     replica: ReplicaId,
     /// Changes before it was asked for.
     change_seq: u64,
     /// Its attributes.
     pub attr: Attr,
+}
+
+/// The attributes of an entry, or the reason why the replica could not look at it.
+type AttrAnswer = Result<EntryAttr>;
+
+/// Entries that were looked up together.
+struct EntryBatch {
+    entries: Vec<ReaddirPlusEntry>,
+    /// The offset to go on from.
+    next_offset: u64,
+    /// Whether the listing has no more entries.
+    is_end: bool,
 }
 
 /// Part of a listing with attributes.
@@ -85,219 +98,172 @@ fn can_list_names_only(error: BackendError) -> bool {
 }
 
 impl Fs {
-    /// Opens a directory; it is listed when it is read. Whether it may be is settled
-    /// now, as far as the replica could say anything else than the kernel did.
-    pub fn opendir(
-        self: &Arc<Self>,
-        who: RequestContext,
-        ino: Ino,
-        done: impl FnOnce(FsResult<HandleId>) + Send + 'static,
-    ) {
-        let identity = who.credentials();
-        if identity.is_daemon() {
-            return done(Ok(self.handles.insert_dir(ino, (identity, who.request))));
+    /// Opens a directory; it is listed when it is read. Whether the caller may list it is
+    /// decided now, as far as the replica could say anything else than the kernel did.
+    pub async fn opendir(self: &Arc<Self>, caller: RequestContext, ino: Ino) -> FsResult<HandleId> {
+        let credentials = caller.credentials();
+        if !credentials.is_daemon() {
+            let check = || self.check_open_dir(ino, &credentials);
+            self.with_rename_retry(&[ino], RetriedCall::Lookup, check).await?;
         }
-        let (fs, rights) = (Arc::clone(self), RunAs::Only(identity.clone()));
-        let visit = move |fs: &Arc<Self>, done: ReplyFn<()>| {
-            let path = match fs.path(ino) {
-                Ok(path) => path,
-                Err(errno) => return done(Err(errno)),
-            };
-            let (spot, dir) = (fs.call_target_of_inode(ino, &path), fs.dir_ref(ino, path));
-            let visit = move |replica, backend: &dyn Backend| {
-                backend.check_open_dir(&dir.target_on(replica))
-            };
-            fs.client.call_by_replica(spot, rights.clone(), visit, move |answer| {
-                done(answer.map_err(Errno::from).map(drop));
-            });
-        };
-        self.call_with_rename_retry((&[ino], false), visit, move |answer| {
-            done(answer.map(|()| fs.handles.insert_dir(ino, (identity, who.request))));
-        });
+        Ok(self.handles.insert_dir(ino, credentials, caller.request))
     }
 
-    /// The directory's entries, for a reader who stands at `offset`.
-    pub fn readdir(
+    async fn check_open_dir(self: &Arc<Self>, ino: Ino, credentials: &Credentials) -> FsResult<()> {
+        let path = self.path(ino)?;
+        let target = self.call_target_of_inode(ino, &path);
+        let dir = self.dir_ref(ino, path);
+        let check = move |replica: ReplicaId, backend: &dyn Backend| {
+            backend.check_open_dir(&dir.target_on(replica))
+        };
+        self.client.call(target, RunAs::Only(credentials.clone()), check).await?;
+        Ok(())
+    }
+
+    /// The directory's entries, for a reader that is at `offset`.
+    pub async fn readdir(
         self: &Arc<Self>,
         handle: HandleId,
         offset: u64,
-        done: impl FnOnce(FsResult<Arc<Listing>>) + Send + 'static,
-    ) {
-        let Some(dir) = self.handles.dir(handle) else { return done(Err(Errno::BADF)) };
+    ) -> FsResult<Arc<Listing>> {
+        let dir = self.handles.dir(handle).ok_or(Errno::BADF)?;
         if let Some(listing) = dir.cached_listing(offset) {
-            return done(Ok(listing));
+            return Ok(listing);
         }
-        let ino = dir.ino;
-        let list = move |fs: &Arc<Self>, done| fs.list_dir(handle, Arc::clone(&dir), offset, done);
-        self.call_with_rename_retry((&[ino], false), list, done);
+        let list = || self.list_dir(handle, &dir, offset);
+        self.with_rename_retry(&[dir.ino], RetriedCall::Lookup, list).await
     }
 
-    fn list_dir(
+    async fn list_dir(
         self: &Arc<Self>,
         handle: HandleId,
-        dir: Arc<DirHandle>,
+        dir: &Arc<DirHandle>,
         offset: u64,
-        done: impl FnOnce(FsResult<Arc<Listing>>) + Send + 'static,
-    ) {
-        let path = match self.path(dir.ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
-        };
-        let spot = self.listing_target(&path);
+    ) -> FsResult<Arc<Listing>> {
+        let path = self.path(dir.ino)?;
+        let target = self.listing_target(&path);
         let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
-        let copies = self.policy.mode == VolumeMode::Copies;
-        let object = inode_ref::inode_at(self, dir.ino, path);
-        let (fs, lister) = (Arc::clone(self), Arc::clone(self));
-        let list = move |replica, backend: &dyn Backend| {
-            let mut collector = match ListingBuilder::new(&lister.listing_memory, offset) {
-                Ok(collector) => collector,
-                Err(errno) => return Ok(Err(errno)),
-            };
-            backend.list(&object.target_on(replica), &mut |name, number, kind| {
-                // In copies the numbers in the listing are that one tree's.
-                collector.push(name, if copies { 0 } else { number }, kind);
-            })?;
-            Ok(collector.finish(offset))
+        let list = {
+            let fs = Arc::clone(self);
+            let object = inode_ref::inode_at(self, dir.ino, path);
+            // In copies the numbers in the listing are that one tree's.
+            let has_numbers = self.policy.mode != VolumeMode::Copies;
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                let mut builder = match ListingBuilder::new(&fs.listing_memory, offset) {
+                    Ok(builder) => builder,
+                    Err(errno) => return Ok(Err(errno)),
+                };
+                backend.list(&object.target_on(replica), &mut |name, number, kind| {
+                    builder.push(name, if has_numbers { number } else { 0 }, kind);
+                })?;
+                Ok(builder.finish(offset))
+            }
         };
-        let rights = RunAs::CallerThenDaemon(dir.credentials.clone());
-        self.client.call_by_replica(spot, rights, list, move |answer| {
-            done(answer.map_err(Errno::from).and_then(|(_, packed)| {
-                let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
-                // In another listing the offset may be another place.
-                if !dir.cache_listing(&listing, offset) {
-                    return Err(Errno::STALE);
-                }
-                fs.handles.journal_listing(handle.number, &listing);
-                if !listing.packed.is_whole() {
-                    fs.listing_memory.track_window(handle.number, &dir);
-                }
-                Ok(listing)
-            }));
-        });
+        let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
+        let (_, packed) = self.client.call(target, run_as, list).await?;
+        let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
+        // In another listing the offset may be another place.
+        if !dir.cache_listing(&listing, offset) {
+            return Err(Errno::STALE);
+        }
+        self.handles.journal_listing(handle.number, &listing);
+        if !listing.packed.is_whole() {
+            self.listing_memory.track_window(handle.number, dir);
+        }
+        Ok(listing)
     }
 
-    /// The entries from `offset` on, with attributes, as many as are worth
-    /// looking up at a time. Entries that have gone meanwhile are left out; those that
-    /// no replica can look at are listed by their names alone, as a replica lists them.
-    pub fn readdirplus(
+    /// The entries from `offset` on, with attributes, as many as are worth looking up at a
+    /// time. Entries that have gone meanwhile are left out; those that no replica can look at
+    /// are listed by their names alone, as a replica lists them.
+    pub async fn readdirplus(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         handle: HandleId,
         offset: u64,
-        done: impl FnOnce(FsResult<ReaddirPlusPage>) + Send + 'static,
-    ) {
-        let (fs, since) = (Arc::clone(self), Instant::now());
-        self.readdir(handle, offset, move |listing| match listing {
-            Ok(listing) => {
-                let ino = listing.ino;
-                let look_up = move |fs: &Arc<Self>, done| {
-                    fs.lookup_batch((who, since), (handle, Arc::clone(&listing)), offset, done);
-                };
-                fs.call_with_rename_retry((&[ino], false), look_up, done);
+    ) -> FsResult<ReaddirPlusPage> {
+        let since = Instant::now();
+        let mut offset = offset;
+        let mut listing = self.readdir(handle, offset).await?;
+        loop {
+            let ino = listing.ino;
+            let look_up = || self.lookup_batch(caller, since, &listing, offset);
+            let batch = self.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await?;
+            // Where all of them have gone, an empty answer would end the listing.
+            if batch.is_end || !batch.entries.is_empty() {
+                return Ok(ReaddirPlusPage { listing, entries: batch.entries });
             }
-            Err(errno) => done(Err(errno)),
-        });
-    }
-
-    /// Goes on after a batch of which nothing is there any more.
-    fn continue_readdirplus(
-        self: &Arc<Self>,
-        (who, since): (RequestContext, Instant),
-        (handle, listing): (HandleId, Arc<Listing>),
-        offset: u64,
-        done: impl FnOnce(FsResult<ReaddirPlusPage>) + Send + 'static,
-    ) {
-        if listing.packed.covers(offset) {
-            return self.lookup_batch((who, since), (handle, listing), offset, done);
+            offset = batch.next_offset;
+            if !listing.packed.covers(offset) {
+                listing = self.readdir(handle, offset).await?;
+            }
         }
-        // Not generic over itself: it may take any number of windows.
-        let done: Box<dyn FnOnce(FsResult<ReaddirPlusPage>) + Send> = Box::new(done);
-        let fs = Arc::clone(self);
-        let next: Box<dyn FnOnce(FsResult<Arc<Listing>>) + Send> =
-            Box::new(move |next| match next {
-                Ok(next) => fs.lookup_batch((who, since), (handle, next), offset, done),
-                Err(errno) => done(Err(errno)),
-            });
-        self.readdir(handle, offset, next);
     }
 
-    fn lookup_batch(
+    async fn lookup_batch(
         self: &Arc<Self>,
-        (who, since): (RequestContext, Instant),
-        (handle, listing): (HandleId, Arc<Listing>),
+        caller: RequestContext,
+        since: Instant,
+        listing: &Listing,
         offset: u64,
-        done: impl FnOnce(FsResult<ReaddirPlusPage>) + Send + 'static,
-    ) {
-        let names: Arc<Vec<OsString>> = {
-            let batch = listing.entries_from(offset).take(ENTRIES_PER_REPLY);
-            Arc::new(batch.map(|entry| entry.name.to_owned()).collect())
-        };
+    ) -> FsResult<EntryBatch> {
+        let batch = listing.entries_from(offset).take(ENTRIES_PER_REPLY);
+        let names: Arc<Vec<OsString>> =
+            Arc::new(batch.map(|entry| entry.name.to_owned()).collect());
         if names.is_empty() {
-            return done(Ok(ReaddirPlusPage { listing, entries: Vec::new() }));
+            return Ok(EntryBatch { entries: Vec::new(), next_offset: offset, is_end: true });
         }
-        let path = match self.path(listing.ino) {
-            Ok(path) => path,
-            Err(errno) => return done(Err(errno)),
+        let path = self.path(listing.ino)?;
+        let target = self.listing_target(&path).requested_at(since);
+        let change_seq = self.change_seq();
+        let stat = {
+            let names = Arc::clone(&names);
+            let dir = self.dir_ref(listing.ino, path);
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &names)?)
+            }
         };
-        let fs = Arc::clone(self);
-        let asked = Arc::clone(&names);
-        let (spot, asked_at) = (self.listing_target(&path).requested_at(since), self.change_seq());
-        let dir = self.dir_ref(listing.ino, path);
-        self.client.call_by_replica(
-            spot,
-            RunAs::DaemonThenCaller(who),
-            move |replica, backend| {
-                attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &asked)?)
-            },
-            move |answer| {
-                let unknown = |error| names.iter().map(|_| Err(error)).collect();
-                let (replica, attrs) = match answer {
-                    Ok((replica, attrs)) => (Some(replica), attrs),
-                    // The directory was listed, so its names are known.
-                    Err(error) if can_list_names_only(error) => (None, unknown(error)),
-                    Err(error) => return done(Err(error.into())),
-                };
-                let mut last = offset;
-                let found: Vec<_> = listing
-                    .entries_from(offset)
-                    .zip(attrs)
-                    .filter_map(|(listed, attr)| {
-                        last = listed.next_offset;
-                        let seen = match (replica, attr) {
-                            // The kernel looks it up: that tells whether it was replaced.
-                            (Some(replica), Ok(attr))
-                                if fs.is_name_possibly_replaced(
-                                    (listing.ino, listed.name),
-                                    replica,
-                                    &attr,
-                                ) =>
-                            {
-                                None
-                            }
-                            (Some(replica), Ok(attr)) => {
-                                Some(EntryAttr { replica, change_seq: asked_at, attr })
-                            }
-                            (_, Err(BackendError::Os(rustix::io::Errno::NOENT))) => return None,
-                            _ => None,
-                        };
-                        let ListedEntry { name, next_offset: next, kind, .. } = listed;
-                        let number = fs.listed_ino(listing.ino, &listed);
-                        Some(ReaddirPlusEntry {
-                            name: name.to_owned(),
-                            next_offset: next,
-                            entry_attr: seen,
-                            listed_ino: number,
-                            kind,
-                        })
-                    })
-                    .collect();
-                if found.is_empty() {
-                    // All of them have gone; an empty answer would end the listing.
-                    return fs.continue_readdirplus((who, since), (handle, listing), last, done);
-                }
-                done(Ok(ReaddirPlusPage { listing, entries: found }));
-            },
-        );
+        let answer = self.client.call(target, RunAs::DaemonThenCaller(caller), stat).await;
+        let attrs: Vec<AttrAnswer> = match answer {
+            Ok((replica, attrs)) => attrs
+                .into_iter()
+                .map(|attr| attr.map(|attr| EntryAttr { replica, change_seq, attr }))
+                .collect(),
+            // The directory was listed, so its names are known.
+            Err(error) if can_list_names_only(error) => vec![Err(error); names.len()],
+            Err(error) => return Err(error.into()),
+        };
+        let mut next_offset = offset;
+        let entries = listing.entries_from(offset).zip(attrs).filter_map(|(listed, attr)| {
+            next_offset = listed.next_offset;
+            self.readdirplus_entry(listing.ino, listed, attr)
+        });
+        let entries: Vec<_> = entries.collect();
+        Ok(EntryBatch { entries, next_offset, is_end: false })
+    }
+
+    /// An entry as it is listed; `None` where it has gone meanwhile.
+    fn readdirplus_entry(
+        &self,
+        dir: Ino,
+        listed: ListedEntry<'_>,
+        attr: AttrAnswer,
+    ) -> Option<ReaddirPlusEntry> {
+        let entry_attr = match attr {
+            Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
+            Err(_) => None,
+            // The kernel looks it up: that tells whether it was replaced.
+            Ok(found) => Some(found).filter(|found| {
+                !self.is_name_possibly_replaced((dir, listed.name), found.replica, &found.attr)
+            }),
+        };
+        Some(ReaddirPlusEntry {
+            name: listed.name.to_owned(),
+            next_offset: listed.next_offset,
+            entry_attr,
+            listed_ino: self.listed_ino(dir, &listed),
+            kind: listed.kind,
+        })
     }
 
     /// What the kernel is to be told of an entry; [`Fs::commit_lookup`] it once it has been.

@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno as E;
 use tokio::sync::Notify;
 
-use super::{Errno, Fs, FsResult, Ino};
+use super::{Errno, Fs, FsResult, Ino, task};
 
 /// Renames that are under way, and those that ended last.
 #[derive(Default)]
@@ -63,7 +63,17 @@ pub(super) struct RenameGuard {
     pub(super) is_refused: bool,
 }
 
-/// How things stood when a call began.
+/// Whether a call that may be made again changes something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RetriedCall {
+    /// It changes nothing.
+    Lookup,
+    /// It changes something.
+    Mutation,
+}
+
+/// The paths and the finished renames at the start of a call.
+#[derive(Clone)]
 pub(super) struct CallStart {
     /// When the first try did.
     pub(super) started_at: Instant,
@@ -84,10 +94,6 @@ enum RetryDecision {
     /// To be made again.
     Retry,
 }
-
-/// What takes the answer of a call that may be made again.
-pub(super) type ReplyFn<T> = Box<dyn FnOnce(FsResult<T>) + Send>;
-type RetryableCall<T> = Arc<dyn Fn(&Arc<Fs>, ReplyFn<T>) + Send + Sync>;
 
 impl PathRename {
     fn affects(&self, path: &Path) -> bool {
@@ -172,83 +178,74 @@ impl Fs {
         }
     }
 
-    /// Does `then` with whether a call that has failed with this error is to be made again,
-    /// once the renames are over that concern it. `is_change`: it would change something.
-    pub(super) fn retry_after_rename(
+    /// Says whether a call that has failed with this error is to be made again, after it has
+    /// waited for the renames in progress that its path leads through.
+    pub(super) async fn retry_after_rename(
         self: &Arc<Self>,
-        (begun, is_change): (CallStart, bool),
+        begun: CallStart,
+        kind: RetriedCall,
         error: Errno,
-        then: impl FnOnce(&Arc<Self>, Option<CallStart>) + Send + 'static,
-    ) {
-        let verdict = match is_path_error(error) {
-            true => self.retry_decision(&begun),
-            false => RetryDecision::Fail,
-        };
-        let again = |fs: &Self, verdict, begun: CallStart| {
-            (verdict == RetryDecision::Retry).then(|| fs.restart_call(begun.started_at, begun.inos))
-        };
-        if verdict != RetryDecision::WaitForRename {
-            return then(self, again(self, verdict, begun));
+    ) -> Option<CallStart> {
+        if !is_path_error(error) {
+            return None;
         }
-        // Until the change is queued, so that no handover comes in between.
-        let waiting = is_change.then(|| self.client.pending_changes.add_waiting());
+        let mut decision = self.retry_decision(&begun);
+        if decision == RetryDecision::WaitForRename {
+            // Until the change is queued, so that no handover comes in between.
+            let waiting = || self.client.pending_changes.add_waiting();
+            let waiting = (kind == RetriedCall::Mutation).then(waiting);
+            task::release_held();
+            decision = self.wait_for_renames(&begun).await;
+            task::hold_until_reply(waiting);
+        }
+        let start = || self.restart_call(begun.started_at, begun.inos.clone());
+        (decision == RetryDecision::Retry).then(start)
+    }
+
+    async fn wait_for_renames(self: &Arc<Self>, begun: &CallStart) -> RetryDecision {
         let fs = Arc::clone(self);
-        self.locks.runtime().spawn(async move {
-            let until = tokio::time::Instant::from_std(
-                begun.started_at + fs.policy.deadlines.while_responsive,
-            );
-            let verdict = loop {
-                // Before the look, so that an end after it is not missed.
+        let begun = begun.clone();
+        let wait = async move {
+            let until = begun.started_at + fs.policy.deadlines.while_responsive;
+            let until = tokio::time::Instant::from_std(until);
+            loop {
+                // Before the decision, so that an end after it is not missed.
                 let ended = fs.renames.ended.notified();
                 match fs.retry_decision(&begun) {
                     RetryDecision::WaitForRename => {
                         drop(tokio::time::timeout_at(until, ended).await)
                     }
-                    verdict => break verdict,
+                    decision => break decision,
                 }
-            };
-            then(&fs, again(&fs, verdict, begun));
-            drop(waiting);
-        });
-    }
-
-    /// Has `call`, which names `inos` by their paths, answered; made again where a rename
-    /// came between.
-    pub(super) fn call_with_rename_retry<T: Send + 'static>(
-        self: &Arc<Self>,
-        (inos, is_change): (&[Ino], bool),
-        call: impl Fn(&Arc<Self>, ReplyFn<T>) + Send + Sync + 'static,
-        done: impl FnOnce(FsResult<T>) + Send + 'static,
-    ) {
-        match self.can_write() {
-            true => {
-                self.attempt_call(self.start_call(inos), is_change, Arc::new(call), Box::new(done))
             }
-            // Nothing is renamed here.
-            false => call(self, Box::new(done)),
-        }
+        };
+        // The volume is going away where the runtime does not end it.
+        self.locks.runtime().spawn(wait).await.unwrap_or(RetryDecision::Fail)
     }
 
-    fn attempt_call<T: Send + 'static>(
+    /// The result of `call`, which names `inos` by their paths; the call is made again where a
+    /// rename came between.
+    pub(super) async fn with_rename_retry<T, F: Future<Output = FsResult<T>>>(
         self: &Arc<Self>,
-        begun: CallStart,
-        is_change: bool,
-        call: RetryableCall<T>,
-        done: ReplyFn<T>,
-    ) {
-        let (fs, next) = (Arc::clone(self), Arc::clone(&call));
-        call(
-            self,
-            Box::new(move |answer| match answer {
-                Err(error) => {
-                    fs.retry_after_rename((begun, is_change), error, move |fs, again| match again {
-                        Some(begun) => fs.attempt_call(begun, is_change, next, done),
-                        None => done(Err(error)),
-                    })
-                }
-                answer => done(answer),
-            }),
-        );
+        inos: &[Ino],
+        kind: RetriedCall,
+        call: impl Fn() -> F,
+    ) -> FsResult<T> {
+        if !self.can_write() {
+            // Nothing is renamed through this mount.
+            return call().await;
+        }
+        let mut begun = self.start_call(inos);
+        loop {
+            let error = match call().await {
+                Err(error) => error,
+                answer => return answer,
+            };
+            match self.retry_after_rename(begun, kind, error).await {
+                Some(again) => begun = again,
+                None => return Err(error),
+            }
+        }
     }
 }
 

@@ -9,150 +9,138 @@ use super::file_replacement::OpenFileCheck;
 use super::handles::OpenInode;
 use super::inode_ref;
 use super::namespace_ops::change_returning_attr;
+use super::renames::RetriedCall;
+use super::write::{OpenForWrite, WriteHandle};
+use super::write_gate::{MutationGuard, Writer};
 use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr};
 use crate::backend::{
-    Attr, Backend, BackendError, BackendFile, Credentials, FileMutation, Lane, OpenAccess,
-    RequestContext, SetAttr, SyncMode, TreeMutation, WriteOpenOptions,
+    Attr, Backend, BackendError, BackendFile, Credentials, FileMutation, Lane, ObjectRef,
+    OpenAccess, RequestContext, SetAttr, SyncMode, TreeMutation, WriteOpenOptions,
 };
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
 
+/// A request to set attributes of an inode.
+#[derive(Clone)]
+struct SetAttrRequest {
+    ino: Ino,
+    credentials: Credentials,
+    attributes: SetAttr,
+    /// Whether the kernel sends it again.
+    is_resent: bool,
+    /// The kernel's number of the request.
+    request: u64,
+}
+
+/// Finds the descriptor to set attributes through, on the write replica's thread.
+type FindFile =
+    Box<dyn Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn BackendFile>> + Send + Sync>;
+
+impl SetAttrRequest {
+    /// Whether nothing is to be set. That is what a chown(2) looks like that changes nothing,
+    /// and also what the kernel sends before a write that is to remove set-id bits. That
+    /// writer need not be allowed to change attributes; the write removes the bits.
+    fn is_before_write(&self) -> bool {
+        self.attributes == SetAttr::default()
+    }
+}
+
 impl Fs {
     /// Sets attributes; through the handle where one is given that may write.
-    pub fn setattr(
+    pub async fn setattr(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         handle: Option<HandleId>,
         attributes: SetAttr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let set = move |fs: &Arc<Self>, done| fs.try_setattr(who, ino, handle, attributes, done);
-        self.call_with_rename_retry((&[ino], true), set, done);
+    ) -> FsResult<InodeAttr> {
+        let set = || {
+            let request = SetAttrRequest {
+                ino,
+                credentials: caller.credentials(),
+                attributes,
+                is_resent: caller.is_resent,
+                request: caller.request,
+            };
+            self.try_setattr(request, handle)
+        };
+        self.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
     }
 
-    fn try_setattr(
+    async fn try_setattr(
         self: &Arc<Self>,
-        who: RequestContext,
-        ino: Ino,
+        request: SetAttrRequest,
         handle: Option<HandleId>,
-        attributes: SetAttr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let write = match self.change_policy() {
-            Ok(write) => write,
-            Err(errno) => return done(Err(errno)),
-        };
+    ) -> FsResult<InodeAttr> {
+        self.change_policy()?;
+        let ino = request.ino;
+        let is_truncation = request.attributes.size.is_some();
         self.record_inode_change(ino);
-        if let (Some(size), Some(open)) = (attributes.size, self.handles.find_inode(ino)) {
-            open.gate.appends.lock().truncate_to(size);
-        }
-        let identity = who.credentials();
         let open = self.handles.find_inode(ino);
-        let named = handle.map(|handle| self.handles.file(handle).ok_or(Errno::BADF));
-        let own = match named.transpose() {
-            Ok(file) => file.and_then(|file| file.writer),
-            Err(errno) => return done(Err(errno)),
+        if let (Some(size), Some(inode)) = (request.attributes.size, &open) {
+            inode.gate.appends.lock().truncate_to(size);
+        }
+        let writer = match handle {
+            Some(handle) => self.handles.file(handle).ok_or(Errno::BADF)?.writer,
+            None => None,
         };
         // The kernel names no handle where it truncates what was opened a moment ago.
-        let own = own.or_else(|| open.as_ref()?.writer_of(&identity));
-        if let (Some(writer), Some(inode), Some(_)) = (own, open.clone(), attributes.size) {
-            let file = Arc::clone(&writer.file);
-            let file = move |_: &dyn Backend| Ok(Arc::clone(&file));
-            return self.setattr_open_file(
-                (&identity, who.is_resent),
-                ino,
-                inode,
-                attributes,
-                file,
-                done,
-            );
-        }
-        let path = match (self.path(ino), open.clone()) {
-            (Ok(path), _) => path,
-            (Err(_), Some(inode)) => {
-                return self.setattr_unlinked(
-                    (&identity, who.is_resent),
-                    ino,
-                    inode,
-                    attributes,
-                    done,
-                );
+        let writer = writer.or_else(|| open.as_ref()?.writer_of(&request.credentials));
+        let path = self.path(ino);
+        match (open, writer, path) {
+            (Some(inode), Some(writer), _) if is_truncation => {
+                self.setattr_by_writer(request, inode, &writer).await
             }
-            (Err(errno), None) => return done(Err(errno)),
-        };
+            (_, _, Ok(path)) => self.setattr_by_path(request, path).await,
+            (Some(inode), _, Err(_)) => self.setattr_unlinked(request, inode).await,
+            (None, _, Err(errno)) => Err(errno),
+        }
+    }
+
+    /// Sets attributes of the object at the path, where the inode was last known.
+    async fn setattr_by_path(
+        self: &Arc<Self>,
+        request: SetAttrRequest,
+        path: PathBuf,
+    ) -> FsResult<InodeAttr> {
+        let write = self.write_policy()?;
+        let SetAttrRequest { ino, attributes, .. } = request;
+        let open = self.handles.find_inode(ino);
         if attributes.size.is_some() && open.is_some() {
-            let by = (identity, who.request, who.is_resent);
-            return self.truncate_open_file(by, ino, path, attributes, done);
+            return self.truncate_open_file(request, path).await;
         }
         let gate = self.handles.gate(ino);
-        let Some(under_way) = gate.start_mutation(who.is_resent) else {
-            return done(Err(Errno::IO));
-        };
-        // Nothing to be set is what chown(2) looks like that changes nothing, and also
-        // that somebody is about to write who is to lose set-id bits. He need not be
-        // allowed to change anything; the write takes them away.
-        let is_to_write = attributes == SetAttr::default() && self.is_open_for_write(ino);
-        let mine = Arc::clone(&under_way);
+        let guard = gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
         let object = inode_ref::inode_at(self, ino, path).target_on(write.replica);
-        let look = object.clone();
-        let change = TreeMutation::SetAttr { object, attributes };
-        let set = move |backend: &dyn Backend| {
-            let _alone =
-                if attributes.size.is_some() { Some(mine.lock_exclusive()?) } else { None };
-            match change_returning_attr(backend, &change) {
-                Err(BackendError::Os(E::PERM)) if is_to_write => {
-                    let attr = backend.stat(look.path())?;
-                    look.check_identity(&attr).map(|()| attr)
-                }
-                made => made,
-            }
-        };
-        let fs = Arc::clone(self);
-        self.client.call_once(
-            self.single_call(write, Lane::Metadata, &identity),
-            set,
-            move |answer| {
-                under_way.finish(&answer);
-                match (answer, open) {
-                    // Its name stands for another file by now, or for none. Nothing was done.
-                    (
-                        Err(BackendError::WrongObject | BackendError::Os(E::STALE | E::NOENT)),
-                        Some(inode),
-                    ) => {
-                        fs.setattr_unlinked(
-                            (&identity, who.is_resent),
-                            ino,
-                            inode,
-                            attributes,
-                            done,
-                        );
-                    }
-                    (answer, _) => done(fs.finish_setattr(ino, attributes, answer)),
-                }
-            },
-        );
+        let is_before_write = request.is_before_write() && self.is_open_for_write(ino);
+        let set = set_attr_op(object, attributes, Arc::clone(&guard), is_before_write);
+        let once = self.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.client.call_once(once, set).await;
+        guard.finish(&answer);
+        drop(guard);
+        match (answer, open) {
+            // Its name stands for another file by now, or for none. Nothing was done.
+            (
+                Err(BackendError::WrongObject | BackendError::Os(E::STALE | E::NOENT)),
+                Some(inode),
+            ) => self.setattr_unlinked(request, inode).await,
+            (answer, _) => self.finish_setattr(ino, attributes, answer),
+        }
     }
 
     /// Sets attributes of an open file that has no name any more.
-    fn setattr_unlinked(
+    async fn setattr_unlinked(
         self: &Arc<Self>,
-        who: (&Credentials, bool),
-        ino: Ino,
+        request: SetAttrRequest,
         inode: Arc<OpenInode>,
-        attributes: SetAttr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let write = match self.write_policy() {
-            Ok(write) => write,
-            Err(errno) => return done(Err(errno)),
-        };
-        let (writer, current) = (inode.any_writer(), inode.current());
-        let file = move |backend: &dyn Backend| match &writer {
-            Some(writer) => Ok(Arc::clone(&writer.file)),
-            None => current.open_unchecked(write.replica, backend),
-        };
-        self.setattr_open_file(who, ino, inode, attributes, file, done);
+    ) -> FsResult<InodeAttr> {
+        let write = self.write_policy()?;
+        if let Some(writer) = inode.any_writer() {
+            return self.setattr_by_writer(request, inode, &writer).await;
+        }
+        let current = inode.current();
+        let file = move |backend: &dyn Backend| current.open_unchecked(write.replica, backend);
+        self.setattr_open_file(request, inode, Box::new(file)).await
     }
 
     /// Attributes of an inode were set, or not.
@@ -169,7 +157,8 @@ impl Fs {
         let is_same_data = set.size.is_none() && set.mtime.is_none();
         if let (Ok(attr), Some(open), true) = (&answer, self.handles.find_inode(ino), is_same_data)
         {
-            let (version, mode) = (attr.version(), self.policy.mode);
+            let version = attr.version();
+            let mode = self.policy.mode;
             let make = |old: &OpenFile| {
                 self.reader.new_open_file(old.path().to_owned(), version, mode, old.credentials())
             };
@@ -177,84 +166,92 @@ impl Fs {
                 self.reader.retire_file(&old);
             }
         }
-        answer
-            .map_err(Errno::from)
-            .map(|attr| self.attr_reply(ino, attr, &OpenFileCheck::default(), change))
+        Ok(self.attr_reply(ino, answer?, &OpenFileCheck::default(), change))
+    }
+
+    /// Sets attributes through a descriptor that may write.
+    async fn setattr_by_writer(
+        self: &Arc<Self>,
+        request: SetAttrRequest,
+        inode: Arc<OpenInode>,
+        writer: &Writer,
+    ) -> FsResult<InodeAttr> {
+        let file = Arc::clone(&writer.file);
+        let file = move |_: &dyn Backend| Ok(Arc::clone(&file));
+        self.setattr_open_file(request, inode, Box::new(file)).await
     }
 
     /// Sets attributes of an open file.
-    fn setattr_open_file(
+    async fn setattr_open_file(
         self: &Arc<Self>,
-        (who, again): (&Credentials, bool),
-        ino: Ino,
+        request: SetAttrRequest,
         inode: Arc<OpenInode>,
-        attributes: SetAttr,
-        file: impl Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn BackendFile>>
-        + Send
-        + Sync
-        + 'static,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let write = match self.write_policy() {
-            Ok(write) => write,
-            Err(errno) => return done(Err(errno)),
-        };
-        let Some(under_way) = inode.gate.start_mutation(again) else { return done(Err(Errno::IO)) };
-        let mine = Arc::clone(&under_way);
-        let is_to_write = attributes == SetAttr::default() && inode.has_writers();
+        file: FindFile,
+    ) -> FsResult<InodeAttr> {
+        let write = self.write_policy()?;
+        let guard = inode.gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
+        let is_before_write = request.is_before_write() && inode.has_writers();
+        let SetAttrRequest { ino, attributes, .. } = request;
+        let own_guard = Arc::clone(&guard);
         let set = move |backend: &dyn Backend| {
             let file = file(backend)?;
-            let _alone = mine.lock_exclusive()?;
+            let _exclusive = own_guard.lock_exclusive()?;
             match file.mutate(&FileMutation::SetAttr(attributes)) {
-                // Who is about to write: see `set_attributes`.
-                Err(BackendError::Os(E::PERM)) if is_to_write => {}
+                Err(BackendError::Os(E::PERM)) if is_before_write => {}
                 set => drop(set?),
             }
             file.attr()
         };
-        let fs = Arc::clone(self);
-        self.client.call_once(self.single_call(write, Lane::Metadata, who), set, move |answer| {
-            under_way.finish(&answer);
-            done(fs.finish_setattr(ino, attributes, answer));
-        });
+        let once = self.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.client.call_once(once, set).await;
+        guard.finish(&answer);
+        self.finish_setattr(ino, attributes, answer)
     }
 
-    /// truncate(2) of a file that others have open: as if it were opened, cut and
+    /// truncate(2) of a file that other callers have open: as if it were opened, truncated and
     /// closed, so that those who read it meanwhile get no mixture.
-    fn truncate_open_file(
+    async fn truncate_open_file(
         self: &Arc<Self>,
-        (who, request, again): (Credentials, u64, bool),
-        ino: Ino,
+        request: SetAttrRequest,
         path: PathBuf,
-        attributes: SetAttr,
-        done: impl FnOnce(FsResult<InodeAttr>) + Send + 'static,
-    ) {
-        let how = WriteOpenOptions {
-            access: OpenAccess::Write,
-            truncate: false,
-            sync: SyncMode::No,
-            expected: None,
+    ) -> FsResult<InodeAttr> {
+        let opened = OpenForWrite {
+            ino: request.ino,
+            credentials: request.credentials.clone(),
+            options: WriteOpenOptions {
+                access: OpenAccess::Write,
+                truncate: false,
+                sync: SyncMode::No,
+                expected: None,
+            },
+            is_resent: request.is_resent,
+            request: request.request,
         };
-        let fs = Arc::clone(self);
-        self.open_writer((who.clone(), request, again), ino, path, how, move |answer| {
-            let (handle, inode, writer) = match answer {
-                Ok(opened) => opened,
-                Err(errno) => return done(Err(errno)),
-            };
-            let (file, after) = (Arc::clone(&writer.file), Arc::clone(&fs));
-            fs.setattr_open_file(
-                (&who, again),
-                ino,
-                inode,
-                attributes,
-                move |_| Ok(Arc::clone(&file)),
-                {
-                    move |answer| {
-                        after.release(handle);
-                        done(answer);
-                    }
-                },
-            );
-        });
+        let WriteHandle { handle, inode, writer } = self.open_writer(opened, path).await?;
+        let answer = self.setattr_by_writer(request, inode, &writer).await;
+        self.release(handle);
+        answer
+    }
+}
+
+/// What the write replica does to set attributes of an object.
+fn set_attr_op(
+    object: ObjectRef,
+    attributes: SetAttr,
+    guard: Arc<MutationGuard>,
+    is_before_write: bool,
+) -> impl Fn(&dyn Backend) -> crate::backend::Result<Attr> + Send + Sync + 'static {
+    let mutation = TreeMutation::SetAttr { object: object.clone(), attributes };
+    move |backend| {
+        let _exclusive =
+            if attributes.size.is_some() { Some(guard.lock_exclusive()?) } else { None };
+        match change_returning_attr(backend, &mutation) {
+            Err(BackendError::Os(E::PERM)) if is_before_write => {
+                let attr = backend.stat(object.path())?;
+                object.check_identity(&attr)?;
+                Ok(attr)
+            }
+            made => made,
+        }
     }
 }

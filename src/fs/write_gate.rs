@@ -21,7 +21,7 @@ use super::append::AppendQueue;
 use super::handles::FileHandle;
 use super::pending_writes::PendingWrites;
 use super::unsettled::UnsettledChanges;
-use super::{Errno, Fs, FsResult, Ino, ReadData};
+use super::{Errno, Fs, FsResult, Ino, ReadData, task};
 use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, SeekTo, SyncMode, report_progress,
 };
@@ -214,97 +214,62 @@ impl Drop for MutationGuard {
 
 impl Fs {
     /// Reads a file that is being written, after the writes that arrived before.
-    pub(super) fn read_from_write_replica(
+    pub(super) async fn read_from_write_replica(
         self: &Arc<Self>,
         file: FileHandle,
-        through: Option<Arc<Writer>>,
-        asked: (ByteRange, Instant),
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
-    ) {
+        writer: Option<Arc<Writer>>,
+        range: ByteRange,
+        since: Instant,
+    ) -> FsResult<ReadData> {
         let gate = Arc::clone(&file.inode.gate);
-        self.run_after_writes(&gate, asked.1, move |fs| {
-            fs.submit_read_to_write_replica(file, through, asked, done);
-        });
-    }
-
-    fn submit_read_to_write_replica(
-        self: &Arc<Self>,
-        file: FileHandle,
-        through: Option<Arc<Writer>>,
-        (range, since): (ByteRange, Instant),
-        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
-    ) {
-        let (gate, reader) = (Arc::clone(&file.inode.gate), Arc::clone(&self.reader));
+        self.wait_for_earlier_writes(&gate, since).await;
+        let reader = Arc::clone(&self.reader);
         let read = move |file: &dyn BackendFile| {
             // There are no more of these than threads.
             let mut bytes = reader.allocate_buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
-            let _together = gate.lock_shared();
-            let (mut filled, mut ended) = (0, false);
-            while filled < bytes.len() {
-                let at = range.start + filled as u64;
-                match file.read_at(at, &mut bytes[filled..])? {
-                    0 if at >= file.attr()?.size => break,
-                    // Somebody else has made it longer just now; or the replica ends
-                    // it before its own size, and is not believed.
-                    0 if !ended => ended = true,
-                    0 => return Err(BackendError::Truncated),
-                    n => (filled, ended) = (filled + n, false),
-                }
-                report_progress();
-            }
+            let _shared = gate.lock_shared();
+            let filled = read_fully(file, range.start, &mut bytes)?;
             Ok((bytes, filled))
         };
-        let fs = Arc::clone(self);
-        self.run_on_write_replica(
-            file,
-            through,
-            (Lane::Read, since),
-            read,
-            move |answer: FsResult<(Buffer, usize)>| {
-                fs.counters.read_latency.record(since.elapsed());
-                match &answer {
-                    Ok((_, filled)) => {
-                        increment(&fs.counters.reads);
-                        let delivered = &fs.counters.bytes_delivered;
-                        delivered.fetch_add(*filled as u64, Ordering::Relaxed);
-                    }
-                    Err(_) => increment(&fs.counters.read_errors),
-                }
-                done(answer.map(|(bytes, filled)| ReadData::from_buffer(bytes, filled)));
-                fs.payload_budget.serve_waiting_reads();
-            },
-        );
+        let answer = self.run_on_write_replica(file, writer, Lane::Read, since, read).await;
+        self.counters.read_latency.record(since.elapsed());
+        match &answer {
+            Ok((_, filled)) => {
+                increment(&self.counters.reads);
+                self.counters.bytes_delivered.fetch_add(*filled as u64, Ordering::Relaxed);
+            }
+            Err(_) => increment(&self.counters.read_errors),
+        }
+        // The reply gives the buffer's memory back.
+        self.serve_waiting_reads_after_reply();
+        answer.map(|(bytes, filled)| ReadData::from_buffer(bytes, filled))
     }
 
     /// The next data or hole of a file that is being written.
-    pub(super) fn lseek_on_write_replica(
+    pub(super) async fn lseek_on_write_replica(
         self: &Arc<Self>,
         file: FileHandle,
-        through: Option<Arc<Writer>>,
+        writer: Option<Arc<Writer>>,
         offset: u64,
         to: SeekTo,
-        done: impl FnOnce(FsResult<u64>) + Send + 'static,
-    ) {
+    ) -> FsResult<u64> {
         let seek = move |file: &dyn BackendFile| file.seek(offset, to);
-        self.run_on_write_replica(file, through, (Lane::Metadata, Instant::now()), seek, done);
+        self.run_on_write_replica(file, writer, Lane::Metadata, Instant::now(), seek).await
     }
 
-    /// Looks into a file that is being written, where it is.
-    fn run_on_write_replica<T: Send + 'static>(
-        self: &Arc<Self>,
+    /// Has the write replica look into a file that is being written.
+    async fn run_on_write_replica<T: Send + 'static>(
+        &self,
         file: FileHandle,
-        through: Option<Arc<Writer>>,
-        (lane, since): (Lane, Instant),
+        writer: Option<Arc<Writer>>,
+        lane: Lane,
+        since: Instant,
         op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
-        done: impl FnOnce(FsResult<T>) + Send + 'static,
-    ) {
-        let write = match self.write_policy() {
-            Ok(write) => write,
-            Err(errno) => return done(Err(errno)),
-        };
+    ) -> FsResult<T> {
+        let write = self.write_policy()?;
         let mut once = self.single_call(write, lane, &file.credentials);
         once.deadline = RequestDeadline::new(since, self.policy.deadlines);
-        let look = move |backend: &dyn Backend| match &through {
+        let look = move |backend: &dyn Backend| match &writer {
             Some(writer) => op(&*writer.file),
             None => {
                 let current = file.inode.current();
@@ -312,8 +277,49 @@ impl Fs {
                 op(&*current.open_unchecked(write.replica, backend)?)
             }
         };
-        self.client.call_once(once, look, move |answer| done(answer.map_err(Errno::from)));
+        Ok(self.client.call_once(once, look).await?)
     }
+
+    /// Gives the memory of this request to reads that wait for some, once the reply has been
+    /// sent.
+    pub(super) fn serve_waiting_reads_after_reply(self: &Arc<Self>) {
+        task::hold_until_reply(ServeWaitingReads(Arc::clone(self)));
+    }
+}
+
+/// Serves reads that wait for memory when it is dropped.
+struct ServeWaitingReads(Arc<Fs>);
+
+impl Drop for ServeWaitingReads {
+    fn drop(&mut self) {
+        self.0.payload_budget.serve_waiting_reads();
+    }
+}
+
+/// Reads from `start` on until the buffer is full or the file ends; returns the bytes read.
+fn read_fully(
+    file: &dyn BackendFile,
+    start: u64,
+    bytes: &mut Buffer,
+) -> crate::backend::Result<usize> {
+    let mut filled = 0;
+    let mut has_ended = false;
+    while filled < bytes.len() {
+        let at = start + filled as u64;
+        match file.read_at(at, &mut bytes[filled..])? {
+            0 if at >= file.attr()?.size => break,
+            // Another client has made it longer just now; or the replica ends it before its
+            // own size, and is not believed.
+            0 if !has_ended => has_ended = true,
+            0 => return Err(BackendError::Truncated),
+            n => {
+                filled += n;
+                has_ended = false;
+            }
+        }
+        report_progress();
+    }
+    Ok(filled)
 }
 
 #[cfg(test)]

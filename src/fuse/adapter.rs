@@ -1,7 +1,6 @@
 //! fuser's requests in, fuser's replies out.
 
 mod dir_entries;
-mod file_locks;
 mod file_opens;
 mod file_writes;
 
@@ -18,17 +17,24 @@ use fuser::{
 };
 
 use super::MountOptions;
-use super::attr_invalidation::is_acl;
-use super::convert::{handle_id, ino, lock_owner, seek_to, set_attr, to_lock};
+use super::convert::{
+    MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode, create_options, decode_device, handle_id, ino,
+    kind_of_mode, lock_owner, needs_serial_writes, permission_bits, seek_to, set_time, to_lock,
+};
 use super::features::InitFeatures;
 use super::notifier::KernelNotifier;
 use super::raw_reply::RawReplies;
+use super::readdirplus::ReaddirPlusResponder;
 use super::replies::{
-    errno, on_readdirplus, reply_attr, reply_empty, reply_entry, reply_lseek, reply_opendir,
-    reply_readdir, reply_readlink, reply_statfs, reply_xattr,
+    errno, reply_attr, reply_create, reply_empty, reply_entry, reply_getlk, reply_lseek,
+    reply_opendir, reply_readdir, reply_readlink, reply_statfs, reply_xattr,
 };
-use super::resend::{reject_if_resent, reject_if_resent_when};
-use crate::fs::{Errno, Fs};
+use super::resend::{Call, reject_if_resent, reject_if_resent_when};
+use crate::backend::{LockKind, SetAttr, TreeMutation};
+use crate::fs::{
+    CopyRequest, CreateRequest, Errno, FallocateRequest, Fs, LockWait, RenameRequest, WriteRequest,
+    run,
+};
 use crate::volume::ByteRange;
 
 /// The file system as fuser sees it.
@@ -65,10 +71,10 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
-        self.fs_for(req).lookup(self.request_context(req), ino(parent), name, move |a| {
-            reply_entry(reply, ttl, a)
-        });
+        let name = name.to_owned();
+        run(async move { reply_entry(reply, ttl, fs.lookup(caller, ino(parent), &name).await) });
     }
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
@@ -82,15 +88,15 @@ impl fuser::Filesystem for Adapter {
         handle: Option<FileHandle>,
         reply: ReplyAttr,
     ) {
-        let (ttl, handle) = (self.attr_ttl, handle.map(|handle| handle_id(number, handle)));
-        let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs_for(req).getattr(self.request_context(req), ino(number), handle, done);
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let handle = handle.map(|handle| handle_id(number, handle));
+        run(async move { reply_attr(reply, ttl, fs.getattr(caller, ino(number), handle).await) });
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
-        self.fs_for(req).readlink(self.request_context(req), ino(number), move |answer| {
-            reply_readlink(reply, answer)
-        });
+        let Call { fs, caller } = self.call(req);
+        run(async move { reply_readlink(reply, fs.readlink(caller, ino(number)).await) });
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -109,7 +115,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let range = ByteRange::at(offset, size.into());
-        let (id, replies) = (req.unique(), Arc::clone(&self.raw_replies));
+        let id = req.unique();
+        let replies = Arc::clone(&self.raw_replies);
         let done = move |answer| replies.reply_read(id, reply, answer);
         self.fs_for(req).read(handle_id(number, handle), range, req.pid(), done);
     }
@@ -136,8 +143,9 @@ impl fuser::Filesystem for Adapter {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req)
-            .flush(handle_id(number, handle), lock_owner(owner), move |a| reply_empty(reply, a));
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        run(async move { reply_empty(reply, fs.flush(handle, lock_owner(owner)).await) });
     }
 
     fn fsync(
@@ -148,14 +156,14 @@ impl fuser::Filesystem for Adapter {
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req)
-            .fsync(handle_id(number, handle), datasync, move |answer| reply_empty(reply, answer));
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        run(async move { reply_empty(reply, fs.fsync(handle, datasync).await) });
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.fs_for(req).opendir(self.request_context(req), ino(number), move |answer| {
-            reply_opendir(reply, answer)
-        });
+        let Call { fs, caller } = self.call(req);
+        run(async move { reply_opendir(reply, fs.opendir(caller, ino(number)).await) });
     }
 
     fn readdir(
@@ -166,9 +174,12 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let fs = Arc::clone(self.fs_for(req));
-        let done = move |answer| reply_readdir(&fs, answer, offset, reply);
-        self.fs_for(req).readdir(handle_id(number, handle), offset, done);
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        run(async move {
+            let answer = fs.readdir(handle, offset).await;
+            reply_readdir(&fs, answer, offset, reply);
+        });
     }
 
     fn readdirplus(
@@ -179,14 +190,17 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let (by, from) = ((&self.raw_replies, req.unique()), (ino(number), offset));
-        let done = on_readdirplus(self.fs_for(req), self.attr_ttl, by, from, reply);
-        self.fs_for(req).readdirplus(
-            self.request_context(req),
-            handle_id(number, handle),
+        let Call { fs, caller } = self.call(req);
+        let handle = handle_id(number, handle);
+        let responder = ReaddirPlusResponder {
+            fs: Arc::clone(&fs),
+            raw_replies: Arc::clone(&self.raw_replies),
+            id: req.unique(),
+            dir: ino(number),
             offset,
-            done,
-        );
+            ttl: self.attr_ttl,
+        };
+        run(async move { responder.send(reply, fs.readdirplus(caller, handle, offset).await) });
     }
 
     fn releasedir(
@@ -209,28 +223,32 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req).fsyncdir(self.request_context(req), handle_id(number, handle), move |a| {
-            reply_empty(reply, a)
-        });
+        let Call { fs, caller } = self.call(req);
+        let handle = handle_id(number, handle);
+        run(async move { reply_empty(reply, fs.fsyncdir(caller, handle).await) });
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.fs_for(req).statfs(move |answer| reply_statfs(reply, answer));
+        let fs = self.fs_for(req);
+        run(async move { reply_statfs(reply, fs.statfs().await) });
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs_for(req).getxattr(self.request_context(req), ino(number), name, done);
+        let Call { fs, caller } = self.call(req);
+        let name = name.to_owned();
+        run(async move {
+            reply_xattr(reply, size, fs.getxattr(caller, ino(number), &name).await);
+        });
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let done = move |answer| reply_xattr(reply, size, answer);
-        self.fs_for(req).listxattr(self.request_context(req), ino(number), done);
+        let Call { fs, caller } = self.call(req);
+        run(async move { reply_xattr(reply, size, fs.listxattr(caller, ino(number)).await) });
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        // The kernel checks by itself (default_permissions); told so, it does
-        // not ask again.
+        // The kernel checks permissions by itself (default_permissions). After this reply it
+        // does not ask again.
         reply.error(errno(Errno::NOSYS));
     }
 
@@ -247,8 +265,9 @@ impl fuser::Filesystem for Adapter {
             Ok(found) => found,
             Err(error) => return reply.error(errno(error)),
         };
-        self.fs_for(req)
-            .lseek(handle_id(number, handle), offset, to, move |a| reply_lseek(reply, a));
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        run(async move { reply_lseek(reply, fs.lseek(handle, offset, to).await) });
     }
 
     fn setattr(
@@ -269,10 +288,20 @@ impl fuser::Filesystem for Adapter {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let set = set_attr(mode, (uid, gid), size, (atime, mtime));
-        let (ttl, handle) = (self.attr_ttl, handle.map(|handle| handle_id(number, handle)));
-        let done = move |answer| reply_attr(reply, ttl, answer);
-        self.fs_for(req).setattr(self.request_context(req), ino(number), handle, set, done);
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let handle = handle.map(|handle| handle_id(number, handle));
+        let attributes = SetAttr {
+            perm: mode.map(permission_bits),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        run(async move {
+            reply_attr(reply, ttl, fs.setattr(caller, ino(number), handle, attributes).await);
+        });
     }
 
     fn mknod(
@@ -285,7 +314,15 @@ impl fuser::Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.make_node(req, (parent, name), (mode, umask), rdev, reply);
+        let Some(kind) = kind_of_mode(mode) else { return reply.error(errno(Errno::INVAL)) };
+        let perm = create_mode(mode, umask);
+        let device = decode_device(rdev);
+        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Mknod {
+            at,
+            kind,
+            perm,
+            device,
+        });
     }
 
     fn mkdir(
@@ -297,15 +334,16 @@ impl fuser::Filesystem for Adapter {
         umask: u32,
         reply: ReplyEntry,
     ) {
-        self.make_dir(req, (parent, name), (mode, umask), reply);
+        let perm = create_mode(mode, umask);
+        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Mkdir { at, perm });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_entry(req, (parent, name), false, reply);
+        self.remove_entry(req, parent, name, false, reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_entry(req, (parent, name), true, reply);
+        self.remove_entry(req, parent, name, true, reply);
     }
 
     fn symlink(
@@ -316,7 +354,11 @@ impl fuser::Filesystem for Adapter {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        self.make_symlink(req, (parent, name), target, reply);
+        let target = target.as_os_str().to_owned();
+        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Symlink {
+            at,
+            target: target.clone(),
+        });
     }
 
     fn rename(
@@ -329,7 +371,20 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        self.rename_entry(req, (parent, name), (new_parent, new_name), flags, reply);
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let Call { fs, caller } = self.call(req);
+        let name = name.to_owned();
+        let new_name = new_name.to_owned();
+        run(async move {
+            let request = RenameRequest {
+                parent: ino(parent),
+                name: &name,
+                new_parent: ino(new_parent),
+                new_name: &new_name,
+                flags: flags.bits(),
+            };
+            reply_empty(reply, fs.rename(caller, request).await);
+        });
     }
 
     fn link(
@@ -340,7 +395,14 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        self.make_link(req, number, (parent, name), reply);
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let name = name.to_owned();
+        run(async move {
+            let answer = fs.link(caller, ino(number), ino(parent), &name).await;
+            reply_entry(reply, ttl, answer);
+        });
     }
 
     fn create(
@@ -353,7 +415,17 @@ impl fuser::Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        self.create_file(req, (parent, name), (mode, umask), flags, reply);
+        let (open, create) = create_options(flags, create_mode(mode, umask));
+        let reply = reject_if_resent_when(create.exclusive, &self.fs, req, reply);
+        let Some(reply) = reply else { return };
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let name = name.to_owned();
+        run(async move {
+            let request = CreateRequest { parent: ino(parent), name: &name, open, create };
+            let answer = fs.create(caller, request).await;
+            reply_create(reply, ttl, needs_serial_writes(flags), answer);
+        });
     }
 
     fn write(
@@ -368,7 +440,19 @@ impl fuser::Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        self.write_data(req, (number, handle), (offset, data), (write_flags, flags), reply);
+        let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let request = WriteRequest {
+            offset,
+            data,
+            // Pages of a mapped file are written back to where they belong.
+            append: !is_cached && flags.0 & O_APPEND != 0,
+            is_part: flags.0 & O_DIRECT != 0,
+            whole: is_cached,
+            is_resent: self.is_resent_change(req, number),
+            caller: None,
+        };
+        let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        self.write_data(req, handle_id(number, handle), request, kills, reply);
     }
 
     fn fallocate(
@@ -381,7 +465,12 @@ impl fuser::Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        self.allocate(req, (number, handle), ByteRange::at(offset, length), mode, reply);
+        let request = FallocateRequest {
+            range: ByteRange::at(offset, length),
+            mode: mode as u32,
+            is_resent: self.is_resent_change(req, number),
+        };
+        self.allocate(req, handle_id(number, handle), request, reply);
     }
 
     fn copy_file_range(
@@ -397,7 +486,14 @@ impl fuser::Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        self.copy_range(req, (source, from, offset), (target, to, start), len, reply);
+        let request = CopyRequest {
+            source: handle_id(source, from),
+            range: ByteRange::at(offset, len.min(MAX_COPY_BYTES)),
+            target: handle_id(target, to),
+            target_offset: start,
+            is_resent: self.is_resent_change(req, target),
+        };
+        self.copy_range(req, request, reply);
     }
 
     fn setxattr(
@@ -411,15 +507,12 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let Some(reply) = reject_if_resent_when(flags != 0, &self.fs, req, reply) else { return };
-        let value = Some((value, flags as u32));
-        let done = self.invalidating_attrs_if(is_acl(name), number, move |a| reply_empty(reply, a));
-        self.fs_for(req).setxattr(self.request_context(req), ino(number), name, value, done);
+        self.set_xattr(req, number, name, Some((value, flags as u32)), reply);
     }
 
     fn removexattr(&self, req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let done = self.invalidating_attrs_if(is_acl(name), number, move |a| reply_empty(reply, a));
-        self.fs_for(req).setxattr(self.request_context(req), ino(number), name, None, done);
+        self.set_xattr(req, number, name, None, reply);
     }
 
     fn getlk(
@@ -434,7 +527,14 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyLock,
     ) {
-        self.test_lock(req, (number, handle), owner, to_lock(kind, start, end), reply);
+        let Some(lock) = to_lock(kind, start, end) else {
+            return reply.error(errno(Errno::INVAL));
+        };
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        run(async move {
+            reply_getlk(reply, fs.test_lock(handle, lock_owner(owner), lock).await);
+        });
     }
 
     fn setlk(
@@ -450,6 +550,20 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        self.set_lock(req, (number, handle), owner, to_lock(kind, start, end), sleep, reply);
+        let Some(lock) = to_lock(kind, start, end) else {
+            return reply.error(errno(Errno::INVAL));
+        };
+        let fs = self.fs_for(req);
+        let handle = handle_id(number, handle);
+        let waiting = if sleep { LockWait::Thread(req.pid()) } else { LockWait::NoWait };
+        let kernel = Arc::clone(&self.notifier);
+        run(async move {
+            let answer = fs.set_lock(handle, lock_owner(owner), lock, waiting).await;
+            if answer.is_ok() && lock.kind != LockKind::None {
+                // The owner of a lock sees what others wrote before they released it.
+                kernel.invalidate_attrs(number);
+            }
+            reply_empty(reply, answer);
+        });
     }
 }

@@ -12,33 +12,34 @@ use std::sync::Arc;
 use fuser::INodeNo;
 
 use super::adapter::Adapter;
-use crate::fs::FsResult;
+use super::notifier::KernelNotifier;
+use crate::fs::Ino;
+
+/// The attributes of an inode that a change may have changed, if any.
+pub(super) struct AttrInvalidation {
+    kernel: Option<Arc<KernelNotifier>>,
+    number: INodeNo,
+}
+
+impl AttrInvalidation {
+    /// Has the kernel forget them. Also after an error: the change may have been made in part.
+    pub(super) fn send(self) {
+        if let Some(kernel) = self.kernel {
+            kernel.invalidate_attrs(self.number);
+        }
+    }
+}
 
 impl Adapter {
-    /// Answers with `reply` a change that may have changed the mode of `number`.
-    pub(super) fn invalidating_attrs<T>(
-        &self,
-        number: INodeNo,
-        reply: impl FnOnce(FsResult<T>) + Send + 'static,
-    ) -> impl FnOnce(FsResult<T>) + Send + 'static {
-        self.invalidating_attrs_if(true, number, reply)
+    /// For a change that may have changed the mode of an inode.
+    pub(super) fn attr_invalidation(&self, ino: Ino) -> AttrInvalidation {
+        self.attr_invalidation_if(true, ino)
     }
 
-    /// The same for a change that may have done so where it is `such`.
-    pub(super) fn invalidating_attrs_if<T>(
-        &self,
-        such: bool,
-        number: INodeNo,
-        reply: impl FnOnce(FsResult<T>) + Send + 'static,
-    ) -> impl FnOnce(FsResult<T>) + Send + 'static {
-        let kernel = such.then(|| Arc::clone(&self.notifier));
-        move |answer| {
-            // Also after an error: the change may have been made in part.
-            if let Some(kernel) = kernel {
-                kernel.invalidate_attrs(number);
-            }
-            reply(answer);
-        }
+    /// The same for a change that may have done so where `is_possible`.
+    pub(super) fn attr_invalidation_if(&self, is_possible: bool, ino: Ino) -> AttrInvalidation {
+        let kernel = is_possible.then(|| Arc::clone(&self.notifier));
+        AttrInvalidation { kernel, number: INodeNo(ino.0) }
     }
 }
 

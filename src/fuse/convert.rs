@@ -6,7 +6,7 @@ use fuser::{FileAttr, FileHandle, FileType, INodeNo, Request, RequestId, TimeOrN
 
 use crate::backend::{
     CreateMode, CreateOptions, FileKind, Lock, LockKind, OpenAccess, RequestContext, SeekTo,
-    SetAttr, SetTime, SyncMode, Timestamp, WriteOpenOptions,
+    SetTime, SyncMode, Timestamp, WriteOpenOptions,
 };
 use crate::fs::{Errno, HandleId, Ino, InodeAttr, LockOwner};
 
@@ -64,15 +64,9 @@ pub(super) fn lock_owner(owner: fuser::LockOwner) -> LockOwner {
     LockOwner(owner.0)
 }
 
-/// What SETATTR sets.
-pub(super) fn set_attr(
-    mode: Option<u32>,
-    (uid, gid): (Option<u32>, Option<u32>),
-    size: Option<u64>,
-    (atime, mtime): (Option<TimeOrNow>, Option<TimeOrNow>),
-) -> SetAttr {
-    let perm = mode.map(|mode| mode & PERMISSION_BITS);
-    SetAttr { perm, uid, gid, size, atime: atime.map(set_time), mtime: mtime.map(set_time) }
+/// The permission bits of a mode.
+pub(super) fn permission_bits(mode: u32) -> u32 {
+    mode & PERMISSION_BITS
 }
 
 fn system_time((seconds, nanos): Timestamp) -> SystemTime {
@@ -220,7 +214,7 @@ pub(super) fn decode_device(device: u32) -> (u32, u32) {
 }
 
 /// A time to be set.
-fn set_time(time: TimeOrNow) -> SetTime {
+pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     let time = match time {
         TimeOrNow::Now => return SetTime::Now,
         TimeOrNow::SpecificTime(time) => time,

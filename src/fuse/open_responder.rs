@@ -1,4 +1,4 @@
-//! What an open is answered with.
+//! The reply to an open, and what the open asks of the kernel before.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use fuser::{FileHandle, FopenFlags, INodeNo, ReplyOpen};
 use super::notifier::KernelNotifier;
 use super::replies::errno;
 use crate::capabilities;
-use crate::fs::{BackingId, CacheMode, FsResult, OpenResponder, OpenedFile};
+use crate::fs::{BackingId, CacheMode, FsResult, KernelOpen, OpenedFile};
 
 /// The reply to an open.
 pub(super) struct FuseOpenResponder {
@@ -42,7 +42,7 @@ pub(super) fn open_flags(opened: &OpenedFile, flush: bool, one_by_one: bool) -> 
     flags
 }
 
-impl OpenResponder for FuseOpenResponder {
+impl KernelOpen for FuseOpenResponder {
     fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId> {
         let _raised = capabilities::raise(capabilities::ADMIN);
         Ok(Box::new(KernelBacking(Some(self.reply.open_backing(file)?))))
@@ -51,8 +51,10 @@ impl OpenResponder for FuseOpenResponder {
     fn invalidate_attrs(&self) {
         self.notifier.invalidate_attrs(self.number);
     }
+}
 
-    fn send(self, answer: FsResult<OpenedFile>) {
+impl FuseOpenResponder {
+    pub(super) fn send(self, answer: FsResult<OpenedFile>) {
         let opened = match answer {
             Ok(opened) => opened,
             Err(error) => return self.reply.error(errno(error)),

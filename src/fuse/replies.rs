@@ -7,25 +7,21 @@ use std::time::Duration;
 
 use fuser::{
     FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, RequestId,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr,
 };
 
-use super::convert::{bare_dir_attr, file_attr, file_type, lock_type, request_number};
-use super::names_only_listing::NamesOnlyListing;
+use super::convert::{file_attr, file_type, lock_type};
 use super::open_responder;
-use super::raw_reply::RawReplies;
-use crate::backend::{FileKind, Lock, StatFs};
-use crate::fs::{
-    CreatedFile, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, Listing, ReaddirPlusPage,
-};
+use crate::backend::{Lock, StatFs};
+use crate::fs::{CreatedFile, Errno, Fs, FsResult, HandleId, InodeAttr, Listing};
 
 pub(super) fn errno(errno: Errno) -> fuser::Errno {
     fuser::Errno::from_i32(errno.raw())
 }
 
 /// Of every inode: a number that the kernel knows stands for one object only.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 pub(super) fn reply_entry(reply: ReplyEntry, ttl: Duration, answer: FsResult<InodeAttr>) {
     match answer {
@@ -143,83 +139,4 @@ pub(super) fn reply_create(
         }
         Err(error) => reply.error(errno(error)),
     }
-}
-
-/// Replies to READDIRPLUS with names alone, as some of the entries cannot be looked at;
-/// the kernel looks up those that it is asked for.
-fn reply_names_only(
-    fs: &Fs,
-    dir: Ino,
-    page: &ReaddirPlusPage,
-    offset: u64,
-    (replies, id): (Arc<RawReplies>, RequestId),
-    reply: ReplyDirectoryPlus,
-) {
-    let mut names = NamesOnlyListing::default();
-    let mut fits = true;
-    for (number, next, name) in page.dot_entries(offset) {
-        fits = fits && names.add(number, next, name.as_bytes(), FileKind::Directory);
-    }
-    for plus in &page.entries {
-        let number = match &plus.entry_attr {
-            Some(seen) => fs.readdirplus_reply(dir, &plus.name, seen).map(|entry| entry.ino),
-            None => Some(plus.listed_ino),
-        };
-        let Some(number) = number else { continue };
-        fits = fits && names.add(number, plus.next_offset, plus.name.as_bytes(), plus.kind);
-    }
-    match replies.reply_listing(id, names.bytes()) {
-        // The kernel has its answer; see [`RawReplies`].
-        true => std::mem::forget(reply),
-        false => reply.error(fuser::Errno::EIO),
-    }
-}
-
-/// What replies to a READDIRPLUS of `dir` from `offset` on.
-pub(super) fn on_readdirplus(
-    fs: &Arc<Fs>,
-    ttl: Duration,
-    (replies, id): (&Arc<RawReplies>, RequestId),
-    (dir, offset): (Ino, u64),
-    reply: ReplyDirectoryPlus,
-) -> impl FnOnce(FsResult<ReaddirPlusPage>) + Send + use<> {
-    let (fs, replies) = (Arc::clone(fs), Arc::clone(replies));
-    move |answer| reply_readdirplus(&fs, dir, (answer, offset), ttl, (replies, id), reply)
-}
-
-/// Replies to READDIRPLUS with as much as fits. What is in the reply the kernel
-/// knows once more.
-fn reply_readdirplus(
-    fs: &Fs,
-    dir: Ino,
-    (answer, offset): (FsResult<ReaddirPlusPage>, u64),
-    ttl: Duration,
-    by: (Arc<RawReplies>, RequestId),
-    mut reply: ReplyDirectoryPlus,
-) {
-    let request = request_number(by.1);
-    let page = match answer {
-        Ok(page) => page,
-        Err(error) => return reply.error(errno(error)),
-    };
-    if page.has_entries_without_attrs() {
-        return reply_names_only(fs, dir, &page, offset, by, reply);
-    }
-    for (number, next, name) in page.dot_entries(offset) {
-        // The kernel takes the name and the number and looks no further.
-        let attr = bare_dir_attr(number);
-        if reply.add(attr.ino, next, name, &ttl, &attr, GENERATION) {
-            return reply.ok();
-        }
-    }
-    for plus in page.entries {
-        let Some(seen) = &plus.entry_attr else { continue };
-        let Some(entry) = fs.readdirplus_reply(dir, &plus.name, seen) else { continue };
-        let attr = file_attr(&entry);
-        if reply.add(attr.ino, plus.next_offset, &plus.name, &ttl, &attr, GENERATION) {
-            break;
-        }
-        fs.commit_lookup(entry.ino, (dir, &plus.name), seen, request);
-    }
-    reply.ok();
 }

@@ -34,11 +34,22 @@ macro_rules! refusable {
 
 refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 
+/// The file system, and the caller that it serves.
+pub(super) struct Call {
+    pub(super) fs: Arc<Fs>,
+    pub(super) caller: RequestContext,
+}
+
 impl Adapter {
-    /// The file system, as it serves the caller of `req`.
-    pub(super) fn fs_for(&self, req: &Request) -> &Arc<Fs> {
+    /// The file system, which works for the caller of `req` in this thread from now on.
+    pub(super) fn fs_for(&self, req: &Request) -> Arc<Fs> {
         RequestingThread::from_tid(req.pid()).set_current();
-        &self.fs
+        Arc::clone(&self.fs)
+    }
+
+    /// The same, with the caller.
+    pub(super) fn call(&self, req: &Request) -> Call {
+        Call { fs: self.fs_for(req), caller: self.request_context(req) }
     }
 
     /// The caller. What an earlier try of its request has entered is taken back.

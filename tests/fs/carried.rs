@@ -3,15 +3,14 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
 use fanfs::backend::RequestContext;
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Fs, FsResult, Ino, InodeAttr, ROOT};
+use fanfs::fs::{Fs, FsResult, Ino, ROOT};
 use fanfs::volume::ReplicaId;
 use tokio::runtime::Runtime;
 
-use crate::{answer, open, volume_over};
+use crate::{answer, ask, open, volume_over};
 
 /// Each name has one of the replicas that is asked first, so half of them have the other.
 const FILES: usize = 32;
@@ -25,10 +24,7 @@ fn next(fs: &Arc<Fs>, trees: &[&Path], runtime: &Runtime) -> Arc<Fs> {
 }
 
 fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
-    let (send, receive) = sync_channel(1);
-    let done = move |answer: FsResult<InodeAttr>| send.send(answer.map(|entry| entry.ino)).unwrap();
-    fs.lookup(who, ROOT, name.as_ref(), done);
-    receive.recv().unwrap()
+    ask(fs.lookup(who, ROOT, name.as_ref())).map(|entry| entry.ino)
 }
 
 /// The second replica shows the names of before, as the cache of an NFS mount does.
@@ -44,7 +40,7 @@ fn the_next_daemon_knows_what_was_changed_lately() {
     let before = volume_over(&trees, CachePolicy::Direct, &runtime);
     for name in &names {
         let who = RequestContext::DAEMON;
-        answer(|done| before.unlink_or_rmdir(who, ROOT, name.as_ref(), false, done));
+        answer(before.unlink_or_rmdir(who, ROOT, name.as_ref(), false));
     }
     let after = next(&before, &trees, &runtime);
     let is_there = |name: &&String| look(&after, RequestContext::DAEMON, name).is_ok();
@@ -64,7 +60,7 @@ fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
     let ino = look(&before, answered, "f").unwrap();
     look(&before, unanswered, "f").unwrap();
     let kept = open(&before, ino);
-    answer(|done| before.open(unanswered, ino, false, done));
+    answer(before.open(unanswered, ino, false, &()));
     let after = next(&before, &trees, &runtime);
     after.roll_back_request(7);
     assert_eq!(after.gauges().handles, 1);

@@ -11,7 +11,7 @@ use fanfs::backend::{
     RequestContext, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, ROOT, WriteRequest};
+use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, ROOT, WriteRequest, run};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
@@ -26,9 +26,7 @@ fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
         sync: SyncMode::No,
         expected: None,
     };
-    answer(|done: Box<dyn FnOnce(FsResult<OpenedFile>) + Send>| {
-        fs.open_to_write(ME, ino, how, done)
-    })
+    answer(fs.open_to_write(ME, ino, how, &()))
 }
 
 fn request(data: &[u8]) -> WriteRequest<'_> {
@@ -59,13 +57,14 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         let second = DirBackend::open(trees[1].path()).unwrap();
         let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(first), Arc::new(second)];
         let fs = volume_with(backends, (CachePolicy::Direct, true), &runtime);
-        let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
+        let ino = answer(fs.lookup(ME, ROOT, name.as_ref())).ino;
         let hang = FaultRule { count: 1, ..FaultRule::always(FaultOp::Open, Fault::Hang) };
         script.add(hang);
         let (send, receive) = sync_channel(1);
-        let reply: Box<dyn FnOnce(FsResult<OpenedFile>) + Send> =
-            Box::new(move |answer| send.send(answer).unwrap());
-        fs.open(ME, ino, false, reply);
+        let opening = Arc::clone(&fs);
+        run(async move {
+            send.send(opening.open(ME, ino, false, &()).await).unwrap();
+        });
         waits_until("the open hangs", || script.is_exhausted());
         if !has_open(&paths[1]) {
             // The first replica was asked first.
@@ -75,7 +74,7 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         }
 
         let writer = open_to_write(&fs, ino);
-        assert_eq!(answer(|done| fs.write(writer.handle, request(b"longer now"), done)), 10);
+        assert_eq!(answer(fs.write(writer.handle, request(b"longer now"))), 10);
         fs.release(writer.handle);
         waits_until("the writer is closed", || fs.gauges().calls == 1);
         script.heal();
@@ -99,7 +98,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
             FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
         let fs = volume_with(vec![Arc::new(faulty)], (CachePolicy::Kernel, false), &runtime);
         let open = |name: &str| {
-            let ino = answer(|done| fs.lookup(ME, ROOT, name.as_ref(), done)).ino;
+            let ino = answer(fs.lookup(ME, ROOT, name.as_ref())).ino;
             open_to_write(&fs, ino)
         };
         let (file, other) = (open("f"), open("other"));
@@ -111,7 +110,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
                 let (fs, begins) = (&fs, begins.clone());
                 scope.spawn(move || {
                     begins.send(()).unwrap();
-                    answer(|done| fs.write(handle, request(&vec![b'n'; bytes]), done))
+                    answer(fs.write(handle, request(&vec![b'n'; bytes])))
                 });
                 has_begun.recv().unwrap();
                 if handle == other.handle {

@@ -1,24 +1,22 @@
 //! A handle is what its number and its inode say together.
 
 use std::fs;
-use std::sync::mpsc::sync_channel;
 
 use fanfs::backend::{
     Lock, LockKind, OpenAccess, RequestContext, SeekTo, SetAttr, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Errno, FsResult, HandleId, LockOwner, LockWait, OpenedFile, ROOT, WriteRequest};
+use fanfs::fs::{
+    CopyRequest, Errno, FallocateRequest, FsResult, HandleId, LockOwner, LockWait, OpenedFile,
+    ROOT, WriteRequest,
+};
 use fanfs::volume::ByteRange;
 
-use crate::{answer, volume};
+use crate::{answer, ask, ask_read, volume};
 
-/// What `call` is refused with.
-fn errno<T: Send + 'static>(
-    call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>),
-) -> Option<Errno> {
-    let (send, receive) = sync_channel(1);
-    call(Box::new(move |answer| send.send(answer.err()).unwrap()));
-    receive.recv().unwrap()
+/// The errno with which a request is refused.
+fn errno<T>(request: impl Future<Output = FsResult<T>>) -> Option<Errno> {
+    ask(request).err()
 }
 
 #[test]
@@ -29,7 +27,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     fs::write(tree.path().join("b"), "b's").unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = |name: &str| answer(|done| fs.lookup(me, ROOT, name.as_ref(), done)).ino;
+    let ino = |name: &str| answer(fs.lookup(me, ROOT, name.as_ref())).ino;
     let (a, b) = (ino("a"), ino("b"));
     let how = WriteOpenOptions {
         access: OpenAccess::ReadWrite,
@@ -37,8 +35,8 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
         sync: SyncMode::No,
         expected: None,
     };
-    let opened: OpenedFile = answer(|done| fs.open_to_write(me, a, how, done));
-    let dir = answer(|done| fs.opendir(me, ROOT, done));
+    let opened: OpenedFile = answer(fs.open_to_write(me, a, how, &()));
+    let dir = answer(fs.opendir(me, ROOT));
     assert_eq!((opened.handle.ino, dir.ino), (a, ROOT));
 
     let own = opened.handle;
@@ -60,31 +58,32 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
         caller: None,
     };
     let set = SetAttr { size: Some(0), ..SetAttr::default() };
+    let allocate = FallocateRequest { range, mode: 0, is_resent: false };
+    let copy = CopyRequest { source: own, range, target: own, target_offset: 0, is_resent: false };
     for wrong in wrong {
         let refused = [
-            errno(|done| fs.read(wrong, range, 0, done)),
-            errno(|done| fs.write(wrong, write(), done)),
-            errno(|done| fs.flush(wrong, owner, done)),
-            errno(|done| fs.fsync(wrong, false, done)),
-            errno(|done| fs.fallocate(me, wrong, range, (0, false), done)),
-            errno(|done| fs.lseek(wrong, 0, SeekTo::Data, done)),
-            errno(|done| fs.copy_file_range(me, (wrong, range), (own, 0), false, done)),
-            errno(|done| fs.copy_file_range(me, (own, range), (wrong, 0), false, done)),
-            errno(|done| fs.getattr(me, wrong.ino, Some(wrong), done)),
-            errno(|done| fs.setattr(me, wrong.ino, Some(wrong), set, done)),
-            errno(|done| fs.set_lock(wrong, owner, lock, LockWait::NoWait, done)),
-            errno(|done| fs.test_lock(wrong, owner, lock, done)),
-            errno(|done| fs.readdir(wrong, 0, done)),
-            errno(|done| fs.readdirplus(me, wrong, 0, done)),
-            errno(|done| fs.fsyncdir(me, wrong, done)),
+            ask_read(&fs, wrong, range).err(),
+            errno(fs.write(wrong, write())),
+            errno(fs.flush(wrong, owner)),
+            errno(fs.fsync(wrong, false)),
+            errno(fs.fallocate(me, wrong, allocate)),
+            errno(fs.lseek(wrong, 0, SeekTo::Data)),
+            errno(fs.copy_file_range(me, CopyRequest { source: wrong, ..copy })),
+            errno(fs.copy_file_range(me, CopyRequest { target: wrong, ..copy })),
+            errno(fs.getattr(me, wrong.ino, Some(wrong))),
+            errno(fs.setattr(me, wrong.ino, Some(wrong), set)),
+            errno(fs.set_lock(wrong, owner, lock, LockWait::NoWait)),
+            errno(fs.test_lock(wrong, owner, lock)),
+            errno(fs.readdir(wrong, 0)),
+            errno(fs.readdirplus(me, wrong, 0)),
+            errno(fs.fsyncdir(me, wrong)),
         ];
         assert_eq!(refused, [Some(Errno::BADF); 15], "{wrong:?}");
         fs.release(wrong);
     }
     assert_eq!(fs.gauges().handles, 2, "neither was closed");
-    let data = answer(|done| fs.read(own, range, 0, done));
-    assert_eq!(data.to_vec().unwrap(), b"a's");
-    assert!(errno(|done| fs.readdir(dir, 0, done)).is_none());
+    assert_eq!(ask_read(&fs, own, range).unwrap(), b"a's");
+    assert!(errno(fs.readdir(dir, 0)).is_none());
     fs.release(own);
     fs.release(dir);
     assert_eq!(fs.gauges().handles, 0);

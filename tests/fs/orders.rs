@@ -4,15 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
 
 use fanfs::backend::{self, CreateMode, OpenAccess, RequestContext, SyncMode, WriteOpenOptions};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Errno, Fs, FsResult, HandleId, Ino, ROOT, WriteRequest, recover_journal};
+use fanfs::fs::{CreateRequest, Errno, Fs, HandleId, Ino, ROOT, WriteRequest, recover_journal};
 use fanfs::volume::{ByteRange, ReplicaId, VolumeMode};
 use tokio::runtime::Runtime;
 
-use crate::volume;
+use crate::{ask, ask_read, volume};
 
 /// A request of the kernel; `f` is there, `new` is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -143,12 +142,6 @@ fn recovered(room: &Path, left: &[u8]) -> std::io::Result<fanfs::fs::FsSnapshot>
     recover_journal(&path, VolumeMode::Shared).map(|(_, carried)| carried)
 }
 
-fn ask<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) -> FsResult<T> {
-    let (send, receive) = sync_channel(1);
-    call(Box::new(move |answer| send.send(answer).unwrap()));
-    receive.recv().unwrap()
-}
-
 impl Daemon {
     fn bytes(&self) -> Vec<u8> {
         fs::read(&self.journal).unwrap()
@@ -168,26 +161,29 @@ impl Daemon {
         let f = || kernel.lookups[0];
         let on = || sent.on.unwrap();
         let got = match sent.ask {
-            Lookup => ask(|done| fs.lookup(who, ROOT, "f".as_ref(), done))
+            Lookup => ask(fs.lookup(who, ROOT, "f".as_ref()))
                 .map(|entry| Got { ino: Some(entry.ino), ..Got::default() }),
-            Open => ask(|done| fs.open(who, f(), false, done)).map(|opened| opened.handle.into()),
-            OpenToWrite => ask(|done| fs.open_to_write(who, f(), how(), done))
-                .map(|opened| opened.handle.into()),
-            OpenDir => ask(|done| fs.opendir(who, ROOT, done)).map(Got::from),
+            Open => ask(fs.open(who, f(), false, &())).map(|opened| opened.handle.into()),
+            OpenToWrite => {
+                ask(fs.open_to_write(who, f(), how(), &())).map(|opened| opened.handle.into())
+            }
+            OpenDir => ask(fs.opendir(who, ROOT)).map(Got::from),
             Create | CreateExclusive => {
                 let exclusive = sent.ask == CreateExclusive;
                 let perm = CreateMode { perm: 0o644, umask: 0 };
-                let how = (how(), backend::CreateOptions { exclusive, perm });
-                ask(|done| fs.create(who, ROOT, "new".as_ref(), how, done)).map(|created| Got {
+                let create = backend::CreateOptions { exclusive, perm };
+                let request =
+                    CreateRequest { parent: ROOT, name: "new".as_ref(), open: how(), create };
+                ask(fs.create(who, request)).map(|created| Got {
                     ino: Some(created.entry.ino),
                     ..created.opened.handle.into()
                 })
             }
-            Read => ask(|done| fs.read(on(), ByteRange::at(0, 100), 0, done)).map(|data| {
-                assert_eq!(data.to_vec().unwrap(), b"f's", "{sent:?}");
+            Read => ask_read(fs, on(), ByteRange::at(0, 100)).map(|data| {
+                assert_eq!(data, b"f's", "{sent:?}");
                 Got::default()
             }),
-            Write => ask(|done| fs.write(on(), written(), done)).map(|_| Got::default()),
+            Write => ask(fs.write(on(), written())).map(|_| Got::default()),
             Release => {
                 fs.release(on());
                 Ok(Got::default())
@@ -201,13 +197,12 @@ impl Daemon {
         let fs = &self.fs;
         // Its number may not be one that the kernel has.
         let who = RequestContext::DAEMON;
-        let other = ask(|done| fs.lookup(who, ROOT, "other".as_ref(), done)).unwrap().ino;
-        let decoy = ask(|done| fs.open(who, other, false, done)).unwrap().handle;
+        let other = ask(fs.lookup(who, ROOT, "other".as_ref())).unwrap().ino;
+        let decoy = ask(fs.open(who, other, false, &())).unwrap().handle;
         assert!(!kernel.handles.iter().any(|handle| handle.number == decoy.number));
         for handle in kernel.handles.drain(..) {
             if handle.ino != ROOT {
-                let data = ask(|done| fs.read(handle, ByteRange::at(0, 100), 0, done)).unwrap();
-                let data = data.to_vec().unwrap();
+                let data = ask_read(fs, handle, ByteRange::at(0, 100)).unwrap();
                 let is_own = handle.ino == kernel.lookups[0];
                 let own: &[&[u8]] = if is_own { &[b"f's"] } else { &[b"", b"f's"] };
                 assert!(own.contains(&&*data), "{data:?}");

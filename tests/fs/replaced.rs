@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use fanfs::backend::{
@@ -12,11 +11,11 @@ use fanfs::backend::{
     FaultScript, OpenAccess, RequestContext, SeekTo, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
+use fanfs::fs::{CreateRequest, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::{answer, open, read, volume_of, volume_over};
+use crate::{answer, ask, open, read, volume_of, volume_over};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -29,12 +28,6 @@ struct World {
     _runtime: Runtime,
 }
 
-fn is_ok<T: Send + 'static>(call: impl FnOnce(Box<dyn FnOnce(FsResult<T>) + Send>)) {
-    let (send, receive) = sync_channel(1);
-    call(Box::new(move |answer| send.send(answer.map(drop)).unwrap()));
-    receive.recv().unwrap().unwrap();
-}
-
 impl World {
     fn new() -> Self {
         let trees = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
@@ -43,7 +36,7 @@ impl World {
         fs::write(second.join("f"), "older").unwrap();
         fs::hard_link(second.join("f"), first.join("f")).unwrap();
         let fs = volume_over(&[first, second], CachePolicy::Kernel, &runtime);
-        let ino = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
+        let ino = answer(fs.lookup(ME, ROOT, "f".as_ref())).ino;
         // The write replica cannot open it, and the other one is to confirm that.
         fs::remove_file(first.join("f")).unwrap();
         let opened = open(&fs, ino);
@@ -71,21 +64,21 @@ impl World {
             expected: None,
         };
         let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
-        let name = "f".as_ref();
-        let made = answer(|done| self.fs.create(ME, ROOT, name, (how, new), done));
+        let request = CreateRequest { parent: ROOT, name: "f".as_ref(), open: how, create: new };
+        let made = answer(self.fs.create(ME, request));
         self.fs.release(made.opened.handle);
         made.entry.ino
     }
 
     fn size(&self, handle: Option<HandleId>) -> u64 {
-        answer(|done| self.fs.getattr(ME, self.ino, handle, done)).attr.size
+        answer(self.fs.getattr(ME, self.ino, handle)).attr.size
     }
 
     fn stays_readable(&self) {
         assert_eq!(self.size(None), 5);
         assert_eq!(self.size(Some(self.opened.handle)), 5);
         assert_eq!(read(&self.fs, &self.opened), b"older");
-        is_ok(|done| self.fs.lseek(self.opened.handle, 0, SeekTo::Hole, done));
+        answer(self.fs.lseek(self.opened.handle, 0, SeekTo::Hole));
     }
 }
 
@@ -96,7 +89,7 @@ fn what_is_made_in_its_place_leaves_an_open_file_readable() {
     fs::remove_file(second).unwrap();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    is_ok(|done| world.fs.listxattr(ME, world.ino, done));
+    answer(world.fs.listxattr(ME, world.ino));
 }
 
 #[test]
@@ -105,7 +98,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
     world.replace();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    is_ok(|done| world.fs.listxattr(ME, world.ino, done));
+    answer(world.fs.listxattr(ME, world.ino));
 }
 
 /// The kernel takes the name for that of the open file.
@@ -113,7 +106,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
 fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
-    is_ok(|done| world.fs.unlink_or_rmdir(ME, ROOT, "f".as_ref(), false, done));
+    answer(world.fs.unlink_or_rmdir(ME, ROOT, "f".as_ref(), false));
     world.stays_readable();
 }
 
@@ -124,12 +117,12 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("f"), "older").unwrap();
     let fs = volume_over(&[tree.path(), tree.path()], CachePolicy::Kernel, &runtime);
-    let parent = answer(|done| fs.lookup(ME, ROOT, "d".as_ref(), done)).ino;
-    let ino = answer(|done| fs.lookup(ME, parent, "f".as_ref(), done)).ino;
+    let parent = answer(fs.lookup(ME, ROOT, "d".as_ref())).ino;
+    let ino = answer(fs.lookup(ME, parent, "f".as_ref())).ino;
     let opened = open(&fs, ino);
     fs::remove_dir_all(&dir).unwrap();
     fs::write(&dir, "no directory").unwrap();
-    assert_eq!(answer(|done| fs.getattr(ME, ino, None, done)).attr.size, 5);
+    assert_eq!(answer(fs.getattr(ME, ino, None)).attr.size, 5);
     assert_eq!(read(&fs, &opened), b"older");
 }
 
@@ -169,7 +162,7 @@ impl Mounts {
             Arc::new(FaultInjector::new(directory, Arc::clone(&scripts[i])))
         };
         let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
-        let older = answer(|done| fs.lookup(ME, ROOT, "f".as_ref(), done)).ino;
+        let older = answer(fs.lookup(ME, ROOT, "f".as_ref())).ino;
         fs::remove_file(&new).unwrap();
         let script = &scripts[believing];
         believes(script);
@@ -196,18 +189,13 @@ impl Mounts {
     }
 
     fn open_is_stale(&self) {
-        let (send, receive) = sync_channel(1);
-        let reply: Box<dyn FnOnce(FsResult<_>) + Send> =
-            Box::new(move |answer| send.send(answer.map(drop)).unwrap());
-        self.fs.open(ME, self.older, false, reply);
+        let answer = ask(self.fs.open(ME, self.older, false, &()));
         // The kernel looks the name up once more then.
-        assert!(receive.recv().unwrap().is_err_and(|errno| errno == Errno::STALE));
+        assert!(answer.is_err_and(|errno| errno == Errno::STALE));
     }
 
     fn look_up(&self) -> FsResult<InodeAttr> {
-        let (send, receive) = sync_channel(1);
-        self.fs.lookup(ME, ROOT, "f".as_ref(), move |answer| send.send(answer).unwrap());
-        receive.recv().unwrap()
+        ask(self.fs.lookup(ME, ROOT, "f".as_ref()))
     }
 }
 
@@ -309,7 +297,7 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
         let [script, other] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
         let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
         other.add(fails);
-        answer(|done| mounts.fs.getattr(ME, mounts.older, None, done));
+        answer(mounts.fs.getattr(ME, mounts.older, None));
         other.heal();
         script.replace(fails);
         mounts.open_is_stale();
@@ -340,9 +328,8 @@ fn an_object_that_a_mount_shows_at_a_path_is_not_taken_for_its_servers_answer() 
         fs::hard_link(&kept, &new).unwrap();
         let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
         script.add(fails);
-        let (send, receive) = sync_channel(1);
-        mounts.fs.listxattr(ME, newer.ino, move |answer| send.send(answer.is_err()).unwrap());
-        assert!(receive.recv().unwrap(), "the attributes of another file");
+        let answer = ask(mounts.fs.listxattr(ME, newer.ino));
+        assert!(answer.is_err(), "the attributes of another file");
         // The other mount is up to date now, and fails; this one still has to ask.
         fs::rename(&aside, &new).unwrap();
         other.add(fails);

@@ -10,7 +10,7 @@ use fanfs::config::CachePolicy;
 use fanfs::fs::{OpenedFile, ROOT, WriteRequest};
 use fanfs::volume::ByteRange;
 
-use crate::{answer, open, volume};
+use crate::{answer, ask, open, volume};
 
 /// The time that a wrong write gets to happen.
 const A_WHILE: Duration = Duration::from_millis(300);
@@ -25,7 +25,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
     fs::write(&path, "old").unwrap();
     let fs = volume(tree.path(), CachePolicy::Direct, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = answer(|done| fs.lookup(me, ROOT, "f".as_ref(), done)).ino;
+    let ino = answer(fs.lookup(me, ROOT, "f".as_ref())).ino;
     let reader = open(&fs, ino);
     let (answered, written) = channel();
     let (sent, reply) = channel();
@@ -38,7 +38,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
             expected: None,
         };
         std::thread::spawn(move || {
-            let writer: OpenedFile = answer(|done| of.open_to_write(me, ino, how, done));
+            let writer: OpenedFile = answer(of.open_to_write(me, ino, how, &()));
             let request = WriteRequest {
                 offset: 0,
                 data: b"new",
@@ -48,7 +48,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
                 is_resent: false,
                 caller: None,
             };
-            of.write(writer.handle, request, move |answer| answered.send(answer).unwrap());
+            answered.send(ask(of.write(writer.handle, request))).unwrap();
         });
         std::thread::sleep(A_WHILE);
         sent.send((data.unwrap().to_vec().unwrap(), fs::read(file).unwrap())).unwrap();

@@ -38,6 +38,7 @@ enum ChangePhase {
 }
 
 /// One change. It counts until its caller has the answer.
+#[derive(Clone)]
 pub(in crate::fs) struct PendingChange {
     registry: Arc<PendingChanges>,
     number: u64,

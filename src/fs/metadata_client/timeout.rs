@@ -73,7 +73,7 @@ impl<T: Send + 'static> Ticked for MetadataCall<T> {
             let is_due = |(at, ..): &mut (Instant, ReplicaId, T)| now >= *at;
             let late = (now >= state.hedge_at)
                 .then(|| (state.has_negative_answer, state.unanswered.last().copied()));
-            (state.done.is_none(), state.fallback.take_if(is_due), late)
+            (state.is_over, state.fallback.take_if(is_due), late)
         };
         if over {
             return false;
@@ -82,9 +82,8 @@ impl<T: Send + 'static> Ticked for MetadataCall<T> {
             self.client.replicas.iter().for_each(|(_, replica)| replica.on_tick());
         }
         if let Some((_, replica, value)) = fallback {
-            if let Some((done, _)) = self.finish(None) {
-                self.requesting_thread.scope(|| done(Ok((replica, value))));
-                self.mark_replied();
+            if self.finish(None).is_some() {
+                self.answer.deliver(Ok((replica, value)));
             }
             return false;
         }

@@ -9,99 +9,131 @@ use crate::backend::{Backend, BackendError, Lane, RequestContext, TreeMutation};
 use crate::fs::handles::OpenInode;
 use crate::fs::inodes::LinkRemoval;
 use crate::fs::recent_changes::ChangeScope;
-use crate::fs::{Errno, Fs, FsResult, Ino};
+use crate::fs::renames::RetriedCall;
+use crate::fs::{Fs, FsResult, Ino};
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
+use crate::volume::ReplicaId;
 
 /// `RENAME_EXCHANGE` of renameat2(2).
 const RENAME_EXCHANGE: u32 = 2;
 
+/// A rename: a name in a directory becomes another one.
+#[derive(Clone, Copy)]
+pub struct RenameRequest<'a> {
+    /// The directory of the old name.
+    pub parent: Ino,
+    /// The old name.
+    pub name: &'a OsStr,
+    /// The directory of the new name.
+    pub new_parent: Ino,
+    /// The new name.
+    pub new_name: &'a OsStr,
+    /// The flags of renameat2(2).
+    pub flags: u32,
+}
+
+/// The inodes of both names before a rename.
+#[derive(Clone, Copy)]
+struct RenamedInodes {
+    moved: Option<Ino>,
+    replaced: Option<Ino>,
+}
+
+impl RenameRequest<'_> {
+    fn is_exchange(&self) -> bool {
+        self.flags & RENAME_EXCHANGE != 0
+    }
+}
+
+impl RenamedInodes {
+    fn iter(self) -> impl Iterator<Item = Ino> {
+        [self.moved, self.replaced].into_iter().flatten()
+    }
+}
+
 impl Fs {
-    /// Changes a name; `flags` are renameat2(2)'s.
-    pub fn rename(
+    /// Changes a name.
+    pub async fn rename(
         self: &Arc<Self>,
-        who: RequestContext,
-        (parent, name): (Ino, &OsStr),
-        (new_parent, new_name): (Ino, &OsStr),
-        flags: u32,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let replaced = self.inodes.lock().child(new_parent, new_name);
-        let (name, new_name) = (name.to_owned(), new_name.to_owned());
-        let rename = move |fs: &Arc<Self>, done| {
-            fs.try_rename(who, (parent, &name), (new_parent, &new_name), flags, done);
-        };
-        let parents = [parent, new_parent];
-        self.after_pending_close(replaced, move |fs| {
-            fs.call_with_rename_retry((&parents, true), rename, done)
-        });
+        caller: RequestContext,
+        request: RenameRequest<'_>,
+    ) -> FsResult<()> {
+        self.wait_for_pending_close(request.new_parent, request.new_name).await;
+        let parents = [request.parent, request.new_parent];
+        let rename = || self.try_rename(caller, request);
+        self.with_rename_retry(&parents, RetriedCall::Mutation, rename).await
     }
 
-    fn try_rename(
+    async fn try_rename(
         self: &Arc<Self>,
-        who: RequestContext,
-        (parent, name): (Ino, &OsStr),
-        (new_parent, new_name): (Ino, &OsStr),
-        flags: u32,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let names = (
-            self.change_policy(),
-            self.entry_ref(parent, name),
-            self.entry_ref(new_parent, new_name),
-        );
-        let (write, from, to) = match names {
-            (Ok(write), Ok(from), Ok(to)) => (write, from, to),
-            (Err(errno), ..) | (_, Err(errno), _) | (.., Err(errno)) => return done(Err(errno)),
-        };
-        let (moved, replaced) = {
+        caller: RequestContext,
+        request: RenameRequest<'_>,
+    ) -> FsResult<()> {
+        let write = self.change_policy()?;
+        let from = self.entry_ref(request.parent, request.name)?;
+        let to = self.entry_ref(request.new_parent, request.new_name)?;
+        let renamed = {
             let inodes = self.inodes.lock();
-            (inodes.child(parent, name), inodes.child(new_parent, new_name))
-        };
-        let exchange = flags & RENAME_EXCHANGE != 0;
-        let noted = {
-            let (fs, from, to) = (Arc::clone(self), from.path(), to.path());
-            move || {
-                fs.record_name_change(&from, ChangeScope::Subtree);
-                fs.record_name_change(&to, ChangeScope::Subtree);
-                [moved, replaced].into_iter().flatten().for_each(|ino| fs.record_inode_change(ino));
+            RenamedInodes {
+                moved: inodes.child(request.parent, request.name),
+                replaced: inodes.child(request.new_parent, request.new_name),
             }
         };
-        noted();
-        let mut under_way = self.start_rename(from.path(), to.path());
-        let open = replaced.filter(|_| !exchange).and_then(|ino| self.handles.find_inode(ino));
-        let once = self.single_call(write, Lane::Metadata, &who.credentials());
-        let (from, to) = (from.name_on(write.replica), to.name_on(write.replica));
+        let (from_path, to_path) = (from.path(), to.path());
+        let record = || {
+            self.record_name_change(&from_path, ChangeScope::Subtree);
+            self.record_name_change(&to_path, ChangeScope::Subtree);
+            renamed.iter().for_each(|ino| self.record_inode_change(ino));
+        };
+        record();
+        let mut guard = self.start_rename(from_path.clone(), to_path.clone());
+        let is_exchange = request.is_exchange();
+        let open = match renamed.replaced {
+            Some(replaced) if !is_exchange => self.handles.find_inode(replaced),
+            _ => None,
+        };
+        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
+        let from = from.name_on(write.replica);
+        let to = to.name_on(write.replica);
+        let flags = request.flags;
         let rename = move |backend: &dyn Backend| {
-            let replaced = match exchange {
+            let replaced = match is_exchange {
                 true => PendingRemoval { removal: LinkRemoval::OtherLinksLeft, dir_attr: None },
                 false => prepare_removal(backend, write.replica, &to, open.as_deref())?,
             };
             backend.mutate(&TreeMutation::Rename { from: from.clone(), to: to.clone(), flags })?;
             Ok(replaced)
         };
-        let (fs, old, new) = (Arc::clone(self), name.to_owned(), new_name.to_owned());
-        self.client.call_once(once, rename, move |answer| {
-            noted();
-            increment(&fs.counters.changes);
-            under_way.is_refused = answer.is_err_and(|error| error != BackendError::Late);
-            let answer = answer.map_err(Errno::from).map(|leaving| {
-                let (from, to) = ((parent, &*old), (new_parent, &*new));
-                let change = fs.next_change_seq();
-                let mut inodes = fs.inodes.lock();
-                if exchange {
-                    inodes.exchange(from, to, (moved, replaced), change);
-                } else if moved.is_none() || moved != replaced {
-                    // Of two names of one file rename(2) leaves both.
-                    fs.apply_removal(&mut inodes, to, replaced, (write.replica, leaving), change);
-                    inodes.rename(from, to, moved, change);
-                }
-                drop(inodes);
-                fs.update_open_paths([moved, replaced].into_iter().flatten());
-            });
-            drop(under_way);
-            done(answer);
-        });
+        let answer = self.client.call_once(once, rename).await;
+        record();
+        increment(&self.counters.changes);
+        guard.is_refused = answer.is_err_and(|error| error != BackendError::Late);
+        self.apply_rename(request, renamed, (write.replica, answer?));
+        Ok(())
+    }
+
+    /// The write replica has renamed: the tables follow.
+    fn apply_rename(
+        &self,
+        request: RenameRequest<'_>,
+        renamed: RenamedInodes,
+        removal: (ReplicaId, PendingRemoval),
+    ) {
+        let from = (request.parent, request.name);
+        let to = (request.new_parent, request.new_name);
+        let RenamedInodes { moved, replaced } = renamed;
+        let change = self.next_change_seq();
+        let mut inodes = self.inodes.lock();
+        if request.is_exchange() {
+            inodes.exchange(from, to, (moved, replaced), change);
+        } else if moved.is_none() || moved != replaced {
+            // Of two names of one file rename(2) leaves both.
+            self.apply_removal(&mut inodes, to, replaced, removal, change);
+            inodes.rename(from, to, moved, change);
+        }
+        drop(inodes);
+        self.update_open_paths(renamed.iter());
     }
 
     /// Files that are open are where their names are now: those that were renamed, and

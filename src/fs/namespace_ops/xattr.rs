@@ -8,31 +8,44 @@ use crate::backend::{Lane, RequestContext, TreeMutation};
 use crate::fs::payload_budget::OnFull;
 use crate::fs::{Fs, FsResult, Ino};
 
+/// A value to be set, and the flags of setxattr(2).
+#[derive(Clone)]
+struct XattrValue {
+    bytes: Arc<[u8]>,
+    flags: u32,
+}
+
 impl Fs {
-    /// setxattr(2), or removexattr(2) where there is no `value`.
+    /// setxattr(2) with the value and its flags, or removexattr(2) without. Blocks while there
+    /// is no room for the value; the future does not.
     pub fn setxattr(
         self: &Arc<Self>,
-        who: RequestContext,
+        caller: RequestContext,
         ino: Ino,
         name: &OsStr,
         value: Option<(&[u8], u32)>,
-        done: impl FnOnce(FsResult<()>) + Send + 'static,
-    ) {
-        let charge = |(value, _): (&[u8], u32)| {
-            self.payload_budget.charge(value.len() as u64, OnFull::WaitOrFail)
+    ) -> impl Future<Output = FsResult<()>> + Send + 'static + use<> {
+        let fs = Arc::clone(self);
+        let name = name.to_owned();
+        let charge = value
+            .map(|(value, _)| self.payload_budget.charge(value.len() as u64, OnFull::WaitOrFail));
+        // Copied only where there is room for it.
+        let value = match charge {
+            Some(Ok(_)) => value.map(|(bytes, flags)| XattrValue { bytes: bytes.into(), flags }),
+            _ => None,
         };
-        let room = match value.map(charge).transpose() {
-            Ok(room) => room,
-            Err(errno) => return done(Err(errno)),
-        };
-        let (name, value) =
-            (name.to_owned(), value.map(|(value, flags)| (Arc::<[u8]>::from(value), flags)));
-        self.change_inode(who, ino, (Lane::Metadata, room), done, move |object| {
-            let name = name.clone();
-            match value.clone() {
-                Some((value, flags)) => TreeMutation::SetXattr { object, name, value, flags },
-                None => TreeMutation::RemoveXattr { object, name },
-            }
-        });
+        async move {
+            let charge = charge.transpose()?;
+            let mutation = |object| {
+                let name = name.clone();
+                match value.clone() {
+                    Some(XattrValue { bytes: value, flags }) => {
+                        TreeMutation::SetXattr { object, name, value, flags }
+                    }
+                    None => TreeMutation::RemoveXattr { object, name },
+                }
+            };
+            fs.change_inode(caller, ino, Lane::Metadata, charge, mutation).await
+        }
     }
 }

@@ -1,0 +1,103 @@
+//! The answer to a call, as its caller waits for it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+use super::MetadataClient;
+use super::pending_changes::PendingChange;
+use crate::backend::Result;
+use crate::fs::task;
+use crate::volume::ReplicaId;
+
+/// The answer to a call, and the replica that gave it. Where the future is dropped, the call
+/// goes on, and its answer is dropped.
+pub(in crate::fs) struct CallFuture<T> {
+    slot: Arc<AnswerSlot<T>>,
+    unreplied: Option<UnrepliedCall>,
+}
+
+/// Where a call leaves its answer. The call owns the waker through it, and not the other way
+/// round: a request whose call is dropped unanswered, when the volume goes away, is dropped
+/// with it.
+pub(super) struct AnswerSlot<T>(Mutex<SlotState<T>>);
+
+struct SlotState<T> {
+    answer: Option<Result<(ReplicaId, T)>>,
+    waker: Option<Waker>,
+}
+
+/// Counts a call as pending until the request that made it has been replied to, and the
+/// tables have followed the answer.
+struct UnrepliedCall {
+    client: Arc<MetadataClient>,
+    change: Option<PendingChange>,
+}
+
+impl<T> AnswerSlot<T> {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(SlotState { answer: None, waker: None })))
+    }
+
+    /// Gives the caller the answer. This thread goes on with the request.
+    pub(super) fn deliver(&self, answer: Result<(ReplicaId, T)>) {
+        let waker = {
+            let mut state = self.0.lock();
+            state.answer = Some(answer);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The call has been dropped.
+    pub(super) fn abandon(&self) {
+        let waker = self.0.lock().waker.take();
+        drop(waker);
+    }
+}
+
+impl<T> CallFuture<T> {
+    /// The answer to a call that is about to start.
+    pub(super) fn new(
+        slot: Arc<AnswerSlot<T>>,
+        client: &Arc<MetadataClient>,
+        change: Option<PendingChange>,
+    ) -> Self {
+        client.pending.fetch_add(1, Ordering::Relaxed);
+        let unreplied = UnrepliedCall { client: Arc::clone(client), change };
+        Self { slot, unreplied: Some(unreplied) }
+    }
+}
+
+impl<T> Future for CallFuture<T> {
+    type Output = Result<(ReplicaId, T)>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = {
+            let mut state = self.slot.0.lock();
+            let Some(answer) = state.answer.take() else {
+                state.waker = Some(context.waker().clone());
+                return Poll::Pending;
+            };
+            answer
+        };
+        if let Some(unreplied) = self.unreplied.take() {
+            task::hold_until_reply(unreplied);
+        }
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for UnrepliedCall {
+    fn drop(&mut self) {
+        self.client.pending.fetch_sub(1, Ordering::Relaxed);
+        if let Some(change) = &self.change {
+            change.remove();
+        }
+    }
+}

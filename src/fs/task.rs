@@ -1,0 +1,123 @@
+//! Runs a request as a future, without a thread of its own.
+//!
+//! [`run`] polls the request on the thread that brings it, until the request first waits. The
+//! thread that completes the call it waits for polls it next, and so on; the thread that
+//! completes the last one sends the reply. A runtime that queued requests for threads of its
+//! own would cost each metadata call a change of threads.
+//!
+//! What has to outlast the reply, such as the count of changes in progress, is left here by
+//! [`hold_until_reply`] and dropped when the request has ended.
+//!
+//! *Invariant:* a request never blocks the thread that polls it, which may be a FUSE session
+//! thread, a replica's thread or the runtime's.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::pin;
+
+use async_task::Runnable;
+
+use crate::backend::RequestingThread;
+
+type Guards = Vec<Box<dyn Send>>;
+
+thread_local! {
+    /// The guards of the request that this thread polls.
+    static HELD: Cell<Option<Guards>> = const { Cell::new(None) };
+}
+
+/// Starts a request. It is polled at once, and later by the threads that complete what it
+/// waits for, each time on behalf of the thread that the caller works for now.
+pub fn run(request: impl Future<Output = ()> + Send + 'static) {
+    let requesting_thread = RequestingThread::current();
+    let poll_here = move |request: Runnable| {
+        requesting_thread.scope(|| request.run());
+    };
+    let (first_poll, task) = async_task::spawn(with_guards(request), poll_here);
+    task.detach();
+    first_poll.run();
+}
+
+/// The request, with the guards that it leaves.
+async fn with_guards(request: impl Future<Output = ()>) {
+    let mut request = pin!(request);
+    let mut held = Guards::new();
+    poll_fn(move |context| {
+        // Requests nest: one that ends a call polls the request that waits for it.
+        let outer = HELD.replace(Some(std::mem::take(&mut held)));
+        let polled = request.as_mut().poll(context);
+        held = HELD.replace(outer).unwrap_or_default();
+        polled
+    })
+    .await;
+}
+
+/// Keeps `guard` until the request that this thread polls has ended, which is after its
+/// reply, or until its next call has started. Outside a request it is dropped at once.
+pub(super) fn hold_until_reply(guard: impl Send + 'static) {
+    if let Some(mut held) = HELD.take() {
+        held.push(Box::new(guard));
+        HELD.set(Some(held));
+    }
+}
+
+/// Drops the guards that this request has left so far: its next call has started, or it is
+/// about to wait for another request.
+pub(super) fn release_held() {
+    let held = HELD.take();
+    if held.is_some() {
+        HELD.set(Some(Vec::new()));
+    }
+    drop(held);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn a_request_goes_on_in_the_thread_that_completes_what_it_waits_for() {
+        let (complete, completed) = oneshot::channel();
+        let (send, receive) = channel();
+        RequestingThread::from_tid(7).set_current();
+        run(async move {
+            let first = thread::current().id();
+            completed.await.unwrap();
+            send.send((first, thread::current().id(), RequestingThread::current())).unwrap();
+        });
+        RequestingThread::NONE.set_current();
+        assert!(receive.try_recv().is_err(), "it waits");
+        let other = thread::spawn(move || complete.send(()).unwrap());
+        let other_id = other.thread().id();
+        other.join().unwrap();
+        let seen = receive.try_recv().unwrap();
+        assert_eq!(seen, (thread::current().id(), other_id, RequestingThread::from_tid(7)));
+    }
+
+    #[test]
+    fn a_guard_is_kept_until_the_request_has_ended_or_waits_for_another_one() {
+        let guards = [(); 3].map(|()| Arc::new(()));
+        let held = || [0, 1, 2].map(|i| Arc::strong_count(&guards[i]) > 1);
+        let clones = guards.clone();
+        let (end, ended) = oneshot::channel();
+        run(async move {
+            let [released, kept, inner] = clones;
+            hold_until_reply(released);
+            run(async move { hold_until_reply(inner) });
+            release_held();
+            hold_until_reply(kept);
+            ended.await.unwrap();
+        });
+        assert_eq!(held(), [false, true, false]);
+        end.send(()).unwrap();
+        assert_eq!(held(), [false; 3]);
+        hold_until_reply(Arc::clone(&guards[0]));
+        assert_eq!(held(), [false; 3], "outside a request");
+    }
+}

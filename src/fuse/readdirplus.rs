@@ -1,0 +1,83 @@
+//! The reply to READDIRPLUS.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fuser::{ReplyDirectoryPlus, RequestId};
+
+use super::convert::{bare_dir_attr, file_attr, request_number};
+use super::names_only_listing::NamesOnlyListing;
+use super::raw_reply::RawReplies;
+use super::replies::{GENERATION, errno};
+use crate::backend::FileKind;
+use crate::fs::{Fs, FsResult, Ino, ReaddirPlusPage};
+
+/// Replies to a READDIRPLUS of a directory.
+pub(super) struct ReaddirPlusResponder {
+    pub(super) fs: Arc<Fs>,
+    pub(super) raw_replies: Arc<RawReplies>,
+    pub(super) id: RequestId,
+    pub(super) dir: Ino,
+    /// The offset from which the kernel asks.
+    pub(super) offset: u64,
+    pub(super) ttl: Duration,
+}
+
+impl ReaddirPlusResponder {
+    /// Replies with as much as fits. The kernel then knows each inode in the reply once more.
+    pub(super) fn send(self, mut reply: ReplyDirectoryPlus, answer: FsResult<ReaddirPlusPage>) {
+        let page = match answer {
+            Ok(page) => page,
+            Err(error) => return reply.error(errno(error)),
+        };
+        if page.has_entries_without_attrs() {
+            return self.send_names_only(reply, &page);
+        }
+        for (number, next, name) in page.dot_entries(self.offset) {
+            // The kernel takes the name and the number and looks no further.
+            let attr = bare_dir_attr(number);
+            if reply.add(attr.ino, next, name, &self.ttl, &attr, GENERATION) {
+                return reply.ok();
+            }
+        }
+        let request = request_number(self.id);
+        for plus in page.entries {
+            let Some(seen) = &plus.entry_attr else { continue };
+            let entry = self.fs.readdirplus_reply(self.dir, &plus.name, seen);
+            let Some(entry) = entry else { continue };
+            let attr = file_attr(&entry);
+            if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
+                break;
+            }
+            self.fs.commit_lookup(entry.ino, (self.dir, &plus.name), seen, request);
+        }
+        reply.ok();
+    }
+
+    /// Replies with names alone, as some of the entries cannot be looked at; the kernel looks
+    /// up those that it is asked for.
+    fn send_names_only(self, reply: ReplyDirectoryPlus, page: &ReaddirPlusPage) {
+        let mut names = NamesOnlyListing::default();
+        let mut fits = true;
+        for (number, next, name) in page.dot_entries(self.offset) {
+            fits = fits && names.add(number, next, name.as_bytes(), FileKind::Directory);
+        }
+        for plus in &page.entries {
+            let number = match &plus.entry_attr {
+                Some(seen) => {
+                    let entry = self.fs.readdirplus_reply(self.dir, &plus.name, seen);
+                    entry.map(|entry| entry.ino)
+                }
+                None => Some(plus.listed_ino),
+            };
+            let Some(number) = number else { continue };
+            fits = fits && names.add(number, plus.next_offset, plus.name.as_bytes(), plus.kind);
+        }
+        match self.raw_replies.reply_listing(self.id, names.bytes()) {
+            // The kernel has its reply; see [`RawReplies`].
+            true => std::mem::forget(reply),
+            false => reply.error(fuser::Errno::EIO),
+        }
+    }
+}
