@@ -17,6 +17,7 @@
 mod activity;
 mod append;
 mod cache_mode;
+mod entry_name;
 mod entry_ref;
 mod error;
 mod file_replacement;
@@ -52,7 +53,6 @@ mod unsettled;
 mod write;
 mod write_gate;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,6 +65,7 @@ use crate::read::{Deadlines, Reader};
 use crate::telemetry::VolumeCounters;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 use activity::ActivityLog;
+use entry_name::ReplicaAttr;
 use entry_ref::DirEntryRef;
 use file_replacement::{AttrOwner, OpenFileCheck};
 use handles::Handles;
@@ -80,6 +81,7 @@ use renames::{RenameTracker, RetriedCall};
 
 pub use activity::ReadActivity;
 pub use cache_mode::{CacheMode, CacheModePolicy};
+pub use entry_name::EntryName;
 pub use error::Errno;
 pub use handles::HandleId;
 pub use inodes::{Ino, ROOT};
@@ -256,10 +258,10 @@ impl Fs {
     }
 
     /// The same for a name, which may be one that the kernel was told of.
-    fn call_target_of_name(&self, (parent, name): (Ino, &OsStr), path: &Path) -> CallTarget {
+    fn call_target_of_name(&self, at: EntryName<'_>, path: &Path) -> CallTarget {
         let spot = self.call_target(path);
         match self.policy.mode {
-            VolumeMode::Shared if self.inodes.lock().child(parent, name).is_some() => {
+            VolumeMode::Shared if self.inodes.lock().child(at.parent, at.name).is_some() => {
                 spot.known_to_exist()
             }
             _ => spot,
@@ -351,30 +353,29 @@ impl Fs {
     pub async fn lookup(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
         let since = Instant::now();
-        let look_up = || self.try_lookup(caller, parent, name, since);
-        self.with_rename_retry(&[parent], RetriedCall::Lookup, look_up).await
+        let look_up = || self.try_lookup(caller, at, since);
+        self.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await
     }
 
     async fn try_lookup(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         since: Instant,
     ) -> FsResult<InodeAttr> {
+        let EntryName { parent, name } = at;
         let mut asked = self.change_seq();
         let mut entry = self.entry_ref(parent, name)?;
         let mut path = entry.path();
-        let mut target = self.call_target_of_name((parent, name), &path).requested_at(since);
+        let mut target = self.call_target_of_name(at, &path).requested_at(since);
         if self.client.has_recent_lookup_timeout(target) {
             return Err(BackendError::Late.into());
         }
         loop {
-            let op = self.stat_entry_op(parent, name, entry);
+            let op = self.stat_entry_op(at, entry);
             let rights = RunAs::DaemonThenCaller(caller);
             let answer = self.client.call(target, rights, op).await;
             if answer.as_ref().is_err_and(|error| *error == BackendError::Late) {
@@ -397,8 +398,8 @@ impl Fs {
                     path = entry.path();
                 }
                 None => {
-                    let found = (replica, &attr);
-                    return self.entry_reply((parent, name), found, &check, asked, caller.request);
+                    let found = ReplicaAttr { replica, attr: &attr };
+                    return self.entry_reply(at, found, &check, asked, caller.request);
                 }
             }
         }
@@ -407,8 +408,7 @@ impl Fs {
     /// What a replica is asked for a lookup.
     fn stat_entry_op(
         self: &Arc<Self>,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         entry: DirEntryRef,
     ) -> impl Fn(ReplicaId, &dyn Backend) -> crate::backend::Result<(Attr, OpenFileCheck)>
     + Send
@@ -416,13 +416,14 @@ impl Fs {
     + 'static
     + use<> {
         let fs = Arc::clone(self);
-        let name = name.to_owned();
+        let parent = at.parent;
+        let name = at.name.to_owned();
         let path = entry.path();
         move |replica, backend| {
-            let at = ReplicaPath { replica, backend, path: &path };
-            let known = (parent, name.as_os_str());
-            let attr = fs.stat_revalidated(known, at, &entry.name_on(replica))?;
-            Ok((attr, fs.check_open_file_by_name((parent, &name), replica, &attr)))
+            let at = EntryName { parent, name: &name };
+            let place = ReplicaPath { replica, backend, path: &path };
+            let attr = fs.stat_revalidated(at, place, &entry.name_on(replica))?;
+            Ok((attr, fs.check_open_file_by_name(at, ReplicaAttr { replica, attr: &attr })))
         }
     }
 
@@ -430,21 +431,20 @@ impl Fs {
     /// there had been `asked` changes, by `request`.
     fn entry_reply(
         &self,
-        (parent, name): (Ino, &OsStr),
-        (replica, attr): (ReplicaId, &Attr),
-        looked: &OpenFileCheck,
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
+        check: &OpenFileCheck,
         asked: u64,
         request: u64,
     ) -> FsResult<InodeAttr> {
         let ino = {
             let mut inodes = self.inodes.lock();
-            self.detach_replaced_file(&mut inodes, (parent, name), (replica, attr), looked, asked);
-            let known = inodes.record_lookup(request, (parent, name), (replica, attr), asked);
-            known.ok_or(Errno::STALE)?
+            self.detach_replaced_file(&mut inodes, at, found, check, asked);
+            inodes.record_lookup(request, at, found, asked).ok_or(Errno::STALE)?
         };
-        self.apply_attrs(ino, attr, looked, asked);
+        self.apply_attrs(ino, found.attr, check, asked);
         self.compact_journal_if_due();
-        Ok(InodeAttr { ino, attr: *attr })
+        Ok(InodeAttr { ino, attr: *found.attr })
     }
 
     /// Attributes of the object at `path`, which is made of plain names.

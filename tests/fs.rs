@@ -29,8 +29,8 @@ use fanfs::backend::{
 use fanfs::config::units::Share;
 use fanfs::config::{self, CachePolicy};
 use fanfs::fs::{
-    CacheMode, CacheModePolicy, CreateRequest, Fs, FsPolicy, FsResult, HandleId, Ino, OpenedFile,
-    ROOT, WritePolicy, run,
+    CacheMode, CacheModePolicy, CreateRequest, EntryName, Fs, FsPolicy, FsResult, HandleId, Ino,
+    OpenedFile, ROOT, WritePolicy, run,
 };
 use fanfs::placement::affinity::AffinityRules;
 use fanfs::placement::{
@@ -120,6 +120,11 @@ fn volume_with(
     Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
 }
 
+/// A name in the root.
+fn entry(name: &str) -> EntryName<'_> {
+    EntryName { parent: ROOT, name: name.as_ref() }
+}
+
 /// The result of a request, which this thread waits for.
 fn ask<T>(request: impl Future<Output = T>) -> T {
     struct Unpark(Thread);
@@ -181,7 +186,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
     let fs = volume(tree.path(), cache, &runtime);
-    let ino = answer(fs.lookup(RequestContext::DAEMON, ROOT, "f".as_ref())).ino;
+    let ino = answer(fs.lookup(RequestContext::DAEMON, entry("f"))).ino;
 
     let before = open(&fs, ino);
     assert!(before.keep_cache && open(&fs, ino).keep_cache, "there is nothing to drop");
@@ -211,7 +216,7 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
     fs::write(tree.path().join("large"), [0; 2048]).unwrap();
     let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
-    let ino = |name: &str| answer(fs.lookup(RequestContext::DAEMON, ROOT, name.as_ref())).ino;
+    let ino = |name: &str| answer(fs.lookup(RequestContext::DAEMON, entry(name))).ino;
     let (small, large) = (ino("small"), ino("large"));
     assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel, "it could not be mapped");
 
@@ -251,8 +256,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
         let create = {
             let fs = Arc::clone(&fs);
             async move {
-                let request =
-                    CreateRequest { parent: ROOT, name: name.as_ref(), open: how, create: new };
+                let request = CreateRequest { at: entry(&name), open: how, create: new };
                 let made = fs.create(RequestContext::DAEMON, request).await;
                 send.send(made.unwrap().entry.ino).unwrap();
             }

@@ -11,11 +11,11 @@
 //! The file that has the name then is another inode to the kernel, with another number, so
 //! that the two share no pages. The open one goes on without a name.
 
-use std::ffi::OsStr;
 use std::sync::Arc;
 
+use super::entry_name::ReplicaAttr;
 use super::inodes::LinkRemoval;
-use super::{Fs, Ino, Inodes};
+use super::{EntryName, Fs, Ino, Inodes};
 use crate::backend::Attr;
 use crate::read::OpenFile;
 use crate::volume::{ReplicaId, VolumeMode};
@@ -63,13 +63,14 @@ impl Fs {
     /// The same for what has this name.
     pub(super) fn is_name_possibly_replaced(
         &self,
-        (parent, name): (Ino, &OsStr),
-        replica: ReplicaId,
-        attr: &Attr,
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
     ) -> bool {
-        let number = || self.inodes.lock().ino_for(parent, name, replica, attr);
-        self.policy.mode == VolumeMode::Copies
-            && number().is_some_and(|ino| self.is_possibly_replaced(ino, attr))
+        if self.policy.mode == VolumeMode::Shared {
+            return false;
+        }
+        let ino = find_ino(&self.inodes.lock(), at, found);
+        ino.is_some_and(|ino| self.is_possibly_replaced(ino, found.attr))
     }
 
     /// Whether `attr`, which `replica` shows by the inode's name, are those of what is
@@ -89,15 +90,16 @@ impl Fs {
     /// The same for what has this name.
     pub(super) fn check_open_file_by_name(
         &self,
-        (parent, name): (Ino, &OsStr),
-        replica: ReplicaId,
-        attr: &Attr,
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
     ) -> OpenFileCheck {
         if self.policy.mode == VolumeMode::Shared {
             return OpenFileCheck::default();
         }
-        let ino = self.inodes.lock().ino_for(parent, name, replica, attr);
-        ino.map_or_else(OpenFileCheck::default, |ino| self.check_open_file(ino, replica, attr))
+        let ino = find_ino(&self.inodes.lock(), at, found);
+        ino.map_or_else(OpenFileCheck::default, |ino| {
+            self.check_open_file(ino, found.replica, found.attr)
+        })
     }
 
     /// Whose attributes these are, as far as that was looked at.
@@ -119,14 +121,18 @@ impl Fs {
     pub(super) fn detach_replaced_file(
         &self,
         inodes: &mut Inodes,
-        (parent, name): (Ino, &OsStr),
-        (replica, attr): (ReplicaId, &Attr),
-        looked: &OpenFileCheck,
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
+        check: &OpenFileCheck,
         asked: u64,
     ) {
-        let Some(ino) = inodes.ino_for(parent, name, replica, attr) else { return };
-        if self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile {
-            inodes.remove_link((parent, name), Some(ino), LinkRemoval::StillOpen, asked);
+        let Some(ino) = find_ino(inodes, at, found) else { return };
+        if self.attr_owner(ino, found.attr, check) != AttrOwner::OpenFile {
+            inodes.remove_link(at, Some(ino), LinkRemoval::StillOpen, asked);
         }
     }
+}
+
+fn find_ino(inodes: &Inodes, at: EntryName<'_>, found: ReplicaAttr<'_>) -> Option<Ino> {
+    inodes.ino_for(at.parent, at.name, found.replica, found.attr)
 }

@@ -29,7 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::journal::{Journal, JournalEntry};
 use crate::backend::{Attr, FileKind, Generation};
-use crate::volume::{FileVersion, ReplicaId, VolumeMode};
+use crate::fs::entry_name::{EntryName, ReplicaAttr};
+use crate::volume::{FileVersion, VolumeMode};
 use kernel_attrs::KernelAttrs;
 use snapshot::InodeEvent;
 
@@ -281,12 +282,12 @@ impl Inodes {
     pub(super) fn record_lookup(
         &mut self,
         request: u64,
-        (parent, name): (Ino, &OsStr),
-        found: (ReplicaId, &Attr),
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
         asked: u64,
     ) -> Option<Ino> {
-        let ino = self.ino_for(parent, name, found.0, found.1)?;
-        self.record_lookup_as(ino, request, (parent, name), found, asked)
+        let ino = self.ino_for(at.parent, at.name, found.replica, found.attr)?;
+        self.record_lookup_as(ino, request, at, found, asked)
     }
 
     /// The same under the number that the kernel was told, or is about to be.
@@ -294,14 +295,16 @@ impl Inodes {
         &mut self,
         ino: Ino,
         request: u64,
-        (parent, name): (Ino, &OsStr),
-        (replica, attr): (ReplicaId, &Attr),
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
         asked: u64,
     ) -> Option<Ino> {
+        let EntryName { parent, name } = at;
+        let ReplicaAttr { replica, attr } = found;
         if !self.is_current_entry(parent, name, ino, asked) {
             return None;
         }
-        self.add_lookup(ino, (parent, name), (replica, attr))?;
+        self.add_lookup(ino, at, found)?;
         // Of a single link an earlier name was changed, or was that of another file
         // with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
@@ -375,11 +378,12 @@ impl Inodes {
     /// had, or not. Somebody else may have been found by it since.
     pub(super) fn remove_link(
         &mut self,
-        (parent, name): (Ino, &OsStr),
+        at: EntryName<'_>,
         ino: Option<Ino>,
         removed: LinkRemoval,
         change: u64,
     ) {
+        let EntryName { parent, name } = at;
         self.mark_name_changed(parent, name, change);
         self.append_to_journal(|| {
             let (parent, name, ino) = (parent.0, name.to_owned(), ino.map(|ino| ino.0));
@@ -404,36 +408,36 @@ impl Inodes {
     /// may have been found by its new name since.
     pub(super) fn rename(
         &mut self,
-        from: (Ino, &OsStr),
-        to: (Ino, &OsStr),
+        from: EntryName<'_>,
+        to: EntryName<'_>,
         moved: Option<Ino>,
         change: u64,
     ) {
-        self.mark_name_changed(from.0, from.1, change);
-        self.mark_name_changed(to.0, to.1, change);
+        self.mark_name_changed(from.parent, from.name, change);
+        self.mark_name_changed(to.parent, to.name, change);
         self.append_to_journal(|| {
-            let [from, to] = [from, to].map(|(parent, name)| (parent.0, name.to_owned()));
+            let [from, to] = [from, to].map(|at| (at.parent.0, at.name.to_owned()));
             InodeEvent::Rename { from, to, moved: moved.map(|ino| ino.0) }
         });
         let Some(moved) = moved else { return };
-        if self.child(from.0, from.1) == Some(moved) {
-            self.remove_name(moved, from.0, from.1);
+        if self.child(from.parent, from.name) == Some(moved) {
+            self.remove_name(moved, from.parent, from.name);
         }
         if self.nodes.contains_key(&moved) {
-            self.add_name(moved, to.0, to.1, false);
+            self.add_name(moved, to.parent, to.name, false);
         }
     }
 
     /// Two names were exchanged by change number `change`.
     pub(super) fn exchange(
         &mut self,
-        one: (Ino, &OsStr),
-        other: (Ino, &OsStr),
-        (first, second): (Option<Ino>, Option<Ino>),
+        first: EntryName<'_>,
+        second: EntryName<'_>,
+        inos: [Option<Ino>; 2],
         change: u64,
     ) {
-        self.rename(one, other, first, change);
-        self.rename(other, one, second, change);
+        self.rename(first, second, inos[0], change);
+        self.rename(second, first, inos[1], change);
     }
 
     /// The file was opened at `version`: what the kernel has cached of it.
@@ -532,7 +536,7 @@ fn hashed_ino(value: &impl Hash) -> Ino {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volume::FileId;
+    use crate::volume::{FileId, ReplicaId};
 
     pub(super) fn attr(ino: u64, kind: FileKind, nlink: u32) -> Attr {
         Attr {
@@ -562,8 +566,13 @@ mod tests {
             attr: &Attr,
             asked: u64,
         ) -> Option<Ino> {
-            self.record_lookup(0, (parent, name), (replica, attr), asked)
+            let found = ReplicaAttr { replica, attr };
+            self.record_lookup(0, EntryName { parent, name }, found, asked)
         }
+    }
+
+    pub(super) fn at(name: &str) -> EntryName<'_> {
+        EntryName { parent: ROOT, name: name.as_ref() }
     }
 
     fn r(i: usize) -> ReplicaId {
@@ -608,12 +617,12 @@ mod tests {
         let find =
             |t: &mut Inodes| t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         let first = find(&mut t);
-        t.remove_link((ROOT, "f".as_ref()), Some(first), LinkRemoval::StillOpen, 0);
+        t.remove_link(at("f"), Some(first), LinkRemoval::StillOpen, 0);
         let second = find(&mut t);
         assert_ne!(first, second);
         assert_eq!((t.path(first), t.path(second)), (None, Some("f".into())));
         assert_eq!(t.listed_ino(ROOT, "f".as_ref(), 0), second);
-        t.remove_link((ROOT, "f".as_ref()), Some(second), LinkRemoval::StillOpen, 0);
+        t.remove_link(at("f"), Some(second), LinkRemoval::StillOpen, 0);
         let third = find(&mut t);
         assert!(third != first && third != second);
         t.forget(first, 1);
@@ -666,7 +675,7 @@ mod tests {
         let mut t = table(VolumeMode::Shared);
         let d = t.remember(ROOT, "old".as_ref(), r(0), &attr(10, DIR, 2), 0).unwrap();
         let f = t.remember(d, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
-        t.rename((ROOT, "old".as_ref()), (ROOT, "new".as_ref()), Some(d), 1);
+        t.rename(at("old"), at("new"), Some(d), 1);
         assert_eq!(t.path(f).unwrap(), PathBuf::from("new/f"));
         assert_eq!(t.child(ROOT, "old".as_ref()), None);
     }
@@ -687,11 +696,11 @@ mod tests {
         let mut t = table(VolumeMode::Shared);
         let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
         let b = t.remember(ROOT, "b".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
-        t.remove_link((ROOT, "b".as_ref()), Some(b), LinkRemoval::ObjectRemoved, 1);
-        t.rename((ROOT, "a".as_ref()), (ROOT, "b".as_ref()), Some(a), 1);
+        t.remove_link(at("b"), Some(b), LinkRemoval::ObjectRemoved, 1);
+        t.rename(at("a"), at("b"), Some(a), 1);
         assert_eq!((t.path(a), t.path(b)), (Some("b".into()), None));
         t.remember(ROOT, "c".as_ref(), r(0), &attr(12, FILE, 1), 1).unwrap();
-        t.exchange((ROOT, "b".as_ref()), (ROOT, "c".as_ref()), (Some(a), Some(Ino(12))), 2);
+        t.exchange(at("b"), at("c"), [Some(a), Some(Ino(12))], 2);
         assert_eq!(t.path(a), Some("c".into()));
         assert_eq!(t.child(ROOT, "b".as_ref()), Some(Ino(12)));
     }
@@ -703,8 +712,8 @@ mod tests {
         let new = t.remember(ROOT, "next".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
         let old = t.remember(ROOT, "f".as_ref(), r(0), &attr(11, FILE, 1), 0).unwrap();
         t.remember(ROOT, "f".as_ref(), r(0), &attr(10, FILE, 1), 0).unwrap();
-        t.remove_link((ROOT, "f".as_ref()), Some(old), LinkRemoval::ObjectRemoved, 1);
-        t.rename((ROOT, "next".as_ref()), (ROOT, "f".as_ref()), Some(new), 1);
+        t.remove_link(at("f"), Some(old), LinkRemoval::ObjectRemoved, 1);
+        t.rename(at("next"), at("f"), Some(new), 1);
         assert_eq!((t.path(new), t.path(old)), (Some("f".into()), None));
         assert!(t.is_same(new, r(0), &attr(10, FILE, 1)));
     }
@@ -715,7 +724,7 @@ mod tests {
         let a = t.remember(ROOT, "a".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
         t.remember(ROOT, "b".as_ref(), r(0), &attr(10, FILE, 2), 0).unwrap();
         assert_eq!(t.paths(a), [PathBuf::from("a"), "b".into()]);
-        t.remove_link((ROOT, "b".as_ref()), Some(a), LinkRemoval::OtherLinksLeft, 1);
+        t.remove_link(at("b"), Some(a), LinkRemoval::OtherLinksLeft, 1);
         assert_eq!(t.path(a), Some("a".into()));
     }
 

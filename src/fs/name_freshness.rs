@@ -12,7 +12,6 @@
 //! first about its name. A replica that found none is not: it may have lost the file, and
 //! the others would not be heard.
 
-use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{Fs, Ino, Inodes};
+use super::{EntryName, Fs, Ino, Inodes};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, EntryRef, InodeIdentity, ObjectRef,
 };
@@ -141,15 +140,15 @@ impl Fs {
         self.with_revalidation(at, |_| Some(ino), || at.backend.stat(at.path), |attr| attr)
     }
 
-    /// Attributes of the entry `name` of `parent`, which is at the path.
+    /// Attributes of the entry, which is at the path.
     pub(super) fn stat_revalidated(
         &self,
-        (parent, name): (Ino, &OsStr),
-        at: ReplicaPath<'_>,
+        at: EntryName<'_>,
+        place: ReplicaPath<'_>,
         entry: &EntryRef,
     ) -> Result<Attr, BackendError> {
-        let known = |inodes: &Inodes| inodes.child(parent, name);
-        self.with_revalidation(at, known, || at.backend.stat_entry(entry), |attr| attr)
+        let known = |inodes: &Inodes| inodes.child(at.parent, at.name);
+        self.with_revalidation(place, known, || place.backend.stat_entry(entry), |attr| attr)
     }
 
     /// The result of `look`, made again where the mount first had to ask its server.

@@ -12,13 +12,13 @@
 mod rename;
 mod xattr;
 
-use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use rename::RenameRequest;
 
+use super::entry_name::ReplicaAttr;
 use super::file_replacement::OpenFileCheck;
 use super::handles::OpenInode;
 use super::inodes::{Inodes, LinkRemoval};
@@ -26,7 +26,7 @@ use super::metadata_client::{RunAs, SingleCall};
 use super::payload_budget::Charge;
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
-use super::{Errno, Fs, FsResult, Ino, InodeAttr, WritePolicy, task};
+use super::{EntryName, Errno, Fs, FsResult, Ino, InodeAttr, WritePolicy, task};
 use crate::backend::{
     Attr, Backend, BackendError, Credentials, EntryRef, FileKind, Lane, ObjectRef, RequestContext,
     TreeMutation,
@@ -108,23 +108,21 @@ impl Fs {
     pub async fn make_entry(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync,
     ) -> FsResult<InodeAttr> {
-        let make = || self.try_make_entry(caller, parent, name, &mutation);
-        self.with_rename_retry(&[parent], RetriedCall::Mutation, make).await
+        let make = || self.try_make_entry(caller, at, &mutation);
+        self.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await
     }
 
     async fn try_make_entry(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         mutation: impl FnOnce(EntryRef) -> TreeMutation + Send,
     ) -> FsResult<InodeAttr> {
         let write = self.change_policy()?;
-        let entry = self.entry_ref(parent, name)?;
+        let entry = self.entry_ref(at.parent, at.name)?;
         let path = entry.path();
         let mutation = mutation(entry.name_on(write.replica));
         let is_new = !matches!(mutation, TreeMutation::Link { .. });
@@ -140,11 +138,11 @@ impl Fs {
         increment(&self.counters.changes);
         let attr = answer?;
         if is_new {
-            self.wait_for_kernel_forget(parent, name, write.replica, attr).await;
+            self.wait_for_kernel_forget(at, write.replica, attr).await;
         }
-        let found = (write.replica, &attr);
+        let found = ReplicaAttr { replica: write.replica, attr: &attr };
         let check = OpenFileCheck::default();
-        self.entry_reply((parent, name), found, &check, ALWAYS_CURRENT, caller.request)
+        self.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)
     }
 
     /// Waits until the kernel has forgotten the object that had the number of `attr` before,
@@ -153,14 +151,16 @@ impl Fs {
     /// learned of the new object first, the kernel would take away a link of that one.
     pub(super) async fn wait_for_kernel_forget(
         self: &Arc<Self>,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         replica: ReplicaId,
         attr: Attr,
     ) {
-        let name = name.to_owned();
-        let is_taken =
-            move |fs: &Self| fs.inodes.lock().is_ino_in_use((parent, &name), replica, &attr);
+        let parent = at.parent;
+        let name = at.name.to_owned();
+        let is_taken = move |fs: &Self| {
+            let at = EntryName { parent, name: &name };
+            fs.inodes.lock().is_ino_in_use(at, ReplicaAttr { replica, attr: &attr })
+        };
         self.wait_while(is_taken).await;
     }
 
@@ -192,25 +192,23 @@ impl Fs {
         self: &Arc<Self>,
         caller: RequestContext,
         ino: Ino,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
-        let link = || self.try_link(caller, ino, parent, name);
-        self.with_rename_retry(&[ino, parent], RetriedCall::Mutation, link).await
+        let link = || self.try_link(caller, ino, at);
+        self.with_rename_retry(&[ino, at.parent], RetriedCall::Mutation, link).await
     }
 
     async fn try_link(
         self: &Arc<Self>,
         caller: RequestContext,
         ino: Ino,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
         let write = self.change_policy()?;
         let from = self.inode_ref(ino)?.target_on(write.replica);
         self.record_inode_change(ino);
         let link = move |to| TreeMutation::Link { from, to };
-        let answer = self.try_make_entry(caller, parent, name, link).await;
+        let answer = self.try_make_entry(caller, at, link).await;
         self.record_inode_change(ino);
         answer
     }
@@ -218,8 +216,8 @@ impl Fs {
     /// Waits until the file, which is about to lose a name, is closed, if it looks as if it
     /// soon were. The kernel reports the last close a little after it, and a file that is open
     /// when it is removed leaves a `.nfs...` file behind, and its directory full.
-    async fn wait_for_pending_close(self: &Arc<Self>, parent: Ino, name: &OsStr) {
-        let Some(ino) = self.inodes.lock().child(parent, name) else { return };
+    async fn wait_for_pending_close(self: &Arc<Self>, at: EntryName<'_>) {
+        let Some(ino) = self.inodes.lock().child(at.parent, at.name) else { return };
         self.wait_while(move |fs: &Self| fs.handles.is_closing_soon(ino)).await;
     }
 
@@ -227,36 +225,34 @@ impl Fs {
     pub async fn unlink_or_rmdir(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         is_dir: bool,
     ) -> FsResult<()> {
-        self.wait_for_pending_close(parent, name).await;
-        let remove = || self.try_unlink_or_rmdir(caller, parent, name, is_dir);
-        self.with_rename_retry(&[parent], RetriedCall::Mutation, remove).await
+        self.wait_for_pending_close(at).await;
+        let remove = || self.try_unlink_or_rmdir(caller, at, is_dir);
+        self.with_rename_retry(&[at.parent], RetriedCall::Mutation, remove).await
     }
 
     async fn try_unlink_or_rmdir(
         self: &Arc<Self>,
         caller: RequestContext,
-        parent: Ino,
-        name: &OsStr,
+        at: EntryName<'_>,
         is_dir: bool,
     ) -> FsResult<()> {
         let write = self.change_policy()?;
-        let entry = self.entry_ref(parent, name)?;
+        let entry = self.entry_ref(at.parent, at.name)?;
         let path = entry.path();
-        let at = entry.name_on(write.replica);
-        let ino = self.inodes.lock().child(parent, name);
+        let target = entry.name_on(write.replica);
+        let ino = self.inodes.lock().child(at.parent, at.name);
         let scope = if is_dir { ChangeScope::Subtree } else { ChangeScope::Object };
         self.record_name_change(&path, scope);
         let open = ino.and_then(|ino| self.handles.find_inode(ino));
         let once = self.single_call(write, Lane::Metadata, &caller.credentials());
         let remove = move |backend: &dyn Backend| {
-            let removed = prepare_removal(backend, write.replica, &at, open.as_deref())?;
+            let removed = prepare_removal(backend, write.replica, &target, open.as_deref())?;
             backend.mutate(&match is_dir {
-                true => TreeMutation::Rmdir { at: at.clone() },
-                false => TreeMutation::Unlink { at: at.clone() },
+                true => TreeMutation::Rmdir { at: target.clone() },
+                false => TreeMutation::Unlink { at: target.clone() },
             })?;
             Ok(removed)
         };
@@ -271,7 +267,7 @@ impl Fs {
         let removal = answer?;
         let change = self.next_change_seq();
         let mut inodes = self.inodes.lock();
-        self.apply_removal(&mut inodes, (parent, name), ino, (write.replica, removal), change);
+        self.apply_removal(&mut inodes, at, ino, removal, change);
         Ok(())
     }
 
@@ -279,19 +275,19 @@ impl Fs {
     fn apply_removal(
         &self,
         inodes: &mut Inodes,
-        at: (Ino, &OsStr),
+        at: EntryName<'_>,
         ino: Option<Ino>,
-        (replica, leaving): (ReplicaId, PendingRemoval),
+        pending: PendingRemoval,
         change: u64,
     ) {
         let is_open = || ino.is_some_and(|ino| self.handles.find_inode(ino).is_some());
-        let left = match leaving.removal {
+        let left = match pending.removal {
             // It was closed meanwhile.
             LinkRemoval::StillOpen if !is_open() => LinkRemoval::ObjectRemoved,
             left => left,
         };
-        let dir = leaving.dir_attr.and_then(|attr| Some((ino?, attr)));
-        let dir = dir.filter(|(ino, attr)| inodes.is_same(*ino, replica, attr));
+        let dir = pending.dir_attr.and_then(|attr| Some((ino?, attr)));
+        let dir = dir.filter(|(ino, attr)| inodes.is_same(*ino, pending.replica, attr));
         inodes.remove_link(at, ino, left, change);
         if let Some((ino, attr)) = dir {
             inodes.set_removed_dir_attr(ino, attr);
@@ -343,6 +339,8 @@ pub(super) fn change_returning_attr(
 /// An object that is about to lose a name.
 #[derive(Clone, Copy)]
 struct PendingRemoval {
+    /// The write replica, which removes the name.
+    replica: ReplicaId,
     /// What will be left of it.
     removal: LinkRemoval,
     /// Its attributes, where it is a directory.
@@ -376,5 +374,5 @@ fn prepare_removal(
         (true, Some(_)) => LinkRemoval::StillOpen,
         (true, None) => LinkRemoval::ObjectRemoved,
     };
-    Ok(PendingRemoval { removal: left, dir_attr: dir })
+    Ok(PendingRemoval { replica, removal: left, dir_attr: dir })
 }

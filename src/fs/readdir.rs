@@ -11,13 +11,14 @@ use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::entry_name::ReplicaAttr;
 use super::file_replacement::OpenFileCheck;
 use super::handles::DirHandle;
 use super::inode_ref;
 use super::listing::ListingBuilder;
 use super::metadata_client::RunAs;
 use super::renames::RetriedCall;
-use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
+use super::{EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
 use crate::backend::{Attr, Backend, BackendError, Credentials, FileKind, RequestContext, Result};
 use crate::volume::{ReplicaId, VolumeMode};
 
@@ -253,9 +254,11 @@ impl Fs {
             Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
             Err(_) => None,
             // The kernel looks it up: that tells whether it was replaced.
-            Ok(found) => Some(found).filter(|found| {
-                !self.is_name_possibly_replaced((dir, listed.name), found.replica, &found.attr)
-            }),
+            Ok(entry) => {
+                let at = EntryName { parent: dir, name: listed.name };
+                let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
+                (!self.is_name_possibly_replaced(at, found)).then_some(entry)
+            }
         };
         Some(ReaddirPlusEntry {
             name: listed.name.to_owned(),
@@ -278,18 +281,12 @@ impl Fs {
 
     /// The entry is in the answer to `request`, as `ino`: the kernel knows the inode once
     /// more.
-    pub fn commit_lookup(
-        &self,
-        ino: Ino,
-        (dir, name): (Ino, &OsStr),
-        seen: &EntryAttr,
-        request: u64,
-    ) {
-        let EntryAttr { replica, change_seq: asked, attr } = seen;
-        let (at, found) = ((dir, name), (*replica, attr));
-        let known = self.inodes.lock().record_lookup_as(ino, request, at, found, *asked);
+    pub fn commit_lookup(&self, ino: Ino, at: EntryName<'_>, seen: &EntryAttr, request: u64) {
+        let EntryAttr { replica, change_seq: asked, attr } = *seen;
+        let found = ReplicaAttr { replica, attr: &attr };
+        let known = self.inodes.lock().record_lookup_as(ino, request, at, found, asked);
         if let Some(ino) = known {
-            self.apply_attrs(ino, attr, &OpenFileCheck::default(), *asked);
+            self.apply_attrs(ino, &attr, &OpenFileCheck::default(), asked);
         }
     }
 

@@ -1,6 +1,5 @@
 //! Files that are opened to be written, and what is done with them.
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,6 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use super::entry_name::ReplicaAttr;
 use super::file_replacement::OpenFileCheck;
 use super::handles::{FileHandle, OpenHooks, OpenInode, OpenOutcome};
 use super::inodes::CacheValidity;
@@ -17,7 +17,7 @@ use super::payload_budget::{OnFull, Payload};
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
 use super::write_gate::Writer;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, KernelOpen};
+use super::{CacheMode, EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, KernelOpen};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, Credentials, FileMutation, Lane,
     RequestContext, SyncMode, WritableFile, WriteOpenOptions,
@@ -113,10 +113,8 @@ struct OpenedWriter {
 
 /// A name to be made, and the way in which the file is opened.
 pub struct CreateRequest<'a> {
-    /// The directory.
-    pub parent: Ino,
     /// The name.
-    pub name: &'a OsStr,
+    pub at: EntryName<'a>,
     /// How the file is opened.
     pub open: WriteOpenOptions,
     /// How it is made where it does not exist.
@@ -204,7 +202,7 @@ impl Fs {
         request: CreateRequest<'_>,
     ) -> FsResult<CreatedFile> {
         let create = || self.try_create(caller, &request);
-        self.with_rename_retry(&[request.parent], RetriedCall::Mutation, create).await
+        self.with_rename_retry(&[request.at.parent], RetriedCall::Mutation, create).await
     }
 
     async fn try_create(
@@ -212,25 +210,24 @@ impl Fs {
         caller: RequestContext,
         request: &CreateRequest<'_>,
     ) -> FsResult<CreatedFile> {
-        let CreateRequest { parent, name, open: options, create } = *request;
+        let CreateRequest { at, open: options, create } = *request;
         let write = self.change_policy()?;
-        let entry = self.entry_ref(parent, name)?;
+        let entry = self.entry_ref(at.parent, at.name)?;
         let path = entry.path();
         let credentials = caller.credentials();
         self.record_name_change(&path, ChangeScope::Object);
         let once = self.single_call(write, Lane::Metadata, &credentials);
-        let at = entry.name_on(write.replica);
-        let make = move |backend: &dyn Backend| backend.create(&at, &options, create);
+        let target = entry.name_on(write.replica);
+        let make = move |backend: &dyn Backend| backend.create(&target, &options, create);
         let answer = self.client.call_once(once, make).await;
         self.record_name_change(&path, ChangeScope::Object);
         increment(&self.counters.changes);
         let opened = answer?;
         let attr = opened.attr;
-        self.wait_for_kernel_forget(parent, name, write.replica, attr).await;
-        let found = (write.replica, &attr);
+        self.wait_for_kernel_forget(at, write.replica, attr).await;
+        let found = ReplicaAttr { replica: write.replica, attr: &attr };
         let check = OpenFileCheck::default();
-        let entry =
-            self.entry_reply((parent, name), found, &check, ALWAYS_CURRENT, caller.request)?;
+        let entry = self.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)?;
         let opened = OpenedWriter { ino: entry.ino, path, credentials, sync: options.sync, opened };
         match self.register_writer(opened, caller.request) {
             Ok(writer) => Ok(CreatedFile { entry, opened: self.opened_file_of(writer.handle) }),

@@ -1,8 +1,10 @@
 //! fuser's requests in, fuser's replies out.
 
 mod dir_entries;
+mod file_locks;
 mod file_opens;
 mod file_writes;
+mod listings;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,24 +18,24 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
+use file_locks::LockCall;
+
 use super::MountOptions;
 use super::convert::{
     MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode, create_options, decode_device, handle_id, ino,
-    kind_of_mode, lock_owner, needs_serial_writes, permission_bits, seek_to, set_time, to_lock,
+    kind_of_mode, lock_owner, permission_bits, seek_to, set_time, to_lock,
 };
 use super::features::InitFeatures;
 use super::notifier::KernelNotifier;
 use super::raw_reply::RawReplies;
-use super::readdirplus::ReaddirPlusResponder;
 use super::replies::{
-    errno, reply_attr, reply_create, reply_empty, reply_entry, reply_getlk, reply_lseek,
-    reply_opendir, reply_readdir, reply_readlink, reply_statfs, reply_xattr,
+    errno, reply_attr, reply_empty, reply_lseek, reply_opendir, reply_readlink, reply_statfs,
+    reply_xattr,
 };
 use super::resend::{Call, reject_if_resent, reject_if_resent_when};
-use crate::backend::{LockKind, SetAttr, TreeMutation};
+use crate::backend::{SetAttr, TreeMutation};
 use crate::fs::{
-    CopyRequest, CreateRequest, Errno, FallocateRequest, Fs, LockWait, RenameRequest, WriteRequest,
-    run,
+    CopyRequest, CreateRequest, EntryName, Errno, FallocateRequest, Fs, LockWait, WriteRequest, run,
 };
 use crate::volume::ByteRange;
 
@@ -71,10 +73,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let Call { fs, caller } = self.call(req);
-        let ttl = self.attr_ttl;
-        let name = name.to_owned();
-        run(async move { reply_entry(reply, ttl, fs.lookup(caller, ino(parent), &name).await) });
+        self.look_up(req, EntryName { parent: ino(parent), name }, reply);
     }
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
@@ -174,12 +173,7 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectory,
     ) {
-        let fs = self.fs_for(req);
-        let handle = handle_id(number, handle);
-        run(async move {
-            let answer = fs.readdir(handle, offset).await;
-            reply_readdir(&fs, answer, offset, reply);
-        });
+        self.list_names(req, handle_id(number, handle), offset, reply);
     }
 
     fn readdirplus(
@@ -190,17 +184,7 @@ impl fuser::Filesystem for Adapter {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let Call { fs, caller } = self.call(req);
-        let handle = handle_id(number, handle);
-        let responder = ReaddirPlusResponder {
-            fs: Arc::clone(&fs),
-            raw_replies: Arc::clone(&self.raw_replies),
-            id: req.unique(),
-            dir: ino(number),
-            offset,
-            ttl: self.attr_ttl,
-        };
-        run(async move { responder.send(reply, fs.readdirplus(caller, handle, offset).await) });
+        self.list_with_attrs(req, handle_id(number, handle), offset, reply);
     }
 
     fn releasedir(
@@ -234,11 +218,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Call { fs, caller } = self.call(req);
-        let name = name.to_owned();
-        run(async move {
-            reply_xattr(reply, size, fs.getxattr(caller, ino(number), &name).await);
-        });
+        self.get_xattr(req, number, name, size, reply);
     }
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
@@ -317,11 +297,8 @@ impl fuser::Filesystem for Adapter {
         let Some(kind) = kind_of_mode(mode) else { return reply.error(errno(Errno::INVAL)) };
         let perm = create_mode(mode, umask);
         let device = decode_device(rdev);
-        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Mknod {
-            at,
-            kind,
-            perm,
-            device,
+        self.make_entry(req, EntryName { parent: ino(parent), name }, reply, move |at| {
+            TreeMutation::Mknod { at, kind, perm, device }
         });
     }
 
@@ -335,15 +312,17 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let perm = create_mode(mode, umask);
-        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Mkdir { at, perm });
+        self.make_entry(req, EntryName { parent: ino(parent), name }, reply, move |at| {
+            TreeMutation::Mkdir { at, perm }
+        });
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_entry(req, parent, name, false, reply);
+        self.remove_entry(req, EntryName { parent: ino(parent), name }, false, reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove_entry(req, parent, name, true, reply);
+        self.remove_entry(req, EntryName { parent: ino(parent), name }, true, reply);
     }
 
     fn symlink(
@@ -355,9 +334,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().to_owned();
-        self.make_entry(req, parent, name, reply, move |at| TreeMutation::Symlink {
-            at,
-            target: target.clone(),
+        self.make_entry(req, EntryName { parent: ino(parent), name }, reply, move |at| {
+            TreeMutation::Symlink { at, target: target.clone() }
         });
     }
 
@@ -371,20 +349,9 @@ impl fuser::Filesystem for Adapter {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let Call { fs, caller } = self.call(req);
-        let name = name.to_owned();
-        let new_name = new_name.to_owned();
-        run(async move {
-            let request = RenameRequest {
-                parent: ino(parent),
-                name: &name,
-                new_parent: ino(new_parent),
-                new_name: &new_name,
-                flags: flags.bits(),
-            };
-            reply_empty(reply, fs.rename(caller, request).await);
-        });
+        let from = EntryName { parent: ino(parent), name };
+        let to = EntryName { parent: ino(new_parent), name: new_name };
+        self.rename_entry(req, from, to, flags, reply);
     }
 
     fn link(
@@ -395,14 +362,7 @@ impl fuser::Filesystem for Adapter {
         name: &OsStr,
         reply: ReplyEntry,
     ) {
-        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
-        let Call { fs, caller } = self.call(req);
-        let ttl = self.attr_ttl;
-        let name = name.to_owned();
-        run(async move {
-            let answer = fs.link(caller, ino(number), ino(parent), &name).await;
-            reply_entry(reply, ttl, answer);
-        });
+        self.make_link(req, number, EntryName { parent: ino(parent), name }, reply);
     }
 
     fn create(
@@ -416,16 +376,8 @@ impl fuser::Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (open, create) = create_options(flags, create_mode(mode, umask));
-        let reply = reject_if_resent_when(create.exclusive, &self.fs, req, reply);
-        let Some(reply) = reply else { return };
-        let Call { fs, caller } = self.call(req);
-        let ttl = self.attr_ttl;
-        let name = name.to_owned();
-        run(async move {
-            let request = CreateRequest { parent: ino(parent), name: &name, open, create };
-            let answer = fs.create(caller, request).await;
-            reply_create(reply, ttl, needs_serial_writes(flags), answer);
-        });
+        let at = EntryName { parent: ino(parent), name };
+        self.create_file(req, CreateRequest { at, open, create }, flags, reply);
     }
 
     fn write(
@@ -527,14 +479,8 @@ impl fuser::Filesystem for Adapter {
         _: u32,
         reply: ReplyLock,
     ) {
-        let Some(lock) = to_lock(kind, start, end) else {
-            return reply.error(errno(Errno::INVAL));
-        };
-        let fs = self.fs_for(req);
-        let handle = handle_id(number, handle);
-        run(async move {
-            reply_getlk(reply, fs.test_lock(handle, lock_owner(owner), lock).await);
-        });
+        let lock = to_lock(kind, start, end);
+        self.test_lock(req, handle_id(number, handle), owner, lock, reply);
     }
 
     fn setlk(
@@ -550,20 +496,13 @@ impl fuser::Filesystem for Adapter {
         sleep: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(lock) = to_lock(kind, start, end) else {
-            return reply.error(errno(Errno::INVAL));
-        };
-        let fs = self.fs_for(req);
-        let handle = handle_id(number, handle);
+        let lock = to_lock(kind, start, end);
         let waiting = if sleep { LockWait::Thread(req.pid()) } else { LockWait::NoWait };
-        let kernel = Arc::clone(&self.notifier);
-        run(async move {
-            let answer = fs.set_lock(handle, lock_owner(owner), lock, waiting).await;
-            if answer.is_ok() && lock.kind != LockKind::None {
-                // The owner of a lock sees what others wrote before they released it.
-                kernel.invalidate_attrs(number);
-            }
-            reply_empty(reply, answer);
-        });
+        self.set_lock(
+            req,
+            LockCall { handle: handle_id(number, handle), owner, waiting },
+            lock,
+            reply,
+        );
     }
 }

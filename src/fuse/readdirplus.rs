@@ -11,7 +11,7 @@ use super::names_only_listing::NamesOnlyListing;
 use super::raw_reply::RawReplies;
 use super::replies::{GENERATION, errno};
 use crate::backend::FileKind;
-use crate::fs::{Fs, FsResult, Ino, ReaddirPlusPage};
+use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusPage};
 
 /// Replies to a READDIRPLUS of a directory.
 pub(super) struct ReaddirPlusResponder {
@@ -50,7 +50,8 @@ impl ReaddirPlusResponder {
             if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
                 break;
             }
-            self.fs.commit_lookup(entry.ino, (self.dir, &plus.name), seen, request);
+            let at = EntryName { parent: self.dir, name: &plus.name };
+            self.fs.commit_lookup(entry.ino, at, seen, request);
         }
         reply.ok();
     }

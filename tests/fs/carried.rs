@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use fanfs::backend::RequestContext;
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Fs, FsResult, Ino, ROOT};
+use fanfs::fs::{Fs, FsResult, Ino};
 use fanfs::volume::ReplicaId;
 use tokio::runtime::Runtime;
 
-use crate::{answer, ask, open, volume_over};
+use crate::{answer, ask, entry, open, volume_over};
 
 /// Each name has one of the replicas that is asked first, so half of them have the other.
 const FILES: usize = 32;
@@ -24,7 +24,7 @@ fn next(fs: &Arc<Fs>, trees: &[&Path], runtime: &Runtime) -> Arc<Fs> {
 }
 
 fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
-    ask(fs.lookup(who, ROOT, name.as_ref())).map(|entry| entry.ino)
+    ask(fs.lookup(who, entry(name))).map(|entry| entry.ino)
 }
 
 /// The second replica shows the names of before, as the cache of an NFS mount does.
@@ -40,7 +40,7 @@ fn the_next_daemon_knows_what_was_changed_lately() {
     let before = volume_over(&trees, CachePolicy::Direct, &runtime);
     for name in &names {
         let who = RequestContext::DAEMON;
-        answer(before.unlink_or_rmdir(who, ROOT, name.as_ref(), false));
+        answer(before.unlink_or_rmdir(who, entry(name), false));
     }
     let after = next(&before, &trees, &runtime);
     let is_there = |name: &&String| look(&after, RequestContext::DAEMON, name).is_ok();

@@ -11,11 +11,11 @@ use fanfs::backend::{
     RequestContext, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, ROOT, WriteRequest, run};
+use fanfs::fs::{Fs, FsResult, Ino, OpenedFile, WriteRequest, run};
 use fanfs::volume::ByteRange;
 use tokio::runtime::Runtime;
 
-use crate::{answer, read, volume_with, waits_until};
+use crate::{answer, entry, read, volume_with, waits_until};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -57,7 +57,7 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         let second = DirBackend::open(trees[1].path()).unwrap();
         let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(first), Arc::new(second)];
         let fs = volume_with(backends, (CachePolicy::Direct, true), &runtime);
-        let ino = answer(fs.lookup(ME, ROOT, name.as_ref())).ino;
+        let ino = answer(fs.lookup(ME, entry(name))).ino;
         let hang = FaultRule { count: 1, ..FaultRule::always(FaultOp::Open, Fault::Hang) };
         script.add(hang);
         let (send, receive) = sync_channel(1);
@@ -98,7 +98,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
             FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
         let fs = volume_with(vec![Arc::new(faulty)], (CachePolicy::Kernel, false), &runtime);
         let open = |name: &str| {
-            let ino = answer(fs.lookup(ME, ROOT, name.as_ref())).ino;
+            let ino = answer(fs.lookup(ME, entry(name))).ino;
             open_to_write(&fs, ino)
         };
         let (file, other) = (open("f"), open("other"));

@@ -12,7 +12,7 @@ use fanfs::fs::{
 };
 use fanfs::volume::ByteRange;
 
-use crate::{answer, ask, ask_read, volume};
+use crate::{answer, ask, ask_read, entry, volume};
 
 /// The errno with which a request is refused.
 fn errno<T>(request: impl Future<Output = FsResult<T>>) -> Option<Errno> {
@@ -27,7 +27,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     fs::write(tree.path().join("b"), "b's").unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = |name: &str| answer(fs.lookup(me, ROOT, name.as_ref())).ino;
+    let ino = |name: &str| answer(fs.lookup(me, entry(name))).ino;
     let (a, b) = (ino("a"), ino("b"));
     let how = WriteOpenOptions {
         access: OpenAccess::ReadWrite,

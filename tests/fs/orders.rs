@@ -11,7 +11,7 @@ use fanfs::fs::{CreateRequest, Errno, Fs, HandleId, Ino, ROOT, WriteRequest, rec
 use fanfs::volume::{ByteRange, ReplicaId, VolumeMode};
 use tokio::runtime::Runtime;
 
-use crate::{ask, ask_read, volume};
+use crate::{ask, ask_read, entry, volume};
 
 /// A request of the kernel; `f` is there, `new` is made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,7 +161,7 @@ impl Daemon {
         let f = || kernel.lookups[0];
         let on = || sent.on.unwrap();
         let got = match sent.ask {
-            Lookup => ask(fs.lookup(who, ROOT, "f".as_ref()))
+            Lookup => ask(fs.lookup(who, entry("f")))
                 .map(|entry| Got { ino: Some(entry.ino), ..Got::default() }),
             Open => ask(fs.open(who, f(), false, &())).map(|opened| opened.handle.into()),
             OpenToWrite => {
@@ -172,8 +172,7 @@ impl Daemon {
                 let exclusive = sent.ask == CreateExclusive;
                 let perm = CreateMode { perm: 0o644, umask: 0 };
                 let create = backend::CreateOptions { exclusive, perm };
-                let request =
-                    CreateRequest { parent: ROOT, name: "new".as_ref(), open: how(), create };
+                let request = CreateRequest { at: entry("new"), open: how(), create };
                 ask(fs.create(who, request)).map(|created| Got {
                     ino: Some(created.entry.ino),
                     ..created.opened.handle.into()
@@ -197,7 +196,7 @@ impl Daemon {
         let fs = &self.fs;
         // Its number may not be one that the kernel has.
         let who = RequestContext::DAEMON;
-        let other = ask(fs.lookup(who, ROOT, "other".as_ref())).unwrap().ino;
+        let other = ask(fs.lookup(who, entry("other"))).unwrap().ino;
         let decoy = ask(fs.open(who, other, false, &())).unwrap().handle;
         assert!(!kernel.handles.iter().any(|handle| handle.number == decoy.number));
         for handle in kernel.handles.drain(..) {

@@ -11,11 +11,11 @@ use fanfs::backend::{
     FaultScript, OpenAccess, RequestContext, SeekTo, SyncMode, WriteOpenOptions,
 };
 use fanfs::config::CachePolicy;
-use fanfs::fs::{CreateRequest, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
+use fanfs::fs::{CreateRequest, EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::{answer, ask, open, read, volume_of, volume_over};
+use crate::{answer, ask, entry, open, read, volume_of, volume_over};
 
 const ME: RequestContext = RequestContext::DAEMON;
 
@@ -36,7 +36,7 @@ impl World {
         fs::write(second.join("f"), "older").unwrap();
         fs::hard_link(second.join("f"), first.join("f")).unwrap();
         let fs = volume_over(&[first, second], CachePolicy::Kernel, &runtime);
-        let ino = answer(fs.lookup(ME, ROOT, "f".as_ref())).ino;
+        let ino = answer(fs.lookup(ME, entry("f"))).ino;
         // The write replica cannot open it, and the other one is to confirm that.
         fs::remove_file(first.join("f")).unwrap();
         let opened = open(&fs, ino);
@@ -64,7 +64,7 @@ impl World {
             expected: None,
         };
         let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
-        let request = CreateRequest { parent: ROOT, name: "f".as_ref(), open: how, create: new };
+        let request = CreateRequest { at: entry("f"), open: how, create: new };
         let made = answer(self.fs.create(ME, request));
         self.fs.release(made.opened.handle);
         made.entry.ino
@@ -106,7 +106,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
 fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
-    answer(world.fs.unlink_or_rmdir(ME, ROOT, "f".as_ref(), false));
+    answer(world.fs.unlink_or_rmdir(ME, entry("f"), false));
     world.stays_readable();
 }
 
@@ -117,8 +117,8 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("f"), "older").unwrap();
     let fs = volume_over(&[tree.path(), tree.path()], CachePolicy::Kernel, &runtime);
-    let parent = answer(fs.lookup(ME, ROOT, "d".as_ref())).ino;
-    let ino = answer(fs.lookup(ME, parent, "f".as_ref())).ino;
+    let parent = answer(fs.lookup(ME, entry("d"))).ino;
+    let ino = answer(fs.lookup(ME, EntryName { parent, name: "f".as_ref() })).ino;
     let opened = open(&fs, ino);
     fs::remove_dir_all(&dir).unwrap();
     fs::write(&dir, "no directory").unwrap();
@@ -162,7 +162,7 @@ impl Mounts {
             Arc::new(FaultInjector::new(directory, Arc::clone(&scripts[i])))
         };
         let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
-        let older = answer(fs.lookup(ME, ROOT, "f".as_ref())).ino;
+        let older = answer(fs.lookup(ME, entry("f"))).ino;
         fs::remove_file(&new).unwrap();
         let script = &scripts[believing];
         believes(script);
@@ -195,7 +195,7 @@ impl Mounts {
     }
 
     fn look_up(&self) -> FsResult<InodeAttr> {
-        ask(self.fs.lookup(ME, ROOT, "f".as_ref()))
+        ask(self.fs.lookup(ME, entry("f")))
     }
 }
 

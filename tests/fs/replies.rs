@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use fanfs::backend::{OpenAccess, RequestContext, SyncMode, WriteOpenOptions};
 use fanfs::config::CachePolicy;
-use fanfs::fs::{OpenedFile, ROOT, WriteRequest};
+use fanfs::fs::{OpenedFile, WriteRequest};
 use fanfs::volume::ByteRange;
 
-use crate::{answer, ask, open, volume};
+use crate::{answer, ask, entry, open, volume};
 
 /// The time that a wrong write gets to happen.
 const A_WHILE: Duration = Duration::from_millis(300);
@@ -25,7 +25,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
     fs::write(&path, "old").unwrap();
     let fs = volume(tree.path(), CachePolicy::Direct, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = answer(fs.lookup(me, ROOT, "f".as_ref())).ino;
+    let ino = answer(fs.lookup(me, entry("f"))).ino;
     let reader = open(&fs, ino);
     let (answered, written) = channel();
     let (sent, reply) = channel();

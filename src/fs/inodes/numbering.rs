@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use super::{HASHED_INO_BIT, Ino, InodeEntry, Inodes, ROOT, hashed_ino};
 use crate::backend::{Attr, FileKind, Generation, InodeIdentity};
+use crate::fs::entry_name::{EntryName, ReplicaAttr};
 use crate::volume::{FileId, ReplicaId, VolumeMode};
 
 /// Files that had one name one after the other, and are still open: of so many the last
@@ -107,9 +108,11 @@ impl Inodes {
     pub(super) fn add_lookup(
         &mut self,
         ino: Ino,
-        (parent, name): (Ino, &OsStr),
-        (replica, attr): (ReplicaId, &Attr),
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
     ) -> Option<()> {
+        let EntryName { parent, name } = at;
+        let ReplicaAttr { replica, attr } = found;
         let domain = self.domain(parent, name, attr)?;
         let natural = match self.mode {
             VolumeMode::Shared => self.natural_ino(parent, name, replica, attr)?,
@@ -136,12 +139,9 @@ impl Inodes {
 
     /// Whether the kernel knows another object by the number of what was just made under
     /// a name, of which `attr` were found.
-    pub(in crate::fs) fn is_ino_in_use(
-        &self,
-        (parent, name): (Ino, &OsStr),
-        replica: ReplicaId,
-        attr: &Attr,
-    ) -> bool {
+    pub(in crate::fs) fn is_ino_in_use(&self, at: EntryName<'_>, found: ReplicaAttr<'_>) -> bool {
+        let EntryName { parent, name } = at;
+        let ReplicaAttr { replica, attr } = found;
         let Some(natural) = self.natural_ino(parent, name, replica, attr) else { return false };
         let latest = self.current_ino(natural);
         // By that name it was known already: it was there, and was opened.
@@ -219,7 +219,7 @@ fn has_other_links(attr: &Attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::LinkRemoval;
-    use super::super::tests::attr;
+    use super::super::tests::{at, attr};
     use super::*;
 
     const FILE: FileKind = FileKind::Regular;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn remove(t: &mut Inodes, name: &str, ino: Ino) {
-        t.remove_link((ROOT, name.as_ref()), Some(ino), LinkRemoval::ObjectRemoved, 1);
+        t.remove_link(at(name), Some(ino), LinkRemoval::ObjectRemoved, 1);
     }
 
     #[test]
@@ -302,8 +302,10 @@ mod tests {
         let old = find(&mut t, "a", &found);
         remove(&mut t, "a", old);
         let new = find(&mut t, "b", &found);
-        assert!(!t.is_ino_in_use((ROOT, "b".as_ref()), ReplicaId::new(0), &found));
-        assert!(t.is_ino_in_use((ROOT, "c".as_ref()), ReplicaId::new(0), &found));
+        assert!(
+            !t.is_ino_in_use(at("b"), ReplicaAttr { replica: ReplicaId::new(0), attr: &found })
+        );
+        assert!(t.is_ino_in_use(at("c"), ReplicaAttr { replica: ReplicaId::new(0), attr: &found }));
         t.forget(old, 1);
         assert_eq!(find(&mut t, "c", &found), new);
     }
@@ -320,9 +322,9 @@ mod tests {
         let third = find(&mut next, "a", &found);
         assert!(third != old && third != new);
         // A file that is open without a name is lost with its daemon.
-        next.remove_link((ROOT, "a".as_ref()), Some(third), LinkRemoval::StillOpen, 2);
+        next.remove_link(at("a"), Some(third), LinkRemoval::StillOpen, 2);
         assert_eq!(find(&mut next, "a", &found), third, "it is found by a name again");
-        next.remove_link((ROOT, "a".as_ref()), Some(third), LinkRemoval::StillOpen, 2);
+        next.remove_link(at("a"), Some(third), LinkRemoval::StillOpen, 2);
         next.mark_unlinked_removed();
         assert!(![old, new, third].contains(&find(&mut next, "a", &found)));
     }

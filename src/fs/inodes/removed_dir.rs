@@ -26,7 +26,7 @@ impl Inodes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::attr;
+    use super::super::tests::{at, attr};
     use super::super::{LinkRemoval, ROOT};
     use super::*;
     use crate::volume::{ReplicaId, VolumeMode};
@@ -38,7 +38,7 @@ mod tests {
         let d = t.remember(ROOT, "d".as_ref(), ReplicaId::new(0), &found, 0).unwrap();
         t.set_removed_dir_attr(d, found);
         assert!(t.removed_dir_attr(d).is_none(), "it was not removed");
-        t.remove_link((ROOT, "d".as_ref()), Some(d), LinkRemoval::ObjectRemoved, 1);
+        t.remove_link(at("d"), Some(d), LinkRemoval::ObjectRemoved, 1);
         t.set_removed_dir_attr(d, found);
         assert_eq!(t.removed_dir_attr(d).map(|attr| attr.nlink), Some(0));
         t.forget(d, 1);

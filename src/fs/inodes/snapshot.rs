@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CacheValidity, Ino, InodeEntry, Inodes, KernelAttrs, KernelCacheState, LinkRemoval};
 use crate::backend::{Attr, FileKind, Generation};
+use crate::fs::entry_name::{EntryName, ReplicaAttr};
 use crate::volume::{FileId, FileVersion, ReplicaId, VolumeMode};
 
 /// All of them.
@@ -201,17 +202,20 @@ impl Inodes {
     pub(in crate::fs) fn replay(&mut self, step: InodeEvent) -> Option<(u64, Ino)> {
         match step {
             InodeEvent::Remember { request, ino, parent, name, replica, found } => {
-                let (at, attr) = ((Ino(parent), &*name), found.attr());
-                let found = (ReplicaId::new(replica.into()), &attr);
+                let at = EntryName { parent: Ino(parent), name: &name };
+                let replica = ReplicaId::new(replica.into());
+                let found = ReplicaAttr { replica, attr: &found.attr() };
                 let ino = self.record_lookup_as(Ino(ino), request, at, found, u64::MAX);
                 return Some((request, ino?));
             }
             InodeEvent::Forget { ino, count } => self.forget(Ino(ino), count),
             InodeEvent::Remove { parent, name, ino, left } => {
-                self.remove_link((Ino(parent), &name), ino.map(Ino), left.into(), 0);
+                let at = EntryName { parent: Ino(parent), name: &name };
+                self.remove_link(at, ino.map(Ino), left.into(), 0);
             }
             InodeEvent::Rename { from, to, moved } => {
-                let (from, to) = ((Ino(from.0), &*from.1), (Ino(to.0), &*to.1));
+                let from = EntryName { parent: Ino(from.0), name: &from.1 };
+                let to = EntryName { parent: Ino(to.0), name: &to.1 };
                 self.rename(from, to, moved.map(Ino), 0);
             }
         }

@@ -1,7 +1,6 @@
 //! Renames and exchanges of names. The write replica makes the change; then the inodes'
 //! names and the paths of open files follow it.
 
-use std::ffi::OsStr;
 use std::sync::Arc;
 
 use super::{PendingRemoval, prepare_removal};
@@ -10,10 +9,9 @@ use crate::fs::handles::OpenInode;
 use crate::fs::inodes::LinkRemoval;
 use crate::fs::recent_changes::ChangeScope;
 use crate::fs::renames::RetriedCall;
-use crate::fs::{Fs, FsResult, Ino};
+use crate::fs::{EntryName, Fs, FsResult, Ino};
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
-use crate::volume::ReplicaId;
 
 /// `RENAME_EXCHANGE` of renameat2(2).
 const RENAME_EXCHANGE: u32 = 2;
@@ -21,14 +19,10 @@ const RENAME_EXCHANGE: u32 = 2;
 /// A rename: a name in a directory becomes another one.
 #[derive(Clone, Copy)]
 pub struct RenameRequest<'a> {
-    /// The directory of the old name.
-    pub parent: Ino,
     /// The old name.
-    pub name: &'a OsStr,
-    /// The directory of the new name.
-    pub new_parent: Ino,
+    pub from: EntryName<'a>,
     /// The new name.
-    pub new_name: &'a OsStr,
+    pub to: EntryName<'a>,
     /// The flags of renameat2(2).
     pub flags: u32,
 }
@@ -59,8 +53,8 @@ impl Fs {
         caller: RequestContext,
         request: RenameRequest<'_>,
     ) -> FsResult<()> {
-        self.wait_for_pending_close(request.new_parent, request.new_name).await;
-        let parents = [request.parent, request.new_parent];
+        self.wait_for_pending_close(request.to).await;
+        let parents = [request.from.parent, request.to.parent];
         let rename = || self.try_rename(caller, request);
         self.with_rename_retry(&parents, RetriedCall::Mutation, rename).await
     }
@@ -71,13 +65,13 @@ impl Fs {
         request: RenameRequest<'_>,
     ) -> FsResult<()> {
         let write = self.change_policy()?;
-        let from = self.entry_ref(request.parent, request.name)?;
-        let to = self.entry_ref(request.new_parent, request.new_name)?;
+        let from = self.entry_ref(request.from.parent, request.from.name)?;
+        let to = self.entry_ref(request.to.parent, request.to.name)?;
         let renamed = {
             let inodes = self.inodes.lock();
             RenamedInodes {
-                moved: inodes.child(request.parent, request.name),
-                replaced: inodes.child(request.new_parent, request.new_name),
+                moved: inodes.child(request.from.parent, request.from.name),
+                replaced: inodes.child(request.to.parent, request.to.name),
             }
         };
         let (from_path, to_path) = (from.path(), to.path());
@@ -99,7 +93,11 @@ impl Fs {
         let flags = request.flags;
         let rename = move |backend: &dyn Backend| {
             let replaced = match is_exchange {
-                true => PendingRemoval { removal: LinkRemoval::OtherLinksLeft, dir_attr: None },
+                true => PendingRemoval {
+                    replica: write.replica,
+                    removal: LinkRemoval::OtherLinksLeft,
+                    dir_attr: None,
+                },
                 false => prepare_removal(backend, write.replica, &to, open.as_deref())?,
             };
             backend.mutate(&TreeMutation::Rename { from: from.clone(), to: to.clone(), flags })?;
@@ -109,7 +107,7 @@ impl Fs {
         record();
         increment(&self.counters.changes);
         guard.is_refused = answer.is_err_and(|error| error != BackendError::Late);
-        self.apply_rename(request, renamed, (write.replica, answer?));
+        self.apply_rename(request, renamed, answer?);
         Ok(())
     }
 
@@ -118,15 +116,14 @@ impl Fs {
         &self,
         request: RenameRequest<'_>,
         renamed: RenamedInodes,
-        removal: (ReplicaId, PendingRemoval),
+        removal: PendingRemoval,
     ) {
-        let from = (request.parent, request.name);
-        let to = (request.new_parent, request.new_name);
+        let RenameRequest { from, to, .. } = request;
         let RenamedInodes { moved, replaced } = renamed;
         let change = self.next_change_seq();
         let mut inodes = self.inodes.lock();
         if request.is_exchange() {
-            inodes.exchange(from, to, (moved, replaced), change);
+            inodes.exchange(from, to, [moved, replaced], change);
         } else if moved.is_none() || moved != replaced {
             // Of two names of one file rename(2) leaves both.
             self.apply_removal(&mut inodes, to, replaced, removal, change);

@@ -1,50 +1,125 @@
-//! The requests that make and remove entries of a directory. Such a change cannot be made
-//! twice, so one that the kernel sends again is refused.
+//! The requests that look up, make, rename and remove entries of a directory. A change of an
+//! entry cannot be made twice, so one that the kernel sends again is refused.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 
-use fuser::{INodeNo, ReplyEmpty, ReplyEntry, Request};
+use fuser::{INodeNo, RenameFlags, ReplyCreate, ReplyEmpty, ReplyEntry, Request};
 
 use super::Adapter;
 use crate::backend::{EntryRef, TreeMutation};
-use crate::fs::run;
-use crate::fuse::convert::ino;
-use crate::fuse::replies::{reply_empty, reply_entry};
-use crate::fuse::resend::{Call, reject_if_resent};
+use crate::fs::{CreateRequest, EntryName, Ino, RenameRequest, run};
+use crate::fuse::convert::{ino, needs_serial_writes};
+use crate::fuse::replies::{reply_create, reply_empty, reply_entry};
+use crate::fuse::resend::{Call, reject_if_resent, reject_if_resent_when};
+
+/// The name of an entry, for a request that outlives the kernel's buffer.
+struct OwnedEntryName {
+    parent: Ino,
+    name: OsString,
+}
+
+impl From<EntryName<'_>> for OwnedEntryName {
+    fn from(EntryName { parent, name }: EntryName<'_>) -> Self {
+        Self { parent, name: name.to_owned() }
+    }
+}
+
+impl OwnedEntryName {
+    fn get(&self) -> EntryName<'_> {
+        EntryName { parent: self.parent, name: &self.name }
+    }
+}
 
 impl Adapter {
+    pub(super) fn look_up(&self, req: &Request, at: EntryName<'_>, reply: ReplyEntry) {
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let at = OwnedEntryName::from(at);
+        run(async move { reply_entry(reply, ttl, fs.lookup(caller, at.get()).await) });
+    }
+
     pub(super) fn make_entry(
         &self,
         req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        at: EntryName<'_>,
         reply: ReplyEntry,
         mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync + 'static,
     ) {
         let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
-        let name = name.to_owned();
+        let at = OwnedEntryName::from(at);
         run(async move {
-            let answer = fs.make_entry(caller, ino(parent), &name, mutation).await;
-            reply_entry(reply, ttl, answer);
+            reply_entry(reply, ttl, fs.make_entry(caller, at.get(), mutation).await);
         });
     }
 
     pub(super) fn remove_entry(
         &self,
         req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
+        at: EntryName<'_>,
         is_dir: bool,
         reply: ReplyEmpty,
     ) {
         let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
         let Call { fs, caller } = self.call(req);
-        let name = name.to_owned();
+        let at = OwnedEntryName::from(at);
         run(async move {
-            let answer = fs.unlink_or_rmdir(caller, ino(parent), &name, is_dir).await;
-            reply_empty(reply, answer);
+            reply_empty(reply, fs.unlink_or_rmdir(caller, at.get(), is_dir).await);
+        });
+    }
+
+    pub(super) fn rename_entry(
+        &self,
+        req: &Request,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let Call { fs, caller } = self.call(req);
+        let from = OwnedEntryName::from(from);
+        let to = OwnedEntryName::from(to);
+        run(async move {
+            let request = RenameRequest { from: from.get(), to: to.get(), flags: flags.bits() };
+            reply_empty(reply, fs.rename(caller, request).await);
+        });
+    }
+
+    pub(super) fn make_link(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        at: EntryName<'_>,
+        reply: ReplyEntry,
+    ) {
+        let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let at = OwnedEntryName::from(at);
+        run(async move {
+            reply_entry(reply, ttl, fs.link(caller, ino(number), at.get()).await);
+        });
+    }
+
+    pub(super) fn create_file(
+        &self,
+        req: &Request,
+        request: CreateRequest<'_>,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let CreateRequest { at, open, create } = request;
+        let reply = reject_if_resent_when(create.exclusive, &self.fs, req, reply);
+        let Some(reply) = reply else { return };
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        let at = OwnedEntryName::from(at);
+        run(async move {
+            let request = CreateRequest { at: at.get(), open, create };
+            let answer = fs.create(caller, request).await;
+            reply_create(reply, ttl, needs_serial_writes(flags), answer);
         });
     }
 }

@@ -1,0 +1,63 @@
+//! The requests that list a directory, or the attributes of an object.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyXattr, Request};
+
+use super::Adapter;
+use crate::fs::{HandleId, run};
+use crate::fuse::convert::ino;
+use crate::fuse::readdirplus::ReaddirPlusResponder;
+use crate::fuse::replies::{reply_readdir, reply_xattr};
+use crate::fuse::resend::Call;
+
+impl Adapter {
+    pub(super) fn list_names(
+        &self,
+        req: &Request,
+        handle: HandleId,
+        offset: u64,
+        reply: ReplyDirectory,
+    ) {
+        let fs = self.fs_for(req);
+        run(async move {
+            let answer = fs.readdir(handle, offset).await;
+            reply_readdir(&fs, answer, offset, reply);
+        });
+    }
+
+    pub(super) fn list_with_attrs(
+        &self,
+        req: &Request,
+        handle: HandleId,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        let Call { fs, caller } = self.call(req);
+        let responder = ReaddirPlusResponder {
+            fs: Arc::clone(&fs),
+            raw_replies: Arc::clone(&self.raw_replies),
+            id: req.unique(),
+            dir: handle.ino,
+            offset,
+            ttl: self.attr_ttl,
+        };
+        run(async move { responder.send(reply, fs.readdirplus(caller, handle, offset).await) });
+    }
+
+    pub(super) fn get_xattr(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        size: u32,
+        reply: ReplyXattr,
+    ) {
+        let Call { fs, caller } = self.call(req);
+        let name = name.to_owned();
+        run(async move {
+            reply_xattr(reply, size, fs.getxattr(caller, ino(number), &name).await);
+        });
+    }
+}
