@@ -94,7 +94,7 @@ pub use open::{KernelOpen, OpenedFile};
 pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
 pub use range_ops::{CopyRequest, FallocateRequest};
 pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
-pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT};
+pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT, SnapshotError};
 pub use task::run;
 pub use write::{CreateRequest, CreatedFile, WriteRequest};
 

@@ -201,7 +201,8 @@ impl Session {
         mount_point: &Path,
     ) -> io::Result<Self> {
         let (parking, threads) = prepared.run(device)?;
-        let (mount_point, threads) = (mount_point.to_owned(), Some(threads));
+        let mount_point = mount_point.to_owned();
+        let threads = Some(threads);
         Ok(Self { mount_point, threads, pauser: parking, init_params: agreed })
     }
 

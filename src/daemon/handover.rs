@@ -247,7 +247,8 @@ impl Mount {
         if !self.drain(session)? {
             *device = Some(session.release_device().map_err(|error| error.to_string())?);
         }
-        let (carried, files) = self.core.fs.snapshot()?;
+        let snapshot = self.core.fs.snapshot();
+        let (carried, files) = snapshot.map_err(|error| error.to_string())?;
         let handles = carried.handle_count();
         let give = || {
             let former = match self.core.predecessors_and_self() {

@@ -283,9 +283,11 @@ impl Fs {
         self.inodes.lock().record_kernel_attrs(ino, attr.version());
         let Some(open) = self.handles.find_inode(ino) else { return };
         open.gate.appends.lock().raise_kernel_end(attr.size);
-        let (mode, version) = (self.policy.mode, attr.version());
+        let mode = self.policy.mode;
+        let version = attr.version();
         let current = open.current();
-        let (path, who) = (current.path().to_owned(), current.credentials());
+        let path = current.path().to_owned();
+        let who = current.credentials();
         let retired = {
             // Held, so that opens and this are in one order for both tables.
             let mut inodes = self.inodes.lock();

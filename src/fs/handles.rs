@@ -211,7 +211,8 @@ impl Handles {
         };
         let Some(Handle::File(file)) = removed else { return ReleasedHandle::default() };
         let mut inodes = self.inodes.lock();
-        let (mut last, mut backing) = (None, None);
+        let mut last = None;
+        let mut backing = None;
         if let Some(counted) = inodes.get_mut(&file.ino) {
             counted.add_handles(file.cache_mode, -1);
             if counted.handles == 0 {

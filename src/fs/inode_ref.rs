@@ -29,7 +29,8 @@ pub(super) fn inode_at(fs: &Arc<Fs>, ino: Ino, path: PathBuf) -> InodeRef {
 impl InodeRef {
     /// The target of a call on `replica`.
     pub(super) fn target_on(&self, replica: ReplicaId) -> ObjectRef {
-        let (fs, ino) = (Arc::clone(&self.fs), self.ino);
+        let fs = Arc::clone(&self.fs);
+        let ino = self.ino;
         let is_it = move |attr: &_| {
             let is_same = fs.inodes.lock().is_same(ino, replica, attr);
             if let (false, VolumeMode::Shared, Ok(path)) = (is_same, fs.policy.mode, fs.path(ino)) {

@@ -217,7 +217,8 @@ impl Inodes {
     }
 
     fn path_by_name(&self, ino: Ino, name: Option<&(Ino, OsString)>) -> Option<PathBuf> {
-        let (mut at, mut next) = (ino, name);
+        let mut at = ino;
+        let mut next = name;
         let mut names = Vec::new();
         while at != ROOT {
             let (parent, name) = next?;
@@ -310,7 +311,9 @@ impl Inodes {
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.add_name(ino, parent, name, is_single);
         if let Some(journal) = &self.journal {
-            let (parent, name, replica) = (parent.0, name.to_owned(), replica.index() as u16);
+            let parent = parent.0;
+            let name = name.to_owned();
+            let replica = replica.index() as u16;
             let found = attr.into();
             let step = InodeEvent::Remember { request, ino: ino.0, parent, name, replica, found };
             journal.append_for_request(request, ino.into(), &JournalEntry::Step(step));
@@ -386,7 +389,9 @@ impl Inodes {
         let EntryName { parent, name } = at;
         self.mark_name_changed(parent, name, change);
         self.append_to_journal(|| {
-            let (parent, name, ino) = (parent.0, name.to_owned(), ino.map(|ino| ino.0));
+            let parent = parent.0;
+            let name = name.to_owned();
+            let ino = ino.map(|ino| ino.0);
             InodeEvent::Remove { parent, name, ino, left: removed.into() }
         });
         let Some(ino) = ino.filter(|ino| self.child(parent, name) == Some(*ino)) else { return };

@@ -65,7 +65,12 @@ pub(super) enum JournalEntry {
 
 /// The parts that belong to no table: entries that the kernel may not know of, and files that an
 /// older change may still reach.
-type SharedLists = (Arc<Mutex<UnansweredEntries>>, Arc<Mutex<UnsettledFiles>>);
+#[derive(Clone, Default)]
+pub(super) struct SharedLists {
+    pub(super) unanswered: Arc<Mutex<UnansweredEntries>>,
+    /// Locked before the journal's own state.
+    pub(super) unsettled: Arc<Mutex<UnsettledFiles>>,
+}
 
 /// The file.
 pub(super) struct Journal {
@@ -74,9 +79,7 @@ pub(super) struct Journal {
     /// module. Locked before `state`.
     head: Mutex<Vec<u8>>,
     state: Mutex<JournalFile>,
-    unanswered: Arc<Mutex<UnansweredEntries>>,
-    /// Locked before `state`.
-    unsettled: Arc<Mutex<UnsettledFiles>>,
+    lists: SharedLists,
     is_rewrite_due: AtomicBool,
 }
 
@@ -96,7 +99,7 @@ const MIN_REWRITE_LEN: u64 = 256 << 10;
 const REWRITE_GROWTH: u64 = 4;
 
 impl JournalFile {
-    fn new((file, len): (File, u64)) -> Self {
+    fn new(file: File, len: u64) -> Self {
         Self { file: Some(file), len, rewrite_at_len: (len * REWRITE_GROWTH).max(MIN_REWRITE_LEN) }
     }
 }
@@ -109,10 +112,11 @@ impl Journal {
         path: &Path,
         head: Vec<u8>,
         mut all: FsSnapshot,
-        (unanswered, unsettled): SharedLists,
+        lists: SharedLists,
     ) -> io::Result<Self> {
-        all.unsettled = unsettled.lock().inos();
-        let written = write_journal_file(own, path, &head, all, unanswered.lock().clone());
+        all.unsettled = lists.unsettled.lock().inos();
+        let unanswered = lists.unanswered.lock().clone();
+        let written = write_journal_file(own, path, &head, all, unanswered);
         if written.is_err() {
             // One of the two will do.
             let emptied = OpenOptions::new().write(true).truncate(true).open(path);
@@ -121,27 +125,24 @@ impl Journal {
                 tracing::error!(journal = %path.display(), "an older journal stays; remove it");
             }
         }
-        Ok(Self::new(path, head, JournalFile::new(written?), (unanswered, unsettled)))
+        let (file, len) = written?;
+        Ok(Self::new(path, head, JournalFile::new(file, len), lists))
     }
 
     /// A journal without a file, for what [`Journal::append_for_request`] notes in memory.
-    pub(super) fn in_memory(
-        unanswered: Arc<Mutex<UnansweredEntries>>,
-        unsettled: Arc<Mutex<UnsettledFiles>>,
-    ) -> Self {
+    pub(super) fn in_memory(lists: SharedLists) -> Self {
         let state = JournalFile { file: None, len: 0, rewrite_at_len: u64::MAX };
-        Self::new(Path::new(""), Vec::new(), state, (unanswered, unsettled))
+        Self::new(Path::new(""), Vec::new(), state, lists)
     }
 
-    fn new(
-        path: &Path,
-        head: Vec<u8>,
-        state: JournalFile,
-        (unanswered, unsettled): SharedLists,
-    ) -> Self {
-        let (path, is_long) = (path.to_owned(), AtomicBool::new(false));
-        let (head, state) = (Mutex::new(head), Mutex::new(state));
-        Self { path, head, state, unanswered, unsettled, is_rewrite_due: is_long }
+    fn new(path: &Path, head: Vec<u8>, state: JournalFile, lists: SharedLists) -> Self {
+        Self {
+            path: path.to_owned(),
+            head: Mutex::new(head),
+            state: Mutex::new(state),
+            lists,
+            is_rewrite_due: AtomicBool::new(false),
+        }
     }
 
     /// Replaces the head by `now`, if that differs. Of two callers, the later one has the
@@ -165,7 +166,7 @@ impl Journal {
         entered: UnansweredEntry,
         entry: &JournalEntry,
     ) {
-        self.unanswered.lock().insert(request, entered);
+        self.lists.unanswered.lock().insert(request, entered);
         self.append(entry);
     }
 
@@ -199,15 +200,15 @@ impl Journal {
     /// writing entries meanwhile.
     pub(super) fn compact(&self, own: &DaemonCredentials, mut all: FsSnapshot) {
         let head = self.head.lock();
-        let unsettled = self.unsettled.lock();
+        let unsettled = self.lists.unsettled.lock();
         let mut state = self.state.lock();
         if state.file.is_none() {
             return;
         }
         all.unsettled = unsettled.inos();
-        let unanswered = self.unanswered.lock().clone();
+        let unanswered = self.lists.unanswered.lock().clone();
         match write_journal_file(own, &self.path, &head, all, unanswered) {
-            Ok(written) => *state = JournalFile::new(written),
+            Ok((file, len)) => *state = JournalFile::new(file, len),
             Err(error) => {
                 // What is there is complete, only longer than it need be.
                 state.rewrite_at_len = state.len * 2;
@@ -293,57 +294,86 @@ pub fn recover_journal(path: &Path, mode: VolumeMode) -> io::Result<(Vec<u8>, Fs
     let mut head = next_frame(&mut rest).ok_or_else(nonsense)?.to_vec();
     let all = next_frame(&mut rest).ok_or_else(nonsense)?;
     let Ok(JournalEntry::All(all)) = postcard::from_bytes(all) else { return Err(nonsense()) };
-    let mut carried = *all;
-    let mut inodes = Inodes::restore(mode, std::mem::take(&mut carried.inodes));
-    let mut unsettled: HashSet<u64> = carried.unsettled.drain(..).collect();
-    let mut open: HashMap<u64, HandleRecord> =
-        carried.opened.drain(..).map(|opened| (opened.handle, opened)).collect();
     let before = next_frame(&mut rest).ok_or_else(nonsense)?;
-    let Ok(JournalEntry::Unanswered(mut unanswered)) = postcard::from_bytes(before) else {
+    let Ok(JournalEntry::Unanswered(unanswered)) = postcard::from_bytes(before) else {
         return Err(nonsense());
     };
+    let mut replayed = ReplayedTables::new(*all, unanswered, mode);
     // The last one may have been cut off: then the kernel was not answered.
     while let Some(bytes) = next_frame(&mut rest) {
         match postcard::from_bytes(bytes).map_err(|_| nonsense())? {
             JournalEntry::All(_) | JournalEntry::Unanswered(_) => return Err(nonsense()),
+            JournalEntry::Head(now) => head = now,
+            entry => replayed.replay(entry),
+        }
+    }
+    Ok((head, replayed.into_snapshot()))
+}
+
+/// The tables of a killed daemon while its journal is read.
+struct ReplayedTables {
+    snapshot: FsSnapshot,
+    inodes: Inodes,
+    unsettled: HashSet<u64>,
+    open: HashMap<u64, HandleRecord>,
+    unanswered: UnansweredEntries,
+}
+
+impl ReplayedTables {
+    fn new(mut snapshot: FsSnapshot, unanswered: UnansweredEntries, mode: VolumeMode) -> Self {
+        let opened = snapshot.opened.drain(..).map(|opened| (opened.handle, opened));
+        Self {
+            open: opened.collect(),
+            unsettled: snapshot.unsettled.drain(..).collect(),
+            inodes: Inodes::restore(mode, std::mem::take(&mut snapshot.inodes)),
+            unanswered,
+            snapshot,
+        }
+    }
+
+    fn replay(&mut self, entry: JournalEntry) {
+        match entry {
+            JournalEntry::All(_) | JournalEntry::Unanswered(_) | JournalEntry::Head(_) => {}
             JournalEntry::Step(step) => {
-                if let Some((request, ino)) = inodes.replay(step) {
-                    unanswered.insert(request, ino.into());
+                if let Some((request, ino)) = self.inodes.replay(step) {
+                    self.unanswered.insert(request, ino.into());
                 }
             }
             JournalEntry::Open(request, opened) => {
-                unanswered.insert(request, opened.id().into());
-                open.insert(opened.handle, *opened);
+                self.unanswered.insert(request, opened.id().into());
+                self.open.insert(opened.handle, *opened);
             }
             JournalEntry::TakenBack(request) => {
-                for entered in unanswered.take_entries_of(request) {
+                for entered in self.unanswered.take_entries_of(request) {
                     match entered {
-                        UnansweredEntry::Handle { number, .. } => drop(open.remove(&number)),
-                        UnansweredEntry::Lookup(ino) => inodes.forget(Ino(ino), 1),
+                        UnansweredEntry::Handle { number, .. } => drop(self.open.remove(&number)),
+                        UnansweredEntry::Lookup(ino) => self.inodes.forget(Ino(ino), 1),
                     }
                 }
             }
             JournalEntry::Listed(handle, digest) => {
-                if let Some(opened) = open.get_mut(&handle) {
+                if let Some(opened) = self.open.get_mut(&handle) {
                     opened.set_listed(digest);
                 }
             }
-            JournalEntry::Close(handle) => drop(open.remove(&handle)),
+            JournalEntry::Close(handle) => drop(self.open.remove(&handle)),
             // How long ago is not known.
-            JournalEntry::Changed(mark) => carried.changes.marks.push((mark, 0)),
-            JournalEntry::Head(now) => head = now,
-            JournalEntry::Unsettled(ino, true) => drop(unsettled.insert(ino)),
-            JournalEntry::Unsettled(ino, false) => drop(unsettled.remove(&ino)),
+            JournalEntry::Changed(mark) => self.snapshot.changes.marks.push((mark, 0)),
+            JournalEntry::Unsettled(ino, true) => drop(self.unsettled.insert(ino)),
+            JournalEntry::Unsettled(ino, false) => drop(self.unsettled.remove(&ino)),
         }
     }
-    inodes.mark_cache_unknown();
-    inodes.mark_unlinked_removed();
-    carried.inodes = inodes.snapshot();
-    carried.opened = open.into_values().collect();
-    carried.unanswered = unanswered;
-    carried.unsettled = unsettled.into_iter().collect();
-    carried.mark_daemon_killed();
-    Ok((head, carried))
+
+    fn into_snapshot(mut self) -> FsSnapshot {
+        self.inodes.mark_cache_unknown();
+        self.inodes.mark_unlinked_removed();
+        self.snapshot.inodes = self.inodes.snapshot();
+        self.snapshot.opened = self.open.into_values().collect();
+        self.snapshot.unanswered = self.unanswered;
+        self.snapshot.unsettled = self.unsettled.into_iter().collect();
+        self.snapshot.mark_daemon_killed();
+        self.snapshot
+    }
 }
 
 /// Takes the next entry, if it is there as a whole.
@@ -411,7 +441,7 @@ mod tests {
         let room = tempfile::tempdir().unwrap();
         let path = room.path().join("j");
         let unsettled = super::super::unsettled::UnsettledChanges::default();
-        let loose = (Arc::default(), unsettled.files());
+        let loose = SharedLists { unanswered: Arc::default(), unsettled: unsettled.files() };
         let begun = with_daemon_credentials(|own| {
             Journal::create(own, &path, Vec::new(), FsSnapshot::default(), loose)
         });
@@ -446,12 +476,8 @@ mod tests {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let again = OpenOptions::new().append(true).open(again).unwrap();
         let len = file.metadata().unwrap().len();
-        let journal = Journal::new(
-            &path,
-            b"head".to_vec(),
-            JournalFile::new((again, len)),
-            Default::default(),
-        );
+        let journal =
+            Journal::new(&path, b"head".to_vec(), JournalFile::new(again, len), Default::default());
         let seen = format!("/proc/self/fd/{}", file.as_raw_fd());
         journal.append(&JournalEntry::Open(0, Box::new(HandleRecord::example(1))));
         assert_eq!(handles(Path::new(&seen)).unwrap(), 1);

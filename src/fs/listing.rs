@@ -234,7 +234,8 @@ impl<'a> ListingBuilder<'a> {
         let ListingClaim { share, budget } = claim;
         let records = shelf.buffer(INITIAL_BUFFER_SIZE, budget).ok_or(Errno::NOMEM)?;
         let after = if offset < FIRST_HASHED_OFFSET { 0 } else { offset };
-        let (index, is_hashed) = (Vec::new(), after > 0);
+        let index = Vec::new();
+        let is_hashed = after > 0;
         Ok(Self {
             shelf,
             records,
@@ -251,7 +252,8 @@ impl<'a> ListingBuilder<'a> {
 
     /// One more entry of the directory.
     pub(super) fn push(&mut self, name: &OsStr, number: u64, kind: FileKind) {
-        let (name, mut offset) = (name.as_bytes(), 0);
+        let name = name.as_bytes();
+        let mut offset = 0;
         let Ok(len) = u16::try_from(name.len()) else { return };
         loop {
             if self.is_hashed {

@@ -46,7 +46,8 @@ const MIN_WINDOW_IDLE: Duration = Duration::from_secs(1);
 impl ListingMemory {
     pub(super) fn new(reader: Arc<Reader>) -> Self {
         let share = reader.budget().limit() / BUDGET_DIVISOR;
-        let (whole, windows) = (Budget::new(share), Budget::new(share));
+        let whole = Budget::new(share);
+        let windows = Budget::new(share);
         Self { reader, whole_budget: whole, window_budget: windows, window_dirs: Mutex::default() }
     }
 
@@ -78,7 +79,8 @@ impl ListingMemory {
                 return (claim, true);
             }
             if !self.drop_oldest_window(Duration::ZERO) {
-                let (share, budget) = (self.window_budget.overdraw(0), self.reader.budget());
+                let share = self.window_budget.overdraw(0);
+                let budget = self.reader.budget();
                 return (ListingClaim { share, budget: budget.overdraw(bytes) }, false);
             }
         }

@@ -327,7 +327,8 @@ fn has_pending_signal(thread: u32) -> bool {
     let mask = |name: &str| u64::from_str_radix(value(name).unwrap_or_default(), 16).unwrap_or(0);
     /// SIGKILL among the signals of a mask.
     const KILL: u64 = 1 << 8;
-    let (own, shared) = (mask("SigPnd:"), mask("ShdPnd:"));
+    let own = mask("SigPnd:");
+    let shared = mask("ShdPnd:");
     // What the process got may be for another of its threads. This one would be told
     // of an errno that the kernel keeps to itself, if it were not for it.
     let is_alone = value("Threads:") == Some("1");

@@ -339,37 +339,16 @@ impl<T: Send + 'static> MetadataCall<T> {
                 state.hedge_at = asked + self.client.hedge_delay(replica);
                 replica
             };
-            let (call, call_lane) = (Arc::clone(self), self.kind.lane);
-            let job = move |backend: &dyn Backend| {
-                let begun = Instant::now();
-                let Some(op) = call.op.lock().clone() else {
-                    // The call is over.
-                    return;
-                };
-                if call.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
-                    // The kernel sends it to the next daemon.
-                    return;
-                }
-                let answer = call.run_as.run(|| op(replica, backend));
-                drop(op);
-                if let Some(change) = &call.pending_change {
-                    change.finish_on_replica();
-                }
-                if let Some(pin) = call.kind.pin {
-                    // Without the wait for a thread: those who take all the
-                    // calls would seem slower than those who take none.
-                    call.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
-                }
-                call.handle_answer(replica, answer, asked.elapsed());
-            };
-            let of = Arc::clone(self);
-            let errand = JobOptions {
+            let call = Arc::clone(self);
+            let job = move |backend: &dyn Backend| call.run_on(replica, asked, backend);
+            let call = Arc::clone(self);
+            let options = JobOptions {
                 path_key: self.kind.path_key,
                 is_mutation: self.kind.is_mutation,
                 is_probe: false,
-                is_abandoned: Some(Box::new(move || of.op.lock().is_none())),
+                is_abandoned: Some(Box::new(move || call.op.lock().is_none())),
             };
-            match self.client.replicas[replica].submit_with(call_lane, errand, job) {
+            match self.client.replicas[replica].submit_with(self.kind.lane, options, job) {
                 Ok(ticket) => {
                     let mut state = self.state.lock();
                     let mut silent = state.unanswered.iter_mut().rev();
@@ -385,6 +364,30 @@ impl<T: Send + 'static> MetadataCall<T> {
                 }
             }
         }
+    }
+
+    /// Makes the call on the replica that was asked for it. Runs on that replica's pool.
+    fn run_on(self: &Arc<Self>, replica: ReplicaId, asked: Instant, backend: &dyn Backend) {
+        let begun = Instant::now();
+        let Some(op) = self.op.lock().clone() else {
+            // The call is over.
+            return;
+        };
+        if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
+            // The kernel sends it to the next daemon.
+            return;
+        }
+        let answer = self.run_as.run(|| op(replica, backend));
+        drop(op);
+        if let Some(change) = &self.pending_change {
+            change.finish_on_replica();
+        }
+        if let Some(pin) = self.kind.pin {
+            // Without the wait for a thread: replicas that take all the calls would seem
+            // slower than those that take none.
+            self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
+        }
+        self.handle_answer(replica, answer, asked.elapsed());
     }
 
     fn handle_answer(self: &Arc<Self>, replica: ReplicaId, answer: Result<T>, took: Duration) {

@@ -94,7 +94,8 @@ impl Fs {
     /// Data or attributes of an inode are changed: whatever names it has show
     /// others, and so do the listings that they are in.
     pub(super) fn record_inode_change(&self, ino: Ino) {
-        let (paths, now) = (self.inodes.lock().paths(ino), Instant::now());
+        let paths = self.inodes.lock().paths(ino);
+        let now = Instant::now();
         for path in &paths {
             self.recent_changes.record_path(path, ChangeScope::Object, now);
             if let Some(dir) = path.parent() {

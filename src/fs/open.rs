@@ -255,14 +255,15 @@ impl Fs {
         let pinned = self.reader.locator().pin(path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
         let mut local = ReplicaSet::EMPTY;
         if let Some(at) = self.reader.locator().locate_file(path, version) {
-            let (now, all) = (Instant::now(), ReplicaSet::ALL);
+            let now = Instant::now();
+            let all = ReplicaSet::ALL;
             let step = (version.size / MAX_PLACEMENT_SAMPLES).max(MIN_CHUNK_SIZE);
             local = (0..version.size).step_by(step as usize).fold(all, |local, offset| {
                 local.and(at.placement.holders(offset, now).map_or(all, |holders| holders.local))
             });
         }
-        let (standings, usable) =
-            (self.reader.replica_snapshots(), self.reader.availability().usable);
+        let standings = self.reader.replica_snapshots();
+        let usable = self.reader.availability().usable;
         self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
     }
 
@@ -357,7 +358,7 @@ impl Fs {
         let open_backing = move || {
             let (replica, file) = backing?;
             let name = self.client.name(replica);
-            self.passthrough.open_backing((replica, name), file, version.size, kernel)
+            self.passthrough.open_backing(replica, name, file, version.size, kernel)
         };
         let make_file = || {
             self.reader

@@ -157,7 +157,8 @@ impl Passthrough {
     /// Lends the kernel `file`, as `replica` has it open, if that can be done.
     pub(super) fn open_backing(
         &self,
-        (replica, name): (ReplicaId, &str),
+        replica: ReplicaId,
+        name: &str,
         file: Arc<dyn BackendFile>,
         size: u64,
         kernel: &impl KernelOpen,

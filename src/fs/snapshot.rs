@@ -19,13 +19,15 @@ use serde::{Deserialize, Serialize};
 use super::handles::snapshot::{FileRecord, HandleRecord as OpenedRecord};
 use super::inodes::Inodes;
 use super::inodes::snapshot::InodesRecord;
-use super::journal::Journal;
+use super::journal::{Journal, SharedLists};
+use super::listing_memory::ListingMemory;
 use super::lock::snapshot::LockOwnerRecord;
 use super::recent_changes::{RecentChangesGuard, RecentChangesRecord};
 use super::unanswered::UnansweredEntries;
 use super::{Fs, Ino, MetadataClient, WritePolicy};
 use crate::backend::{BackendFile, OwnedFds, with_daemon_credentials};
-use crate::volume::ReplicaId;
+use crate::read::Reader;
+use crate::volume::{ReplicaId, VolumeMode};
 
 pub(super) use super::handles::snapshot::HandleRecord;
 
@@ -65,11 +67,40 @@ pub(super) struct SnapshotBuilder {
 /// What is there to go on with.
 pub(super) struct RestoreContext<'a> {
     pub(super) client: &'a MetadataClient,
+    pub(super) reader: &'a Reader,
+    pub(super) listing_memory: &'a ListingMemory,
+    pub(super) mode: VolumeMode,
     pub(super) write: Option<WritePolicy>,
     parts: Vec<OwnedFds>,
     map: &'a dyn Fn(u16) -> Option<ReplicaId>,
     /// Whether the daemon before was killed.
     pub(super) is_predecessor_killed: bool,
+}
+
+/// The reason why the tables cannot be handed over, or taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// The kernel reads files through descriptors that only this daemon can take back.
+    #[error("files are open that the kernel reads by itself (passthrough)")]
+    Passthrough,
+    /// A thread of the pool waits for a lock.
+    #[error("a lock is being waited for on a replica that does not answer")]
+    LockWait,
+    /// The descriptor of a lock cannot be sent.
+    #[error("a lock could not be handed over")]
+    Lock,
+    /// The daemon before wrote to another replica.
+    #[error("files are open for writing, on another write replica")]
+    OtherWriteReplica,
+    /// The daemon before kept locks on another replica.
+    #[error("locks are held, on another replica")]
+    OtherLockReplica,
+    /// The volume has become read-only.
+    #[error("files are open for writing, and nothing may be written")]
+    ReadOnly,
+    /// The descriptor of a writer did not arrive.
+    #[error("a file that is open for writing could not be sent")]
+    MissingFile,
 }
 
 impl FsSnapshot {
@@ -150,9 +181,7 @@ impl Fs {
     pub fn track_unanswered(&self) {
         let mut inodes = self.inodes.lock();
         if self.handles.journal().is_none() {
-            let (unanswered, unsettled) =
-                (Arc::clone(&self.unanswered), self.handles.unsettled.files());
-            let journal = Arc::new(Journal::in_memory(unanswered, unsettled));
+            let journal = Arc::new(Journal::in_memory(self.shared_lists()));
             inodes.attach_journal(Arc::clone(&journal));
             self.handles.attach_journal(journal);
         }
@@ -184,9 +213,9 @@ impl Fs {
     ///
     /// # Errors
     /// What cannot be handed over, in one line.
-    pub fn snapshot(&self) -> Result<(FsSnapshot, Vec<Arc<dyn BackendFile>>), String> {
+    pub fn snapshot(&self) -> Result<(FsSnapshot, Vec<Arc<dyn BackendFile>>), SnapshotError> {
         if self.handles.has_passthrough_files() {
-            return Err("files are open that the kernel reads by itself (passthrough)".to_owned());
+            return Err(SnapshotError::Passthrough);
         }
         let inodes = self.inodes.lock();
         let mut sheet = self.build_snapshot(&inodes, &self.recent_changes.freeze(), true);
@@ -224,9 +253,12 @@ impl Fs {
         mut carried: FsSnapshot,
         parts: Vec<OwnedFds>,
         map: &dyn Fn(u16) -> Option<ReplicaId>,
-    ) -> Result<(), String> {
+    ) -> Result<(), SnapshotError> {
         let mut heir = RestoreContext {
             client: &self.client,
+            reader: &self.reader,
+            listing_memory: &self.listing_memory,
+            mode: self.policy.mode,
             write: self.policy.write,
             parts,
             map,
@@ -235,24 +267,18 @@ impl Fs {
         let writes = carried.opened.iter().any(OpenedRecord::is_writer);
         let writer = carried.writer.and_then(map);
         if writes && (writer.is_none() || writer != self.policy.write.map(|write| write.replica)) {
-            return Err("files are open for writing, on another write replica".to_owned());
+            return Err(SnapshotError::OtherWriteReplica);
         }
         let locker = carried.locker.and_then(map);
         if !carried.owners.is_empty() && (locker.is_none() || locker != self.policy.lock_replica) {
-            return Err("locks are held, on another replica".to_owned());
+            return Err(SnapshotError::OtherLockReplica);
         }
         if carried.writer.is_some() && writer != self.policy.write.map(|write| write.replica) {
             self.mark_all_changes_in_doubt();
         }
         let mut inodes = self.inodes.lock();
         *inodes = Inodes::restore(self.policy.mode, std::mem::take(&mut carried.inodes));
-        self.handles.restore(
-            &mut inodes,
-            (&self.reader, &self.listing_memory),
-            self.policy.mode,
-            &mut carried,
-            &mut heir,
-        )?;
+        self.handles.restore(&mut inodes, &mut carried, &mut heir)?;
         if let Some(locker) = locker {
             self.locks.restore(locker, carried.owners, &mut heir);
         }
@@ -262,8 +288,15 @@ impl Fs {
         Ok(())
     }
 
+    fn shared_lists(&self) -> SharedLists {
+        SharedLists {
+            unanswered: Arc::clone(&self.unanswered),
+            unsettled: self.handles.unsettled.files(),
+        }
+    }
+
     /// Writes down from now on what the next daemon has to know if this one is killed;
-    /// `head` comes first, for whoever reads it.
+    /// `head` comes first, for the daemon that reads it.
     ///
     /// # Errors
     /// Where it cannot be written.
@@ -271,11 +304,8 @@ impl Fs {
         let mut inodes = self.inodes.lock();
         let recent = self.recent_changes.freeze();
         let all = self.build_snapshot(&inodes, &recent, false).snapshot;
-        let unanswered = Arc::clone(&self.unanswered);
-        let unsettled = self.handles.unsettled.files();
-        let begun = with_daemon_credentials(|own| {
-            Journal::create(own, path, head, all, (unanswered, unsettled))
-        });
+        let lists = self.shared_lists();
+        let begun = with_daemon_credentials(|own| Journal::create(own, path, head, all, lists));
         let journal = Arc::new(begun.map_err(std::io::Error::other)??);
         inodes.attach_journal(Arc::clone(&journal));
         recent.attach_journal(Arc::clone(&journal));

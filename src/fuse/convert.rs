@@ -1,5 +1,6 @@
 //! What the FUSE protocol has numbers for, in fanfs's terms and back.
 
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, Request, RequestId, TimeOrNow};
@@ -8,7 +9,7 @@ use crate::backend::{
     CreateMode, CreateOptions, FileKind, Lock, LockKind, OpenAccess, RequestContext, SeekTo,
     SetTime, SyncMode, Timestamp, WriteOpenOptions,
 };
-use crate::fs::{Errno, HandleId, Ino, InodeAttr, LockOwner};
+use crate::fs::{EntryName, Errno, HandleId, Ino, InodeAttr, LockOwner};
 
 /// The permission bits of a mode, set-id and sticky bits included.
 const PERMISSION_BITS: u32 = 0o7777;
@@ -42,12 +43,18 @@ pub(super) fn request_number(id: RequestId) -> u64 {
 }
 
 pub(super) fn request_context(req: &Request) -> RequestContext {
-    let (request, again) = (request_number(req.unique()), is_resent(req.unique()));
+    let request = request_number(req.unique());
+    let again = is_resent(req.unique());
     RequestContext { uid: req.uid(), gid: req.gid(), pid: req.pid(), request, is_resent: again }
 }
 
 pub(super) fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
+}
+
+/// A name in a directory.
+pub(super) fn entry_name(parent: INodeNo, name: &OsStr) -> EntryName<'_> {
+    EntryName { parent: ino(parent), name }
 }
 
 /// The handle that an operation on an inode names.
@@ -69,7 +76,8 @@ pub(super) fn permission_bits(mode: u32) -> u32 {
     mode & PERMISSION_BITS
 }
 
-fn system_time((seconds, nanos): Timestamp) -> SystemTime {
+fn system_time(timestamp: Timestamp) -> SystemTime {
+    let (seconds, nanos) = timestamp;
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let start =
         if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
@@ -103,7 +111,8 @@ pub(super) fn dirent_type(of: FileKind) -> u32 {
 }
 
 /// A device number as the FUSE protocol has it: the kernel's `new_encode_dev`.
-fn encode_device((major, minor): (u32, u32)) -> u32 {
+fn encode_device(device: (u32, u32)) -> u32 {
+    let (major, minor) = device;
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 

@@ -157,7 +157,8 @@ fn mount_beneath(
     fsconfig_set_string(&context, "subtype", "fanfs")?;
     fsconfig_set_string(&context, "fd", device.as_raw_fd().to_string())?;
     fsconfig_set_string(&context, "rootmode", "40000")?;
-    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let uid = rustix::process::getuid();
+    let gid = rustix::process::getgid();
     fsconfig_set_string(&context, "user_id", uid.as_raw().to_string())?;
     fsconfig_set_string(&context, "group_id", gid.as_raw().to_string())?;
     fsconfig_set_flag(&context, "default_permissions")?;

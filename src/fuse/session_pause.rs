@@ -117,7 +117,8 @@ impl SessionPauser {
             rustix::io::write(self.session_descriptor(), END_MARK)?;
             passed_on.recv_timeout(INTERRUPT_TIMEOUT).map_err(io::Error::other)?;
         }
-        let (device, nothing) = (self.device.try_clone()?, open_dev_null()?);
+        let device = self.device.try_clone()?;
+        let nothing = open_dev_null()?;
         redirect_fd(self.device.as_fd(), nothing.as_fd())?;
         Ok(device)
     }

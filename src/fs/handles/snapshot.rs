@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use super::{DirCache, DirHandle, FileHandle, Handle, Handles, OpenInode, OpenInodeEntry};
@@ -14,12 +14,12 @@ use crate::fs::journal::{Journal, JournalEntry};
 use crate::fs::listing::PackedEntries;
 use crate::fs::listing_memory::ListingMemory;
 use crate::fs::snapshot::{
-    FsSnapshot, RestoreContext, SnapshotBuilder, current_path_or, path_record,
+    FsSnapshot, RestoreContext, SnapshotBuilder, SnapshotError, current_path_or, path_record,
 };
 use crate::fs::write_gate::Writer;
 use crate::fs::{CacheMode, Errno, HandleId, Ino, Listing};
-use crate::read::{OpenFile, Reader};
-use crate::volume::{FileVersion, VolumeMode};
+use crate::read::OpenFile;
+use crate::volume::FileVersion;
 
 /// Tells a directory's listing from another: its names, in their order.
 pub(in crate::fs) type ListingDigest = [u8; 16];
@@ -58,6 +58,16 @@ struct VersionRecord {
     who: CredentialsRecord,
 }
 
+impl FileRecord {
+    /// A file that no replica has open.
+    fn unheld(ino: Ino, at: VersionRecord) -> Self {
+        Self { ino: ino.0, at, held: Vec::new(), attr: None }
+    }
+}
+
+/// The inode number of the parent directory, and the entries.
+type ListingRecord = Option<(u64, Vec<DirEntry>)>;
+
 /// What a replica has open of it.
 #[derive(Debug, Serialize, Deserialize)]
 struct ReplicaFileRecord {
@@ -79,7 +89,7 @@ pub(in crate::fs) struct HandleRecord {
 #[derive(Debug, Serialize, Deserialize)]
 enum HandleKindRecord {
     File { at: VersionRecord, direct: bool, current: bool, writer: Option<WriterRecord> },
-    Directory { begun: bool, listing: Option<(u64, Vec<DirEntry>)>, lost: Option<ListingDigest> },
+    Directory { begun: bool, listing: ListingRecord, lost: Option<ListingDigest> },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -135,7 +145,8 @@ impl HandleRecord {
 
 impl VersionRecord {
     fn of(file: &OpenFile) -> Self {
-        let (path, version) = (path_record(file.path()), file.version());
+        let path = path_record(file.path());
+        let version = file.version();
         Self { path, version, who: file.credentials().to_record() }
     }
 }
@@ -276,7 +287,8 @@ impl Handles {
                     Some(ReplicaFileRecord { replica: replica.index() as u16, shows_it, file })
                 });
             let held = held.collect();
-            let (at, attr) = (VersionRecord::of(&current), current.last_attr());
+            let at = VersionRecord::of(&current);
+            let attr = current.last_attr();
             sheet.snapshot.files.push(FileRecord { ino: ino.0, at, held, attr });
         }
         sheet.snapshot.last = self.numbers.last();
@@ -297,105 +309,73 @@ impl Handles {
     pub(in crate::fs) fn restore(
         &self,
         inodes: &mut Inodes,
-        (reader, shelf): (&Reader, &ListingMemory),
-        mode: VolumeMode,
-        carried: &mut FsSnapshot,
-        heir: &mut RestoreContext<'_>,
-    ) -> Result<(), String> {
-        let issued = carried.opened.iter().map(|opened| opened.handle);
-        self.numbers.avoid_issued(issued.chain([carried.last]));
-        let mut records: HashMap<u64, FileRecord> =
-            carried.files.drain(..).map(|file| (file.ino, file)).collect();
-        for HandleRecord { handle, ino, who, what } in carried.opened.drain(..) {
-            let (ino, who) = (Ino(ino), Credentials::from_record(who));
-            match what {
+        snapshot: &mut FsSnapshot,
+        context: &mut RestoreContext<'_>,
+    ) -> Result<(), SnapshotError> {
+        let issued = snapshot.opened.iter().map(|opened| opened.handle);
+        self.numbers.avoid_issued(issued.chain([snapshot.last]));
+        let files = snapshot.files.drain(..).map(|file| (file.ino, file));
+        let mut files: HashMap<u64, FileRecord> = files.collect();
+        for HandleRecord { handle, ino, who, what } in snapshot.opened.drain(..) {
+            let ino = Ino(ino);
+            let credentials = Credentials::from_record(who);
+            let restored = match what {
                 HandleKindRecord::Directory { begun, listing, lost } => {
-                    let (listing, lost) = match listing {
-                        Some((parent, entries)) => {
-                            let packed = PackedEntries::restore(shelf, &entries);
-                            let listing =
-                                packed.map(|packed| Listing { ino, parent: Ino(parent), packed });
-                            let names = || entries.iter().map(|entry| &*entry.name);
-                            let lost = listing.is_none().then(|| digest_of_names(names()));
-                            (listing.map(Arc::new), lost)
-                        }
-                        None => (None, lost),
-                    };
-                    let kept =
-                        DirCache { listing, last_used: None, is_started: begun, lost_digest: lost };
-                    let kept = parking_lot::Mutex::new(kept);
-                    let dir = Handle::Directory(Arc::new(DirHandle {
-                        ino,
-                        credentials: who,
-                        cache: kept,
-                    }));
-                    self.open.lock().insert(handle, dir);
+                    let cache = restore_dir_cache(ino, listing, lost, context.listing_memory);
+                    let cache = Mutex::new(DirCache { is_started: begun, ..cache });
+                    Handle::Directory(Arc::new(DirHandle { ino, credentials, cache }))
                 }
                 HandleKindRecord::File { at, direct, current, writer } => {
-                    let writer =
-                        writer.map(|record| restore_writer(record, &at, inodes, ino, heir));
-                    let writer = writer.transpose()?;
-                    let record = records.remove(&ino.0);
-                    let caching = if direct { CacheMode::Direct } else { CacheMode::Kernel };
-                    let inode = self.restore_open_inode(
-                        inodes,
-                        reader,
-                        mode,
-                        ino,
-                        (at, record),
-                        caching,
-                        heir,
-                    );
+                    let writer = writer
+                        .map(|record| restore_writer(record, &at, inodes, ino, context))
+                        .transpose()?;
+                    let cache_mode = if direct { CacheMode::Direct } else { CacheMode::Kernel };
+                    let file = files.remove(&ino.0).unwrap_or_else(|| FileRecord::unheld(ino, at));
+                    let inode = self.restore_open_inode(inodes, file, cache_mode, context);
                     if let Some(writer) = &writer {
                         inode.add_writer(Arc::clone(writer));
                     }
                     let cached = inodes.cache_validity(ino).filter(|_| current).cloned();
-                    let file = FileHandle {
+                    Handle::File(FileHandle {
                         ino,
                         inode,
                         cache_validity: cached.unwrap_or_default(),
-                        cache_mode: caching,
+                        cache_mode,
                         read_stats: Arc::default(),
-                        read_handle: Arc::new(reader.new_handle()),
-                        credentials: who,
+                        read_handle: Arc::new(context.reader.new_handle()),
+                        credentials,
                         is_closing: Arc::default(),
                         writer,
-                    };
-                    self.open.lock().insert(handle, Handle::File(file));
+                    })
                 }
-            }
+            };
+            self.open.lock().insert(handle, restored);
         }
         Ok(())
     }
 
     /// The open file of one more handle.
-    #[allow(clippy::too_many_arguments)]
     fn restore_open_inode(
         &self,
         known: &Inodes,
-        reader: &Reader,
-        mode: VolumeMode,
-        ino: Ino,
-        (at, record): (VersionRecord, Option<FileRecord>),
-        caching: CacheMode,
-        heir: &mut RestoreContext<'_>,
+        record: FileRecord,
+        cache_mode: CacheMode,
+        context: &mut RestoreContext<'_>,
     ) -> Arc<OpenInode> {
+        let ino = Ino(record.ino);
         let mut inodes = self.inodes.lock();
         let counted = inodes.entry(ino).or_insert_with(|| {
-            let (at, held, attr) = match record {
-                Some(record) => (record.at, record.held, record.attr),
-                None => (at, Vec::new(), None),
-            };
+            let FileRecord { at, held, attr, .. } = record;
             let is_named = known.path(ino).is_some();
             let path = current_path_or(known, ino, at.path);
-            let file =
-                reader.new_open_file(path, at.version, mode, Credentials::from_record(at.who));
+            let credentials = Credentials::from_record(at.who);
+            let file = context.reader.new_open_file(path, at.version, context.mode, credentials);
             let file = file.with_generation(known.generation(ino));
             let file = if is_named { file } else { file.unlinked() };
             attr.iter().for_each(|attr| file.set_last_attr(attr));
             for ReplicaFileRecord { replica, shows_it, file: index } in held {
-                let Some(replica) = heir.map_replica(replica) else { continue };
-                match heir.adopt_file(replica, Some(index)) {
+                let Some(replica) = context.map_replica(replica) else { continue };
+                match context.adopt_file(replica, Some(index)) {
                     Some(open) if shows_it => file.record_verified_open(replica, open),
                     Some(open) => file.record_open(replica, open),
                     None => {}
@@ -404,8 +384,30 @@ impl Handles {
             let inode = Arc::new(OpenInode::new(file, None, self.gate(ino)));
             OpenInodeEntry { inode, handles: 0, direct_handles: 0 }
         });
-        counted.add_handles(caching, 1);
+        counted.add_handles(cache_mode, 1);
         Arc::clone(&counted.inode)
+    }
+}
+
+/// The listing that a handle kept, where there is memory for it.
+fn restore_dir_cache(
+    ino: Ino,
+    listing: ListingRecord,
+    lost_digest: Option<ListingDigest>,
+    memory: &ListingMemory,
+) -> DirCache {
+    let Some((parent, entries)) = listing else {
+        return DirCache { lost_digest, ..DirCache::default() };
+    };
+    match PackedEntries::restore(memory, &entries) {
+        Some(packed) => {
+            let listing = Arc::new(Listing { ino, parent: Ino(parent), packed });
+            DirCache { listing: Some(listing), ..DirCache::default() }
+        }
+        None => {
+            let digest = digest_of_names(entries.iter().map(|entry| &*entry.name));
+            DirCache { lost_digest: Some(digest), ..DirCache::default() }
+        }
     }
 }
 
@@ -417,9 +419,9 @@ fn restore_writer(
     inodes: &Inodes,
     ino: Ino,
     heir: &mut RestoreContext<'_>,
-) -> Result<Arc<Writer>, String> {
+) -> Result<Arc<Writer>, SnapshotError> {
     let Some(write) = heir.write else {
-        return Err("files are open for writing, and nothing may be written".to_owned());
+        return Err(SnapshotError::ReadOnly);
     };
     let sync = crate::backend::SyncMode::from_code(record.sync);
     let file = match heir.adopt_file(write.replica, record.file) {
@@ -431,7 +433,7 @@ fn restore_writer(
             let backend = heir.client.replica(write.replica).backend();
             Arc::new(LazyFile::new(backend, path, known, record.readable, sync))
         }
-        None => return Err("a file that is open for writing could not be sent".to_owned()),
+        None => return Err(SnapshotError::MissingFile),
     };
     let writer = Writer::new(file, record.readable, sync, Credentials::from_record(record.who));
     if let Some(errno) = record.trouble {

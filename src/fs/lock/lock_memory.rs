@@ -58,8 +58,8 @@ impl LockMemory {
 
     /// A place for one that another daemon had a place for.
     pub(in crate::fs) fn reserve_restored(&self) -> LockSlot {
-        let (share, budget) =
-            (self.share.overdraw(BYTES_PER_SLOT), self.budget.overdraw(BYTES_PER_SLOT));
+        let share = self.share.overdraw(BYTES_PER_SLOT);
+        let budget = self.budget.overdraw(BYTES_PER_SLOT);
         LockSlot { _share: share, _budget: budget, user: None }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LockOwner, Locks, OwnerDescriptor};
 use crate::fs::Ino;
-use crate::fs::snapshot::{RestoreContext, SnapshotBuilder};
+use crate::fs::snapshot::{RestoreContext, SnapshotBuilder, SnapshotError};
 use crate::volume::ReplicaId;
 
 /// An owner of locks.
@@ -29,15 +29,15 @@ impl Locks {
     ///
     /// # Errors
     /// Where one cannot be sent.
-    pub(in crate::fs) fn snapshot(&self, sheet: &mut SnapshotBuilder) -> Result<(), String> {
+    pub(in crate::fs) fn snapshot(&self, sheet: &mut SnapshotBuilder) -> Result<(), SnapshotError> {
         for ((ino, owner), taken, handles) in self.owners.lock().iter() {
             let Some(file) = taken.file.try_lock() else {
-                return Err("a lock is being waited for on a replica that does not answer".into());
+                return Err(SnapshotError::LockWait);
             };
             // Who has no descriptor has no lock.
             let Some(file) = &*file else { continue };
             let Some(file) = sheet.attach_file(file) else {
-                return Err("a lock could not be handed over".into());
+                return Err(SnapshotError::Lock);
             };
             let handles = handles.clone();
             let record = LockOwnerRecord { ino: ino.0, owner: owner.0, handles, file };

@@ -74,7 +74,8 @@ impl Fs {
                 replaced: inodes.child(request.to.parent, request.to.name),
             }
         };
-        let (from_path, to_path) = (from.path(), to.path());
+        let from_path = from.path();
+        let to_path = to.path();
         let record = || {
             self.record_name_change(&from_path, ChangeScope::Subtree);
             self.record_name_change(&to_path, ChangeScope::Subtree);

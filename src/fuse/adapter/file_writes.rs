@@ -1,16 +1,17 @@
-//! The requests that change data or extended attributes of a file: write(2), fallocate(2),
-//! copy_file_range(2), setxattr(2) and removexattr(2). Each invalidates the attributes that it
+//! The requests that change data or attributes of a file: write(2), fallocate(2),
+//! copy_file_range(2), SETATTR, setxattr(2) and removexattr(2). Each invalidates the attributes that it
 //! may have changed.
 
 use std::ffi::OsStr;
 
-use fuser::{INodeNo, ReplyEmpty, ReplyWrite, Request};
+use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyWrite, Request};
 
 use super::Adapter;
+use crate::backend::SetAttr;
 use crate::fs::{CopyRequest, FallocateRequest, HandleId, WriteRequest, run};
 use crate::fuse::attr_invalidation::is_acl;
 use crate::fuse::convert::{FALLOC_SHIFT_MODES, ino};
-use crate::fuse::replies::{reply_empty, reply_write};
+use crate::fuse::replies::{reply_attr, reply_empty, reply_write};
 use crate::fuse::resend::{Call, reject_if_resent_when};
 
 impl Adapter {
@@ -82,6 +83,21 @@ impl Adapter {
             let answer = set.await;
             invalidation.send();
             reply_empty(reply, answer);
+        });
+    }
+
+    pub(super) fn set_attr(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        handle: Option<HandleId>,
+        attributes: SetAttr,
+        reply: ReplyAttr,
+    ) {
+        let Call { fs, caller } = self.call(req);
+        let ttl = self.attr_ttl;
+        run(async move {
+            reply_attr(reply, ttl, fs.setattr(caller, ino(number), handle, attributes).await);
         });
     }
 }
