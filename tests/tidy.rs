@@ -56,6 +56,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "scheduler",
             "backend",
             "config",
+            "status",
+            "survey",
+            "mount_table",
+            "timeout",
             "volume",
             "telemetry",
         ],
@@ -75,15 +79,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "scheduler",
             "backend",
             "config",
+            "status",
+            "survey",
+            "mount_table",
             "volume",
             "telemetry",
             "capabilities",
         ],
     ),
-    (
-        "control",
-        &["explain", "fs", "read", "placement", "scheduler", "config", "volume", "telemetry"],
-    ),
+    ("control", &["explain", "fs", "read", "status", "volume", "telemetry"]),
+    ("status", &["fs", "read", "placement", "scheduler", "volume", "telemetry"]),
     ("fuse", &["fs", "buffer", "backend", "config", "volume", "telemetry", "capabilities"]),
     (
         "fs",
@@ -104,19 +109,25 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
     ),
     ("placement", &["config", "volume", "telemetry"]),
-    ("bench", &["daemon", "config", "volume"]),
+    ("bench", &["daemon", "config", "survey", "timeout", "volume"]),
     ("explain", &["simulate", "placement", "scheduler", "volume"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
-    ("doctor", &["config", "volume"]),
+    ("doctor", &["config", "survey", "mount_table", "timeout", "volume"]),
     ("verify", &["backend", "config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),
     ("buffer", &["sync", "telemetry", "capabilities", "memory_headroom"]),
-    ("backend", &["volume", "telemetry", "capabilities", "memory_headroom"]),
-    ("config", &["volume"]),
+    (
+        "backend",
+        &["survey", "mount_table", "volume", "telemetry", "capabilities", "memory_headroom"],
+    ),
+    ("config", &["survey", "volume"]),
+    ("survey", &["mount_table", "timeout", "volume"]),
+    ("mount_table", &["timeout", "volume"]),
+    ("timeout", &[]),
     ("volume", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
-    ("metrics", &["control", "scheduler", "config", "telemetry"]),
+    ("metrics", &["status", "scheduler", "config", "telemetry"]),
     ("capabilities", &[]),
     ("memory_headroom", &[]),
     ("launcher", &[]),
@@ -149,7 +160,7 @@ fn only_fuse_knows_fuser() {
 }
 
 #[test]
-fn what_decides_does_no_io_and_reads_no_clock() {
+fn pure_modules_do_no_io_and_read_no_clock() {
     let forbidden = [
         "std::fs",
         "std::net",
@@ -168,7 +179,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         "std::env",
     ];
     let pure = |path: &str| {
-        matches!(room(path), "scheduler" | "simulate" | "explain")
+        matches!(room(path), "scheduler" | "simulate" | "explain" | "volume")
             || path.starts_with("doctor/checks")
             || path == "read/split.rs"
             || path == "read/readahead.rs"

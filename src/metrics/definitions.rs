@@ -9,8 +9,8 @@ use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogra
 
 use super::encode::Labels;
 use super::{MetricsSnapshot, ProcessStats};
-use crate::control::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::HealthState;
+use crate::status::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::telemetry::histogram::HistogramSnapshot;
 
 /// What a metric is to Prometheus.

@@ -6,7 +6,7 @@ use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_s
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, TcpConnection,
 };
-use crate::volume::name::shell_word;
+use crate::volume::shell_word;
 
 /// Calls below which a share of them means nothing.
 const MIN_CALLS: u64 = 100;

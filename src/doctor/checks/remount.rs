@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::network::MIN_BACKLOG;
 use super::{DoctorFacts, ExaminedReplica, NfsFacts};
-use crate::volume::mount_table::option_rules::{
+use crate::mount_table::option_rules::{
     CheckedOptions, MountUse, OptionChange, OptionFault, find_faults, remount_command,
 };
 

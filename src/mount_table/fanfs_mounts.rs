@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
-use super::mount_table::{Mount, MountTable};
-use super::survey::run_with_timeout;
+use super::{Mount, MountTable};
+use crate::timeout::run_with_timeout;
 
 /// The file system type of fanfs's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.fanfs";

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::mount_table::{Mount, MountTable, NfsMount};
-use super::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use crate::mount_table::{Mount, MountTable, NfsMount};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
 
 mod findings;
 mod probe;
 mod roster;
+pub mod sample;
 
 pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
 pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry};
@@ -31,19 +32,6 @@ pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry
 /// How long a replica may take by default. A healthy one answers in
 /// milliseconds; an automount over a busy network in a second or two.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
-
-/// Runs `call` in a thread of its own, which is left alone where it takes longer than
-/// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
-/// thread.
-pub fn run_with_timeout<T: Send + 'static>(
-    limit: Duration,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    let work = move || drop(sender.send(call()));
-    std::thread::Builder::new().name("within".to_owned()).spawn(work).ok()?;
-    receiver.recv_timeout(limit).ok()
-}
 
 /// One replica as the configuration describes it.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::survey::run_with_timeout;
+use crate::timeout::run_with_timeout;
 
 /// Entries that are looked at.
 pub const MAX_ENTRIES: usize = 20_000;

@@ -37,7 +37,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::ReplicaSpec;
-use crate::volume::mount_table::MountTable;
+use crate::mount_table::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
 /// `NFS_SUPER_MAGIC` of statfs(2).

@@ -13,10 +13,8 @@ use super::{
     EntryKind, Finding, Observation, ProbeResult, RootInfo, RootListing, RootListingEntry,
     Severity, Survey, roster,
 };
-use crate::volume::mount_table::option_rules::{
-    CheckedOptions, MountUse, OptionFault, find_faults,
-};
-use crate::volume::mount_table::{Mount, NfsMount, Recovery};
+use crate::mount_table::option_rules::{CheckedOptions, MountUse, OptionFault, find_faults};
+use crate::mount_table::{Mount, NfsMount, Recovery};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// Differences between two roots that are spelled out.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::super::name::shell_word;
+use crate::volume::shell_word;
 
 /// nfs(5): the client asks for at most this much in one READ, so a larger segment takes
 /// several calls however the replica is mounted.
