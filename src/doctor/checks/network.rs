@@ -1,7 +1,7 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
 use super::rates::{is_latency_outlier, median};
-use super::remount::{PERSIST_HINT, replica_remount_command};
+use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
 use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, TcpConnection,
@@ -19,10 +19,6 @@ const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
 
 /// READs below which their mean says nothing: a disk that wakes up once is in it.
 const MIN_READS: u64 = 1000;
-
-/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
-/// reads wait for.
-pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// Segments below which a share of them means nothing.
 const MIN_SEGMENTS: u64 = 1000;
