@@ -12,6 +12,7 @@
 //!
 //! *Invariant:* [`survey`] returns soon after its limit, whatever the replicas do.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -135,7 +136,8 @@ where
     let (sender, receiver) = mpsc::channel();
     let mut waiting = 0;
     for (id, subject) in answers.ids().zip(question.replicas.iter().cloned()) {
-        let (probe, sender) = (probe.clone(), sender.clone());
+        let probe = probe.clone();
+        let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("survey-{}", id.index()));
         // Nobody listens to an answer that comes after the limit.
         let spawned = thread.spawn(move || drop(sender.send((id, probe(&subject, wanted)))));
@@ -153,18 +155,18 @@ where
     }
     // Only now: looking at a path may have mounted it (autofs).
     let table = MountTable::read();
-    assemble(question, limit, answers, table.map_err(|error| error.to_string()))
+    assemble(question, limit, answers, table)
 }
 
 fn assemble(
     question: SurveyRequest,
     limit: Duration,
     answers: ReplicaMap<ProbeResult>,
-    table: Result<MountTable, String>,
+    table: io::Result<MountTable>,
 ) -> Survey {
     let (table, table_error) = match table {
         Ok(table) => (table, None),
-        Err(error) => (MountTable::default(), Some(error)),
+        Err(error) => (MountTable::default(), Some(error.to_string())),
     };
     let replicas = answers.map(|id, answer| {
         let subject = question.replicas[id.index()].clone();

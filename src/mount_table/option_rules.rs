@@ -157,7 +157,8 @@ pub fn remount_command(
             all.push(with);
         }
     }
-    let (point, source) = (shell_word(point), shell_word(source));
+    let point = shell_word(point);
+    let source = shell_word(source);
     format!("umount {point} && mount -t nfs -o {} {source} {point}", shell_word(&all.join(",")))
 }
 
