@@ -1,5 +1,5 @@
-//! The house rules that a compiler does not check: who imports whom, which
-//! modules are pure, how large a file may be.
+//! The house rules that a compiler does not check: which room imports which, which
+//! modules are pure, how large files and functions are, and what stands for an error.
 
 #[path = "tidy/import_circles.rs"]
 mod import_circles;
