@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{Backend, DirBackend, Fault, FaultInjector, FaultOp, FaultRule, FaultScript};
 use fanfs::config;
-use fanfs::control::Status;
 use fanfs::daemon::{Mount, MountOverrides};
+use fanfs::status::Status;
 use fanfs::volume::ReplicaMap;
 
 const FILES: usize = 1000;

@@ -143,7 +143,7 @@ pub trait Backend: Send + Sync {
     /// Whether the replica is still the mount that came into service. If that mount has
     /// gone, or the replica is out of service, this examines the replica's path and
     /// brings the replica into service if it passes the checks
-    /// ([`crate::volume::survey::RosterEntry`]). If it fails them, the replica is out of
+    /// ([`crate::survey::RosterEntry`]). If it fails them, the replica is out of
     /// service, and this returns false.
     fn check_mount(&self) -> Result<bool> {
         self.stat(Path::new("")).map(|_| true)

@@ -24,27 +24,27 @@ use rustix::thread::{
 };
 
 /// A set of capabilities.
-pub type Capabilities = CapabilitySet;
+pub(crate) type Capabilities = CapabilitySet;
 
 /// For mount(2) and umount2(2), to lend the kernel a file, and for extended
 /// attributes of the `trusted` and `security` name spaces.
-pub const ADMIN: Capabilities = CapabilitySet::SYS_ADMIN;
+pub(crate) const ADMIN: Capabilities = CapabilitySet::SYS_ADMIN;
 
 /// For pipes that are larger, or more, than an ordinary user's may be.
-pub const PIPES: Capabilities = CapabilitySet::SYS_RESOURCE.union(CapabilitySet::SYS_ADMIN);
+pub(crate) const PIPES: Capabilities = CapabilitySet::SYS_RESOURCE.union(CapabilitySet::SYS_ADMIN);
 
 /// For the supplementary groups of callers where `/proc` is mounted with `hidepid`.
-pub const READ_PROC: Capabilities = CapabilitySet::SYS_PTRACE;
+pub(crate) const READ_PROC: Capabilities = CapabilitySet::SYS_PTRACE;
 
 /// For changes that leave a file's set-id bits alone.
-pub const SET_ID: Capabilities = CapabilitySet::FSETID;
+pub(crate) const SET_ID: Capabilities = CapabilitySet::FSETID;
 
 /// For the attribute that gives a program capabilities.
-pub const FILE_CAPS: Capabilities = CapabilitySet::SETFCAP;
+pub(crate) const FILE_CAPS: Capabilities = CapabilitySet::SETFCAP;
 
 /// What a process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetainedCapabilities {
+pub(crate) struct RetainedCapabilities {
     /// In use all the time.
     pub effective: Capabilities,
     /// Taken up for single calls.
@@ -61,7 +61,7 @@ pub struct RetainedCapabilities {
 ///
 /// # Errors
 /// What the kernel refuses it with.
-pub fn keep_only(kept: &RetainedCapabilities) -> io::Result<()> {
+pub(crate) fn keep_only(kept: &RetainedCapabilities) -> io::Result<()> {
     let now = capabilities(None)?;
     let permitted = now.permitted & (kept.effective | kept.raisable);
     limit_bounding_set(permitted | kept.child_bounding)?;
@@ -105,7 +105,7 @@ fn limit_bounding_set(most: Capabilities) -> io::Result<()> {
 /// is dropped.
 #[derive(Debug)]
 #[must_use = "they are put down at once"]
-pub struct RaisedCapabilities {
+pub(crate) struct RaisedCapabilities {
     added: Capabilities,
     /// Another thread has its own.
     _here: PhantomData<*const ()>,
@@ -113,7 +113,7 @@ pub struct RaisedCapabilities {
 
 /// Takes up `wanted`, as far as the process has kept it. Without it the call that
 /// follows is refused, as any user's would be.
-pub fn raise(wanted: Capabilities) -> RaisedCapabilities {
+pub(crate) fn raise(wanted: Capabilities) -> RaisedCapabilities {
     let mut added = Capabilities::empty();
     if let Ok(now) = capabilities(None) {
         let more = (wanted & now.permitted).difference(now.effective);
@@ -145,7 +145,7 @@ impl Drop for RaisedCapabilities {
 /// is dropped.
 #[derive(Debug)]
 #[must_use = "they are taken up again at once"]
-pub struct LoweredCapabilities {
+pub(crate) struct LoweredCapabilities {
     removed: Capabilities,
     /// Another thread has its own.
     _here: PhantomData<*const ()>,
@@ -155,7 +155,7 @@ pub struct LoweredCapabilities {
 ///
 /// # Errors
 /// The kernel refuses it; the thread has them still.
-pub fn lower(unwanted: Capabilities) -> io::Result<LoweredCapabilities> {
+pub(crate) fn lower(unwanted: Capabilities) -> io::Result<LoweredCapabilities> {
     let now = capabilities(None)?;
     let removed = unwanted & now.effective;
     if !removed.is_empty() {
@@ -182,7 +182,7 @@ impl Drop for LoweredCapabilities {
 }
 
 /// Whether a thread has one of `wanted` in effect, as `/proc` says.
-pub fn has_effective(thread: u32, wanted: Capabilities) -> bool {
+pub(crate) fn has_effective(thread: u32, wanted: Capabilities) -> bool {
     let effective = proc_status(thread).ok().and_then(|status| {
         let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
         u64::from_str_radix(line.trim(), 16).ok()
@@ -191,7 +191,7 @@ pub fn has_effective(thread: u32, wanted: Capabilities) -> bool {
 }
 
 /// Whether the calling thread can become other users for its calls on file systems.
-pub fn can_change_user() -> bool {
+pub(crate) fn can_change_user() -> bool {
     let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
     capabilities(None).is_ok_and(|now| now.effective.contains(needed))
 }
@@ -201,7 +201,7 @@ pub fn can_change_user() -> bool {
 ///
 /// # Errors
 /// Where there is no such thread, or this process must not see it.
-pub fn proc_status(thread: u32) -> io::Result<String> {
+pub(crate) fn proc_status(thread: u32) -> io::Result<String> {
     let path = format!("/proc/{thread}/status");
     match std::fs::read_to_string(&path) {
         Ok(status) => Ok(status),

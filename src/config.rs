@@ -49,8 +49,8 @@ use raw::RawConfig;
 use units::Share;
 pub use write::{LockMode, WriteConfig};
 
+use crate::survey::{ReplicaSpec, SurveyRequest};
 use crate::volume::VolumeMode;
-use crate::volume::survey::{ReplicaSpec, SurveyRequest};
 
 /// The largest configuration read, bytes. 64 replicas with every key and
 /// comment come to 64 KiB; whoever names a data file or `/dev/zero` by mistake

@@ -9,7 +9,6 @@
 //! there are so many of them at most, whatever it sends and whether it reads.
 
 mod peer;
-mod status;
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
@@ -31,13 +30,11 @@ use tokio::net::UnixListener;
 use crate::explain::ExplainFacts;
 use crate::fs;
 use crate::read::TraceStream;
-use crate::volume::name;
+use crate::status::Status;
+use crate::volume::path_serde;
 use peer::{ConnectionLimiter, ReserveFd};
 
 pub use peer::Peer;
-pub use status::{
-    AffinityStatus, HungObject, KeeperState, PassthroughStatus, ReplicaStatus, Status, VolumeGauges,
-};
 
 /// What may be asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,7 +45,7 @@ pub enum ControlRequest {
     /// What is known of this file? Answered by [`ExplainFacts`].
     Explain {
         /// Its path in the volume, without a leading `/`.
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         path: PathBuf,
     },
     /// Which files are read most, and by whom? Answered by an array of [`FileActivity`].
@@ -59,7 +56,7 @@ pub enum ControlRequest {
     /// Hand the mount over to a process of this program. Answered by [`HandoverReport`].
     Upgrade {
         /// Absolute.
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         program: PathBuf,
     },
     /// Go on with the configuration as it is now. Answered by [`HandoverReport`].

@@ -6,7 +6,7 @@
 //! what they cost. Nothing is changed; a replica is written to only where
 //! [`DoctorOptions::is_write_allowed`] says so, to ask its server for the time.
 //!
-//! Facts come from the mount table and mountstats (`volume::mount_table`), /proc and
+//! Facts come from the mount table and mountstats (`mount_table`), /proc and
 //! /sys ([`machine`], below a root that tests replace), ss(8) ([`tcp_info`]), the
 //! route and echoes to the servers ([`network`]), and, where asked for, from
 //! reading the replicas ([`measure`]).

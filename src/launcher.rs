@@ -71,7 +71,7 @@ type LaunchResponse = (u64, LaunchResult);
 
 /// A process that was started.
 #[derive(Debug)]
-pub struct ChildProcess {
+pub(crate) struct ChildProcess {
     /// Its number.
     pub pid: u32,
     pidfd: OwnedFd,
@@ -79,7 +79,7 @@ pub struct ChildProcess {
 
 impl ChildProcess {
     /// Ends it.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 }
@@ -97,7 +97,7 @@ fn is_single_threaded() -> io::Result<bool> {
 ///
 /// # Errors
 /// Where there are no processes or descriptors.
-pub fn fork_launcher() -> io::Result<()> {
+pub(crate) fn fork_launcher() -> io::Result<()> {
     if LAUNCHER.get().is_some() {
         return Ok(());
     }
@@ -134,7 +134,7 @@ pub fn fork_launcher() -> io::Result<()> {
 ///
 /// # Errors
 /// What the program could not be started with; or that there is no launcher any more.
-pub fn launch(
+pub(crate) fn launch(
     program: &Path,
     args: Vec<OsString>,
     stdin: BorrowedFd<'_>,

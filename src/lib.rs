@@ -1,12 +1,16 @@
 //! fanfs: one mount point over N mounts of the same data.
 //!
+//! This library is not a stable API: it exists for the program, its tests and its
+//! benchmarks, and any version may change anything in it. What is public is what one of
+//! these uses.
+//!
 //! Start reading in `docs/ARCHITECTURE.md`, which has the modules in the order
 //! in which a read goes through them.
 
 pub mod backend;
 pub mod bench;
 pub mod buffer;
-pub mod capabilities;
+mod capabilities;
 pub mod cli;
 pub mod config;
 pub mod control;
@@ -15,14 +19,18 @@ pub mod doctor;
 pub mod explain;
 pub mod fs;
 pub mod fuse;
-pub mod launcher;
-pub mod memory_headroom;
+mod launcher;
+mod memory_headroom;
 pub mod metrics;
+pub mod mount_table;
 pub mod placement;
 pub mod read;
 pub mod scheduler;
 pub mod simulate;
+pub mod status;
+pub mod survey;
 mod sync;
 pub mod telemetry;
+mod timeout;
 pub mod verify;
 pub mod volume;

@@ -28,7 +28,7 @@ static ALLOCATION_LOCK: Mutex<()> = Mutex::new(());
 
 /// New zeroed memory of `bytes`, a multiple of the page size; `None` where too little
 /// would be left. It is the caller's, to be given back with munmap(2).
-pub fn try_map(bytes: usize) -> Option<NonNull<u8>> {
+pub(crate) fn try_map(bytes: usize) -> Option<NonNull<u8>> {
     let _alone = ALLOCATION_LOCK.lock();
     if !is_available(bytes) {
         return None;
@@ -41,7 +41,7 @@ pub fn try_map(bytes: usize) -> Option<NonNull<u8>> {
 }
 
 /// Whether something of `bytes` would leave enough.
-pub fn is_available(bytes: usize) -> bool {
+pub(crate) fn is_available(bytes: usize) -> bool {
     let wanted = bytes as u64 + MIN_HEADROOM;
     let has_room = |room: Option<u64>| room.is_none_or(|room| room >= wanted);
     has_room(address_space_left()) && has_room(commit_left())

@@ -26,7 +26,7 @@ mod textfile;
 use std::sync::Arc;
 
 use crate::config;
-use crate::control::Status;
+use crate::status::Status;
 use crate::telemetry::histogram::HistogramSnapshot;
 
 pub use definitions::{METRICS, Metric, MetricKind, Stability, markdown_table};

@@ -6,22 +6,17 @@
 //! number of replicas is a run-time number everywhere. Sets of replicas are
 //! [`ReplicaSet`]s, small enough to copy.
 //!
-//! This module stands below all others and does no I/O, with these exceptions:
-//! for `fanfs check` and for start-up, [`mount_table`] reads the kernel's mount table
-//! and [`survey`] looks at the replicas' roots; [`fanfs_mounts`] asks the kernel about fanfs's
-//! own mounts; [`sample`] finds a file for `fanfs doctor` and `fanfs bench`.
+//! This module is below all others and does no I/O.
 
-pub mod fanfs_mounts;
 mod holders;
-pub mod mount_table;
-pub mod name;
+pub mod path_serde;
 mod range;
 mod replica;
-pub mod sample;
-pub mod survey;
+mod shell_word;
 mod version;
 
 pub use holders::Holders;
 pub use range::ByteRange;
 pub use replica::{AtomicReplicaSet, MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
+pub use shell_word::shell_word;
 pub use version::{FileId, FileVersion, VolumeMode};

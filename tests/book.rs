@@ -44,6 +44,7 @@ fn others() -> Vec<PathBuf> {
         "SECURITY.md",
         "packaging/README.md",
         "benches/README.md",
+        "benches/results/decisions.md",
         "fuzz/README.md",
     ]
     .map(|name| root().join(name))

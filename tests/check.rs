@@ -16,7 +16,7 @@ use fanfs::config::{
     Access, CachePolicy, Config, FuseConfig, LockMode, MemoryConfig, Passthrough, PlacementConfig,
     ReadConfig, ReplicaConfig, VolumeConfig, WriteConfig,
 };
-use fanfs::volume::survey::{Severity, survey};
+use fanfs::survey::{Severity, survey};
 use fanfs::volume::{ReplicaId, VolumeMode};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 

@@ -371,7 +371,7 @@ fn conduct(judge: &Judge, world: &World, length: Duration) -> u64 {
 /// What to look at when something is slow.
 fn brief(world: &World) -> impl std::fmt::Debug {
     let status = world.status();
-    let replica = |r: &fanfs::control::ReplicaStatus| {
+    let replica = |r: &fanfs::status::ReplicaStatus| {
         (r.health, r.in_flight, r.in_flight_cap, r.busy_threads, r.rate)
     };
     (status.gauges, status.replicas.iter().map(replica).collect::<Vec<_>>())

@@ -5,9 +5,10 @@
 
 use std::path::Path;
 
-use fanfs::control::{ControlRequest, Status};
+use fanfs::control::ControlRequest;
 use fanfs::explain::ExplainFacts;
-use fanfs::volume::mount_table::MountTable;
+use fanfs::mount_table::MountTable;
+use fanfs::status::Status;
 
 /// Gives the message to who reads it.
 pub(crate) fn check_message(data: &[u8]) {

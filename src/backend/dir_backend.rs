@@ -35,8 +35,8 @@ use super::{
     report_progress,
 };
 use crate::capabilities::{self, Capabilities};
+use crate::survey::{AdmissionRefusal, RootRecord, Roster, RosterEntry};
 use crate::volume::FileId;
-use crate::volume::survey::{AdmissionRefusal, RootRecord, Roster, RosterEntry};
 use root::RootSlot;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).

@@ -17,7 +17,7 @@ use super::scratch_mount::ScratchMount;
 use super::target_file::{TargetFile, find_largest_file, open};
 use super::{BenchError, BenchOptions};
 use crate::config::Config;
-use crate::volume::survey::run_with_timeout;
+use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Who is told how far it is, and says whether to go on.

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use super::BenchError;
 use super::runner::ProgressWatcher;
 use crate::config::{Access, Config};
+use crate::timeout::run_with_timeout;
 use crate::volume::VolumeMode;
-use crate::volume::survey::run_with_timeout;
 
 /// The file, until it is dropped.
 pub(super) struct ScratchFile {

@@ -11,7 +11,7 @@ use crate::config::{
     Access, AffinityConfig, CachePolicy, Config, LockMode, MetricsConfig, Passthrough,
 };
 use crate::daemon::{Mount, MountOverrides};
-use crate::volume::survey::run_with_timeout;
+use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A mount; it ends with its value.

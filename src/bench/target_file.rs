@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::{ALIGNMENT, BenchError};
 use crate::config::Config;
-use crate::volume::sample::{self, SampleFile};
-use crate::volume::survey::run_with_timeout;
+use crate::survey::sample::{self, SampleFile};
+use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// How the file can be read on a replica.

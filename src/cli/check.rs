@@ -12,9 +12,7 @@ use serde::Serialize;
 
 use super::{CommandResult, print_result, printable, to_json};
 use crate::config::{Config, Passthrough};
-use crate::volume::survey::{
-    DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey,
-};
+use crate::survey::{DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths

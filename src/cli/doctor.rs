@@ -21,7 +21,7 @@ use crate::doctor::{
     CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding, MeasureOptions,
 };
 use crate::doctor::{examine, run_checks};
-use crate::volume::survey::DEFAULT_LIMIT;
+use crate::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
 #[derive(clap::Args)]

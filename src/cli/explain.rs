@@ -15,8 +15,8 @@ use crate::config;
 use crate::control;
 use crate::daemon::{check_placement, explain_facts_unmounted};
 use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
-use crate::volume::mount_table::MountTable;
-use crate::volume::survey::run_with_timeout;
+use crate::mount_table::MountTable;
+use crate::timeout::run_with_timeout;
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]

@@ -16,8 +16,8 @@ use clap::ValueEnum;
 
 use super::{CommandResult, Failure, absolute, print_result, printable, to_json, volume};
 use crate::config;
-use crate::volume::mount_table::MountTable;
-use crate::volume::survey::{
+use crate::mount_table::MountTable;
+use crate::survey::{
     DEFAULT_LIMIT, ProbeResult, ReplicaSpec, Severity, Survey, SurveyRequest, survey,
 };
 use crate::volume::{MAX_REPLICAS, ReplicaId, VolumeMode};

@@ -12,10 +12,11 @@ use rustix::process::geteuid;
 use serde::Serialize;
 
 use super::{Failure, printable, volume};
-use crate::control::{self, KeeperState, Status};
-use crate::volume::fanfs_mounts::{DaemonState, FanfsMount};
-use crate::volume::mount_table::MountTable;
-use crate::volume::name::{self, shell_word};
+use crate::control;
+use crate::mount_table::MountTable;
+use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
+use crate::status::{KeeperState, Status};
+use crate::volume::{path_serde, shell_word};
 
 /// How long a command waits for an answer from a mount.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -33,7 +34,7 @@ pub(super) fn find_mount(path: &Path) -> Option<FanfsMount> {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct UnansweredMount {
     volume: String,
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     mount_point: PathBuf,
     daemon: UnansweredReason,
     /// A command, or other advice for the user.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::{CommandResult, Failure, absolute, mount_lookup, upgrade, volume};
 use crate::config;
-use crate::control::{ControlRequest, Status};
+use crate::control::ControlRequest;
+use crate::status::Status;
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]

@@ -10,9 +10,9 @@ use serde::Serialize;
 
 use super::mount_lookup::{self, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
-use crate::control::{KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::{HealthReason, HealthState};
-use crate::volume::name::shell_word;
+use crate::status::{KeeperState, ReplicaStatus, Status};
+use crate::volume::shell_word;
 
 /// Arguments of `fanfs status`.
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{CommandResult, Failure, mount_lookup, utab, volume};
 use crate::control;
 use crate::fuse::{MountError, unmount};
-use crate::volume::mount_table::MountTable;
+use crate::mount_table::MountTable;
 
 /// Arguments of `fanfs umount`.
 #[derive(clap::Args)]

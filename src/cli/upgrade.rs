@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::{CommandResult, Failure, absolute, mount_lookup, print_result, volume};
-use crate::control::{self, ControlRequest, HandoverReport, Status};
-use crate::volume::name::shell_word;
+use crate::control::{self, ControlRequest, HandoverReport};
+use crate::status::Status;
+use crate::volume::shell_word;
 
 /// Arguments of `fanfs upgrade`.
 #[derive(clap::Args)]

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::volume::mount_table::MountTable;
+use crate::mount_table::MountTable;
 
 /// Where the table is.
 const UTAB_PATH: &str = "/run/mount/utab";

@@ -16,12 +16,12 @@ use super::{CommandResult, Failure, print_result, to_json, volume};
 use crate::backend::{Backend, DirBackend};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
+use crate::survey::{DEFAULT_LIMIT, Severity, survey};
 use crate::verify::{
     Checkpoint, CheckpointError, ComparedReplica, Coverage, Difference, DifferenceKind,
     EscapedPath, NotCompared, Run, Totals, VerifyError, VerifyOptions,
 };
-use crate::volume::name;
-use crate::volume::survey::{DEFAULT_LIMIT, Severity, survey};
+use crate::volume::path_serde;
 
 /// Arguments of `fanfs verify`.
 #[derive(clap::Args)]
@@ -89,7 +89,7 @@ pub(super) struct Args {
 struct VerifyReport {
     volume: String,
     /// Relative to the volume's root; empty for all of it.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     path: PathBuf,
     coverage: String,
     seed: u64,

@@ -18,10 +18,10 @@ use rustix::process::geteuid;
 use super::{Failure, absolute, mount_lookup, printable};
 use crate::config;
 use crate::control;
-use crate::volume::fanfs_mounts::FanfsMount;
-use crate::volume::mount_table::MountTable;
-use crate::volume::name::shell_word;
-use crate::volume::survey::run_with_timeout;
+use crate::mount_table::MountTable;
+use crate::mount_table::fanfs_mounts::FanfsMount;
+use crate::timeout::run_with_timeout;
+use crate::volume::shell_word;
 
 /// Where volumes are that are named by a word.
 pub(super) const CONFIG_DIR: &str = "/etc/fanfs";

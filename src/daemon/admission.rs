@@ -2,7 +2,7 @@
 //!
 //! All replicas begin absent. One of its own threads examines each, and the replica comes
 //! into service when it has passed the roster's checks
-//! ([`crate::volume::survey::Roster`]); there is no other way. A replica that hangs or is
+//! ([`crate::survey::Roster`]); there is no other way. A replica that hangs or is
 //! not mounted delays nothing: it joins when it is well, as a lost replica does
 //! ([`crate::read::Reader::start_admission`]).
 //!
@@ -17,7 +17,7 @@ use super::{StartError, VolumeCore};
 use crate::backend::{Backend, DirBackend, RateLimited, Replica};
 use crate::config::{Access, Config, PageCache};
 use crate::scheduler::health::MountCheck;
-use crate::volume::survey::{RootRecord, Roster, Severity, Survey, survey};
+use crate::survey::{RootRecord, Roster, Severity, Survey, survey};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// How long a start waits for each replica that may still answer. A healthy one answers

@@ -29,7 +29,7 @@ use crate::backend::{BackendFile, OwnedFds};
 use crate::config::Config;
 use crate::fs::{self, FsSnapshot};
 use crate::fuse::{FixedMountOptions, InitParams};
-use crate::volume::survey::{RootRecord, Roster};
+use crate::survey::{RootRecord, Roster};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// What is known of a mount besides inodes and handles.

@@ -3,13 +3,13 @@
 
 use crate::config::Config;
 use crate::config::placement::ProviderConfig;
+use crate::mount_table::MountTable;
 use crate::placement::affinity::AffinityRules;
 use crate::placement::{
     Locator, LocatorPolicy, PlacementError, PlacementSource, ReplicaTopology, build_source,
     configured_names,
 };
 use crate::volume::ReplicaId;
-use crate::volume::mount_table::MountTable;
 
 /// Files shorter than so many segments are not worth a question that starts a
 /// program or crosses the network.

@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use super::StartError;
 use crate::control;
 use crate::fuse::{MountTarget, unmount};
-use crate::volume::fanfs_mounts::FS_TYPE;
-use crate::volume::mount_table::{Mount, MountTable};
+use crate::mount_table::fanfs_mounts::FS_TYPE;
+use crate::mount_table::{Mount, MountTable};
 
 /// The mount point's own path, if a volume can be mounted there. A dead mount of fanfs
 /// stays there until then.

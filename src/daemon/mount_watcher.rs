@@ -14,9 +14,9 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::backend::Replica;
+use crate::mount_table::MountTable;
 use crate::read::Reader;
 use crate::volume::ReplicaMap;
-use crate::volume::mount_table::MountTable;
 
 /// Tells `reader` of replicas whose mount has gone; never returns while the table
 /// can be watched.

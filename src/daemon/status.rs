@@ -6,11 +6,11 @@ use std::time::Instant;
 use super::{SupervisorClient, VolumeCore};
 use crate::backend::{HungPath, Replica};
 use crate::config::AffinityConfig;
-use crate::control::{self, AffinityStatus, HungObject, ReplicaStatus, Status};
 use crate::fs::PinnedLatencies;
 use crate::metrics::{MetricsSnapshot, ProcessStats};
 use crate::scheduler::health::HealthState;
 use crate::scheduler::metadata_order;
+use crate::status::{AffinityStatus, HungObject, ReplicaStatus, Status, VolumeGauges};
 use crate::telemetry;
 use crate::volume::ReplicaId;
 
@@ -65,7 +65,7 @@ impl VolumeCore {
             affinities: self.affinity_status(),
             counters: self.counters.snapshot(),
             passthrough: self.fs.passthrough_status().into(),
-            gauges: control::VolumeGauges::new(self.reader.gauges(), self.fs.gauges()),
+            gauges: VolumeGauges::new(self.reader.gauges(), self.fs.gauges()),
             log: telemetry::log::snapshot(),
         }
     }

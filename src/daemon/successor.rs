@@ -21,8 +21,8 @@ use crate::config::Config;
 use crate::control::{self, journal_path};
 use crate::fs::{FsSnapshot, recover_journal};
 use crate::fuse::{InitParams, ResumableSession, Session};
+use crate::mount_table::MountTable;
 use crate::volume::ReplicaSet;
-use crate::volume::mount_table::MountTable;
 
 /// How long a predecessor may take for each step.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);

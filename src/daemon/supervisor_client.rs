@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::fd_channel::FdChannel;
 use super::handover::{RespawnCommand, current_program};
 use super::{DeadMount, Mount, systemd};
-use crate::control::KeeperState;
-use crate::volume::name;
+use crate::status::KeeperState;
+use crate::volume::path_serde;
 
 /// What keepers say.
 #[derive(Debug, Serialize, Deserialize)]
@@ -39,12 +39,12 @@ pub(super) enum DaemonMessage {
     Passes { pid: u32 },
     /// The mount is served by another program from now on, or with other arguments.
     Next {
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         program: PathBuf,
         options: Vec<OsString>,
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         volume: PathBuf,
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         mount_point: PathBuf,
     },
     /// It is unmounted, and nothing is to be started again.

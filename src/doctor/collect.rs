@@ -11,10 +11,11 @@ use super::machine::{SystemRoot, has_program};
 use super::measure::{MeasureOptions, measure};
 use super::{clock, network, tcp_info};
 use crate::config::{Access, Config, PageCache, Passthrough};
+use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
+use crate::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
+use crate::survey::{Observation, ProbeResult, Severity, Survey, survey};
+use crate::timeout::run_with_timeout;
 use crate::volume::ReplicaId;
-use crate::volume::fanfs_mounts::{DaemonState, FanfsMount};
-use crate::volume::mount_table::{Mount, MountTable, NfsMount, NfsStats, Recovery};
-use crate::volume::survey::{Observation, ProbeResult, Severity, Survey, run_with_timeout, survey};
 
 /// How long the ways to the servers are looked at: two echoes of each of two
 /// sizes and a timestamp, half a second each.

@@ -21,8 +21,8 @@ use rustix::fs::{Advice, OFlags, fadvise};
 
 use super::facts::{MeasuredRates, RateMeasurement};
 use super::machine::SystemRoot;
-use crate::volume::sample;
-use crate::volume::survey::run_with_timeout;
+use crate::survey::sample;
+use crate::timeout::run_with_timeout;
 
 /// How long a step takes: 3 s of 10 Gbit/s are 3.5 GiB, and of a slow 10 MiB/s 30
 /// segments; a mean over them is good to a few per cent.

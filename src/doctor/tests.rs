@@ -7,7 +7,7 @@ use super::facts::NetworkInterface;
 use super::machine::SystemRoot;
 use super::tcp_info::parse_ss;
 use super::{checks, collect};
-use crate::volume::mount_table::MountTable;
+use crate::mount_table::MountTable;
 
 /// `ss -tinHO` of iproute2 6.1 on Linux 6.1, three NFS mounts, 3 % of what the
 /// second server sends lost; with and without the state in front.

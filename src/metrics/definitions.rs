@@ -7,11 +7,13 @@
 
 use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogram};
 
-use super::encode::Labels;
 use super::{MetricsSnapshot, ProcessStats};
-use crate::control::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::scheduler::health::HealthState;
+use crate::status::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::telemetry::histogram::HistogramSnapshot;
+
+/// Labels besides the volume's.
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// What a metric is to Prometheus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

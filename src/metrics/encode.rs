@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::MetricsSnapshot;
-use super::definitions::{METRICS, Metric, MetricKind, Value};
+use super::definitions::{Labels, METRICS, Metric, MetricKind, Value};
 use crate::telemetry::histogram::{BUCKET_BOUNDS_US, HistogramSnapshot};
 
 /// How metrics are written down.
@@ -51,9 +51,6 @@ pub fn encode_metrics(snapshot: &MetricsSnapshot, form: ExpositionFormat) -> Str
 /// Every metric that has a value, with its values.
 #[derive(Debug)]
 struct MetricsCollector(Vec<(&'static Metric, Vec<(Labels, Value)>)>);
-
-/// Labels besides the volume's.
-pub(super) type Labels = Vec<(&'static str, String)>;
 
 impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

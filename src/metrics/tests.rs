@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::control::{AffinityStatus, PassthroughStatus, ReplicaStatus, VolumeGauges};
 use crate::scheduler::health::{HealthReason, HealthState};
+use crate::status::{AffinityStatus, PassthroughStatus, ReplicaStatus, VolumeGauges};
 use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
 use crate::telemetry::log::LogSnapshot;
 use crate::telemetry::{ReplicaCounters, VolumeCounters};

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::volume::name;
+use crate::volume::path_serde;
 
 /// The form of the lines that this version writes.
 pub const FORMAT: u32 = 1;
@@ -28,7 +28,7 @@ pub enum TraceLine {
         /// The volume's name.
         volume: String,
         /// Where it is mounted.
-        #[serde(with = "name")]
+        #[serde(with = "path_serde")]
         mount_point: PathBuf,
         /// The replicas' names.
         replicas: Vec<String>,

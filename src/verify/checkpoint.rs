@@ -13,7 +13,7 @@ use super::VerifyOptions;
 use super::contents::FileProgress;
 use super::difference::{Difference, NotCompared};
 use crate::config;
-use crate::volume::name;
+use crate::volume::path_serde;
 
 /// Changes when the file's content does.
 const CHECKPOINT_FORMAT: u32 = 1;
@@ -34,7 +34,7 @@ pub(super) struct RunId {
     volume: String,
     mode: String,
     replicas: Vec<String>,
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     path: PathBuf,
     coverage: String,
     seed: u64,
@@ -46,10 +46,10 @@ pub(super) struct RunId {
 /// entries by name, its subdirectories by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WalkPosition {
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub(super) dir: PathBuf,
     /// Empty for the directory itself.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub(super) name: PathBuf,
 }
 
@@ -110,7 +110,7 @@ impl Totals {
 /// An object behind the position that has been compared already, or in part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OutOfOrder {
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub(super) path: PathBuf,
     pub(super) done: Option<VerifyFindings>,
     pub(super) progress: Option<FileProgress>,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::volume::name;
+use crate::volume::path_serde;
 
 /// In what two replicas' objects differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ impl FromStr for DifferenceKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Where it is, relative to the volume's root.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub path: PathBuf,
     /// In what they differ.
     pub kind: DifferenceKind,
@@ -168,7 +168,7 @@ impl ContentDifference {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotCompared {
     /// Where it is, relative to the volume's root.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub path: PathBuf,
     /// The replicas' names.
     pub replicas: Vec<String>,

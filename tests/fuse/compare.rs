@@ -129,7 +129,7 @@ fn the_first_in_the_configuration_decides_and_is_said_to_be_outvoted() {
     let rig = copies(&content, "cache = \"direct\"");
     spoil(&rig, 0, &other);
     read(&rig, &other);
-    let both = |s: &fanfs::control::Status| {
+    let both = |s: &fanfs::status::Status| {
         s.replicas[1..].iter().all(|replica| replica.counters.differing == 1)
     };
     let status = rig.eventually("both are kept off", both);

@@ -231,7 +231,7 @@ fn an_object_that_hangs_everywhere_keeps_nothing_else_waiting() {
     drop(file);
     rig.expect_quiet();
     rig.eventually("all threads are back", |status| {
-        let is_idle = |r: &fanfs::control::ReplicaStatus| r.busy_threads == 0 && r.hung.is_empty();
+        let is_idle = |r: &fanfs::status::ReplicaStatus| r.busy_threads == 0 && r.hung.is_empty();
         status.replicas.iter().all(is_idle)
     });
     // For a moment after its deadline a lookup fails at once.
@@ -318,9 +318,9 @@ fn an_object_that_hangs_on_one_replica_ejects_nobody() {
         assert_eq!(fs::metadata(rig.at("d/hung")).unwrap().len(), content.len() as u64);
         expect_all_well(&rig);
     }
-    let names = |status: &fanfs::control::Status| {
+    let names = |status: &fanfs::status::Status| {
         let count =
-            |r: &fanfs::control::ReplicaStatus| r.hung.iter().map(|h| h.path.clone()).collect();
+            |r: &fanfs::status::ReplicaStatus| r.hung.iter().map(|h| h.path.clone()).collect();
         status.replicas.iter().map(count).collect::<Vec<Vec<String>>>()
     };
     rig.eventually("the object is named", |status| {

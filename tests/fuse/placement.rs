@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
-use fanfs::control::Status;
+use fanfs::status::Status;
 use fanfs::volume::ByteRange;
 use rustix::io::Errno;
 use tempfile::TempDir;
@@ -83,7 +83,7 @@ fn gained(after: &Status, before: &Status) -> [f64; 3] {
 
 /// MiB that were read where the chunks are, and elsewhere.
 fn by_locality(status: &Status) -> (f64, f64) {
-    let sum = |of: fn(&fanfs::control::ReplicaStatus) -> u64| {
+    let sum = |of: fn(&fanfs::status::ReplicaStatus) -> u64| {
         status.replicas.iter().map(of).sum::<u64>() as f64 / MIB as f64
     };
     (sum(|r| r.counters.bytes_local), sum(|r| r.counters.bytes_remote))

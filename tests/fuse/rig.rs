@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{Backend, DirBackend, FaultInjector, FaultScript, RateLimited};
 use fanfs::config;
-use fanfs::control::Status;
 use fanfs::daemon::{Mount, MountOverrides};
+use fanfs::status::Status;
 use fanfs::volume::{ReplicaId, ReplicaMap};
 use tempfile::TempDir;
 

@@ -180,7 +180,7 @@ fn a_process_that_is_killed_waits_no_longer() {
     let mut children = [reader.spawn().unwrap(), looker.spawn().unwrap()];
     drop((reader, looker));
     let waits =
-        |status: &fanfs::control::Status| status.gauges.requests > 0 && status.gauges.calls > 0;
+        |status: &fanfs::status::Status| status.gauges.requests > 0 && status.gauges.calls > 0;
     rig.eventually("both wait", waits);
     for child in &mut children {
         child.kill().unwrap();

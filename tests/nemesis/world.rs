@@ -15,8 +15,8 @@ use fanfs::backend::{
     WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
-use fanfs::control::Status;
 use fanfs::daemon::{Mount, MountOverrides};
+use fanfs::status::Status;
 use fanfs::volume::ReplicaMap;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};

@@ -13,8 +13,8 @@
 //! [`RootSlot::enter_service`] publishes the root first and reads the mount table afterwards, so a
 //! mount that goes in between is noticed here or by the watcher of the table.
 //!
-//! *Invariant:* every root comes from an [`crate::volume::survey::AdmittedRoot`], so it has
-//! passed the roster's checks ([`crate::volume::survey::RosterEntry::examine`]). The empty
+//! *Invariant:* every root comes from an [`crate::survey::AdmittedRoot`], so it has
+//! passed the roster's checks ([`crate::survey::RosterEntry::examine`]). The empty
 //! directory under a missing mount never becomes a root.
 
 use std::hash::{BuildHasher, RandomState};
@@ -29,8 +29,8 @@ use rustix::io::Errno;
 use super::RootDevice;
 use crate::backend::deferred_close::DeferredCloseFd;
 use crate::backend::{BackendError, Result};
-use crate::volume::mount_table::MountTable;
-use crate::volume::survey::{AdmissionRefusal, RootRecord, RosterEntry};
+use crate::mount_table::MountTable;
+use crate::survey::{AdmissionRefusal, RootRecord, RosterEntry};
 
 /// The open root. Closing the last descriptor of a detached mount may block, and a guest
 /// may drop it last, so a dedicated thread closes it.

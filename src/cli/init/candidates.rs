@@ -6,8 +6,8 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::cli::printable;
-use crate::volume::mount_table::{Mount, MountTable};
-use crate::volume::name::shell_word;
+use crate::mount_table::{Mount, MountTable};
+use crate::volume::shell_word;
 
 /// FUSE mounts that are no place for data.
 const IGNORED_FS_TYPES: &[&str] =

@@ -13,8 +13,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::survey::{Observation, RootInfo, RootListing, Survey};
 use crate::volume::VolumeMode;
-use crate::volume::survey::{Observation, RootInfo, RootListing, Survey};
 
 /// What the volume probably is.
 #[derive(Debug, Serialize)]

@@ -13,9 +13,9 @@ use serde::Serialize;
 use super::files::{FileReads, reads_between};
 use super::process::ProcessInfo;
 use super::sample::Sample;
-use crate::control::ReplicaStatus;
 use crate::scheduler::health::HealthState;
-use crate::volume::name;
+use crate::status::ReplicaStatus;
+use crate::volume::path_serde;
 
 /// A volume at work.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,7 +23,7 @@ pub(super) struct View {
     /// Its name.
     pub(super) volume: String,
     /// Where it is mounted.
-    #[serde(serialize_with = "name::serialize")]
+    #[serde(serialize_with = "path_serde::serialize")]
     pub(super) mount_point: PathBuf,
     /// fanfs's version.
     pub(super) version: String,
@@ -322,9 +322,10 @@ pub(super) mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::control::{FileActivity, PassthroughStatus, Status, VolumeGauges};
+    use crate::control::FileActivity;
     use crate::placement::PlacementStatus;
     use crate::scheduler::health::HealthReason;
+    use crate::status::{PassthroughStatus, Status, VolumeGauges};
     use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
     use crate::telemetry::log::LogSnapshot;
     use crate::volume::VolumeMode;

@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::control::{self, FileActivity, Status};
+use crate::control::{self, FileActivity};
+use crate::status::Status;
 
 /// What the daemon said at one moment.
 pub(super) struct Sample {

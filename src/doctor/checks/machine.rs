@@ -2,7 +2,7 @@
 
 use super::{CheckOutcome, CheckStatus, RawFinding};
 use crate::doctor::facts::DoctorFacts;
-use crate::volume::name::shell_word;
+use crate::volume::shell_word;
 
 /// The kernel's default of `max_pages`, pages: 1 MiB a request.
 const DEFAULT_MAX_PAGES: u64 = 256;

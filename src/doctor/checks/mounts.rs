@@ -7,8 +7,8 @@ use super::{
     CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
 };
 use crate::doctor::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
-use crate::volume::mount_table::option_rules::OptionFault;
-use crate::volume::name::shell_word;
+use crate::mount_table::option_rules::OptionFault;
+use crate::volume::shell_word;
 
 /// From so many calls a segment the rate falls to a half and less, in the lab.
 const MANY_CALLS: u64 = 32;

@@ -1,12 +1,12 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
 use super::rates::{is_latency_outlier, median};
-use super::remount::{PERSIST_HINT, replica_remount_command};
+use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
 use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, TcpConnection,
 };
-use crate::volume::name::shell_word;
+use crate::volume::shell_word;
 
 /// Calls below which a share of them means nothing.
 const MIN_CALLS: u64 = 100;
@@ -19,10 +19,6 @@ const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
 
 /// READs below which their mean says nothing: a disk that wakes up once is in it.
 const MIN_READS: u64 = 1000;
-
-/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
-/// reads wait for.
-pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// Segments below which a share of them means nothing.
 const MIN_SEGMENTS: u64 = 1000;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::mounts::format_bytes;
 use super::remount;
 use super::{CheckOutcome, CheckStatus, DoctorFacts, NfsFacts, RawFinding, join_replica_names};
-use crate::volume::mount_table::option_rules::{MAX_RSIZE, OptionFault};
+use crate::mount_table::option_rules::{MAX_RSIZE, OptionFault};
 
 /// An option's value, where it is to be compared.
 type OptionValue = fn(&NfsFacts) -> Option<String>;

@@ -5,11 +5,14 @@
 
 use std::time::Duration;
 
-use super::network::MIN_BACKLOG;
 use super::{DoctorFacts, ExaminedReplica, NfsFacts};
-use crate::volume::mount_table::option_rules::{
+use crate::mount_table::option_rules::{
     CheckedOptions, MountUse, OptionChange, OptionFault, find_faults, remount_command,
 };
+
+/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
+/// reads wait for.
+pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// Stands behind commands that mount again.
 pub const PERSIST_HINT: &str = "  (first end what is mounted over it, with fanfs umount; put the \

@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::volume::mount_table::MountTable;
-use crate::volume::survey::{EntryKind, ProbeResult, ReplicaSpec, RootListingEntry, SurveyRequest};
+use crate::mount_table::MountTable;
+use crate::survey::{EntryKind, ProbeResult, ReplicaSpec, RootListingEntry, SurveyRequest};
 
 const V3: &str = "rw,vers=3,hard,addr=10.0.0.1";
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::volume::name::shell_word;
+use crate::volume::shell_word;
 
 #[test]
 fn a_smaller_mtu_is_proposed_where_one_is_known() {

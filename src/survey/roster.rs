@@ -37,7 +37,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::ReplicaSpec;
-use crate::volume::mount_table::MountTable;
+use crate::mount_table::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
 /// `NFS_SUPER_MAGIC` of statfs(2).
@@ -322,7 +322,8 @@ impl AdmissionRefusal {
 
     fn text(&self, seat: &RosterEntry) -> String {
         let subject = seat.roster.spec(seat.id);
-        let (name, path) = (&subject.name, subject.path.display());
+        let name = &subject.name;
+        let path = subject.path.display();
         match self {
             Self::Unreachable(Errno::NOENT) => format!("{name}: {path} does not exist"),
             Self::Unreachable(Errno::NOTDIR) => format!("{name}: {path} is not a directory"),
@@ -344,7 +345,8 @@ impl AdmissionRefusal {
 }
 
 pub(super) fn not_mounted_text(subject: &ReplicaSpec) -> String {
-    let (name, path) = (&subject.name, subject.path.display());
+    let name = &subject.name;
+    let path = subject.path.display();
     format!("{name}: {path} is not a mount, nor on a network file system; mount it: `mount {path}`")
 }
 
@@ -353,7 +355,8 @@ pub(super) fn same_mount_text(one: &str, other: &str) -> String {
 }
 
 pub(super) fn read_only_text(subject: &ReplicaSpec) -> String {
-    let (name, path) = (&subject.name, subject.path.display());
+    let name = &subject.name;
+    let path = subject.path.display();
     format!(
         "{name}: {path} is mounted read-only, and changes go to it; mount it read-write: \
          `mount -o remount,rw {path}`"

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::super::name::shell_word;
+use crate::volume::shell_word;
 
 /// nfs(5): the client asks for at most this much in one READ, so a larger segment takes
 /// several calls however the replica is mounted.
@@ -157,7 +157,8 @@ pub fn remount_command(
             all.push(with);
         }
     }
-    let (point, source) = (shell_word(point), shell_word(source));
+    let point = shell_word(point);
+    let source = shell_word(source);
     format!("umount {point} && mount -t nfs -o {} {source} {point}", shell_word(&all.join(",")))
 }
 

@@ -12,18 +12,20 @@
 //!
 //! *Invariant:* [`survey`] returns soon after its limit, whatever the replicas do.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::mount_table::{Mount, MountTable, NfsMount};
-use super::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use crate::mount_table::{Mount, MountTable, NfsMount};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
 
 mod findings;
 mod probe;
 mod roster;
+pub mod sample;
 
 pub use probe::{EntryKind, ProbeResult, RootInfo, RootListing, RootListingEntry};
 pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry};
@@ -31,19 +33,6 @@ pub use roster::{AdmissionRefusal, AdmittedRoot, RootRecord, Roster, RosterEntry
 /// How long a replica may take by default. A healthy one answers in
 /// milliseconds; an automount over a busy network in a second or two.
 pub const DEFAULT_LIMIT: Duration = Duration::from_secs(5);
-
-/// Runs `call` in a thread of its own, which is left alone where it takes longer than
-/// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
-/// thread.
-pub fn run_with_timeout<T: Send + 'static>(
-    limit: Duration,
-    call: impl FnOnce() -> T + Send + 'static,
-) -> Option<T> {
-    let (sender, receiver) = mpsc::channel();
-    let work = move || drop(sender.send(call()));
-    std::thread::Builder::new().name("within".to_owned()).spawn(work).ok()?;
-    receiver.recv_timeout(limit).ok()
-}
 
 /// One replica as the configuration describes it.
 #[derive(Clone, Debug)]
@@ -147,7 +136,8 @@ where
     let (sender, receiver) = mpsc::channel();
     let mut waiting = 0;
     for (id, subject) in answers.ids().zip(question.replicas.iter().cloned()) {
-        let (probe, sender) = (probe.clone(), sender.clone());
+        let probe = probe.clone();
+        let sender = sender.clone();
         let thread = std::thread::Builder::new().name(format!("survey-{}", id.index()));
         // Nobody listens to an answer that comes after the limit.
         let spawned = thread.spawn(move || drop(sender.send((id, probe(&subject, wanted)))));
@@ -165,18 +155,18 @@ where
     }
     // Only now: looking at a path may have mounted it (autofs).
     let table = MountTable::read();
-    assemble(question, limit, answers, table.map_err(|error| error.to_string()))
+    assemble(question, limit, answers, table)
 }
 
 fn assemble(
     question: SurveyRequest,
     limit: Duration,
     answers: ReplicaMap<ProbeResult>,
-    table: Result<MountTable, String>,
+    table: io::Result<MountTable>,
 ) -> Survey {
     let (table, table_error) = match table {
         Ok(table) => (table, None),
-        Err(error) => (MountTable::default(), Some(error)),
+        Err(error) => (MountTable::default(), Some(error.to_string())),
     };
     let replicas = answers.map(|id, answer| {
         let subject = question.replicas[id.index()].clone();

@@ -152,8 +152,12 @@ fn an_unmounted_replica_is_an_error_unless_allowed() {
 #[test]
 fn without_a_mount_table_nothing_counts_as_mounted() {
     let answers = [ProbeResult::Directory(Box::new(root("a", 40, 2)))].into_iter().collect();
-    let survey =
-        assemble(question(VolumeMode::Shared, &["a"]), LIMIT, answers, Err("denied".into()));
+    let survey = assemble(
+        question(VolumeMode::Shared, &["a"]),
+        LIMIT,
+        answers,
+        Err(io::Error::other("denied")),
+    );
     assert!(only(&survey, Severity::Error, &[0]).contains("mountinfo: denied"));
 }
 

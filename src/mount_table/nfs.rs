@@ -179,7 +179,8 @@ impl NfsMount {
         if self.addr != other.addr || self.version != other.version {
             return false;
         }
-        let (mine, theirs) = (ports(self), ports(other));
+        let mine = ports(self);
+        let theirs = ports(other);
         if mine.is_empty() || theirs.is_empty() {
             return self.addr.is_some();
         }

@@ -13,10 +13,8 @@ use super::{
     EntryKind, Finding, Observation, ProbeResult, RootInfo, RootListing, RootListingEntry,
     Severity, Survey, roster,
 };
-use crate::volume::mount_table::option_rules::{
-    CheckedOptions, MountUse, OptionFault, find_faults,
-};
-use crate::volume::mount_table::{Mount, NfsMount, Recovery};
+use crate::mount_table::option_rules::{CheckedOptions, MountUse, OptionFault, find_faults};
+use crate::mount_table::{Mount, NfsMount, Recovery};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// Differences between two roots that are spelled out.
@@ -62,7 +60,8 @@ fn warning(replicas: Vec<ReplicaId>, text: String) -> Finding {
 fn unreachable_paths(survey: &Survey) -> Vec<Finding> {
     let judge = |(id, sight): (ReplicaId, &Observation)| {
         let Observation { spec: subject, mount, .. } = sight;
-        let (name, path) = (&subject.name, subject.path.display());
+        let name = &subject.name;
+        let path = subject.path.display();
         let text = match &sight.probe_result {
             ProbeResult::Directory(_) => return None,
             ProbeResult::Absent => format!("{name}: {path} does not exist"),
@@ -71,7 +70,8 @@ fn unreachable_paths(survey: &Survey) -> Vec<Finding> {
             ProbeResult::TimedOut => {
                 let from = mount.as_ref().filter(|mount| mount.is_network());
                 let from = from.map(|mount| format!(" ({})", mount.source.display()));
-                let (from, limit) = (from.unwrap_or_default(), survey.limit);
+                let from = from.unwrap_or_default();
+                let limit = survey.limit;
                 format!("{name}: {path}{from} did not answer within {limit:?}")
             }
         };
@@ -138,7 +138,9 @@ fn different_file_systems(survey: &Survey) -> Vec<Finding> {
     let shown: Vec<String> = roots
         .iter()
         .map(|(_, sight, root)| {
-            let (name, ino, (major, minor)) = (&sight.spec.name, root.ino, root.dev);
+            let name = &sight.spec.name;
+            let ino = root.ino;
+            let (major, minor) = root.dev;
             format!("{name} has root inode {ino} on device {major}:{minor}")
         })
         .collect();
@@ -256,8 +258,12 @@ fn different_content(survey: &Survey) -> Vec<Finding> {
         .filter(|(_, _, listing)| listing.complete);
     let Some((first_id, first, first_listing)) = listings.next() else { return vec![] };
     let compare = |(id, other, listing): (ReplicaId, &Observation, &RootListing)| {
-        let (a, b) = (first.spec.name.as_str(), other.spec.name.as_str());
-        let differences = differences((a, first_listing), (b, listing));
+        let a = &first.spec.name;
+        let b = &other.spec.name;
+        let differences = differences(
+            NamedListing { replica: a, listing: first_listing },
+            NamedListing { replica: b, listing },
+        );
         let more = match differences.len() {
             0 => return None,
             n @ ..=MAX_SHOWN_DIFFERENCES => &differences[..n].join(", "),
@@ -271,8 +277,16 @@ fn different_content(survey: &Survey) -> Vec<Finding> {
     listings.filter_map(compare).collect()
 }
 
-/// How two complete listings differ, in the order of the names.
-fn differences((a, ones): (&str, &RootListing), (b, others): (&str, &RootListing)) -> Vec<String> {
+/// The complete listing of a replica's root.
+struct NamedListing<'a> {
+    replica: &'a str,
+    listing: &'a RootListing,
+}
+
+/// How two listings differ, in the order of the names.
+fn differences(one: NamedListing<'_>, other: NamedListing<'_>) -> Vec<String> {
+    let NamedListing { replica: a, listing: ones } = one;
+    let NamedListing { replica: b, listing: others } = other;
     let mut found = Vec::new();
     let mut all: Vec<&OsStr> =
         ones.entries.keys().chain(others.entries.keys()).map(|n| &**n).collect();
@@ -336,7 +350,9 @@ fn overlap_with_mount_point(survey: &Survey) -> Vec<Finding> {
     let Some(point) = &survey.request.mount_point else { return vec![] };
     let judge = |(id, sight): (ReplicaId, &Observation)| {
         let path = sight.directory().map_or(&sight.spec.path, |root| &root.canonical);
-        let (name, path, at) = (&sight.spec.name, path.as_path(), point.display());
+        let name = &sight.spec.name;
+        let path = path.as_path();
+        let at = point.display();
         let text = if path.starts_with(point) {
             format!(
                 "{name}: {} is under the volume's mount point {at}, which will hide it",

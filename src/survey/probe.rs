@@ -163,7 +163,8 @@ fn list(fd: OwnedFd, until: Instant) -> Result<RootListing, Errno> {
 }
 
 fn stat_listed(dir: impl AsFd, entry: &DirEntry, until: Instant) -> RootListingEntry {
-    let (ino, kind) = (entry.ino(), EntryKind::from_file_type(entry.file_type()));
+    let ino = entry.ino();
+    let kind = EntryKind::from_file_type(entry.file_type());
     if !matches!(kind, None | Some(EntryKind::File)) || Instant::now() > until {
         return RootListingEntry { ino, kind, size: None };
     }

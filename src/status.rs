@@ -10,7 +10,7 @@ use crate::placement::PlacementStatus;
 use crate::scheduler::health::{HealthReason, HealthState};
 use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
 use crate::telemetry::log::LogSnapshot;
-use crate::volume::{VolumeMode, name};
+use crate::volume::{VolumeMode, path_serde};
 
 /// A mounted volume's state.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,10 +20,10 @@ pub struct Status {
     /// The volume's name.
     pub volume: String,
     /// Its configuration file.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub source: PathBuf,
     /// Where it is mounted.
-    #[serde(with = "name")]
+    #[serde(with = "path_serde")]
     pub mount_point: PathBuf,
     /// How its replicas relate.
     pub mode: VolumeMode,

@@ -1,5 +1,5 @@
-//! Paths as they are told. In JSON: text where they are UTF-8, else an array of their
-//! bytes; no two paths are written alike. In a command that is proposed: a word of a shell.
+//! Paths in JSON: text where they are UTF-8, else an array of their bytes. No two paths
+//! are written alike.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -35,29 +35,6 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf
         RawPath::Bytes(bytes) => OsString::from_vec(bytes),
     };
     Ok(PathBuf::from(path))
-}
-
-/// `text` as one word of a shell, to be printed.
-pub fn shell_word(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=,@%+".contains(c);
-    if text.chars().all(plain) && !text.is_empty() {
-        return text.to_owned();
-    }
-    if !text.contains(char::is_control) {
-        return format!("'{}'", text.replace('\'', "'\\''"));
-    }
-    let mut word = String::from("$'");
-    for c in text.chars() {
-        match c {
-            '\\' | '\'' => word.extend(['\\', c]),
-            c if c.is_control() => {
-                let bytes = c.to_string().into_bytes();
-                word.extend(bytes.iter().map(|byte| format!("\\x{byte:02x}")));
-            }
-            c => word.push(c),
-        }
-    }
-    word + "'"
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::survey::run_with_timeout;
+use crate::timeout::run_with_timeout;
 
 /// Entries that are looked at.
 pub const MAX_ENTRIES: usize = 20_000;
@@ -62,7 +62,8 @@ pub struct SampleSearch {
 /// that hangs.
 pub fn find(root: &Path, time: Duration, patience: Duration) -> SampleSearch {
     let found = Arc::new(Mutex::new(SampleSearch::default()));
-    let (seen, root) = (Arc::clone(&found), root.to_owned());
+    let seen = Arc::clone(&found);
+    let root = root.to_owned();
     let _ = run_with_timeout(time + patience, move || walk(&root, time, &seen));
     let found = found.lock().expect("no panic");
     found.clone()
@@ -85,7 +86,8 @@ fn walk(root: &Path, time: Duration, found: &Mutex<SampleSearch>) {
                 found.entries += 1;
                 found.best.as_ref().map(SampleFile::rank)
             };
-            let (path, stat) = (entry.path(), entry.metadata());
+            let path = entry.path();
+            let stat = entry.metadata();
             let (Ok(stat), Ok(name)) = (stat, path.strip_prefix(root)) else { continue };
             if stat.is_dir() {
                 directories.push_back(path);

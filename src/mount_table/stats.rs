@@ -114,7 +114,9 @@ fn parse_call<'a>(name: &str, words: impl Iterator<Item = &'a str>) -> Option<Ca
         return None;
     };
     let time = Duration::from_millis;
-    let (queued, round_trip, whole) = (time(queued), time(round_trip), time(whole));
+    let queued = time(queued);
+    let round_trip = time(round_trip);
+    let whole = time(whole);
     let name = name.to_owned();
     let stats =
         CallStats { name, calls, sent, timeouts, received, queued, round_trip, execute: whole };

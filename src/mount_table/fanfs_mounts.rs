@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 
-use super::mount_table::{Mount, MountTable};
-use super::survey::run_with_timeout;
+use super::{Mount, MountTable};
+use crate::timeout::run_with_timeout;
 
 /// The file system type of fanfs's mounts in the mount table.
 pub const FS_TYPE: &str = "fuse.fanfs";
@@ -67,7 +67,9 @@ impl FanfsMount {
 
     /// Whether a daemon serves it. Takes at most `limit`.
     pub fn daemon_state(&self, limit: Duration) -> DaemonState {
-        let (path, user, group) = (self.mount_point.clone(), self.uid, self.gid);
+        let path = self.mount_point.clone();
+        let user = self.uid;
+        let group = self.gid;
         let look = move || match stat_uncached(&path) {
             Err(Errno::ACCESS) if geteuid().is_root() && user != 0 => {
                 stat_uncached_as(&path, Uid::from_raw(user), Gid::from_raw(group))

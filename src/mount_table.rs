@@ -17,6 +17,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+pub mod fanfs_mounts;
 mod nfs;
 pub mod option_rules;
 mod stats;
