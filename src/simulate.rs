@@ -28,8 +28,8 @@ pub use engine::run;
 pub use outcome::{ReplicaOutcome, SimulationOutcome};
 pub use policy::PolicyKind;
 pub use world::{
-    Cluster, Gateway, PlacementKnowledge, RateChange, ReadPattern, ReaderSpec, SimulatedFile,
-    StorageNode, Workload, World,
+    ChunkPlacement, Cluster, Gateway, LocalityRates, PlacementKnowledge, RateChange, ReadPattern,
+    ReaderSpec, SimulatedFile, StorageNode, Workload, World,
 };
 
 /// A small generator (xorshift), so that runs repeat.

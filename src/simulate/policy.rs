@@ -71,6 +71,13 @@ pub(super) struct SentJob {
     pub(super) replica: ReplicaId,
 }
 
+/// A job that is late.
+pub(super) struct LateJob {
+    pub(super) job: JobId,
+    /// The other replicas that may be asked for it.
+    pub(super) candidates: ReplicaSet,
+}
+
 pub(super) enum Dispatcher {
     Fanfs(Box<Scheduler<JobId>>),
     Baseline(BaselinePolicy),
@@ -161,16 +168,18 @@ impl Dispatcher {
         }
     }
 
-    /// The jobs that are late, and which other replicas may be asked for them.
+    /// The jobs that are late.
     pub(super) fn find_late(
         &mut self,
         now: Instant,
         is_awaited: impl Fn(&JobId) -> bool,
-    ) -> Vec<(JobId, ReplicaSet)> {
+    ) -> Vec<LateJob> {
         let Self::Fanfs(scheduler) = self else { return Vec::new() };
         let mut late = Vec::new();
         scheduler.find_late(now, is_awaited, &mut late);
-        late.into_iter().map(|late| (late.item, late.candidates)).collect()
+        late.into_iter()
+            .map(|late| LateJob { job: late.item, candidates: late.candidates })
+            .collect()
     }
 
     /// Whether anything waits or is in flight.
