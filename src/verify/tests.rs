@@ -23,7 +23,7 @@ struct Copies {
 struct RunResult {
     differences: Vec<String>,
     not_compared: Vec<String>,
-    absent: Vec<(String, u64)>,
+    absent: Vec<AbsentReplica>,
     totals: Totals,
 }
 
