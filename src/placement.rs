@@ -41,7 +41,7 @@ pub use locator::{
 };
 pub use node_names::NodeNames;
 
-use crate::config::placement::{ClusterTool, ProviderConfig as Written};
+use crate::config::placement::{ClusterTool, CommandError, ProviderConfig as Written};
 use crate::config::{self, PlacementConfig};
 use crate::volume::{ByteRange, ReplicaId};
 
@@ -143,7 +143,8 @@ pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<Plac
 
 fn command_template(own: Option<&[String]>, usual: &[&str]) -> Result<command::CommandTemplate> {
     let words = own.map_or_else(|| usual.iter().map(|w| (*w).to_owned()).collect(), <[_]>::to_vec);
-    command::CommandTemplate::new(words).map_err(PlacementError::InvalidAnswer)
+    let refused = |error: CommandError| PlacementError::InvalidAnswer(error.to_string());
+    command::CommandTemplate::new(words).map_err(refused)
 }
 
 /// The names that the replicas answer to by configuration.

@@ -198,7 +198,8 @@ mod tests {
     /// It has no figure that could be compared, so its words are.
     #[test]
     fn the_documents_say_how_many_session_threads_there_are() {
-        let (least, most) = (FUSE_THREADS_DEFAULT.start(), FUSE_THREADS_DEFAULT.end());
+        let least = FUSE_THREADS_DEFAULT.start();
+        let most = FUSE_THREADS_DEFAULT.end();
         let words = format!("four more than the CPUs, at least {least} and at most {most}");
         let example = include_str!("../../config/example.toml");
         let row = include_str!("../../docs/CONFIGURATION.md");

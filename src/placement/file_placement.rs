@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use super::chunks::LocalityMap;
+use super::chunks::LocatedChunk;
 use super::learned::LearnedPlacement;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
@@ -94,8 +95,8 @@ impl FilePlacement {
             let local = learned.lock().local_replicas(offset, now)?;
             return Some(Holders { local, is_held_elsewhere: false });
         }
-        let (holders, chunk) =
-            self.pieces.read().get(&(offset / self.piece_size))?.locality.holders_at(offset)?;
+        let LocatedChunk { range: chunk, holders } =
+            self.pieces.read().get(&(offset / self.piece_size))?.locality.chunk_at(offset)?;
         if self.disbelieved_count.load(Ordering::Relaxed) == 0 {
             return Some(holders);
         }
@@ -133,7 +134,7 @@ impl FilePlacement {
             let known = self.pieces.read();
             let before = known.get(&(offset / self.piece_size)).map(|piece| &piece.locality);
             let same = |chunk: u64| {
-                before.and_then(|before| before.holders_at(chunk)) == mapped.holders_at(chunk)
+                before.and_then(|before| before.chunk_at(chunk)) == mapped.chunk_at(chunk)
             };
             judge.disbelieved_until.retain(|(chunk, _), _| same(*chunk));
             judge.means.clear();
@@ -159,15 +160,15 @@ impl FilePlacement {
             learned.lock().record(offset, replica, pace, now);
             return false;
         }
-        let (Some(local), Some(remote)) = (came.local_rate, came.remote_rate) else {
+        let Some((local, remote)) = came.local_rate.zip(came.remote_rate) else {
             return false;
         };
         if local < remote * MIN_RATE_RATIO {
             return false;
         }
         let index = offset / self.piece_size;
-        let Some((holders, chunk)) =
-            self.pieces.read().get(&index).and_then(|piece| piece.locality.holders_at(offset))
+        let Some(LocatedChunk { range: chunk, holders }) =
+            self.pieces.read().get(&index).and_then(|piece| piece.locality.chunk_at(offset))
         else {
             return false;
         };

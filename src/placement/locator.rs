@@ -229,7 +229,7 @@ impl Locator {
         }
     }
 
-    /// Somebody is about to read at `offset`: asks where that is, if it is due.
+    /// A reader is about to read at `offset`: asks where that is, if it is due.
     pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, offset: u64, now: Instant) {
         let PlacementSource::Provider(provider) = &self.source else { return };
         if file.query.size < self.policy.min_file_size {
@@ -241,7 +241,9 @@ impl Locator {
             file.placement.query_done(offset, now + self.policy.retry_after);
             return;
         }
-        let (locator, provider, file) = (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
+        let locator = Arc::clone(self);
+        let provider = Arc::clone(provider);
+        let file = Arc::clone(file);
         self.runtime.spawn(async move {
             let asked = QueryGuard { locator: &locator, file: &file, offset, is_finished: false };
             let turn = locator.query_slots.acquire().await;
@@ -383,7 +385,8 @@ struct QueryGuard<'a> {
 
 impl QueryGuard<'_> {
     fn finish(mut self, answer: Result<ChunkMap, PlacementError>) {
-        let (locator, policy) = (self.locator, &self.locator.policy);
+        let locator = self.locator;
+        let policy = &locator.policy;
         self.is_finished = true;
         match answer {
             Ok(chunks) => {

@@ -299,7 +299,7 @@ impl<'w> Engine<'w> {
         let file = self.readers[reader].spec.file;
         let holders = match self.workload.knowledge {
             PlacementKnowledge::Known => {
-                self.locality_maps[file].holders_at(range.start).map(|(holders, _)| holders)
+                self.locality_maps[file].chunk_at(range.start).map(|chunk| chunk.holders)
             }
             PlacementKnowledge::Learned => {
                 let local =

@@ -52,10 +52,9 @@ impl Engine<'_> {
         let segment = &self.jobs[job];
         let file = self.readers[segment.reader].spec.file;
         let offset = segment.range.start;
-        let local = self.locality_maps[file].holders_at(offset);
+        let chunk = self.locality_maps[file].chunk_at(offset);
         // Nothing is known where the file has no chunks there: as if local.
-        let local =
-            local.is_none_or(|(holders, _)| holders.local.contains(ReplicaId::new(replica)));
+        let local = chunk.is_none_or(|chunk| chunk.holders.local.contains(ReplicaId::new(replica)));
         let route = self.servers_on_route(file, offset, replica, local);
         self.in_flight.push(InFlightAttempt {
             job,
