@@ -18,10 +18,12 @@ pub mod name;
 mod range;
 mod replica;
 pub mod sample;
+mod splitmix64;
 pub mod survey;
 mod version;
 
 pub use holders::Holders;
 pub use range::ByteRange;
 pub use replica::{AtomicReplicaSet, MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
+pub use splitmix64::splitmix64;
 pub use version::{FileId, FileVersion, VolumeMode};

@@ -188,7 +188,8 @@ fn millis_since_midnight() -> u32 {
 /// From the three times of a timestamp's answer (RFC 792), as NTP has it; seconds.
 fn clock_ahead_from_timestamps(sent: u32, times: &[u8], back: u32) -> Option<f64> {
     let time = |at: usize| Some(u32::from_be_bytes(times.get(at..at + 4)?.try_into().ok()?));
-    let (received, transmitted) = (time(4)?, time(8)?);
+    let received = time(4)?;
+    let transmitted = time(8)?;
     // The highest bit says that these are no milliseconds since midnight.
     if (received | transmitted) >> 31 != 0 {
         return None;

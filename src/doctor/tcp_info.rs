@@ -31,7 +31,8 @@ pub(super) fn parse_ss(text: &str) -> Vec<TcpConnection> {
 
 fn parse_connection(line: &str) -> Option<TcpConnection> {
     let mut addresses = line.split_ascii_whitespace().filter_map(parse_address);
-    let (local, remote) = (addresses.next()?, addresses.next()?);
+    let local = addresses.next()?;
+    let remote = addresses.next()?;
     let value = |key: &str| {
         line.split_ascii_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix(':'))
     };

@@ -4,7 +4,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::facts::NetworkInterface;
-use super::machine::SystemRoot;
+use super::machine::{ProcessorTicks, SystemRoot};
 use super::tcp_info::parse_ss;
 use super::{checks, collect};
 use crate::volume::mount_table::MountTable;
@@ -133,7 +133,7 @@ fn the_machine_is_read_below_a_root() {
     write("sys/class/net/vlan7/lower_eth0", "");
     let vlan = tree.interface("vlan7");
     assert_eq!((vlan.speed_mbit, vlan.is_virtual), (Some(25_000), false));
-    assert_eq!(tree.total_and_idle_ticks(), Some((100, 80)));
+    assert_eq!(tree.processor_ticks(), Some(ProcessorTicks { total: 100, idle: 80 }));
 }
 
 #[test]
@@ -173,7 +173,7 @@ proptest! {
         let mut facts = checks::tests::healthy();
         facts.replicas[0].nfs =
             Some(collect::nfs_facts(mount, &table.nfs(mount).expect("NFS"), &table));
-        let (_, findings) = checks::run_checks(&facts);
+        let findings = checks::run_checks(&facts).findings;
         prop_assert!(findings.iter().all(|f| (0.0..=1.0).contains(&f.cost)));
     }
 }

@@ -76,7 +76,8 @@ pub(super) fn access(facts: &DoctorFacts) -> CheckOutcome {
 }
 
 pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
-    let (machine, settings) = (&facts.machine, &facts.settings);
+    let machine = &facts.machine;
+    let settings = &facts.settings;
     let mut found = Vec::new();
     // Before Linux 6.13 there is no limit to be set, and 256 pages it is.
     let pages = machine.fuse_max_pages.unwrap_or(DEFAULT_MAX_PAGES);

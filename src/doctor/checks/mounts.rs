@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 
-use super::remount::{self, PERSIST_HINT};
+use super::remount::{self, PERSIST_HINT, TooFewConnections};
 use super::{
     CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
 };
@@ -31,7 +31,8 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
     // A volume's file says of each replica whether it has to be a mount.
     let want_mounts = facts.volume.is_none() && facts.replicas.iter().any(|r| r.nfs.is_some());
     let judge = |(i, replica): (usize, &ExaminedReplica)| {
-        let (path, name) = (&replica.path, &replica.name);
+        let path = &replica.path;
+        let name = &replica.name;
         let from = replica.source.as_deref().filter(|_| replica.nfs.is_some());
         let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
         let (text, mend) = match replica.state {
@@ -317,7 +318,7 @@ pub(super) fn protocol(facts: &DoctorFacts) -> CheckOutcome {
 
 pub(super) fn nconnect(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_replicas(facts, |i, replica, _| {
-        let (connections, speed) = remount::too_few_connections(facts, i)?;
+        let TooFewConnections { connections, link_mbit } = remount::too_few_connections(facts, i)?;
         Some(RawFinding {
             status: CheckStatus::Warn,
             replicas: vec![i],
@@ -327,7 +328,7 @@ pub(super) fn nconnect(facts: &DoctorFacts) -> CheckOutcome {
                  core's work",
                 replica.name,
                 if connections == 1 { "" } else { "s" },
-                speed / 1000
+                link_mbit / 1000
             ),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
