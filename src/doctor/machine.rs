@@ -62,7 +62,7 @@ impl SystemRoot {
                 .read_trimmed("proc/sys/net/ipv4/tcp_rmem")
                 .and_then(|text| text.split_ascii_whitespace().nth(2)?.parse().ok()),
             page: 4096,
-            ss: false,
+            lists_connections: false,
         }
     }
 

@@ -176,8 +176,9 @@ fn check_nfs_with_counters(
 fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
     let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
     tcp.peek()?;
-    if !facts.machine.ss {
-        return Some(CheckOutcome::Unknown("ss is not installed (iproute2)".to_owned()));
+    if !facts.machine.lists_connections {
+        let why = "the kernel does not list its TCP connections (module tcp_diag)";
+        return Some(CheckOutcome::Unknown(why.to_owned()));
     }
     let seen = |r: &ExaminedReplica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
     let why = "no connection is seen: mounted from another network namespace, or not by TCP";

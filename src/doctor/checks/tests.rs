@@ -293,7 +293,7 @@ fn what_is_within_the_thresholds_is_not_found() {
 #[test]
 fn what_could_not_be_seen_is_unknown() {
     let mut facts = healthy();
-    facts.machine.ss = false;
+    facts.machine.lists_connections = false;
     facts.interfaces[0].speed_mbit = None;
     for replica in &mut facts.replicas {
         replica.route = None;

@@ -38,7 +38,7 @@ fn healthy_machine() -> MachineFacts {
         open_files: Some(524_288),
         tcp_receive_buffer: Some(6_291_456),
         page: 4096,
-        ss: true,
+        lists_connections: true,
         ..MachineFacts::default()
     }
 }
