@@ -1,4 +1,4 @@
-//! What a file's placement means for one who reads it.
+//! What a file's placement means for its reader.
 //!
 //! In go [`ExplainFacts`]: the chunks and their nodes, which replica is on which node,
 //! and what each was measured to deliver. Out comes an [`Explanation`]: who
@@ -30,9 +30,9 @@ pub struct ExplainFacts {
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// Who says where the chunks are; "none" for nobody.
+    /// The provider that says where the chunks are, or "none".
     pub provider: String,
-    /// Why nobody says it, if that is so.
+    /// Why the provider does not say it, if that is so.
     pub failure: Option<String>,
     /// The nodes' names, as the provider has them.
     pub nodes: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Explanation {
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// Who says where the chunks are.
+    /// The provider that says where the chunks are.
     pub provider: String,
     /// Chunks.
     pub chunks: u64,

@@ -55,7 +55,7 @@ pub struct Query {
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
-    /// The bytes that somebody is about to read; a piecewise provider answers
+    /// The bytes that a reader is about to read; a piecewise provider answers
     /// for these alone.
     pub range: ByteRange,
     /// A replica's directory, under which the file can be found.
@@ -74,7 +74,7 @@ impl Query {
 /// Answers to come.
 pub type LocateFuture<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
 
-/// Somebody who knows where chunks are.
+/// A source that knows where chunks are.
 pub trait Provider: Send + Sync {
     /// As in `[placement] provider`.
     fn name(&self) -> &'static str;

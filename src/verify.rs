@@ -22,6 +22,7 @@ mod compare_object;
 mod contents;
 mod diff_ranges;
 mod difference;
+mod entry_batch;
 mod progress;
 mod replica_calls;
 mod sample;
@@ -41,9 +42,9 @@ use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use attributes::{CompareRules, ObjectView, ReplicaView, present_replicas, view_uncached};
 use checkpoint::{RunId, WalkPosition};
 use contents::ContentOptions;
+use entry_batch::EntryBatch;
 use progress::{ResumePoint, RunProgress};
 use replica_calls::{CallError, ReplicaCalls};
-use walk::EntryBatch;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Totals};
 pub use difference::{

@@ -33,9 +33,9 @@ pub struct PlacementConfig {
 /// `placement.provider`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderConfig {
-    /// Nobody is asked; every replica is a candidate like any other.
+    /// No provider is asked; every replica is a candidate like any other.
     None,
-    /// Nobody is asked; the placement is inferred from timing.
+    /// No provider is asked; the placement is inferred from timing.
     Learned,
     /// A cluster's own tool.
     Tool {

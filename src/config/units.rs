@@ -18,7 +18,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// The largest size or rate accepted: 1 PiB. No buffer or chunk comes near it,
 /// and 64 replicas times the largest thread count of it still fit a `u64`, so
-/// that nobody downstream has to think about overflow.
+/// that no code downstream has to think about overflow.
 const MAX_SIZE: u64 = bytesize::PIB;
 
 /// The units of a size, largest first; what [`Size`] prints divides exactly.

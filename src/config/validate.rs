@@ -281,8 +281,8 @@ fn fuse(written: raw::Fuse, outline: &KeyIndex<'_>) -> Result<FuseConfig, Config
     })
 }
 
-/// Keys that are valid alone and not together. Defaults take part: whoever
-/// lowers one key below another's default is told about the other.
+/// Keys that are valid alone and not together. Defaults take part: an error
+/// about a key below another's default names the other.
 fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const SEGMENT_SIZE: &str = "read.segment_size";
     const DEADLINE: &str = "read.deadline";

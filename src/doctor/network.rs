@@ -58,7 +58,7 @@ fn interface_with_address(address: IpAddr) -> Option<String> {
     all.find(|one| has(one) == Some(address)).map(|one| one.interface_name)
 }
 
-/// What echoes told.
+/// What echoes showed.
 #[derive(Default)]
 pub(super) struct EchoResults {
     pub(super) is_small_answered: Option<bool>,
@@ -103,7 +103,7 @@ impl IcmpSocket {
         // Do not divide, and do not go by what is believed of the path.
         sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ECHO_TIMEOUT / 5))?;
-        // The kernel passes on what comes from there, and nobody else's answers.
+        // The kernel passes on answers from there alone.
         connect(&socket, &SocketAddrV4::new(to, 0))?;
         // One number for each asker: replicas are asked at the same time.
         let id = (std::process::id() as u16).rotate_left(3)

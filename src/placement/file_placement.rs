@@ -31,7 +31,7 @@ const MIN_SEGMENTS: u32 = 12;
 /// The part of each segment in the mean that counts.
 const NEW_SAMPLE_WEIGHT: f64 = 1.0 / 8.0;
 
-/// The rates of a replica must differ by this much to be told apart.
+/// The rates of a replica must differ by this much to be distinguished.
 const MIN_RATE_RATIO: f64 = 1.4;
 
 /// How long a replica is not believed for a chunk, if the answer stays the same.
@@ -42,7 +42,7 @@ const DISBELIEF_DURATION: Duration = Duration::from_secs(60);
 pub struct Delivery {
     /// Where in the file.
     pub offset: u64,
-    /// From whom.
+    /// The replica that delivered it.
     pub replica: ReplicaId,
     /// Seconds that a byte took to be served. One segment says little: those that
     /// arrive together seem to have taken no time but for the first.
@@ -272,7 +272,7 @@ mod tests {
         file.store_answer(0, answer(&["0", "1"]), far);
         for _ in 0..100 {
             assert!(!file.record_delivery(came(0, 90.0), now), "it is as quick as it should be");
-            assert!(!file.record_delivery(came(2, 40.0), now), "nobody said that it is local");
+            assert!(!file.record_delivery(came(2, 40.0), now), "no provider said that it is local");
         }
         let disbelieved =
             (0..MIN_SEGMENTS).filter(|_| file.record_delivery(came(0, 41.0), now)).count();

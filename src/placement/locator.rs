@@ -50,7 +50,7 @@ const MAX_WARNINGS: usize = 16;
 /// Who knows where chunks are.
 #[derive(Clone)]
 pub enum PlacementSource {
-    /// Nobody.
+    /// No provider.
     None,
     /// Timing, in regions of this many bytes.
     Timing(u64),
@@ -137,7 +137,7 @@ struct CachedPlacement {
     located_file: Arc<LocatedFile>,
 }
 
-/// A file's placement together with what its provider is told about it.
+/// A file's placement together with what its provider is asked about it.
 pub struct LocatedFile {
     query: Query,
     /// What is known.
@@ -169,7 +169,7 @@ impl Locator {
         }
     }
 
-    /// The placement of the file at `path`; `None` where there is nobody to know.
+    /// The placement of the file at `path`; `None` where no provider knows it.
     pub fn locate_file(&self, path: &Path, version: FileVersion) -> Option<Arc<LocatedFile>> {
         let learned = match &self.source {
             PlacementSource::None => return None,

@@ -409,7 +409,7 @@ cells = [[\"n2\"], [\"n3\"]]
         let pipe = room.path().join("pipe");
         std::fs::write(&file, CSV).unwrap();
         let table = Arc::new(TableProvider::open(&file).unwrap());
-        // Opening a pipe that nobody writes to takes for ever, as a dead mount does.
+        // Opening a pipe without a writer takes for ever, as a dead mount does.
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::rename(&pipe, &file).unwrap();
@@ -437,7 +437,7 @@ cells = [[\"n2\"], [\"n3\"]]
             send.send(()).unwrap();
         });
         receive.recv_timeout(std::time::Duration::from_secs(60)).expect("the runtime hangs");
-        // Whoever hangs is let go, and the next question is answered.
+        // The hung thread goes on, and the next question is answered.
         std::fs::write(&pipe, CSV).unwrap();
         drop(std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap());
         std::fs::rename(&pipe, &file).unwrap();

@@ -45,7 +45,7 @@ enum Event {
     Tick,
 }
 
-/// A segment that somebody fetches.
+/// A segment that is fetched.
 struct SegmentJob {
     reader: usize,
     range: ByteRange,

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Nanoseconds since the simulation began.
 pub(super) type SimTime = u64;
 
-/// A server and those who wait for it.
+/// A server and the jobs that wait for it.
 #[derive(Clone, Debug)]
 pub(super) struct FifoServer {
     /// Bytes a second; 0 while it hangs.

@@ -1,7 +1,7 @@
 //! Lookups, stats and opens of one directory, spread over replicas or pinned.
 //!
 //! Each replica answers calls with a few threads, each call in a fixed time;
-//! workers ask one after the other, of whom [`crate::scheduler::metadata_order`] says.
+//! each worker asks the replica that [`crate::scheduler::metadata_order`] names first.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

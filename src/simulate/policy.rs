@@ -1,7 +1,7 @@
-//! Who decides: fanfs's scheduler, or something simpler to compare it with.
+//! The policies: fanfs's scheduler, or something simpler to compare it with.
 //!
 //! All see the same queue of segments, the same replicas with as many reads in
-//! flight at most, and are told of the same completions. The simpler ones know
+//! flight at most, and learn of the same completions. The simpler ones know
 //! nothing of rates and never ask twice.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ pub enum PolicyKind {
     RoundRobin,
     /// The replica on the first node that is named for the chunk.
     FirstHost,
-    /// Whoever has the least in flight.
+    /// The replica with the least in flight.
     LeastInFlight,
 }
 

@@ -1,4 +1,4 @@
-//! Who has what, how fast it is, and who reads it.
+//! Nodes, gateways, files and readers.
 
 use std::time::Duration;
 
@@ -105,11 +105,11 @@ pub enum ReadPattern {
 pub struct RecordedRead {
     /// What was read.
     pub range: ByteRange,
-    /// What its reader did something else for, since he had the one before.
+    /// The time from the read before it, in which the reader did something else.
     pub pause: Duration,
 }
 
-/// Somebody who reads one file, one read after the other.
+/// A reader of one file, one read after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReaderSpec {
     /// Which file, an index.
@@ -137,7 +137,7 @@ pub enum PlacementKnowledge {
     None,
 }
 
-/// Who reads, and how the daemon is set up.
+/// The readers, and how the daemon is set up.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The readers.
@@ -159,7 +159,7 @@ pub struct Workload {
 }
 
 impl Default for Workload {
-    /// The daemon's defaults, and nobody who reads.
+    /// The daemon's defaults, without readers.
     fn default() -> Self {
         Self {
             readers: Vec::new(),

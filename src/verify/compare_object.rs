@@ -15,9 +15,9 @@ use super::checkpoint::VerifyFindings;
 use super::contents::{ComparedFile, ContentOutcome, FileProgress};
 use super::diff_ranges::{ValueGroup, group_by_value};
 use super::difference::{Difference, DifferenceKind, NotCompared};
+use super::entry_batch::{BatchEntry, EntryBatch};
 use super::progress::ResumePoint;
 use super::replica_calls::{CallError, FailedCall, ReplicaCalls};
-use super::walk::{BatchEntry, EntryBatch};
 use crate::backend::{Backend, BackendError, FileKind, Lane, ObjectRef, Result as BackendResult};
 use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 

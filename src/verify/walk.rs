@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::RunShared;
 use super::checkpoint::{VerifyFindings, WalkPosition};
 use super::compare_object::add_call_errors;
+use super::entry_batch::{BatchEntry, EntryBatch};
 use super::progress::ObjectNumber;
 use super::replica_calls::{CallError, FailedCall, PendingCall};
 use crate::backend::{Backend, DirEntry, FileKind, Lane, ObjectRef};
@@ -21,22 +22,6 @@ use crate::volume::{ReplicaId, ReplicaSet};
 /// Entries that one worker looks at together: one call on each replica. They are a
 /// round trip each on NFS, and the call has a deadline.
 const MAX_BATCH_ENTRIES: usize = 32;
-
-/// Some entries of a directory.
-pub(super) struct EntryBatch {
-    pub(super) dir: Arc<Path>,
-    /// The replicas that are compared there.
-    pub(super) compared_on: ReplicaSet,
-    pub(super) entries: Vec<BatchEntry>,
-}
-
-/// One name in a directory.
-pub(super) struct BatchEntry {
-    pub(super) number: ObjectNumber,
-    pub(super) name: OsString,
-    /// The replicas whose listings have it.
-    pub(super) listed_on: ReplicaSet,
-}
 
 /// Directories that are still to come at one depth, the next one last.
 struct DirLevel {

@@ -1,7 +1,7 @@
 //! Rules about the way to the servers: calls, packets, links, clocks.
 
 use super::rates::{is_latency_outlier, median};
-use super::remount::{PERSIST_HINT, replica_remount_command};
+use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
 use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
 use crate::doctor::facts::{
     DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, ServerRoute, TcpConnection,
@@ -19,10 +19,6 @@ const HIGH_RETRANSMIT_SHARE: f64 = 0.05;
 
 /// READs below which their mean says nothing: a disk that wakes up once is in it.
 const MIN_READS: u64 = 1000;
-
-/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
-/// reads wait for.
-pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// Segments below which a share of them means nothing.
 const MIN_SEGMENTS: u64 = 1000;
@@ -104,7 +100,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
         let backlog = nfs.backlog.filter(|backlog| *backlog >= MIN_BACKLOG)?;
         // The slots of the connection are counted, not those of an NFSv4.1 session.
         let rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));
-        let mend = if rdma {
+        let remedy = if rdma {
             "sysctl -w sunrpc.rdma_slot_table_entries=1024, then mount again".to_owned()
         } else {
             let key = "tcp_max_slot_table_entries=65536";
@@ -123,7 +119,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
                  time than the connection has",
                 replica.name
             ),
-            remedy: mend,
+            remedy,
         })
     })
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use super::network::MIN_BACKLOG;
 use super::{DoctorFacts, ExaminedReplica, NfsFacts};
 use crate::volume::mount_table::option_rules::{
     CheckedOptions, MountUse, OptionChange, OptionFault, find_faults, remount_command,
@@ -22,6 +21,10 @@ const MAX_CALLS_PER_SEGMENT: u64 = 4;
 /// One TCP connection is one core's work at either end; it carries 10 to 25 Gbit/s.
 /// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
 const ONE_CONNECTION_MBIT: u64 = 25_000;
+
+/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
+/// reads wait for.
+pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// What the rules find in the options of a replica's mount.
 pub(super) fn option_faults(facts: &DoctorFacts, i: usize) -> Vec<OptionFault> {

@@ -250,7 +250,7 @@ const HARMLESS: &[fn(&mut DoctorFacts)] = &[
         connection(f, 1).out_of_order = 50;
     },
     |f| connection(f, 1).min_rtt_ms = Some(2.0),
-    // Nobody answers echoes: nothing is known of large ones either.
+    // No echo is answered: nothing is known of large ones either.
     |f| {
         route(f, 1).small_echo = Some(false);
         route(f, 1).large_echo = None;

@@ -107,7 +107,7 @@ enum OpOutcome {
 }
 
 impl WebHdfs {
-    /// Asks nobody yet.
+    /// Does not ask a NameNode yet.
     ///
     /// # Errors
     /// Where a URL is not the address of a NameNode, or there is no certificate
