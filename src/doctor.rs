@@ -1,4 +1,4 @@
-//! What holds reads back on this machine: looked at, judged, and how to mend it.
+//! What holds reads back on this machine: facts, checks of them, and remedies.
 //!
 //! In goes a [`Config`](crate::config::Config) (a volume's, or one made of bare paths); out come
 //! [`DoctorFacts`], everything that was looked at, and from them, by the pure
@@ -24,7 +24,7 @@ mod measure;
 mod network;
 mod tcp_info;
 
-pub use checks::{CheckResult, CheckStatus, Finding, run_checks};
+pub use checks::{CheckReport, CheckResult, CheckStatus, Finding, run_checks};
 pub use collect::{DoctorOptions, examine};
 pub use facts::{
     DoctorFacts, ExaminedReplica, MachineFacts, MeasuredRates, NetworkInterface, NfsFacts,

@@ -1,4 +1,4 @@
-//! What a file's placement means for one who reads it.
+//! What a file's placement means for its reader.
 //!
 //! In go [`ExplainFacts`]: the chunks and their nodes, which replica is on which node,
 //! and what each was measured to deliver. Out comes an [`Explanation`]: who
@@ -9,6 +9,7 @@
 //!
 //! Pure. The daemon gathers the facts; `fanfs explain` asks for them and prints.
 
+mod chunk_census;
 mod findings;
 mod forecast;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::placement::{ChunkMap, ChunkMapBuilder};
 use crate::volume::ByteRange;
 
+use chunk_census::ChunkCensus;
 pub use findings::Improvement;
 
 /// What is known of a file and of the replicas.
@@ -28,9 +30,9 @@ pub struct ExplainFacts {
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// Who says where the chunks are; "none" for nobody.
+    /// The provider that says where the chunks are, or "none".
     pub provider: String,
-    /// Why nobody says it, if that is so.
+    /// Why the provider does not say it, if that is so.
     pub failure: Option<String>,
     /// The nodes' names, as the provider has them.
     pub nodes: Vec<String>,
@@ -87,7 +89,7 @@ pub struct Explanation {
     pub path: String,
     /// Bytes.
     pub size: u64,
-    /// Who says where the chunks are.
+    /// The provider that says where the chunks are.
     pub provider: String,
     /// Chunks.
     pub chunks: u64,
@@ -208,76 +210,24 @@ impl ExplainFacts {
 /// from it.
 pub fn explain(facts: &ExplainFacts, epoch: Instant) -> Explanation {
     let chunks = facts.chunk_map();
-    let nodes = chunks.nodes();
-    let place = |name: &str| facts.nodes.iter().position(|node| node == name);
-    let mut copies = std::collections::BTreeMap::<usize, u64>::new();
-    let mut per_node = vec![(0u64, 0u64, 0u64); nodes.len()];
-    let mut per_replica = vec![(0u64, 0u64); facts.replicas.len()];
-    let (mut count, mut local, mut listed) = (0, 0, Vec::new());
-    let replicas_on: Vec<&[usize]> = nodes
-        .iter()
-        .map(|name| place(name).map_or(&[][..], |node| facts.replicas_of(node)))
-        .collect();
-    for chunk in chunks.chunks() {
-        count += 1;
-        *copies.entry(chunk.nodes.len()).or_default() += 1;
-        let mut replicas: Vec<usize> = Vec::new();
-        for (rank, node) in chunk.nodes.iter().map(|node| usize::from(*node)).enumerate() {
-            per_node[node].0 += 1;
-            per_node[node].1 += u64::from(rank == 0);
-            per_node[node].2 += chunk.range.len();
-            replicas.extend(replicas_on[node].iter().filter(|id| **id < facts.replicas.len()));
-        }
-        replicas.sort_unstable();
-        replicas.dedup();
-        for replica in &replicas {
-            per_replica[*replica].0 += 1;
-            per_replica[*replica].1 += chunk.range.len();
-        }
-        if !replicas.is_empty() {
-            local += chunk.range.len();
-        }
-        if listed.len() < MAX_LISTED_CHUNKS {
-            listed.push(ListedChunk {
-                start: chunk.range.start,
-                end: chunk.range.end,
-                nodes: chunk.nodes.iter().map(|n| nodes[usize::from(*n)].to_string()).collect(),
-                replicas,
-            });
-        }
-    }
+    let census = ChunkCensus::new(facts, &chunks);
     let now = forecast::forecast(facts, &forecast::WhatIf::Unchanged, epoch);
-    let share = |(i, replica): (usize, &ReplicaFacts)| ReplicaShare {
-        name: replica.name.clone(),
-        node: replica.node.clone(),
-        chunks: per_replica[i].0,
-        bytes: per_replica[i].1,
-        planned: now.shares.get(i).copied().unwrap_or(0.0),
-        rate: replica.rate,
-    };
-    let node = |(node, (chunks, first, bytes)): (usize, &(u64, u64, u64))| NodeShare {
-        node: nodes[node].to_string(),
-        replicas: replicas_on[node].iter().map(|id| facts.replicas[*id].name.clone()).collect(),
-        chunks: *chunks,
-        first: *first,
-        bytes: *bytes,
-    };
     let mut explanation = Explanation {
         path: facts.path.clone(),
         size: facts.size,
         provider: facts.provider.clone(),
-        chunks: count,
-        copies: copies.into_iter().collect(),
-        nodes: per_node.iter().enumerate().map(node).collect(),
-        local: local as f64 / facts.size.max(1) as f64,
-        replicas: facts.replicas.iter().enumerate().map(share).collect(),
+        chunks: census.chunks,
+        nodes: census.node_shares(),
+        local: census.local_bytes as f64 / facts.size.max(1) as f64,
+        replicas: census.replica_shares(&now.shares),
         expected_rate: now.rate,
         expected_local: now.local,
         sum_of_rates: facts.replicas.iter().filter(|r| r.is_usable).map(|r| r.rate).sum(),
         is_measured: facts.replicas.iter().all(|replica| replica.is_measured),
         findings: Vec::new(),
         improvements: Vec::new(),
-        chunk_map: listed,
+        copies: census.copies.into_iter().collect(),
+        chunk_map: census.listed,
     };
     explanation.findings = findings::findings(facts, &explanation);
     explanation.improvements = findings::improvements(facts, &explanation, epoch);

@@ -41,7 +41,7 @@ pub use locator::{
 };
 pub use node_names::NodeNames;
 
-use crate::config::placement::{ClusterTool, ProviderConfig as Written};
+use crate::config::placement::{ClusterTool, CommandError, ProviderConfig as Written};
 use crate::config::{self, PlacementConfig};
 use crate::volume::{ByteRange, ReplicaId};
 
@@ -55,7 +55,7 @@ pub struct Query {
     pub path: PathBuf,
     /// Its size, bytes.
     pub size: u64,
-    /// The bytes that somebody is about to read; a piecewise provider answers
+    /// The bytes that a reader is about to read; a piecewise provider answers
     /// for these alone.
     pub range: ByteRange,
     /// A replica's directory, under which the file can be found.
@@ -74,7 +74,7 @@ impl Query {
 /// Answers to come.
 pub type LocateFuture<'a> = Pin<Box<dyn Future<Output = Result<ChunkMap>> + Send + 'a>>;
 
-/// Somebody who knows where chunks are.
+/// A source that knows where chunks are.
 pub trait Provider: Send + Sync {
     /// As in `[placement] provider`.
     fn name(&self) -> &'static str;
@@ -143,7 +143,8 @@ pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<Plac
 
 fn command_template(own: Option<&[String]>, usual: &[&str]) -> Result<command::CommandTemplate> {
     let words = own.map_or_else(|| usual.iter().map(|w| (*w).to_owned()).collect(), <[_]>::to_vec);
-    command::CommandTemplate::new(words).map_err(PlacementError::InvalidAnswer)
+    let refused = |error: CommandError| PlacementError::InvalidAnswer(error.to_string());
+    command::CommandTemplate::new(words).map_err(refused)
 }
 
 /// The names that the replicas answer to by configuration.

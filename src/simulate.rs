@@ -3,11 +3,11 @@
 //! A discrete-event simulation: nodes with disks and networks, gateways that
 //! fetch other nodes' chunks over the network, readers with a window. What is
 //! fetched is decided by the daemon's own planner ([`crate::read::split`],
-//! [`crate::read::readahead`]), from whom by its own scheduler
+//! [`crate::read::readahead`]), from which replica by its own scheduler
 //! ([`crate::scheduler`]), or by a simpler policy to compare it with.
 //!
-//! In goes a [`World`] (who has what and how fast) and a [`Workload`] (who reads
-//! what); out comes an [`SimulationOutcome`]. `scenario` reads both from a file for
+//! In goes a [`World`] (nodes, gateways and files) and a [`Workload`] (the readers);
+//! out comes an [`SimulationOutcome`]. `scenario` reads both from a file for
 //! `fanfs simulate`; `fanfs explain` makes a world of what was measured and asks
 //! what one reader would get.
 //!
@@ -28,8 +28,8 @@ pub use engine::run;
 pub use outcome::{ReplicaOutcome, SimulationOutcome};
 pub use policy::PolicyKind;
 pub use world::{
-    Cluster, Gateway, PlacementKnowledge, RateChange, ReadPattern, ReaderSpec, SimulatedFile,
-    StorageNode, Workload, World,
+    ChunkPlacement, Cluster, Gateway, LocalityRates, PlacementKnowledge, RateChange, ReadPattern,
+    ReaderSpec, SimulatedFile, StorageNode, Workload, World,
 };
 
 /// A small generator (xorshift), so that runs repeat.

@@ -22,6 +22,7 @@ mod compare_object;
 mod contents;
 mod diff_ranges;
 mod difference;
+mod entry_batch;
 mod progress;
 mod replica_calls;
 mod sample;
@@ -41,16 +42,16 @@ use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use attributes::{CompareRules, ObjectView, ReplicaView, present_replicas, view_uncached};
 use checkpoint::{RunId, WalkPosition};
 use contents::ContentOptions;
+use entry_batch::EntryBatch;
 use progress::{ResumePoint, RunProgress};
 use replica_calls::{CallError, ReplicaCalls};
-use walk::EntryBatch;
 
 pub use checkpoint::{Checkpoint, CheckpointError, Totals};
 pub use difference::{
     ContentDifference, Difference, DifferenceKind, DifferingRange, EscapedPath, IGNORABLE,
     NotCompared, ReplicaGroup,
 };
-pub use replica_calls::ComparedReplica;
+pub use replica_calls::{ComparedReplica, ExcludedReplica, ExclusionReason};
 pub use sample::{COMPARE_BLOCK_SIZE, Coverage};
 
 /// What is compared, and how.
@@ -96,6 +97,15 @@ pub enum VerifyError {
     Thread(String),
 }
 
+/// A replica that was not asked for some objects, as it did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbsentReplica {
+    /// Its name in the configuration.
+    pub name: String,
+    /// For how many objects.
+    pub objects: u64,
+}
+
 /// A comparison under way.
 pub struct Run {
     shared: Arc<RunShared>,
@@ -127,7 +137,7 @@ struct BatchQueue {
 /// Batches that wait for a worker at most, for each.
 const MAX_WAITING_BATCHES_PER_WORKER: usize = 2;
 
-/// How often who waits looks whether the run was stopped.
+/// How often a thread that waits checks whether the run was stopped.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Run {
@@ -143,10 +153,15 @@ impl Run {
     ) -> Result<Self, VerifyError> {
         let names: Vec<String> = members.iter().map(|member| member.name.clone()).collect();
         let jobs = options.jobs.max(1);
-        let peers = ReplicaCalls::new(members, jobs, options.rate, options.deadline);
-        if peers.reachable().len() < 2 {
-            let why: Vec<&str> = peers.excluded().map(|(_, why)| why).collect();
-            let why = if why.is_empty() { String::new() } else { format!(": {}", why.join("; ")) };
+        let replicas = ReplicaCalls::new(members, jobs, options.rate, options.deadline);
+        if replicas.reachable().len() < 2 {
+            let reasons: Vec<String> =
+                replicas.excluded().iter().map(|excluded| excluded.reason.to_string()).collect();
+            let why = if reasons.is_empty() {
+                String::new()
+            } else {
+                format!(": {}", reasons.join("; "))
+            };
             return Err(VerifyError::TooFewReplicas(why));
         }
         let rules = CompareRules {
@@ -154,13 +169,13 @@ impl Run {
             ignore: options.ignore.clone(),
             xattrs: options.xattrs,
         };
-        let root = view_uncached(&peers, &options.path, peers.reachable(), &rules);
+        let root = view_uncached(&replicas, &options.path, replicas.reachable(), &rules);
         if root.iter().all(|(_, seen)| *seen == ReplicaView::Missing) {
             return Err(VerifyError::NoSuchPath(EscapedPath(&options.path).to_string()));
         }
         let resumed_at = state.as_ref().and_then(|state| state.position.clone());
-        let ledger = RunProgress::new(RunId::new(&options, &names), names.len(), state);
-        let how = ContentOptions {
+        let progress = RunProgress::new(RunId::new(&options, &names), names.len(), state);
+        let content_options = ContentOptions {
             coverage: options.coverage,
             seed: options.seed,
             max_blocks_in_flight: jobs,
@@ -168,9 +183,9 @@ impl Run {
         let shared = Arc::new(RunShared {
             options,
             rules,
-            content_options: how,
-            replicas: peers,
-            progress: ledger,
+            content_options,
+            replicas,
+            progress,
             resume_position: resumed_at,
             batch_queue: Mutex::default(),
             changed: Condvar::new(),
@@ -262,19 +277,19 @@ impl Run {
         self.shared.progress.not_compared(from)
     }
 
-    /// Replicas that were not asked for some objects, as they did not answer, and
-    /// for how many.
-    pub fn absent_replicas(&self) -> Vec<(String, u64)> {
+    /// Replicas that were not asked for some objects, as they did not answer.
+    pub fn absent_replicas(&self) -> Vec<AbsentReplica> {
         let absent = self.shared.progress.absent_counts().into_iter().enumerate();
-        let named =
-            |(i, objects)| (self.shared.replicas.name(ReplicaId::new(i)).to_owned(), objects);
-        absent.map(named).filter(|(_, objects)| *objects > 0).collect()
+        let named = |(i, objects)| AbsentReplica {
+            name: self.shared.replicas.name(ReplicaId::new(i)).to_owned(),
+            objects,
+        };
+        absent.map(named).filter(|absent| absent.objects > 0).collect()
     }
 
-    /// Replicas that could not be looked at at all, and why.
-    pub fn excluded_replicas(&self) -> Vec<(String, String)> {
-        let left_out = self.shared.replicas.excluded();
-        left_out.map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
+    /// Replicas that are left out of the comparison, and why.
+    pub fn excluded_replicas(&self) -> Vec<ExcludedReplica> {
+        self.shared.replicas.excluded()
     }
 
     /// Lists what has been found out of order as well. For a run that has ended

@@ -13,10 +13,12 @@ pub mod path_serde;
 mod range;
 mod replica;
 mod shell_word;
+mod splitmix64;
 mod version;
 
 pub use holders::Holders;
 pub use range::ByteRange;
 pub use replica::{AtomicReplicaSet, MAX_REPLICAS, ReplicaId, ReplicaMap, ReplicaSet};
 pub use shell_word::shell_word;
+pub use splitmix64::splitmix64;
 pub use version::{FileId, FileVersion, VolumeMode};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::simulate::scenario::parse;
 use fanfs::simulate::{
-    Cluster, Gateway, PlacementKnowledge, PolicyKind, Random, RateChange, ReadPattern, ReaderSpec,
-    SimulatedFile, SimulationOutcome, StorageNode, Workload, World, run,
+    ChunkPlacement, Cluster, Gateway, PlacementKnowledge, PolicyKind, Random, RateChange,
+    ReadPattern, ReaderSpec, SimulatedFile, SimulationOutcome, StorageNode, Workload, World, run,
 };
 
 const MB: f64 = 1e6;
@@ -76,13 +76,13 @@ fn seeded(seed: u64) -> (World, Workload) {
         })),
         _ => {}
     }
-    let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
+    let names = nodes.iter().map(|node| node.name.clone()).collect();
     let count = if kind == 5 { 4 } else { 1 + random.below(3) as usize };
     let chunk = [4, 16, 64, 128][random.below(4) as usize] * MIB;
     let size = 1024 * MIB;
-    let files: Vec<SimulatedFile> = (0..count)
-        .map(|_| SimulatedFile::placed(size, chunk, replication, &names, None, Some(&mut random)))
-        .collect();
+    let placement = ChunkPlacement { chunk, copies: replication, nodes: names, first_node: None };
+    let files: Vec<SimulatedFile> =
+        (0..count).map(|_| placement.place_file(size, Some(&mut random))).collect();
     let gateway = |node: usize| Gateway {
         name: format!("r{node}"),
         node,
@@ -154,8 +154,9 @@ fn proxying() -> (World, Workload) {
     let nodes: Vec<StorageNode> = (0..3)
         .map(|i| StorageNode { name: format!("n{i}"), disk: 100.0 * MB, network: 50.0 * MB })
         .collect();
-    let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
-    let files = vec![SimulatedFile::placed(1024 * MIB, 16 * MIB, 1, &names, None, None)];
+    let names = nodes.iter().map(|node| node.name.clone()).collect();
+    let placement = ChunkPlacement { chunk: 16 * MIB, copies: 1, nodes: names, first_node: None };
+    let files = vec![placement.place_file(1024 * MIB, None)];
     let gateway =
         |node| Gateway { name: format!("n{node}"), node, latency: Duration::from_micros(300) };
     let gateways = (0..3).map(gateway).collect();
@@ -187,8 +188,9 @@ fn knowing_where_chunks_are_pays_and_is_used() {
 fn what_timing_tells_is_better_than_nothing() {
     // Chunks longer than the window, so that there is time to learn.
     let (mut world, mut workload) = proxying();
-    world.files =
-        vec![SimulatedFile::placed(4096 * MIB, 256 * MIB, 2, &["n0", "n1", "n2"], None, None)];
+    let names = ["n0", "n1", "n2"].map(str::to_owned).to_vec();
+    let placement = ChunkPlacement { chunk: 256 * MIB, copies: 2, nodes: names, first_node: None };
+    world.files = vec![placement.place_file(4096 * MIB, None)];
     if let Cluster::Nodes { nodes, .. } = &mut world.cluster {
         nodes.iter_mut().for_each(|node| node.network = 1250.0 * MB);
     }

@@ -64,7 +64,7 @@ fn check<E: ToString>(answer: Result<ChunkMap, E>, size: u64) {
         assert!(chunk.range.end <= size);
         assert!(chunk.nodes.iter().all(|node| usize::from(*node) < map.nodes().len()));
         for offset in [chunk.range.start, chunk.range.end - 1] {
-            assert_eq!(mapped.holders_at(offset).map(|(_, range)| range), Some(chunk.range));
+            assert_eq!(mapped.chunk_at(offset).map(|chunk| chunk.range), Some(chunk.range));
         }
         end = chunk.range.end;
     }
@@ -89,7 +89,7 @@ fn layout(text: &str, size: u64) {
     assert!(objects as u64 <= cephfs::MAX_OBJECTS, "{objects}");
 }
 
-fn entries(entries: Result<table::TableEntries, String>, path: &str, size: u64) {
+fn entries<E: ToString>(entries: Result<table::TableEntries, E>, path: &str, size: u64) {
     match entries {
         Ok(entries) => check(entries.chunk_map_of(path.as_ref(), size), size),
         Err(error) => one_line(error),

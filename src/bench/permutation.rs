@@ -4,6 +4,8 @@
 //! that is wanted: at most four steps on average. What a random reader reads twice in
 //! a pass would come from some cache, so it reads nothing twice.
 
+use crate::volume::splitmix64;
+
 /// A permutation of the numbers below `count`.
 #[derive(Clone, Debug)]
 pub(super) struct BlockPermutation {
@@ -40,14 +42,6 @@ impl BlockPermutation {
         }
         left << self.half_bits | right
     }
-}
-
-/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014).
-pub(super) fn splitmix64(number: u64) -> u64 {
-    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
 }
 
 #[cfg(test)]

@@ -17,10 +17,10 @@ use super::{CommandResult, Failure, absolute, print_result, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::checks::{PERSIST_HINT, measured_gain};
+use crate::doctor::{CheckReport, examine, run_checks};
 use crate::doctor::{
     CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding, MeasureOptions,
 };
-use crate::doctor::{examine, run_checks};
 use crate::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
@@ -113,7 +113,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let bar = progress_spinner();
     let facts = examine(&config, &options, &|what| bar.set_message(what.to_owned()));
     bar.finish_and_clear();
-    let (rows, findings) = run_checks(&facts);
+    let CheckReport { rows, findings } = run_checks(&facts);
     let state = rows.iter().map(|row| row.state).max().unwrap_or(CheckStatus::Ok);
     let text = if args.json {
         let (checks, findings, gain) =

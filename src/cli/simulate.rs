@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{CommandResult, Failure, print_result, to_json};
 use crate::config;
-use crate::simulate::scenario::{Scenario, parse, parse_trace};
+use crate::simulate::scenario::{MetadataRun, ReaderTrace, Scenario, parse, parse_trace};
 use crate::simulate::{self, PolicyKind, ReadPattern, metadata};
 use crate::telemetry::trace;
 
@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
             report.reads.push(simulate::run(world, &scenario.workload, *policy, epoch));
         }
     }
-    for (run, calls) in scenario.metadata {
+    for MetadataRun { name: run, workload: calls } in scenario.metadata {
         let answered = metadata::simulate_metadata(&calls);
         let calls_per_second = answered.calls_per_second;
         report.metadata.push(MetadataCalls {
@@ -99,7 +99,7 @@ fn load_replay(scenario: &mut Scenario, path: &Path) -> Result<(), Failure> {
 
 fn load_scenario(path: &Path) -> Result<Scenario, Failure> {
     let mut scenario = parse(&read_text(path)?).map_err(|what| path_failure(path, what))?;
-    for (reader, trace) in std::mem::take(&mut scenario.traces) {
+    for ReaderTrace { reader, file: trace } in std::mem::take(&mut scenario.traces) {
         // Beside the scenario, as it would be handed on.
         let trace = path.parent().unwrap_or(Path::new("")).join(trace);
         let ranges = parse_trace(&read_text(&trace)?).map_err(|what| path_failure(&trace, what))?;

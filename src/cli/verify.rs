@@ -19,7 +19,7 @@ use crate::config::{self, Config, PageCache};
 use crate::survey::{DEFAULT_LIMIT, Severity, survey};
 use crate::verify::{
     Checkpoint, CheckpointError, ComparedReplica, Coverage, Difference, DifferenceKind,
-    EscapedPath, NotCompared, Run, Totals, VerifyError, VerifyOptions,
+    EscapedPath, ExclusionReason, NotCompared, Run, Totals, VerifyError, VerifyOptions,
 };
 use crate::volume::path_serde;
 
@@ -164,8 +164,12 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
         seconds: started.elapsed().as_secs_f64(),
         differences: run.differences(0),
         not_compared: run.not_compared(0),
-        left_out: left_out.map(|(replica, why)| ExcludedReplica { replica, why }).collect(),
-        absent: absent.map(|(replica, objects)| AbsentReplica { replica, objects }).collect(),
+        left_out: left_out
+            .map(|out| ExcludedReplica { replica: out.name, why: out.reason.to_string() })
+            .collect(),
+        absent: absent
+            .map(|absent| AbsentReplica { replica: absent.name, objects: absent.objects })
+            .collect(),
     };
     print_result(&if args.json { to_json(&report)? } else { render_report(&report, printed) })?;
     Ok(ExitCode::from(report.status()))
@@ -294,10 +298,11 @@ fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
             .iter()
             .find(|finding| finding.severity == Severity::Error && finding.replicas == [id]);
         let backend = match own {
-            Some(finding) => Err(finding.text.clone()),
-            None => {
-                open_replica(replica, deadline).map_err(|why| format!("{}: {why}", replica.name))
-            }
+            Some(finding) => Err(ExclusionReason::Unfit(finding.text.clone())),
+            None => open_replica(replica, deadline).map_err(|why| ExclusionReason::NotOpened {
+                replica: replica.name.clone(),
+                reason: why.to_string(),
+            }),
         };
         ComparedReplica { name: replica.name.clone(), backend, max_rate: replica.max_rate }
     };

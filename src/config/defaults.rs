@@ -44,7 +44,7 @@ pub(super) const MAX_IN_FLIGHT: Size = Size(32 * MIB);
 pub(super) const DEADLINE: Time = Time(Duration::from_secs(30));
 /// Below 100 ms a healthy disk that spins up or a server that collects garbage
 /// is an error; an application cannot be killed before its request ends, so
-/// nobody waits longer than an hour.
+/// no user waits longer than an hour.
 pub(super) const DEADLINE_RANGE: RangeInclusive<Time> =
     Time(Duration::from_millis(100))..=Time(Duration::from_secs(3600));
 
@@ -137,7 +137,7 @@ pub(super) const KERNEL_READAHEAD_RANGE: RangeInclusive<Size> = Size(0)..=Size(6
 /// kernel, first come, first served, where files do not take turns: with 64, one
 /// of 256 readers waited four times as long for a read as with 256.
 pub(super) const MAX_BACKGROUND: u16 = 256;
-/// What the kernel can be told.
+/// What the kernel takes.
 pub(super) const MAX_BACKGROUND_RANGE: RangeInclusive<i64> = 1..=65_535;
 
 /// libfuse's default; below it every `stat` in a loop reaches the replicas.
@@ -198,7 +198,8 @@ mod tests {
     /// It has no figure that could be compared, so its words are.
     #[test]
     fn the_documents_say_how_many_session_threads_there_are() {
-        let (least, most) = (FUSE_THREADS_DEFAULT.start(), FUSE_THREADS_DEFAULT.end());
+        let least = FUSE_THREADS_DEFAULT.start();
+        let most = FUSE_THREADS_DEFAULT.end();
         let words = format!("four more than the CPUs, at least {least} and at most {most}");
         let example = include_str!("../../config/example.toml");
         let row = include_str!("../../docs/CONFIGURATION.md");

@@ -85,7 +85,8 @@ impl<'a> KeyIndex<'a> {
                     _ => {}
                 }
             }
-            let (table, name) = (table.map(str::to_owned), name.to_owned());
+            let table = table.map(str::to_owned);
+            let name = name.to_owned();
             self.keys.push(Key {
                 path,
                 table,

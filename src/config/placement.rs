@@ -33,9 +33,9 @@ pub struct PlacementConfig {
 /// `placement.provider`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderConfig {
-    /// Nobody is asked; every replica is a candidate like any other.
+    /// No provider is asked; every replica is a candidate like any other.
     None,
-    /// Nobody is asked; the placement is inferred from timing.
+    /// No provider is asked; the placement is inferred from timing.
     Learned,
     /// A cluster's own tool.
     Tool {
@@ -135,22 +135,39 @@ impl ProviderKind {
 /// The places that a command's words may have, in braces.
 pub const PLACEHOLDERS: [&str; 6] = ["path", "local", "object", "pool", "offset", "size"];
 
-/// Says what is wrong with a command line.
+/// What is wrong with a command line: one line, to be put behind the command's name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// Its first word is missing or empty.
+    #[error("names no program")]
+    NoProgram,
+    /// It has a place that is not one of [`PLACEHOLDERS`].
+    #[error(
+        "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
+        PLACEHOLDERS.join("}, {")
+    )]
+    UnknownPlace {
+        /// What stands between the braces.
+        name: String,
+        /// The word that it is in.
+        word: String,
+    },
+}
+
+/// Checks a command line.
 ///
 /// # Errors
-/// One line, to be put behind the command's name.
-pub fn check_command(words: &[String]) -> Result<(), String> {
+/// Where it names no program, or has an unknown place.
+pub fn check_command(words: &[String]) -> Result<(), CommandError> {
     if words.first().is_none_or(String::is_empty) {
-        return Err("names no program".to_owned());
+        return Err(CommandError::NoProgram);
     }
     for word in words {
         for name in placeholders(word) {
             let plain = name.strip_suffix(":sh").unwrap_or(name);
             if !PLACEHOLDERS.contains(&plain) {
-                return Err(format!(
-                    "has the unknown place {{{name}}} in {word:?}; use one of {{{}}}",
-                    PLACEHOLDERS.join("}, {")
-                ));
+                let name = name.to_owned();
+                return Err(CommandError::UnknownPlace { name, word: word.clone() });
             }
         }
     }
@@ -194,7 +211,7 @@ pub(super) fn validate(
     {
         if let Some(command) = command {
             let key = format!("placement.{key}");
-            check_command(command).map_err(|what| outline.refuse(&key, what))?;
+            check_command(command).map_err(|error| outline.refuse(&key, error.to_string()))?;
         }
     }
     let root = written.root.clone().unwrap_or_else(|| "/".to_owned());
@@ -306,19 +323,28 @@ pub(super) fn affinities(
         .map(|(number, rule)| affinity(number, rule, replicas, outline))
         .collect::<Result<_, _>>()?;
     let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
-    globs(&paths).map_err(|error| {
+    rule_globs(&paths).map_err(|error| {
         let what = format!("the globs of all rules together are too much: {}", error.kind());
         outline.refuse("affinity[1].path", what)
     })?;
     Ok(rules)
 }
 
-/// The globs of affinity rules, and the rule that each is part of: a rule for
-/// everything below a directory is one for the directory itself as well.
+/// The globs of affinity rules.
+#[derive(Clone, Debug, Default)]
+pub struct RuleGlobs {
+    /// All globs: a rule for everything below a directory has one for the directory itself
+    /// as well.
+    pub globs: GlobSet,
+    /// The rule that each glob is part of, an index.
+    pub rule_of: Vec<usize>,
+}
+
+/// The globs of affinity rules.
 ///
 /// # Errors
 /// Where one of them is no glob, or they are too large to be matched.
-pub fn globs(paths: &[&str]) -> Result<(GlobSet, Vec<usize>), globset::Error> {
+pub fn rule_globs(paths: &[&str]) -> Result<RuleGlobs, globset::Error> {
     let mut globs = GlobSetBuilder::new();
     let mut rule_of = Vec::new();
     for (index, path) in paths.iter().enumerate() {
@@ -328,7 +354,7 @@ pub fn globs(paths: &[&str]) -> Result<(GlobSet, Vec<usize>), globset::Error> {
             rule_of.push(index);
         }
     }
-    Ok((globs.build()?, rule_of))
+    Ok(RuleGlobs { globs: globs.build()?, rule_of })
 }
 
 fn affinity(
@@ -344,7 +370,7 @@ fn affinity(
         let what = format!("{path:?} does not start with /, the volume's root");
         return Err(outline.refuse(&key("path"), what));
     }
-    globs(&[&path]).map_err(|error| {
+    rule_globs(&[&path]).map_err(|error| {
         let start: String = path.chars().take(80).collect();
         outline.refuse(&key("path"), format!("{start:?} is not a glob: {}", error.kind()))
     })?;

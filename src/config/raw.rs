@@ -616,7 +616,8 @@ mod tests {
     fn the_example_shows_every_key_in_its_table() {
         let example = include_str!("../../config/example.toml");
         for table in tables() {
-            let (single, double) = (format!("\n[{table}]\n"), format!("\n[[{table}]]\n"));
+            let single = format!("\n[{table}]\n");
+            let double = format!("\n[[{table}]]\n");
             let optional = format!("\n#[[{table}]]\n");
             let starts = [&single, &double, &optional];
             let start = starts.iter().find_map(|start| example.find(&***start)).expect(table);

@@ -18,7 +18,7 @@ use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// The largest size or rate accepted: 1 PiB. No buffer or chunk comes near it,
 /// and 64 replicas times the largest thread count of it still fit a `u64`, so
-/// that nobody downstream has to think about overflow.
+/// that no code downstream has to think about overflow.
 const MAX_SIZE: u64 = bytesize::PIB;
 
 /// The units of a size, largest first; what [`Size`] prints divides exactly.
@@ -140,8 +140,8 @@ fn parse_bytes<Q: Quantity>(
         return Err(Q::malformed(whole));
     }
     if !SIZE_UNITS.iter().any(|(name, _)| *name == unit) {
-        let (text, unit) = (whole.to_owned(), unit.to_owned());
-        return Err(UnitError::UnknownUnit { text, unit, known });
+        let unit = unit.to_owned();
+        return Err(UnitError::UnknownUnit { text: whole.to_owned(), unit, known });
     }
     let size = text.parse::<ByteSize>().map_err(|_| Q::malformed(whole))?.as_u64();
     if size > MAX_SIZE {
@@ -183,8 +183,8 @@ impl FromStr for Rate {
             Some(size) => parse_bytes::<Self>(size, text, known, "1PiB/s").map(Self),
             None if rate.starts_with(|c: char| c.is_ascii_digit()) => {
                 let unit = rate.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-                let (text, unit) = (text.to_owned(), unit.trim().to_owned());
-                Err(UnitError::UnknownUnit { text, unit, known })
+                let unit = unit.trim().to_owned();
+                Err(UnitError::UnknownUnit { text: text.to_owned(), unit, known })
             }
             None => Err(Self::malformed(text)),
         }
@@ -306,8 +306,12 @@ deserialize_quantity!(Size, Rate, Time, Share);
 mod tests {
     use super::*;
 
-    fn size(text: &str) -> Result<u64, String> {
-        text.parse::<Size>().map(|size| size.0).map_err(|error| error.to_string())
+    fn size(text: &str) -> Result<u64, UnitError> {
+        text.parse::<Size>().map(|size| size.0)
+    }
+
+    fn refused(text: &str) -> String {
+        size(text).unwrap_err().to_string()
     }
 
     #[test]
@@ -323,16 +327,16 @@ mod tests {
     #[test]
     fn a_size_needs_a_unit_that_means_one_thing() {
         for bare in ["1048576", "0", "1.5", " 7 ", "1_000", "-1"] {
-            assert!(size(bare).unwrap_err().contains("has no unit"), "{bare}");
+            assert!(refused(bare).contains("has no unit"), "{bare}");
         }
         for unit in ["1M", "1k", "1mib", "1Mb", "1Mi", "1MiB/s", "1EiB", "1 fathom", "1µB"] {
-            assert!(size(unit).unwrap_err().contains("unknown unit"), "{unit}");
+            assert!(refused(unit).contains("unknown unit"), "{unit}");
         }
         for text in ["", "MiB", "-1MiB", "1.2.3MiB", ".MiB", "lots", "½MiB"] {
-            assert!(size(text).unwrap_err().contains("is not a size"), "{text}");
+            assert!(refused(text).contains("is not a size"), "{text}");
         }
         for large in ["1025TiB", "99999999999999999999999PB"] {
-            assert!(size(large).unwrap_err().contains("at most 1PiB"), "{large}");
+            assert!(refused(large).contains("at most 1PiB"), "{large}");
         }
     }
 

@@ -281,10 +281,11 @@ fn fuse(written: raw::Fuse, outline: &KeyIndex<'_>) -> Result<FuseConfig, Config
     })
 }
 
-/// Keys that are valid alone and not together. Defaults take part: whoever
-/// lowers one key below another's default is told about the other.
+/// Keys that are valid alone and not together. Defaults take part: an error
+/// about a key below another's default names the other.
 fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), ConfigError> {
     const SEGMENT_SIZE: &str = "read.segment_size";
+    const DEADLINE: &str = "read.deadline";
     let Config { volume, replicas, read, memory, .. } = config;
     let segment = Size(read.segment_size);
 
@@ -310,20 +311,20 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
             return Err(outline.conflict(&key, limit, SEGMENT_SIZE, &below_segment));
         }
     }
-    let (deadline, attempt) = (Time(read.deadline), Time(read.attempt_deadline));
+    let deadline = Time(read.deadline);
+    let attempt = Time(read.attempt_deadline);
     if attempt > deadline {
-        let (key, other) = ("read.attempt_deadline", "read.deadline");
-        let what = format!("is longer than `{other}`, {deadline}; change one");
-        return Err(outline.conflict(key, attempt, other, &what));
+        let what = format!("is longer than `{DEADLINE}`, {deadline}; change one");
+        return Err(outline.conflict("read.attempt_deadline", attempt, DEADLINE, &what));
     }
     let all = Time(read.deadline_all);
     if all < deadline {
-        let (key, other) = ("read.deadline_all", "read.deadline");
-        let what = format!("is shorter than `{other}`, {deadline}; raise it");
-        return Err(outline.conflict(key, all, other, &what));
+        let what = format!("is shorter than `{DEADLINE}`, {deadline}; raise it");
+        return Err(outline.conflict("read.deadline_all", all, DEADLINE, &what));
     }
     let segments = defaults::BUDGET_MIN_SEGMENTS;
-    let (budget, least) = (Size(memory.budget), Size(segment.0 * segments));
+    let budget = Size(memory.budget);
+    let least = Size(segment.0 * segments);
     if budget < least {
         let what = format!(
             "is less than {segments} times `{SEGMENT_SIZE}`, {segment}; use at least {least}"

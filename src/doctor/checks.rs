@@ -55,13 +55,13 @@ pub struct Finding {
     pub id: &'static str,
     /// How bad it is.
     pub severity: CheckStatus,
-    /// Whom it is about; empty for the machine as a whole.
+    /// The replicas that it is about; empty for the machine as a whole.
     pub replicas: Vec<String>,
     /// The share of the reads' rate that it may take, 0 to 1.
     pub cost: f64,
     /// What is wrong, and why that matters.
     pub text: String,
-    /// What mends it: commands, or a key of the volume's file.
+    /// The remedy: commands, or a key of the volume's file.
     pub remedy: String,
     /// The part of it that mounts a replica again, as in other findings about that mount.
     #[serde(skip)]
@@ -77,7 +77,7 @@ pub struct CheckResult {
     pub state: CheckStatus,
     /// What was looked at.
     pub title: &'static str,
-    /// Whom the findings are about; empty where there are none, or for the machine.
+    /// The replicas that the findings are about; empty where there are none, or for the machine.
     pub replicas: Vec<String>,
     /// Why it is unknown.
     pub note: Option<String>,
@@ -150,15 +150,28 @@ const CHECKS: &[Check] = &[
     check("measure.together", "rate of all together", rates::together),
 ];
 
-/// The table's rows, and the findings in the order of what they cost.
-pub fn run_checks(facts: &DoctorFacts) -> (Vec<CheckResult>, Vec<Finding>) {
-    let (mut rows, mut findings) = (Vec::new(), Vec::new());
+/// What the checks say.
+#[derive(Debug)]
+pub struct CheckReport {
+    /// The table's rows.
+    pub rows: Vec<CheckResult>,
+    /// The findings, in the order of what they cost.
+    pub findings: Vec<Finding>,
+}
+
+/// Applies all checks.
+pub fn run_checks(facts: &DoctorFacts) -> CheckReport {
+    let mut rows = Vec::new();
+    let mut findings = Vec::new();
     for Check { id, title, rule } in CHECKS {
         let mut row =
             CheckResult { id, state: CheckStatus::Ok, title, replicas: Vec::new(), note: None };
         match rule(facts) {
             CheckOutcome::NotApplicable => continue,
-            CheckOutcome::Unknown(why) => (row.state, row.note) = (CheckStatus::Unknown, Some(why)),
+            CheckOutcome::Unknown(why) => {
+                row.state = CheckStatus::Unknown;
+                row.note = Some(why);
+            }
             CheckOutcome::Checked(problems) => {
                 let found = problems.into_iter().map(|problem| to_finding(facts, id, problem));
                 let found: Vec<Finding> = found.collect();
@@ -175,7 +188,7 @@ pub fn run_checks(facts: &DoctorFacts) -> (Vec<CheckResult>, Vec<Finding>) {
     }
     // Stable: of equals, the check that comes first.
     findings.sort_by(|a, b| b.cost.total_cmp(&a.cost).then_with(|| b.severity.cmp(&a.severity)));
-    (rows, findings)
+    CheckReport { rows, findings }
 }
 
 /// What fanfs can be expected to gain over the best replica alone, where it was
@@ -219,8 +232,8 @@ fn replica_share(facts: &DoctorFacts) -> f64 {
 }
 
 /// "a", "a and b", "a, b and c".
-fn join_replica_names(facts: &DoctorFacts, who: &[usize]) -> String {
-    let names: Vec<&str> = who.iter().map(|i| facts.replicas[*i].name.as_str()).collect();
+fn join_replica_names(facts: &DoctorFacts, replicas: &[usize]) -> String {
+    let names: Vec<&str> = replicas.iter().map(|i| facts.replicas[*i].name.as_str()).collect();
     match names.as_slice() {
         [] => String::new(),
         [one] => (*one).to_owned(),

@@ -1,4 +1,4 @@
-//! From a configuration to [`DoctorFacts`]: who is asked what, and for how long.
+//! From a configuration to [`DoctorFacts`]: what is examined, and for how long.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -21,8 +21,8 @@ use crate::volume::ReplicaId;
 /// sizes and a timestamp, half a second each.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long ss(8) may take.
-const SS_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the kernel may take to list its connections.
+const CONNECTIONS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long a replica may take to stamp a new file.
 const CLOCK_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ pub struct DoctorOptions {
     pub measure: Option<MeasureOptions>,
 }
 
-/// Looks at everything; `say` is told what is under way.
+/// Looks at everything; calls `say` with what is under way.
 pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> DoctorFacts {
     say("looking at the replicas");
     let survey = survey(config.survey_request(None), options.timeout);
@@ -61,7 +61,9 @@ pub fn examine(config: &Config, options: &DoctorOptions, say: &dyn Fn(&str)) -> 
     facts.machine.root = rustix::process::geteuid().is_root();
     facts.machine.fusermount3 = has_program("fusermount3");
     facts.machine.page = rustix::param::page_size() as u64;
-    (facts.one_connection, facts.one_file_system) = redundant_groups(&survey);
+    let redundant = redundant_groups(&survey);
+    facts.one_connection = redundant.one_connection;
+    facts.one_file_system = redundant.one_file_system;
     say("looking at the network");
     probe_routes(&mut facts, &tree);
     measure_clocks(&mut facts, &survey, options.is_write_allowed);
@@ -187,7 +189,8 @@ const PER_MOUNT_OPTIONS: &[&str] = &["ro", "nosuid", "nodev", "noexec", "noatime
 
 /// The options of a line that mounts it again as it is.
 fn mount_options(mount: &Mount) -> Vec<String> {
-    let (own, shared) = (mount.options.to_string_lossy(), mount.super_options.to_string_lossy());
+    let own = mount.options.to_string_lossy();
+    let shared = mount.super_options.to_string_lossy();
     let own: Vec<&str> =
         own.split(',').filter(|option| PER_MOUNT_OPTIONS.contains(option)).collect();
     let read_only = own.contains(&"ro");
@@ -275,12 +278,19 @@ fn recount_calls(facts: &mut DoctorFacts, survey: &Survey) {
     }
 }
 
-/// Replicas of which reading two gains nothing: NFS mounts with one connection,
-/// others with one device.
-fn redundant_groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
+/// Groups of replicas, by index, of which reading two gains nothing.
+struct RedundantGroups {
+    /// NFS mounts.
+    one_connection: Vec<Vec<usize>>,
+    /// Others.
+    one_file_system: Vec<Vec<usize>>,
+}
+
+fn redundant_groups(survey: &Survey) -> RedundantGroups {
     let sight = |i: usize| &survey.replicas[ReplicaId::new(i)];
     let one_path = |i: usize, j: usize| {
-        let (one, other) = (sight(i), sight(j));
+        let one = sight(i);
+        let other = sight(j);
         let Some((a, b)) = one.directory().zip(other.directory()) else { return false };
         match (&one.nfs, &other.nfs) {
             (Some(one), Some(other)) => a.dev == b.dev || one.shares_connection(other),
@@ -296,7 +306,9 @@ fn redundant_groups(survey: &Survey) -> (Vec<Vec<usize>>, Vec<Vec<usize>>) {
         }
     }
     groups.retain(|group| group.len() > 1);
-    groups.into_iter().partition(|group| sight(group[0]).nfs.is_some())
+    let (one_connection, one_file_system) =
+        groups.into_iter().partition(|group| sight(group[0]).nfs.is_some());
+    RedundantGroups { one_connection, one_file_system }
 }
 
 /// Whether a mount's `addr=` may be another one's: after trunking detection it is the first
@@ -316,7 +328,8 @@ fn probe_routes(facts: &mut DoctorFacts, tree: &SystemRoot) {
         let name = is_address_ambiguous(facts, nfs).then(|| nfs.server.clone());
         let port = nfs.port;
         let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());
-        let (sender, tree) = (sender.clone(), tree.clone());
+        let sender = sender.clone();
+        let tree = tree.clone();
         let look = move || {
             let named = name.and_then(|name| (name, port).to_socket_addrs().ok()?.next());
             let to = named.or_else(|| addr.map(|addr| SocketAddr::new(addr, port)))?;
@@ -370,11 +383,11 @@ fn measure_clocks(facts: &mut DoctorFacts, survey: &Survey, write: bool) {
 fn collect_connections(facts: &mut DoctorFacts) {
     let ports: BTreeSet<u16> =
         facts.replicas.iter().filter_map(|replica| Some(replica.nfs.as_ref()?.port)).collect();
-    facts.machine.ss = has_program("ss");
     for port in ports {
-        let all =
-            run_with_timeout(SS_TIMEOUT, move || tcp_info::connections_to_port(port)).flatten();
-        let Some(all) = all else { continue };
+        let asked =
+            run_with_timeout(CONNECTIONS_TIMEOUT, move || tcp_info::connections_to_port(port).ok());
+        let Some(all) = asked.flatten() else { continue };
+        facts.machine.lists_connections = true;
         for replica in &mut facts.replicas {
             let Some(nfs) = replica.nfs.as_ref().filter(|nfs| nfs.port == port) else { continue };
             let addr = nfs.addr.as_ref().and_then(|addr| addr.parse::<IpAddr>().ok());

@@ -79,8 +79,9 @@ pub struct MachineFacts {
     pub tcp_receive_buffer: Option<u64>,
     /// A page, bytes.
     pub page: u64,
-    /// Whether `ss` (iproute2) could be asked about connections.
-    pub ss: bool,
+    /// Whether the kernel could be asked about its TCP connections to NFS servers.
+    #[serde(rename = "ss")]
+    pub lists_connections: bool,
 }
 
 /// A network interface.
@@ -217,7 +218,7 @@ pub struct ServerRoute {
     pub echo_ms: Option<f64>,
 }
 
-/// A TCP connection, as `ss -tinm` shows it.
+/// A TCP connection, as the kernel shows it (`struct tcp_info`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TcpConnection {
     /// This machine's port.

@@ -5,6 +5,23 @@ use std::path::{Path, PathBuf};
 
 use super::facts::{MachineFacts, NetworkInterface};
 
+/// Processor time, in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessorTicks {
+    /// Of all kinds.
+    pub(super) total: u64,
+    /// The idle part of it.
+    pub(super) idle: u64,
+}
+
+impl ProcessorTicks {
+    /// The idle share of the time from `before` until now; `None` where no time has passed.
+    pub(super) fn idle_share_since(self, before: Self) -> Option<f64> {
+        let total = self.total.checked_sub(before.total).filter(|total| *total > 0)?;
+        Some(self.idle.saturating_sub(before.idle) as f64 / total as f64)
+    }
+}
+
 /// Where /proc, /sys, /etc and /dev are looked for.
 #[derive(Clone)]
 pub(super) struct SystemRoot {
@@ -45,7 +62,7 @@ impl SystemRoot {
                 .read_trimmed("proc/sys/net/ipv4/tcp_rmem")
                 .and_then(|text| text.split_ascii_whitespace().nth(2)?.parse().ok()),
             page: 4096,
-            ss: false,
+            lists_connections: false,
         }
     }
 
@@ -68,15 +85,15 @@ impl SystemRoot {
         self.read_number(&format!("sys/class/bdi/{device}/read_ahead_kb"))
     }
 
-    /// Processor time of all kinds, and the idle part of it, in ticks.
-    pub(super) fn total_and_idle_ticks(&self) -> Option<(u64, u64)> {
+    /// Processor time since the machine was started.
+    pub(super) fn processor_ticks(&self) -> Option<ProcessorTicks> {
         let text = self.read_trimmed("proc/stat")?;
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         // proc_stat(5): user nice system idle iowait irq softirq steal; guests
         // are in user already.
         let ticks: Vec<u64> =
             line.split_ascii_whitespace().take(8).map_while(|word| word.parse().ok()).collect();
-        Some((ticks.iter().sum(), ticks.get(3)? + ticks.get(4)?))
+        Some(ProcessorTicks { total: ticks.iter().sum(), idle: ticks.get(3)? + ticks.get(4)? })
     }
 }
 

@@ -62,7 +62,7 @@ pub struct MeasureOptions {
     pub step_duration: Duration,
 }
 
-/// Measures the replicas that are `Some`; `say` is told what is under way.
+/// Measures the replicas that are `Some`; calls `say` with what is under way.
 pub(super) fn measure(
     roots: &[Option<PathBuf>],
     options: &MeasureOptions,
@@ -77,10 +77,10 @@ pub(super) fn measure(
     };
     say("looking for a file");
     let found = match &options.file {
-        Some(file) => file_size(first, file).map(|size| (file.clone(), size)),
+        Some(file) => regular_file(first, file),
         None => find_file(first),
     };
-    let Some((file, size)) = found else {
+    let Some(TestFile { path: file, size }) = found else {
         let what = options.file.as_ref().map_or_else(
             || format!("no file found in {}", first.display()),
             |file| format!("{} is no file in {}", file.display(), first.display()),
@@ -108,13 +108,11 @@ pub(super) fn measure(
         .filter(|(_, sample)| !sample.silent && sample.error.is_none())
         .filter_map(|(place, _)| place.as_ref())
         .collect();
-    let before = tree.total_and_idle_ticks();
+    let before = tree.processor_ticks();
     let each = MeasureStep::run(&healthy, plan.shared_segments(), options.step_duration);
-    let idle =
-        before.zip(tree.total_and_idle_ticks()).and_then(|((all0, idle0), (all1, idle1))| {
-            let all = all1.checked_sub(all0).filter(|all| *all > 0)?;
-            Some(idle1.saturating_sub(idle0) as f64 / all as f64)
-        });
+    let idle = before
+        .zip(tree.processor_ticks())
+        .and_then(|(before, after)| after.idle_share_since(before));
     let file = file.to_string_lossy().into_owned();
     MeasuredRates { file, size, seconds, alone, together: sum_rates(&each), idle, failed: None }
 }
@@ -197,7 +195,9 @@ impl MeasureStep {
         let parts: Vec<Arc<StepProgress>> = places.iter().map(|_| Arc::default()).collect();
         for (place, part) in places.iter().zip(&parts) {
             for _ in 0..IN_FLIGHT {
-                let (step, part, place) = (Arc::clone(&step), Arc::clone(part), (*place).clone());
+                let step = Arc::clone(&step);
+                let part = Arc::clone(part);
+                let place = (*place).clone();
                 part.working_threads.fetch_add(1, Relaxed);
                 let counted = Arc::clone(&part);
                 let work = move || {
@@ -364,15 +364,24 @@ impl SegmentFile {
     }
 }
 
-fn file_size(root: &Path, file: &Path) -> Option<u64> {
-    let path = root.join(file);
-    let stat = run_with_timeout(FILE_SEARCH_TIMEOUT, move || std::fs::metadata(path))?.ok()?;
-    stat.is_file().then_some(stat.len())
+/// The file that is read.
+struct TestFile {
+    /// Relative to the replicas' roots.
+    path: PathBuf,
+    /// Bytes.
+    size: u64,
 }
 
-fn find_file(root: &Path) -> Option<(PathBuf, u64)> {
+fn regular_file(root: &Path, file: &Path) -> Option<TestFile> {
+    let path = root.join(file);
+    let stat = run_with_timeout(FILE_SEARCH_TIMEOUT, move || std::fs::metadata(path))?.ok()?;
+    stat.is_file().then(|| TestFile { path: file.to_owned(), size: stat.len() })
+}
+
+/// The file with the most data.
+fn find_file(root: &Path) -> Option<TestFile> {
     let best = sample::find(root, FILE_SEARCH_TIMEOUT, Duration::ZERO).best?;
-    Some((best.path, best.size))
+    Some(TestFile { path: best.path, size: best.size })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn interface_with_address(address: IpAddr) -> Option<String> {
     all.find(|one| has(one) == Some(address)).map(|one| one.interface_name)
 }
 
-/// What echoes told.
+/// What echoes showed.
 #[derive(Default)]
 pub(super) struct EchoResults {
     pub(super) is_small_answered: Option<bool>,
@@ -103,7 +103,7 @@ impl IcmpSocket {
         // Do not divide, and do not go by what is believed of the path.
         sockopt::set_ip_mtu_discover(&socket, sockopt::Ipv4PathMtuDiscovery::PROBE)?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ECHO_TIMEOUT / 5))?;
-        // The kernel passes on what comes from there, and nobody else's answers.
+        // The kernel passes on answers from there alone.
         connect(&socket, &SocketAddrV4::new(to, 0))?;
         // One number for each asker: replicas are asked at the same time.
         let id = (std::process::id() as u16).rotate_left(3)
@@ -188,7 +188,8 @@ fn millis_since_midnight() -> u32 {
 /// From the three times of a timestamp's answer (RFC 792), as NTP has it; seconds.
 fn clock_ahead_from_timestamps(sent: u32, times: &[u8], back: u32) -> Option<f64> {
     let time = |at: usize| Some(u32::from_be_bytes(times.get(at..at + 4)?.try_into().ok()?));
-    let (received, transmitted) = (time(4)?, time(8)?);
+    let received = time(4)?;
+    let transmitted = time(8)?;
     // The highest bit says that these are no milliseconds since midnight.
     if (received | transmitted) >> 31 != 0 {
         return None;

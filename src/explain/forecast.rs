@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::ExplainFacts;
 use crate::placement::ChunkMap;
 use crate::simulate::{
-    Cluster, Gateway, PolicyKind, ReaderSpec, SimulatedFile, Workload, World, run,
+    Cluster, Gateway, LocalityRates, PolicyKind, ReaderSpec, SimulatedFile, Workload, World, run,
 };
 
 /// What is simulated of a longer file: its beginning.
@@ -37,58 +37,12 @@ pub(super) struct Forecast {
 }
 
 pub(super) fn forecast(facts: &ExplainFacts, what: &WhatIf<'_>, epoch: Instant) -> Forecast {
-    let usable = |i: &usize| {
-        facts.replicas[*i].is_usable && (facts.pinned.is_empty() || facts.pinned.contains(i))
-    };
-    let mut used: Vec<usize> = (0..facts.replicas.len()).filter(usable).collect();
-    if used.is_empty() {
-        used = (0..facts.replicas.len()).collect();
-    }
+    let used = used_replicas(facts);
     if facts.size == 0 || used.is_empty() {
         return Forecast { shares: vec![0.0; facts.replicas.len()], ..Forecast::default() };
     }
-    let mut names: Vec<&str> = used.iter().map(|i| &*facts.replicas[*i].name).collect();
-    let mut rates: Vec<(f64, f64)> = used
-        .iter()
-        .map(|i| (facts.replicas[*i].rate.max(1.0), facts.replicas[*i].rate_remote.max(1.0)))
-        .collect();
-    if let WhatIf::ExtraReplica(node) = what {
-        let mean =
-            |f: fn(&(f64, f64)) -> f64| rates.iter().map(f).sum::<f64>() / rates.len() as f64;
-        let rate = (mean(|r| r.0), mean(|r| r.1));
-        names.push(node);
-        rates.push(rate);
-    }
-    let chunks = facts.chunks_with_names(|node| {
-        let name = facts.nodes.get(node).map_or(ELSEWHERE, |name| name);
-        let mut on: Vec<&str> = facts
-            .replicas_of(node)
-            .iter()
-            .filter(|i| used.contains(i))
-            .map(|i| &*facts.replicas[*i].name)
-            .collect();
-        match what {
-            WhatIf::ExtraReplica(node) if name == *node => on.push(node),
-            _ => {}
-        }
-        if on.is_empty() { vec![ELSEWHERE] } else { on }
-    });
-    let chunks = match what {
-        WhatIf::ExtraCopy => with_extra_copy(&chunks, &names),
-        _ => chunks,
-    };
+    let world = measured_world(facts, &used, what);
     let factor = if let WhatIf::LargerWindow(factor) = what { *factor } else { 1 };
-    let gateway = |name: &&str| Gateway {
-        name: (*name).to_owned(),
-        node: 0,
-        latency: Duration::from_micros(500),
-    };
-    let world = World {
-        cluster: Cluster::Measured { rates },
-        gateways: names.iter().map(gateway).collect(),
-        files: vec![SimulatedFile { size: facts.size.min(MAX_SIMULATED_BYTES), chunks }],
-        changes: Vec::new(),
-    };
     let workload = Workload {
         readers: vec![ReaderSpec::sequential(0)],
         segment_size: facts.segment.max(4096),
@@ -102,6 +56,71 @@ pub(super) fn forecast(facts: &ExplainFacts, what: &WhatIf<'_>, epoch: Instant) 
         shares[*i] = replica.share;
     }
     Forecast { rate: outcome.bytes_per_second, local: outcome.local, shares }
+}
+
+/// The replicas that are asked for the file; all where none is usable.
+fn used_replicas(facts: &ExplainFacts) -> Vec<usize> {
+    let is_used = |i: &usize| {
+        facts.replicas[*i].is_usable && (facts.pinned.is_empty() || facts.pinned.contains(i))
+    };
+    let used: Vec<usize> = (0..facts.replicas.len()).filter(is_used).collect();
+    if used.is_empty() { (0..facts.replicas.len()).collect() } else { used }
+}
+
+/// The replicas `used` at their measured rates, with the file and with what is changed.
+fn measured_world(facts: &ExplainFacts, used: &[usize], what: &WhatIf<'_>) -> World {
+    let mut names: Vec<&str> = used.iter().map(|i| &*facts.replicas[*i].name).collect();
+    let mut rates: Vec<LocalityRates> = used
+        .iter()
+        .map(|i| LocalityRates {
+            local: facts.replicas[*i].rate.max(1.0),
+            remote: facts.replicas[*i].rate_remote.max(1.0),
+        })
+        .collect();
+    if let WhatIf::ExtraReplica(node) = what {
+        names.push(node);
+        rates.push(mean_rates(&rates));
+    }
+    let chunks = chunks_by_replica(facts, used, what);
+    let chunks = match what {
+        WhatIf::ExtraCopy => with_extra_copy(&chunks, &names),
+        _ => chunks,
+    };
+    let gateway = |name: &&str| Gateway {
+        name: (*name).to_owned(),
+        node: 0,
+        latency: Duration::from_micros(500),
+    };
+    World {
+        cluster: Cluster::Measured { rates },
+        gateways: names.iter().map(gateway).collect(),
+        files: vec![SimulatedFile { size: facts.size.min(MAX_SIMULATED_BYTES), chunks }],
+        changes: Vec::new(),
+    }
+}
+
+fn mean_rates(rates: &[LocalityRates]) -> LocalityRates {
+    let mean =
+        |of: fn(&LocalityRates) -> f64| rates.iter().map(of).sum::<f64>() / rates.len() as f64;
+    LocalityRates { local: mean(|rates| rates.local), remote: mean(|rates| rates.remote) }
+}
+
+/// The chunks, each with the names of the replicas on its nodes in place of the nodes'.
+fn chunks_by_replica(facts: &ExplainFacts, used: &[usize], what: &WhatIf<'_>) -> ChunkMap {
+    facts.chunks_with_names(|node| {
+        let name = facts.nodes.get(node).map_or(ELSEWHERE, |name| name);
+        let mut on: Vec<&str> = facts
+            .replicas_of(node)
+            .iter()
+            .filter(|i| used.contains(i))
+            .map(|i| &*facts.replicas[*i].name)
+            .collect();
+        match what {
+            WhatIf::ExtraReplica(node) if name == *node => on.push(node),
+            _ => {}
+        }
+        if on.is_empty() { vec![ELSEWHERE] } else { on }
+    })
 }
 
 /// Each chunk on the next replica as well that does not hold it, in turns.

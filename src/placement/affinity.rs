@@ -10,7 +10,7 @@ use std::path::Path;
 use globset::GlobSet;
 
 use crate::config::AffinityConfig;
-use crate::config::placement::globs;
+use crate::config::placement::{RuleGlobs, rule_globs};
 use crate::volume::ReplicaSet;
 
 /// All rules of a volume.
@@ -35,7 +35,7 @@ impl AffinityRules {
     /// The rules in the order of the configuration, which has checked them.
     pub fn new(rules: &[AffinityConfig]) -> Self {
         let paths: Vec<&str> = rules.iter().map(|rule| &*rule.path).collect();
-        let (globs, rule_of) = globs(&paths).unwrap_or_default();
+        let RuleGlobs { globs, rule_of } = rule_globs(&paths).unwrap_or_default();
         Self { rules: rules.to_vec(), globs, rule_of }
     }
 

@@ -186,7 +186,8 @@ mod tests {
     #[test]
     fn a_striped_file_goes_round_its_targets() {
         let map = parse(RAID0, 4 * K512 + 1).unwrap();
-        let (one, two) = ("storage1", "storage2.beeg.local");
+        let one = "storage1";
+        let two = "storage2.beeg.local";
         let expected = [
             (0, K512, vec![one]),
             (K512, 2 * K512, vec![two]),
@@ -201,7 +202,8 @@ mod tests {
     #[test]
     fn a_mirrored_file_goes_round_its_groups() {
         let map = parse(MIRROR, 3 << 20).unwrap();
-        let (one, two) = (vec!["group-1"], vec!["group-2"]);
+        let one = vec!["group-1"];
+        let two = vec!["group-2"];
         let expected =
             [(0, 1 << 20, one.clone()), (1 << 20, 2 << 20, two), (2 << 20, 3 << 20, one)];
         assert_eq!(listed(&map), expected);

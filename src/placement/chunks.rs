@@ -217,6 +217,15 @@ pub struct LocalityMap {
     regions: Vec<LocalityRegion>,
 }
 
+/// A chunk and the replicas that hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocatedChunk {
+    /// Its bytes.
+    pub range: ByteRange,
+    /// The replicas.
+    pub holders: Holders,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LocalityRegion {
     range: ByteRange,
@@ -225,15 +234,16 @@ struct LocalityRegion {
 }
 
 impl LocalityMap {
-    /// Who holds the byte at `offset`, and the chunk that it is in; `None` where
-    /// nothing is known.
-    pub fn holders_at(&self, offset: u64) -> Option<(Holders, ByteRange)> {
+    /// The chunk that the byte at `offset` is in; `None` where nothing is known.
+    pub fn chunk_at(&self, offset: u64) -> Option<LocatedChunk> {
         let next = self.regions.partition_point(|region| region.range.end <= offset);
         let region = self.regions.get(next).filter(|region| region.range.start <= offset)?;
         let unit = (offset - region.range.start) / region.unit;
         let start = region.range.start + unit * region.unit;
-        let cell = region.cells[(unit % region.cells.len() as u64) as usize];
-        Some((cell, ByteRange::at(start, region.unit).intersect(region.range)))
+        Some(LocatedChunk {
+            range: ByteRange::at(start, region.unit).intersect(region.range),
+            holders: region.cells[(unit % region.cells.len() as u64) as usize],
+        })
     }
 }
 
@@ -261,15 +271,17 @@ mod tests {
         let last = map.chunks().last().unwrap();
         assert_eq!((last.range, last.nodes), (r(50, 55), &[2u16][..]));
         let mapped = map.to_locality_map(local);
-        let held = |local| Holders { local, is_held_elsewhere: false };
-        assert_eq!(mapped.holders_at(9).unwrap(), (held(local(0).or(local(1))), r(0, 10)));
-        assert_eq!(mapped.holders_at(10), None);
-        assert_eq!(mapped.holders_at(31).unwrap(), (held(local(2)), r(30, 40)));
-        assert_eq!(mapped.holders_at(54).unwrap(), (held(local(2)), r(50, 55)));
-        assert_eq!(mapped.holders_at(55), None);
+        let held = |local, range| {
+            Some(LocatedChunk { range, holders: Holders { local, is_held_elsewhere: false } })
+        };
+        assert_eq!(mapped.chunk_at(9), held(local(0).or(local(1)), r(0, 10)));
+        assert_eq!(mapped.chunk_at(10), None);
+        assert_eq!(mapped.chunk_at(31), held(local(2), r(30, 40)));
+        assert_eq!(mapped.chunk_at(54), held(local(2), r(50, 55)));
+        assert_eq!(mapped.chunk_at(55), None);
         let half = map.to_locality_map(|node| if node == 0 { local(0) } else { ReplicaSet::EMPTY });
         assert_eq!(
-            half.holders_at(9).unwrap().0,
+            half.chunk_at(9).unwrap().holders,
             Holders { local: local(0), is_held_elsewhere: true }
         );
     }
@@ -304,10 +316,11 @@ mod tests {
             let holding = map.chunks().find(|c| c.range.start <= offset && offset < c.range.end);
             let expected = holding.map(|chunk| {
                 let local = local(usize::from(chunk.nodes[0]));
-                (Holders { local, is_held_elsewhere: false }, chunk.range)
+                let holders = Holders { local, is_held_elsewhere: false };
+                LocatedChunk { range: chunk.range, holders }
             });
             prop_assert_eq!(map.chunk_at(offset), holding);
-            prop_assert_eq!(mapped.holders_at(offset), expected);
+            prop_assert_eq!(mapped.chunk_at(offset), expected);
         }
     }
 }

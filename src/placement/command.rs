@@ -8,7 +8,7 @@
 //! `{path:sh}` quotes for it.)
 //!
 //! *Invariant:* the program is killed when its time is over or its answer gets
-//! too long, and nobody waits for it then.
+//! too long, and no reader waits for it then.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 use super::error::PlacementError;
-use crate::config::placement::check_command;
+use crate::config::placement::{CommandError, check_command};
 
 /// The longest answer read: [`super::chunks::MAX_CELLS`] lines fit.
 pub const MAX_OUTPUT_BYTES: usize = 256 << 20;
@@ -54,7 +54,7 @@ impl CommandTemplate {
     ///
     /// # Errors
     /// Says which word has a place that there is not.
-    pub fn new(words: Vec<String>) -> Result<Self, String> {
+    pub fn new(words: Vec<String>) -> Result<Self, CommandError> {
         check_command(&words)?;
         Ok(Self(words))
     }
@@ -74,9 +74,10 @@ impl CommandTemplate {
         values: &TemplateValues<'_>,
         limit: Duration,
     ) -> Result<Vec<u8>, PlacementError> {
-        match self.run_any_status(values, limit).await? {
-            (_, Some(failure)) => Err(failure.error),
-            (out, None) => Ok(out),
+        let output = self.run_any_status(values, limit).await?;
+        match output.failure {
+            Some(failure) => Err(failure.error),
+            None => Ok(output.stdout),
         }
     }
 
@@ -89,13 +90,22 @@ impl CommandTemplate {
         &self,
         values: &TemplateValues<'_>,
         limit: Duration,
-    ) -> Result<(Vec<u8>, Option<ProgramFailure>), PlacementError> {
+    ) -> Result<ProgramOutput, PlacementError> {
         let words: Vec<OsString> = self.0.iter().map(|word| substitute(word, values)).collect();
         // As it was written: what is filled in may name a file.
         let program = program_name(OsStr::new(&self.0[0]));
         let answer = tokio::time::timeout(limit, run_program(program, &words)).await;
         answer.unwrap_or(Err(PlacementError::TimedOut(limit)))
     }
+}
+
+/// What came of a program that has ended.
+#[derive(Debug)]
+pub struct ProgramOutput {
+    /// What it wrote to standard output.
+    pub stdout: Vec<u8>,
+    /// How it failed, if it did.
+    pub failure: Option<ProgramFailure>,
 }
 
 /// How a program failed.
@@ -107,10 +117,7 @@ pub struct ProgramFailure {
     pub error: PlacementError,
 }
 
-async fn run_program(
-    program: String,
-    words: &[OsString],
-) -> Result<(Vec<u8>, Option<ProgramFailure>), PlacementError> {
+async fn run_program(program: String, words: &[OsString]) -> Result<ProgramOutput, PlacementError> {
     let start = |error| PlacementError::StartFailed { program: program.clone(), error };
     let mut child = Command::new(&words[0])
         .args(&words[1..])
@@ -120,10 +127,11 @@ async fn run_program(
         .kill_on_drop(true)
         .spawn()
         .map_err(start)?;
-    let (out, err) = (child.stdout.take(), child.stderr.take());
-    let (out, said) = tokio::join!(read_at_most(out, MAX_OUTPUT_BYTES), read_at_most(err, 1 << 16));
-    let out = out.map_err(start)?;
-    if out.len() > MAX_OUTPUT_BYTES {
+    let stdout = read_at_most(child.stdout.take(), MAX_OUTPUT_BYTES);
+    let stderr = read_at_most(child.stderr.take(), 1 << 16);
+    let (stdout, said) = tokio::join!(stdout, stderr);
+    let stdout = stdout.map_err(start)?;
+    if stdout.len() > MAX_OUTPUT_BYTES {
         return Err(PlacementError::TooLong(MAX_OUTPUT_BYTES));
     }
     let status = child.wait().await.map_err(start)?;
@@ -132,7 +140,7 @@ async fn run_program(
         let error = PlacementError::ProgramFailed { program, status: status.to_string(), said };
         ProgramFailure { code: status.code(), error }
     });
-    Ok((out, failure))
+    Ok(ProgramOutput { stdout, failure })
 }
 
 /// Reads to the end, or to one byte more than `most`.
@@ -169,11 +177,8 @@ fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
     while let Some((before, after)) = rest.split_once('{') {
         let Some((name, after)) = after.split_once('}') else { break };
         filled.extend_from_slice(before.as_bytes());
-        let (plain, quoted) = match name.strip_suffix(":sh") {
-            Some(plain) => (plain, true),
-            None => (name, false),
-        };
-        let value = match plain {
+        let is_quoted = name.ends_with(":sh");
+        let value = match name.strip_suffix(":sh").unwrap_or(name) {
             "path" => values.path.to_vec(),
             "local" => values.local.to_vec(),
             "object" => values.object.as_bytes().to_vec(),
@@ -181,7 +186,7 @@ fn substitute(word: &str, values: &TemplateValues<'_>) -> OsString {
             "offset" => values.offset.to_string().into_bytes(),
             _ => values.size.to_string().into_bytes(),
         };
-        filled.extend(if quoted { shell_quote(&value) } else { value });
+        filled.extend(if is_quoted { shell_quote(&value) } else { value });
         rest = after;
     }
     filled.extend_from_slice(rest.as_bytes());
@@ -229,6 +234,7 @@ mod tests {
     #[test]
     fn an_unknown_place_is_refused() {
         let error = CommandTemplate::new(vec!["ls".into(), "{file}".into()]).unwrap_err();
+        let error = error.to_string();
         assert!(error.contains("{file}") && error.contains("{path}"), "{error}");
         // As it would be filled in.
         assert!(CommandTemplate::new(vec!["{a{path}".into()]).is_err());

@@ -87,7 +87,8 @@ mod tests {
     #[test]
     fn what_goes_to_the_log_names_no_files() {
         let name = || "/secret".to_owned();
-        let (program, status) = ("tool".to_owned(), "exit status: 3".to_owned());
+        let program = "tool".to_owned();
+        let status = "exit status: 3".to_owned();
         let not_there = || io::Error::from_raw_os_error(2);
         let said = |error: PlacementError| error.without_file_names();
         assert_eq!(said(PlacementError::TimedOut(Duration::from_secs(3))), "no answer within 3s");

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 
 use super::chunks::LocalityMap;
+use super::chunks::LocatedChunk;
 use super::learned::LearnedPlacement;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
@@ -30,7 +31,7 @@ const MIN_SEGMENTS: u32 = 12;
 /// The part of each segment in the mean that counts.
 const NEW_SAMPLE_WEIGHT: f64 = 1.0 / 8.0;
 
-/// The rates of a replica must differ by this much to be told apart.
+/// The rates of a replica must differ by this much to be distinguished.
 const MIN_RATE_RATIO: f64 = 1.4;
 
 /// How long a replica is not believed for a chunk, if the answer stays the same.
@@ -41,7 +42,7 @@ const DISBELIEF_DURATION: Duration = Duration::from_secs(60);
 pub struct Delivery {
     /// Where in the file.
     pub offset: u64,
-    /// From whom.
+    /// The replica that delivered it.
     pub replica: ReplicaId,
     /// Seconds that a byte took to be served. One segment says little: those that
     /// arrive together seem to have taken no time but for the first.
@@ -94,8 +95,8 @@ impl FilePlacement {
             let local = learned.lock().local_replicas(offset, now)?;
             return Some(Holders { local, is_held_elsewhere: false });
         }
-        let (holders, chunk) =
-            self.pieces.read().get(&(offset / self.piece_size))?.locality.holders_at(offset)?;
+        let LocatedChunk { range: chunk, holders } =
+            self.pieces.read().get(&(offset / self.piece_size))?.locality.chunk_at(offset)?;
         if self.disbelieved_count.load(Ordering::Relaxed) == 0 {
             return Some(holders);
         }
@@ -133,7 +134,7 @@ impl FilePlacement {
             let known = self.pieces.read();
             let before = known.get(&(offset / self.piece_size)).map(|piece| &piece.locality);
             let same = |chunk: u64| {
-                before.and_then(|before| before.holders_at(chunk)) == mapped.holders_at(chunk)
+                before.and_then(|before| before.chunk_at(chunk)) == mapped.chunk_at(chunk)
             };
             judge.disbelieved_until.retain(|(chunk, _), _| same(*chunk));
             judge.means.clear();
@@ -159,15 +160,15 @@ impl FilePlacement {
             learned.lock().record(offset, replica, pace, now);
             return false;
         }
-        let (Some(local), Some(remote)) = (came.local_rate, came.remote_rate) else {
+        let Some((local, remote)) = came.local_rate.zip(came.remote_rate) else {
             return false;
         };
         if local < remote * MIN_RATE_RATIO {
             return false;
         }
         let index = offset / self.piece_size;
-        let Some((holders, chunk)) =
-            self.pieces.read().get(&index).and_then(|piece| piece.locality.holders_at(offset))
+        let Some(LocatedChunk { range: chunk, holders }) =
+            self.pieces.read().get(&index).and_then(|piece| piece.locality.chunk_at(offset))
         else {
             return false;
         };
@@ -271,7 +272,7 @@ mod tests {
         file.store_answer(0, answer(&["0", "1"]), far);
         for _ in 0..100 {
             assert!(!file.record_delivery(came(0, 90.0), now), "it is as quick as it should be");
-            assert!(!file.record_delivery(came(2, 40.0), now), "nobody said that it is local");
+            assert!(!file.record_delivery(came(2, 40.0), now), "no provider said that it is local");
         }
         let disbelieved =
             (0..MIN_SEGMENTS).filter(|_| file.record_delivery(came(0, 41.0), now)).count();

@@ -93,26 +93,12 @@ pub fn parse(output: &str, path: &str, size: u64) -> Result<ChunkMap> {
                         "<TRANSLATOR:NAME> or <POSIX(BRICK):HOST:PATH>",
                     );
                 };
+                if let Some(expected) = translator.expected_instead() {
+                    return expected_error(line(here), expected);
+                }
                 match translator {
                     Translator::Brick(node) => nodes.push(node),
-                    Translator::Other("REPLICATE") => replicated = true,
-                    Translator::Other("DISTRIBUTE") => {}
-                    Translator::Other("EC" | "DISPERSE") => {
-                        return expected_error(
-                            line(here),
-                            "no disperse translator, which is not handled",
-                        );
-                    }
-                    Translator::Other("STRIPE") => {
-                        return expected_error(
-                            line(here),
-                            "no stripe translator, which is not handled",
-                        );
-                    }
-                    Translator::Other(_) => {
-                        let what = "no translators but DISTRIBUTE, REPLICATE and POSIX";
-                        return expected_error(line(here), what);
-                    }
+                    Translator::Other(kind) => replicated |= kind == "REPLICATE",
                 }
             }
             _ => return expected_error(line(here), "`(`, `)` or `<`"),
@@ -138,6 +124,18 @@ enum Translator<'a> {
     Brick(&'a str),
     /// Its kind.
     Other(&'a str),
+}
+
+impl Translator<'_> {
+    /// What is expected in place of a translator that is not handled.
+    fn expected_instead(&self) -> Option<&'static str> {
+        match self {
+            Self::Brick(_) | Self::Other("REPLICATE" | "DISTRIBUTE") => None,
+            Self::Other("EC" | "DISPERSE") => Some("no disperse translator, which is not handled"),
+            Self::Other("STRIPE") => Some("no stripe translator, which is not handled"),
+            Self::Other(_) => Some("no translators but DISTRIBUTE, REPLICATE and POSIX"),
+        }
+    }
 }
 
 /// Takes what stands between `<` and `>`; `<` has been read.

@@ -50,7 +50,7 @@ const MAX_WARNINGS: usize = 16;
 /// Who knows where chunks are.
 #[derive(Clone)]
 pub enum PlacementSource {
-    /// Nobody.
+    /// No provider.
     None,
     /// Timing, in regions of this many bytes.
     Timing(u64),
@@ -137,7 +137,7 @@ struct CachedPlacement {
     located_file: Arc<LocatedFile>,
 }
 
-/// A file's placement together with what its provider is told about it.
+/// A file's placement together with what its provider is asked about it.
 pub struct LocatedFile {
     query: Query,
     /// What is known.
@@ -169,7 +169,7 @@ impl Locator {
         }
     }
 
-    /// The placement of the file at `path`; `None` where there is nobody to know.
+    /// The placement of the file at `path`; `None` where no provider knows it.
     pub fn locate_file(&self, path: &Path, version: FileVersion) -> Option<Arc<LocatedFile>> {
         let learned = match &self.source {
             PlacementSource::None => return None,
@@ -229,7 +229,7 @@ impl Locator {
         }
     }
 
-    /// Somebody is about to read at `offset`: asks where that is, if it is due.
+    /// A reader is about to read at `offset`: asks where that is, if it is due.
     pub fn query_if_due(self: &Arc<Self>, file: &Arc<LocatedFile>, offset: u64, now: Instant) {
         let PlacementSource::Provider(provider) = &self.source else { return };
         if file.query.size < self.policy.min_file_size {
@@ -241,7 +241,9 @@ impl Locator {
             file.placement.query_done(offset, now + self.policy.retry_after);
             return;
         }
-        let (locator, provider, file) = (Arc::clone(self), Arc::clone(provider), Arc::clone(file));
+        let locator = Arc::clone(self);
+        let provider = Arc::clone(provider);
+        let file = Arc::clone(file);
         self.runtime.spawn(async move {
             let asked = QueryGuard { locator: &locator, file: &file, offset, is_finished: false };
             let turn = locator.query_slots.acquire().await;
@@ -383,7 +385,8 @@ struct QueryGuard<'a> {
 
 impl QueryGuard<'_> {
     fn finish(mut self, answer: Result<ChunkMap, PlacementError>) {
-        let (locator, policy) = (self.locator, &self.locator.policy);
+        let locator = self.locator;
+        let policy = &locator.policy;
         self.is_finished = true;
         match answer {
             Ok(chunks) => {

@@ -120,79 +120,90 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
 }
 
 fn parse_components(output: &str) -> Result<Vec<Component<'_>>> {
-    let mut components: Vec<Component<'_>> = Vec::new();
-    let mut entries = None;
-    let mut is_table = false;
+    let mut layout = LayoutParser::default();
     for (line, text) in numbered_lines(output) {
-        let text = text.trim();
+        layout.read_line(line, text.trim())?;
+    }
+    if layout.entry_count.unwrap_or(1) != layout.components.len() as u64 {
+        return expected_error(last_line(output), "as many components as there are in the layout");
+    }
+    Ok(layout.components)
+}
+
+/// The layout as far as it has been read.
+#[derive(Default)]
+struct LayoutParser<'a> {
+    components: Vec<Component<'a>>,
+    /// `lcm_entry_count`, of a composite layout.
+    entry_count: Option<u64>,
+    /// Whether the head of the table of objects has been read.
+    is_table: bool,
+}
+
+impl<'a> LayoutParser<'a> {
+    fn read_line(&mut self, line: usize, text: &'a str) -> Result<()> {
         // The file's name, which may look like anything.
         if text.is_empty() || (line == 1 && text.starts_with('/')) {
-            continue;
+            return Ok(());
         }
-        if is_table {
+        if self.is_table {
             // Newer releases mark a row with `*` at its end.
             let index = parse_number(line, text.split_whitespace().next(), "an OST's index")?;
-            add_object(line, components.last_mut(), index)?;
-            continue;
+            return add_object(line, self.components.last_mut(), index);
         }
-        let item = text.strip_prefix("- ").map(str::trim_start);
         // `-v` makes an item of each component, and lists how parity is grouped.
-        let text = match item {
-            Some(item) if item.starts_with("lcme_id:") => item,
-            Some(item) if item.contains("ec_data_count:") => continue,
-            Some(item) => {
-                parse_object_item(line, item, components.last_mut())?;
-                continue;
+        match text.strip_prefix("- ").map(str::trim_start) {
+            Some(item) if item.starts_with("lcme_id:") => self.read_key(line, item),
+            Some(item) if item.contains("ec_data_count:") => Ok(()),
+            Some(item) => parse_object_item(line, item, self.components.last_mut()),
+            None if text.starts_with("obdidx") => {
+                self.is_table = true;
+                Ok(())
             }
-            None => text,
-        };
-        if text.starts_with("obdidx") {
-            is_table = true;
-            continue;
+            None => self.read_key(line, text),
         }
+    }
+
+    fn read_key(&mut self, line: usize, text: &'a str) -> Result<()> {
         let Some((key, value)) = text.split_once(':') else {
             return expected_error(line, "`KEY: VALUE`, or an object");
         };
         let value = value.trim();
         match key {
             "lcm_entry_count" => {
-                let what = "how many components there are";
-                if entries.replace(parse_number(line, Some(value), what)?).is_some() {
+                let count = parse_number(line, Some(value), "how many components there are")?;
+                if self.entry_count.replace(count).is_some() {
                     return expected_error(line, "the layout of one file, and this is a second");
                 }
             }
             "lcme_id" => {
-                if components.len() >= MAX_COMPONENTS {
+                if self.components.len() >= MAX_COMPONENTS {
                     return expected_error(line, "no more than 1024 components");
                 }
-                components.push(Component { line, ..Component::default() });
+                self.components.push(Component { line, ..Component::default() });
             }
-            "lmm_stripe_count" if entries.is_none() => {
-                if !components.is_empty() {
+            "lmm_stripe_count" if self.entry_count.is_none() => {
+                if !self.components.is_empty() {
                     return expected_error(line, "the layout of one file, and this is a second");
                 }
-                let (start, end, count) = (Some(0), Some(u64::MAX), Some(value));
-                components.push(Component {
+                self.components.push(Component {
                     line,
-                    start,
-                    end,
-                    stripe_count: count,
+                    start: Some(0),
+                    end: Some(u64::MAX),
+                    stripe_count: Some(value),
                     ..Component::default()
                 });
             }
-            _ if key.starts_with("lcme_") || key.starts_with("lmm_") => match components.last_mut()
-            {
-                Some(component) => parse_detail(line, key, value, component)?,
-                None => return expected_error(line, "`lcme_id` or `lmm_stripe_count` first"),
-            },
+            _ if key.starts_with("lcme_") || key.starts_with("lmm_") => {
+                let Some(component) = self.components.last_mut() else {
+                    return expected_error(line, "`lcme_id` or `lmm_stripe_count` first");
+                };
+                parse_detail(line, key, value, component)?;
+            }
             _ => {}
         }
+        Ok(())
     }
-    let found = components.len() as u64;
-    if entries.unwrap_or(1) != found {
-        return expected_error(last_line(output), "as many components as there are in the layout");
-    }
-    Ok(components)
 }
 
 fn parse_detail<'a>(
@@ -278,10 +289,10 @@ fn add_object(line: usize, component: Option<&mut Component<'_>>, index: u64) ->
     Ok(())
 }
 
-/// What a component says; nothing where it has no objects or is not read.
+/// A component's stripe; `None` where it has no objects or is not read.
 fn check_component(component: &Component<'_>) -> Result<Option<CheckedComponent>> {
     let line = component.line;
-    let (Some(start), Some(end)) = (component.start, component.end) else {
+    let Some((start, end)) = component.start.zip(component.end) else {
         return expected_error(line, "a component with an extent's start and end");
     };
     if end <= start {
@@ -320,7 +331,8 @@ fn merge_component(stripes: &mut Vec<CheckedComponent>, stripe: CheckedComponent
     if first.mirror == stripe.mirror {
         return expected_error(stripe.line, "components of one mirror that do not overlap");
     }
-    let (ours, theirs) = (first.cells.len(), stripe.cells.len());
+    let ours = first.cells.len();
+    let theirs = stripe.cells.len();
     let united = lcm(ours, theirs);
     let few = united <= MAX_MERGED_CELLS && first.cells[0].len() < MAX_MERGED_MIRRORS;
     if first.range == stripe.range && first.stripe_size == stripe.stripe_size && few {
@@ -332,7 +344,8 @@ fn merge_component(stripes: &mut Vec<CheckedComponent>, stripe: CheckedComponent
 
 /// The least common multiple of two numbers above 0.
 fn lcm(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
+    let mut x = a;
+    let mut y = b;
     while y != 0 {
         (x, y) = (y, x % y);
     }

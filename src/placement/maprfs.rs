@@ -63,7 +63,7 @@ impl Provider for MaprFs {
 pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     let mut chunk_size = None;
     let mut primary: Option<Vec<&str>> = None;
-    let mut chunks: Vec<(usize, u64, Vec<&str>)> = Vec::new();
+    let mut chunks: Vec<ListedChunk<'_>> = Vec::new();
     for (line, text) in numbered_lines(output) {
         let mut words = text.split_whitespace();
         let Some(first) = words.next() else { continue };
@@ -89,10 +89,10 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
             continue;
         }
         let index = parse_number(line, Some(first), "`p` or a chunk's index")?;
-        if chunks.last().is_some_and(|(_, last, _)| *last >= index) {
+        if chunks.last().is_some_and(|last| last.index >= index) {
             return expected_error(line, "chunks in the order of their numbers");
         }
-        chunks.push((line, index, nodes));
+        chunks.push(ListedChunk { line, index, nodes });
     }
     let Some(chunk_size) = chunk_size else {
         return expected_error(last_line(output), "the listing of a file (`-rwxr-xr-x ...`)");
@@ -100,20 +100,23 @@ pub fn parse(output: &str, size: u64) -> Result<ChunkMap> {
     if primary.is_none() && chunks.is_empty() && size > 0 {
         return expected_error(last_line(output), "a line that begins with `p` below the listing");
     }
-    if chunks.first().is_none_or(|(_, index, _)| *index > 0) {
-        chunks.insert(0, (0, 0, primary.unwrap_or_default()));
+    if chunks.first().is_none_or(|first| first.index > 0) {
+        chunks.insert(0, ListedChunk { line: 0, index: 0, nodes: primary.unwrap_or_default() });
     }
     build_chunk_map(&chunks, chunk_size, size)
 }
 
-fn build_chunk_map(
-    chunks: &[(usize, u64, Vec<&str>)],
-    chunk_size: u64,
-    size: u64,
-) -> Result<ChunkMap> {
+/// A chunk, and the line that lists it.
+struct ListedChunk<'a> {
+    line: usize,
+    index: u64,
+    nodes: Vec<&'a str>,
+}
+
+fn build_chunk_map(chunks: &[ListedChunk<'_>], chunk_size: u64, size: u64) -> Result<ChunkMap> {
     let file = ByteRange::new(0, size);
     let mut builder = ChunkMapBuilder::new();
-    for (line, index, nodes) in chunks {
+    for ListedChunk { line, index, nodes } in chunks {
         // A chunk size of 0 stands for one chunk, however large.
         let range = match (chunk_size, *index) {
             (0, 0) => file,
@@ -192,7 +195,9 @@ mod tests {
 
     #[test]
     fn a_large_file_has_its_numbered_chunks() {
-        let (n1, n2, n3) = ("node1:5660", "node2:5660", "node3:5660");
+        let n1 = "node1:5660";
+        let n2 = "node2:5660";
+        let n3 = "node3:5660";
         let map = parse(LARGE, 600_000_000).unwrap();
         let expected = [
             (0, CHUNK, vec![n2, n3, n1]),

@@ -37,7 +37,7 @@ use tokio::sync::Mutex;
 
 use super::{ChunkMap, ChunkMapBuilder, LocateFuture, PlacementError, Provider, Query, Result};
 use crate::config::Escaped;
-use crate::config::units::Size;
+use crate::config::units::{Size, UnitError};
 use crate::volume::ByteRange;
 
 /// The longest table read: a line for each of a million chunks.
@@ -49,8 +49,15 @@ pub struct TableProvider(Arc<Mutex<LoadedTable>>);
 /// What was read, and where.
 struct LoadedTable {
     file: PathBuf,
-    stamp: (SystemTime, u64),
+    stamp: FileStamp,
     entries: Arc<TableEntries>,
+}
+
+/// What changes when a file is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct FileStamp {
+    modified: SystemTime,
+    size: u64,
 }
 
 impl TableProvider {
@@ -59,19 +66,33 @@ impl TableProvider {
     /// # Errors
     /// Where the file cannot be read or is no table.
     pub fn open(file: &Path) -> Result<Self> {
-        let (stamp, entries) = read_table(file)?;
-        let read = LoadedTable { file: file.to_owned(), stamp, entries: Arc::new(entries) };
-        Ok(Self(Arc::new(Mutex::new(read))))
+        let table = LoadedTable::read(file)?;
+        Ok(Self(Arc::new(Mutex::new(table))))
     }
 }
 
 impl LoadedTable {
+    fn read(file: &Path) -> Result<Self> {
+        let stamp = file_stamp(file).map_err(|error| read_error(file, &error))?;
+        if stamp.size > MAX_TABLE_BYTES {
+            return Err(PlacementError::TooLong(MAX_TABLE_BYTES as usize));
+        }
+        let text = std::fs::read_to_string(file).map_err(|error| read_error(file, &error))?;
+        let is_csv =
+            file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+        let entries = if is_csv { parse_csv(&text) } else { parse_toml(&text) };
+        let in_file = |error: TableError| PlacementError::ServiceFailed {
+            at: format!("table {}", file.display()),
+            what: error.to_string(),
+        };
+        let entries = Arc::new(entries.map_err(in_file)?);
+        Ok(Self { file: file.to_owned(), stamp, entries })
+    }
+
     fn reload_if_changed(&mut self) -> Result<Arc<TableEntries>> {
         let stamp = file_stamp(&self.file).map_err(|e| read_error(&self.file, &e))?;
         if self.stamp != stamp {
-            let (stamp, entries) = read_table(&self.file)?;
-            self.stamp = stamp;
-            self.entries = Arc::new(entries);
+            *self = Self::read(&self.file)?;
             tracing::info!("the placement table was read again");
         }
         Ok(Arc::clone(&self.entries))
@@ -86,7 +107,8 @@ impl Provider for TableProvider {
     fn locate<'a>(&'a self, query: &'a Query) -> LocateFuture<'a> {
         Box::pin(async move {
             let mut read = Arc::clone(&self.0).lock_owned().await;
-            let (path, size) = (query.path.clone(), query.size);
+            let path = query.path.clone();
+            let size = query.size;
             let looking = tokio::task::spawn_blocking(move || {
                 let entries = read.reload_if_changed()?;
                 drop(read);
@@ -100,6 +122,32 @@ impl Provider for TableProvider {
             }
         })
     }
+}
+
+/// Why a table is unusable. Its `Display` is one line, without control characters.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", Escaped(&.0.to_string()))]
+pub struct TableError(#[from] TableProblem);
+
+/// What is wrong with a table.
+#[derive(Debug, thiserror::Error)]
+enum TableProblem {
+    #[error("line {line}: {what}")]
+    Syntax { line: usize, what: String },
+    #[error("{0}")]
+    Csv(String),
+    #[error("line 1: the columns are not {}", COLUMNS.join(","))]
+    WrongColumns,
+    #[error("line {line}: {column}: {error}")]
+    NotASize { line: u64, column: &'static str, error: UnitError },
+    #[error("path {0:?} does not start with /, the volume's root")]
+    RelativePath(String),
+    #[error("{start:?} is not a glob: {kind}")]
+    NotAGlob { start: String, kind: globset::ErrorKind },
+    #[error("a chunk of {0:?} needs `nodes`, or `unit` and `cells`")]
+    ChunkWithoutNodes(String),
+    #[error("{path:?}: {error}")]
+    InvalidChunks { path: String, error: PlacementError },
 }
 
 /// A table's entries, in order.
@@ -144,17 +192,17 @@ impl TableChunk {
 }
 
 impl TableEntry {
-    fn new(path: &str, mut chunks: Vec<TableChunk>) -> std::result::Result<Self, String> {
+    fn new(path: &str, mut chunks: Vec<TableChunk>) -> std::result::Result<Self, TableProblem> {
         if !path.starts_with('/') {
-            return Err(format!("path {path:?} does not start with /, the volume's root"));
+            return Err(TableProblem::RelativePath(path.to_owned()));
         }
         // A set of one: it needs no regex for a plain path, and where it needs
         // one that is too large it says so; the matcher alone panics.
         let glob = GlobBuilder::new(path).literal_separator(true).build();
         let glob = glob.and_then(|glob| GlobSet::new([glob]));
-        let glob = glob.map_err(|error| {
-            let start: String = path.chars().take(80).collect();
-            format!("{start:?} is not a glob: {}", error.kind())
+        let glob = glob.map_err(|error| TableProblem::NotAGlob {
+            start: path.chars().take(80).collect(),
+            kind: error.kind().clone(),
         })?;
         chunks.sort_by_key(TableChunk::start);
         let entry = Self { glob, chunks };
@@ -163,15 +211,15 @@ impl TableEntry {
                 (Some(_), None, None) => {}
                 (None, Some(unit), Some(cells)) if unit.0 > 0 && !cells.is_empty() => {}
                 _ => {
-                    return Err(format!(
-                        "a chunk of {path:?} needs `nodes`, or `unit` and `cells`"
-                    ));
+                    return Err(TableProblem::ChunkWithoutNodes(path.to_owned()));
                 }
             }
         }
         // Whatever the file's size, the chunks must not overlap.
-        entry.to_chunk_map(u64::MAX).map_err(|error| format!("{path:?}: {error}"))?;
-        Ok(entry)
+        match entry.to_chunk_map(u64::MAX) {
+            Ok(_) => Ok(entry),
+            Err(error) => Err(TableProblem::InvalidChunks { path: path.to_owned(), error }),
+        }
     }
 
     fn to_chunk_map(&self, size: u64) -> Result<ChunkMap> {
@@ -188,9 +236,9 @@ impl TableEntry {
     }
 }
 
-fn file_stamp(file: &Path) -> std::io::Result<(SystemTime, u64)> {
+fn file_stamp(file: &Path) -> std::io::Result<FileStamp> {
     let meta = std::fs::metadata(file)?;
-    Ok((meta.modified()?, meta.len()))
+    Ok(FileStamp { modified: meta.modified()?, size: meta.len() })
 }
 
 fn read_error(file: &Path, error: &std::io::Error) -> PlacementError {
@@ -200,28 +248,15 @@ fn read_error(file: &Path, error: &std::io::Error) -> PlacementError {
     }
 }
 
-fn read_table(file: &Path) -> Result<((SystemTime, u64), TableEntries)> {
-    let stamp = file_stamp(file).map_err(|error| read_error(file, &error))?;
-    if stamp.1 > MAX_TABLE_BYTES {
-        return Err(PlacementError::TooLong(MAX_TABLE_BYTES as usize));
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| read_error(file, &error))?;
-    let is_csv = file.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
-    let entries = if is_csv { parse_csv(&text) } else { parse_toml(&text) };
-    let in_file =
-        |what| PlacementError::ServiceFailed { at: format!("table {}", file.display()), what };
-    Ok((stamp, entries.map_err(in_file)?))
-}
-
 /// Reads a table in TOML.
 ///
 /// # Errors
 /// Says what is wrong, on one line.
-pub fn parse_toml(text: &str) -> std::result::Result<TableEntries, String> {
-    parse_toml_entries(text).map_err(|what| Escaped(&what).to_string())
+pub fn parse_toml(text: &str) -> std::result::Result<TableEntries, TableError> {
+    Ok(parse_toml_entries(text)?)
 }
 
-fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, String> {
+fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, TableProblem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct TableToml {
@@ -239,7 +274,7 @@ fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, String> {
         let line = error.span().map_or(1, |span| {
             1 + text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count()
         });
-        format!("line {line}: {}", error.message().replace('\n', "; "))
+        TableProblem::Syntax { line, what: error.message().replace('\n', "; ") }
     })?;
     let entries = written.file.into_iter().map(|file| TableEntry::new(&file.path, file.chunk));
     entries.collect::<std::result::Result<_, _>>().map(TableEntries)
@@ -249,31 +284,33 @@ fn parse_toml_entries(text: &str) -> std::result::Result<TableEntries, String> {
 ///
 /// # Errors
 /// Says what is wrong, on one line.
-pub fn parse_csv(text: &str) -> std::result::Result<TableEntries, String> {
-    parse_csv_entries(text).map_err(|what| Escaped(&what).to_string())
+pub fn parse_csv(text: &str) -> std::result::Result<TableEntries, TableError> {
+    Ok(parse_csv_entries(text)?)
 }
 
-fn parse_csv_entries(text: &str) -> std::result::Result<TableEntries, String> {
-    const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
+/// The columns of a table in CSV.
+const COLUMNS: [&str; 4] = ["path", "start", "end", "nodes"];
+
+fn parse_csv_entries(text: &str) -> std::result::Result<TableEntries, TableProblem> {
     let mut rows = csv::ReaderBuilder::new()
         .comment(Some(b'#'))
         .trim(csv::Trim::All)
         .from_reader(text.as_bytes());
-    let header = rows.headers().map_err(|error| error.to_string())?;
+    let header = rows.headers().map_err(|error| TableProblem::Csv(error.to_string()))?;
     if header.iter().ne(COLUMNS) {
-        return Err(format!("line 1: the columns are not {}", COLUMNS.join(",")));
+        return Err(TableProblem::WrongColumns);
     }
     let mut files: Vec<(String, Vec<TableChunk>)> = Vec::new();
     // A table may have a line for each file of a large tree.
     let mut index: HashMap<String, usize> = HashMap::new();
     for row in rows.records() {
-        let row = row.map_err(|error| error.to_string().replace('\n', " "))?;
+        let row = row.map_err(|error| TableProblem::Csv(error.to_string().replace('\n', " ")))?;
         let line = row.position().map_or(0, csv::Position::line);
         let size = |column: usize| match &row[column] {
             "" => Ok(None),
             text => match text.parse::<Size>() {
                 Ok(size) => Ok(Some(size)),
-                Err(error) => Err(format!("line {line}: {}: {error}", COLUMNS[column])),
+                Err(error) => Err(TableProblem::NotASize { line, column: COLUMNS[column], error }),
             },
         };
         let chunk = TableChunk {
@@ -337,7 +374,8 @@ cells = [[\"n2\"], [\"n3\"]]
     #[test]
     fn both_formats_are_read_and_cut_to_the_file() {
         let room = tempfile::tempdir().unwrap();
-        let (toml, csv) = (room.path().join("t.toml"), room.path().join("t.csv"));
+        let toml = room.path().join("t.toml");
+        let csv = room.path().join("t.csv");
         std::fs::write(&toml, TOML).unwrap();
         std::fs::write(&csv, CSV).unwrap();
         let toml = TableProvider::open(&toml).unwrap();
@@ -367,10 +405,11 @@ cells = [[\"n2\"], [\"n3\"]]
     #[test]
     fn a_file_that_hangs_stops_neither_the_clock_nor_more_than_one_thread() {
         let room = tempfile::tempdir().unwrap();
-        let (file, pipe) = (room.path().join("t.csv"), room.path().join("pipe"));
+        let file = room.path().join("t.csv");
+        let pipe = room.path().join("pipe");
         std::fs::write(&file, CSV).unwrap();
         let table = Arc::new(TableProvider::open(&file).unwrap());
-        // Opening a pipe that nobody writes to takes for ever, as a dead mount does.
+        // Opening a pipe without a writer takes for ever, as a dead mount does.
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
         std::fs::rename(&pipe, &file).unwrap();
@@ -398,7 +437,7 @@ cells = [[\"n2\"], [\"n3\"]]
             send.send(()).unwrap();
         });
         receive.recv_timeout(std::time::Duration::from_secs(60)).expect("the runtime hangs");
-        // Whoever hangs is let go, and the next question is answered.
+        // The hung thread goes on, and the next question is answered.
         std::fs::write(&pipe, CSV).unwrap();
         drop(std::fs::OpenOptions::new().read(true).write(true).open(&file).unwrap());
         std::fs::rename(&pipe, &file).unwrap();
@@ -417,7 +456,7 @@ cells = [[\"n2\"], [\"n3\"]]
             "[[file]]\npath = \"/a\"\n[[file.chunk]]\nunit = \"0B\"\ncells = [[\"a\"]]",
             "[[file]]\npath = \"/a\"\n[[file.chunk]]\nnodes = [\"x\"]\n[[file.chunk]]\nnodes = [\"x\"]",
         ] {
-            let error = parse_toml(text).unwrap_err();
+            let error = parse_toml(text).unwrap_err().to_string();
             assert!(!error.contains('\n'), "{error}");
         }
         for text in
@@ -427,9 +466,10 @@ cells = [[\"n2\"], [\"n3\"]]
         }
         for long in ["?", "[!a]", "*x", "{a,b}"].map(|part| part.repeat(1 << 20)) {
             let toml = parse_toml(&format!("[[file]]\npath = \"/{long}\"")).unwrap_err();
+            let toml = toml.to_string();
             assert!(toml.contains("is not a glob") && toml.len() < 1000, "{toml:.1000}");
         }
-        let error = parse_csv("path,start,end,nodes\n/a,0\u{2},,x\n").unwrap_err();
+        let error = parse_csv("path,start,end,nodes\n/a,0\u{2},,x\n").unwrap_err().to_string();
         assert!(error.contains("line 2") && !error.contains(char::is_control), "{error:?}");
     }
 
@@ -439,7 +479,7 @@ cells = [[\"n2\"], [\"n3\"]]
         let apart = format!("path,start,end,nodes\n{lines}/a/5,1KiB,,n9\n");
         let map = parse_csv(&apart).unwrap().chunk_map_of(Path::new("a/5"), 2000).unwrap();
         assert_eq!(map.nodes().iter().map(|node| &**node).collect::<Vec<_>>(), ["n5", "n9"]);
-        let error = parse_csv(&apart.replace(",1KiB,,n9", ",1000B,,n9")).unwrap_err();
+        let error = parse_csv(&apart.replace(",1KiB,,n9", ",1000B,,n9")).unwrap_err().to_string();
         assert!(error.starts_with("\"/a/5\": "), "{error}");
     }
 

@@ -100,7 +100,8 @@ pub(super) fn add_stripe(
         let cell = &cells[(number % cells.len() as u64) as usize];
         cell.iter().map(String::as_str)
     };
-    let (mut first, within) = (range.start / unit, range.start % unit);
+    let mut first = range.start / unit;
+    let within = range.start % unit;
     let mut rest = range;
     if within != 0 {
         let head = ByteRange::at(range.start, unit - within).intersect(range);
@@ -179,8 +180,8 @@ pub(super) mod fuzz {
                 lines.join("\n")
             }
             _ => {
-                let (one, other) = (one.index(lines.len()), other.index(lines.len()));
-                lines.swap(one, other);
+                let count = lines.len();
+                lines.swap(one.index(count), other.index(count));
                 lines.join("\n")
             }
         }
@@ -223,13 +224,13 @@ mod tests {
     async fn every_provider_runs_its_tool_on_the_path_below_its_root() {
         let fixtures = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/placement/");
         let limit = Duration::from_secs(10);
-        let new = || (template(&["cat", "{path}"]), fixtures.to_owned(), limit);
-        let (one, two, three, four) = (new(), new(), new(), new());
+        let cat = || template(&["cat", "{path}"]);
+        let root = || fixtures.to_owned();
         let providers: [(&str, Box<dyn Provider>); 4] = [
-            ("maprfs-large.txt", Box::new(maprfs::MaprFs::new(one.0, one.1, one.2))),
-            ("glusterfs-old.txt", Box::new(glusterfs::GlusterFs::new(two.0, two.1, two.2))),
-            ("lustre-plain.txt", Box::new(lustre::Lustre::new(three.0, three.1, three.2))),
-            ("beegfs-raid0.txt", Box::new(beegfs::BeeGfs::new(four.0, four.1, four.2))),
+            ("maprfs-large.txt", Box::new(maprfs::MaprFs::new(cat(), root(), limit))),
+            ("glusterfs-old.txt", Box::new(glusterfs::GlusterFs::new(cat(), root(), limit))),
+            ("lustre-plain.txt", Box::new(lustre::Lustre::new(cat(), root(), limit))),
+            ("beegfs-raid0.txt", Box::new(beegfs::BeeGfs::new(cat(), root(), limit))),
         ];
         for (file, provider) in providers {
             let query = Query {

@@ -33,7 +33,9 @@ use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::Buffer;
 use crate::config::units::Share;
 use crate::telemetry::counters::increment;
-use crate::volume::{AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet};
+use crate::volume::{
+    AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, splitmix64,
+};
 
 /// What is compared of a segment, bytes: enough to meet a damaged page of it or a
 /// file that was copied in part, a sixteenth of a default segment's cost.
@@ -113,10 +115,7 @@ impl ContentChecker {
 
 /// Spreads a file's segments over all numbers.
 fn segment_hash(key: u128, start: u64) -> u64 {
-    let x = (key as u64 ^ start).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    splitmix64(key as u64 ^ start)
 }
 
 /// One block of one file, on its way from replica to replica.

@@ -17,7 +17,7 @@ use hdrhistogram::Histogram;
 use super::Random;
 use super::fifo_server::{Completion, FifoServer, SimTime};
 use super::outcome::{ReadLatency, ReplicaOutcome, SimulationOutcome};
-use super::policy::{AttemptKey, Dispatcher, JobId, JobRequest, PolicyKind, SentJob};
+use super::policy::{AttemptKey, Dispatcher, JobId, JobRequest, LateJob, PolicyKind, SentJob};
 use super::reader::ReaderState;
 use super::world::{Cluster, PlacementKnowledge, ReaderSpec, Workload, World};
 use crate::placement::LocalityMap;
@@ -45,7 +45,7 @@ enum Event {
     Tick,
 }
 
-/// A segment that somebody fetches.
+/// A segment that is fetched.
 struct SegmentJob {
     reader: usize,
     range: ByteRange,
@@ -62,6 +62,14 @@ struct InFlightAttempt {
     is_local: bool,
     /// The servers that it has still to go through, the last first.
     remaining_servers: Vec<usize>,
+}
+
+/// What one replica has delivered.
+#[derive(Clone, Copy, Default)]
+struct DeliveredBytes {
+    all: u64,
+    /// Of chunks on its own node.
+    local: u64,
 }
 
 /// Runs `workload` on `world` under `policy`. `epoch` stands for time zero and
@@ -96,7 +104,7 @@ struct Engine<'w> {
     in_flight: Vec<InFlightAttempt>,
     readers: Vec<ReaderState>,
     latency: Histogram<u64>,
-    bytes_by_replica: Vec<(u64, u64)>,
+    bytes_by_replica: Vec<DeliveredBytes>,
     wasted_bytes: u64,
     hedge_count: u64,
     is_ticking: bool,
@@ -149,7 +157,7 @@ impl<'w> Engine<'w> {
             readers: workload.readers.iter().enumerate().map(reader).collect(),
             latency: Histogram::new_with_bounds(1, MAX_SIMULATED_TIME / 1000, 3)
                 .expect("constant histogram bounds are valid"),
-            bytes_by_replica: vec![(0, 0); replicas],
+            bytes_by_replica: vec![DeliveredBytes::default(); replicas],
             wasted_bytes: 0,
             hedge_count: 0,
             is_ticking: false,
@@ -166,7 +174,7 @@ impl<'w> Engine<'w> {
     }
 
     fn schedule_completion(&mut self, server: usize, due: Option<Completion>) {
-        if let Some((time, version)) = due {
+        if let Some(Completion { time, version }) = due {
             self.schedule_event(time, Event::Transferred { server, version });
         }
     }
@@ -217,9 +225,9 @@ impl<'w> Engine<'w> {
     fn on_delivered(&mut self, flight: usize) {
         let InFlightAttempt { job, attempt, replica, is_local: local, .. } = self.in_flight[flight];
         let bytes = self.jobs[job].range.len();
-        self.bytes_by_replica[replica].0 += bytes;
+        self.bytes_by_replica[replica].all += bytes;
         if local {
-            self.bytes_by_replica[replica].1 += bytes;
+            self.bytes_by_replica[replica].local += bytes;
         }
         let reader = self.jobs[job].reader;
         match attempt {
@@ -267,14 +275,16 @@ impl<'w> Engine<'w> {
 
     fn on_tick(&mut self) {
         self.is_ticking = false;
-        let (jobs, readers, now) = (&self.jobs, &self.readers, self.instant());
+        let now = self.instant();
+        let jobs = &self.jobs;
+        let readers = &self.readers;
         let is_awaited = |job: &JobId| {
             let SegmentJob { reader, range, .. } = &jobs[*job];
             readers[*reader]
                 .current_read
                 .is_some_and(|(block, _)| !block.intersect(*range).is_empty())
         };
-        for (job, candidates) in self.chooser.find_late(now, is_awaited) {
+        for LateJob { job, candidates } in self.chooser.find_late(now, is_awaited) {
             let left = candidates.minus(self.jobs[job].tried_replicas);
             if !self.jobs[job].is_delivered && !left.is_empty() {
                 self.hedge_count += 1;
@@ -289,7 +299,7 @@ impl<'w> Engine<'w> {
         let file = self.readers[reader].spec.file;
         let holders = match self.workload.knowledge {
             PlacementKnowledge::Known => {
-                self.locality_maps[file].holders_at(range.start).map(|(holders, _)| holders)
+                self.locality_maps[file].chunk_at(range.start).map(|chunk| chunk.holders)
             }
             PlacementKnowledge::Learned => {
                 let local =
@@ -426,15 +436,15 @@ impl<'w> Engine<'w> {
             })
             .collect();
         let bytes: u64 = times.iter().map(|(bytes, _)| bytes).sum();
-        let delivered: u64 = self.bytes_by_replica.iter().map(|(bytes, _)| bytes).sum();
-        let local: u64 = self.bytes_by_replica.iter().map(|(_, local)| local).sum();
+        let delivered: u64 = self.bytes_by_replica.iter().map(|bytes| bytes.all).sum();
+        let local: u64 = self.bytes_by_replica.iter().map(|bytes| bytes.local).sum();
         let slowest = times.iter().map(|(_, time)| *time).fold(0.0, f64::max);
         let fastest = times.iter().map(|(_, time)| *time).fold(f64::INFINITY, f64::min);
-        let replica = |(gateway, (bytes, local)): (&super::Gateway, &(u64, u64))| ReplicaOutcome {
+        let replica = |(gateway, bytes): (&super::Gateway, &DeliveredBytes)| ReplicaOutcome {
             name: gateway.name.clone(),
-            bytes: *bytes,
-            share: *bytes as f64 / delivered.max(1) as f64,
-            bytes_local: *local,
+            bytes: bytes.all,
+            share: bytes.all as f64 / delivered.max(1) as f64,
+            bytes_local: bytes.local,
         };
         SimulationOutcome {
             policy: policy.name().to_owned(),

@@ -5,20 +5,45 @@ use std::collections::VecDeque;
 /// Nanoseconds since the simulation began.
 pub(super) type SimTime = u64;
 
-/// A server and those who wait for it.
+/// A server and the jobs that wait for it.
 #[derive(Clone, Debug)]
 pub(super) struct FifoServer {
     /// Bytes a second; 0 while it hangs.
     rate: f64,
-    waiting: VecDeque<(usize, f64)>,
-    /// Who is served, the bytes left of it, and as of when.
-    current: Option<(usize, f64, SimTime)>,
+    waiting: VecDeque<QueuedJob>,
+    current: Option<ServedJob>,
     /// Tells completions that were announced before a change from those after.
     generation: u64,
 }
 
-/// A completion to come: at this time, if the server's version is still this.
-pub(super) type Completion = (SimTime, u64);
+#[derive(Clone, Debug)]
+struct QueuedJob {
+    job: usize,
+    bytes: f64,
+}
+
+#[derive(Clone, Debug)]
+struct ServedJob {
+    job: usize,
+    /// Bytes that were left at `since`.
+    left: f64,
+    since: SimTime,
+}
+
+/// A completion to come, if the server has the same version then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Completion {
+    pub(super) time: SimTime,
+    pub(super) version: u64,
+}
+
+/// A job that the server has carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CompletedJob {
+    pub(super) job: usize,
+    /// The completion of the next job.
+    pub(super) next: Option<Completion>,
+}
 
 impl FifoServer {
     pub(super) fn new(rate: f64) -> Self {
@@ -29,36 +54,31 @@ impl FifoServer {
     /// it was not announced before.
     pub(super) fn enqueue(&mut self, job: usize, bytes: f64, now: SimTime) -> Option<Completion> {
         if self.current.is_some() {
-            self.waiting.push_back((job, bytes));
+            self.waiting.push_back(QueuedJob { job, bytes });
             return None;
         }
-        self.current = Some((job, bytes, now));
+        self.current = Some(ServedJob { job, left: bytes, since: now });
         self.next_completion(now)
     }
 
-    /// A completion is due; returns whose it is, and the next one. `None` where
-    /// the announcement is old.
-    pub(super) fn complete(
-        &mut self,
-        version: u64,
-        now: SimTime,
-    ) -> Option<(usize, Option<Completion>)> {
+    /// A completion is due; `None` where it was announced before a change.
+    pub(super) fn complete(&mut self, version: u64, now: SimTime) -> Option<CompletedJob> {
         if version != self.generation {
             return None;
         }
-        let (job, ..) = self.current.take()?;
-        let next = self.waiting.pop_front().and_then(|(job, bytes)| {
-            self.current = Some((job, bytes, now));
+        let ServedJob { job, .. } = self.current.take()?;
+        let next = self.waiting.pop_front().and_then(|next| {
+            self.current = Some(ServedJob { job: next.job, left: next.bytes, since: now });
             self.next_completion(now)
         });
-        Some((job, next))
+        Some(CompletedJob { job, next })
     }
 
     /// The rate changes, also for what is being served.
     pub(super) fn set_rate(&mut self, rate: f64, now: SimTime) -> Option<Completion> {
-        if let Some((_, left, since)) = &mut self.current {
-            *left = (*left - (now - *since) as f64 / 1e9 * self.rate).max(0.0);
-            *since = now;
+        if let Some(served) = &mut self.current {
+            served.left = (served.left - (now - served.since) as f64 / 1e9 * self.rate).max(0.0);
+            served.since = now;
         }
         self.rate = rate;
         self.next_completion(now)
@@ -66,9 +86,11 @@ impl FifoServer {
 
     fn next_completion(&mut self, now: SimTime) -> Option<Completion> {
         self.generation += 1;
-        let (_, left, _) = self.current?;
-        (self.rate > 0.0)
-            .then(|| (now + (left / self.rate * 1e9).ceil() as SimTime, self.generation))
+        let left = self.current.as_ref()?.left;
+        (self.rate > 0.0).then(|| Completion {
+            time: now + (left / self.rate * 1e9).ceil() as SimTime,
+            version: self.generation,
+        })
     }
 }
 
@@ -78,14 +100,20 @@ mod tests {
 
     const SECOND: SimTime = 1_000_000_000;
 
+    fn completion(time: SimTime, version: u64) -> Option<Completion> {
+        Some(Completion { time, version })
+    }
+
     #[test]
     fn one_after_the_other() {
         let mut server = FifoServer::new(100.0);
-        assert_eq!(server.enqueue(1, 100.0, 0), Some((SECOND, 1)));
+        assert_eq!(server.enqueue(1, 100.0, 0), completion(SECOND, 1));
         assert_eq!(server.enqueue(2, 50.0, 0), None);
-        assert_eq!(server.complete(1, SECOND), Some((1, Some((SECOND * 3 / 2, 2)))));
+        let first = CompletedJob { job: 1, next: completion(SECOND * 3 / 2, 2) };
+        assert_eq!(server.complete(1, SECOND), Some(first));
         assert_eq!(server.complete(1, SECOND), None);
-        assert_eq!(server.complete(2, SECOND * 3 / 2), Some((2, None)));
+        let second = CompletedJob { job: 2, next: None };
+        assert_eq!(server.complete(2, SECOND * 3 / 2), Some(second));
     }
 
     #[test]
@@ -94,6 +122,6 @@ mod tests {
         server.enqueue(1, 100.0, 0);
         assert_eq!(server.set_rate(0.0, SECOND / 2), None);
         assert_eq!(server.complete(1, SECOND), None);
-        assert_eq!(server.set_rate(50.0, 2 * SECOND), Some((3 * SECOND, 3)));
+        assert_eq!(server.set_rate(50.0, 2 * SECOND), completion(3 * SECOND, 3));
     }
 }

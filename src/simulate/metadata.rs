@@ -1,7 +1,7 @@
 //! Lookups, stats and opens of one directory, spread over replicas or pinned.
 //!
 //! Each replica answers calls with a few threads, each call in a fixed time;
-//! workers ask one after the other, of whom [`crate::scheduler::metadata_order`] says.
+//! each worker asks the replica that [`crate::scheduler::metadata_order`] names first.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -40,71 +40,116 @@ pub struct MetadataOutcome {
 
 /// Runs it.
 pub fn simulate_metadata(calls: &MetadataWorkload) -> MetadataOutcome {
-    let replicas = calls.call_times_us.len();
-    let mut smoothed = ReplicaMap::from_fn(replicas, |_| 0u64);
-    let mut asked_at = ReplicaMap::from_fn(replicas, |_| 0u64);
-    let mut busy = vec![0usize; replicas];
-    let mut waiting: Vec<VecDeque<(usize, u64)>> = vec![VecDeque::new(); replicas];
-    let mut answered = vec![0; replicas];
-    let mut ends = BinaryHeap::new();
-    let (mut now, mut turn, mut sequence) = (0u64, 0u64, 0u64);
-    let mut idle: Vec<usize> = (0..calls.workers).rev().collect();
+    let mut simulation = MetadataSimulation::new(calls);
+    let mut idle_workers: Vec<usize> = (0..calls.workers).rev().collect();
     loop {
-        while let Some(worker) = idle.pop() {
-            if turn == calls.calls {
-                continue;
-            }
-            let choice = OrderParams {
-                latencies_us: &smoothed,
-                idle_times: &asked_at.map(|_, at| Duration::from_micros(now - at)),
-                usable: smoothed.all(),
-                suspects: ReplicaSet::EMPTY,
-                error_suspects: ReplicaSet::EMPTY,
-                pinned: calls.pinned,
-                path_hash: turn % calls.directories.max(1),
-                call_number: turn,
-            };
-            turn += 1;
-            let replica = replica_order(&choice).first().map_or(0, |id| id.index());
-            asked_at[ReplicaId::new(replica)] = now;
-            if busy[replica] < calls.threads_per_replica {
-                busy[replica] += 1;
-                sequence += 1;
-                ends.push(Reverse((
-                    now + calls.call_times_us[replica],
-                    sequence,
-                    replica,
-                    worker,
-                    now,
-                )));
-            } else {
-                waiting[replica].push_back((worker, now));
+        while let Some(worker) = idle_workers.pop() {
+            if simulation.asked < calls.calls {
+                simulation.start_call(worker);
             }
         }
-        let Some(Reverse((end, _, replica, worker, asked))) = ends.pop() else { break };
-        now = end;
-        answered[replica] += 1;
-        let id = ReplicaId::new(replica);
-        asked_at[id] = now;
-        smoothed[id] = smoothed_latency(smoothed[id], end - asked);
-        match waiting[replica].pop_front() {
-            Some((next, asked)) => {
-                sequence += 1;
-                ends.push(Reverse((
-                    now + calls.call_times_us[replica],
-                    sequence,
-                    replica,
-                    next,
-                    asked,
-                )));
-            }
-            None => busy[replica] -= 1,
-        }
-        idle.push(worker);
+        let Some(worker) = simulation.finish_next_call() else { break };
+        idle_workers.push(worker);
     }
     MetadataOutcome {
-        calls_per_second: calls.calls as f64 / (now as f64 / 1e6).max(1e-9),
-        calls_by_replica: answered,
-        smoothed_us: smoothed,
+        calls_per_second: calls.calls as f64 / (simulation.now as f64 / 1e6).max(1e-9),
+        calls_by_replica: simulation.answered,
+        smoothed_us: simulation.smoothed_us,
+    }
+}
+
+/// A worker's call, as of the time at which the worker asked, microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct WorkerCall {
+    worker: usize,
+    asked_at: u64,
+}
+
+/// A call that a replica's thread carries out. Calls end in the order of these fields.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct RunningCall {
+    end: u64,
+    sequence: u64,
+    replica: usize,
+    call: WorkerCall,
+}
+
+struct MetadataSimulation<'w> {
+    workload: &'w MetadataWorkload,
+    /// Microseconds since the start.
+    now: u64,
+    /// Calls that workers have made.
+    asked: u64,
+    sequence: u64,
+    smoothed_us: ReplicaMap<u64>,
+    /// When each replica was last asked, or last answered.
+    active_at: ReplicaMap<u64>,
+    busy_threads: Vec<usize>,
+    waiting: Vec<VecDeque<WorkerCall>>,
+    answered: Vec<u64>,
+    running: BinaryHeap<Reverse<RunningCall>>,
+}
+
+impl<'w> MetadataSimulation<'w> {
+    fn new(workload: &'w MetadataWorkload) -> Self {
+        let replicas = workload.call_times_us.len();
+        Self {
+            workload,
+            now: 0,
+            asked: 0,
+            sequence: 0,
+            smoothed_us: ReplicaMap::from_fn(replicas, |_| 0),
+            active_at: ReplicaMap::from_fn(replicas, |_| 0),
+            busy_threads: vec![0; replicas],
+            waiting: vec![VecDeque::new(); replicas],
+            answered: vec![0; replicas],
+            running: BinaryHeap::new(),
+        }
+    }
+
+    /// Sends `worker`'s next call to the replica that the scheduler names first.
+    fn start_call(&mut self, worker: usize) {
+        let choice = OrderParams {
+            latencies_us: &self.smoothed_us,
+            idle_times: &self.active_at.map(|_, at| Duration::from_micros(self.now - at)),
+            usable: self.smoothed_us.all(),
+            suspects: ReplicaSet::EMPTY,
+            error_suspects: ReplicaSet::EMPTY,
+            pinned: self.workload.pinned,
+            path_hash: self.asked % self.workload.directories.max(1),
+            call_number: self.asked,
+        };
+        self.asked += 1;
+        let replica = replica_order(&choice).first().map_or(0, |id| id.index());
+        self.active_at[ReplicaId::new(replica)] = self.now;
+        let call = WorkerCall { worker, asked_at: self.now };
+        if self.busy_threads[replica] < self.workload.threads_per_replica {
+            self.busy_threads[replica] += 1;
+            self.run_call(replica, call);
+        } else {
+            self.waiting[replica].push_back(call);
+        }
+    }
+
+    fn run_call(&mut self, replica: usize, call: WorkerCall) {
+        self.sequence += 1;
+        let end = self.now + self.workload.call_times_us[replica];
+        self.running.push(Reverse(RunningCall { end, sequence: self.sequence, replica, call }));
+    }
+
+    /// Goes on to the time at which the next call ends; returns its worker, or `None` where
+    /// no call is running.
+    fn finish_next_call(&mut self) -> Option<usize> {
+        let Reverse(RunningCall { end, replica, call, .. }) = self.running.pop()?;
+        self.now = end;
+        self.answered[replica] += 1;
+        let id = ReplicaId::new(replica);
+        self.active_at[id] = end;
+        self.smoothed_us[id] = smoothed_latency(self.smoothed_us[id], end - call.asked_at);
+        match self.waiting[replica].pop_front() {
+            Some(next) => self.run_call(replica, next),
+            None => self.busy_threads[replica] -= 1,
+        }
+        Some(call.worker)
     }
 }

@@ -1,7 +1,7 @@
-//! Who decides: fanfs's scheduler, or something simpler to compare it with.
+//! The policies: fanfs's scheduler, or something simpler to compare it with.
 //!
 //! All see the same queue of segments, the same replicas with as many reads in
-//! flight at most, and are told of the same completions. The simpler ones know
+//! flight at most, and learn of the same completions. The simpler ones know
 //! nothing of rates and never ask twice.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,7 +21,7 @@ pub enum PolicyKind {
     RoundRobin,
     /// The replica on the first node that is named for the chunk.
     FirstHost,
-    /// Whoever has the least in flight.
+    /// The replica with the least in flight.
     LeastInFlight,
 }
 
@@ -69,6 +69,13 @@ pub(super) struct SentJob {
     pub(super) attempt: AttemptKey,
     pub(super) job: JobId,
     pub(super) replica: ReplicaId,
+}
+
+/// A job that is late.
+pub(super) struct LateJob {
+    pub(super) job: JobId,
+    /// The other replicas that may be asked for it.
+    pub(super) candidates: ReplicaSet,
 }
 
 pub(super) enum Dispatcher {
@@ -161,16 +168,18 @@ impl Dispatcher {
         }
     }
 
-    /// The jobs that are late, and which other replicas may be asked for them.
+    /// The jobs that are late.
     pub(super) fn find_late(
         &mut self,
         now: Instant,
         is_awaited: impl Fn(&JobId) -> bool,
-    ) -> Vec<(JobId, ReplicaSet)> {
+    ) -> Vec<LateJob> {
         let Self::Fanfs(scheduler) = self else { return Vec::new() };
         let mut late = Vec::new();
         scheduler.find_late(now, is_awaited, &mut late);
-        late.into_iter().map(|late| (late.item, late.candidates)).collect()
+        late.into_iter()
+            .map(|late| LateJob { job: late.item, candidates: late.candidates })
+            .collect()
     }
 
     /// Whether anything waits or is in flight.

@@ -1,4 +1,4 @@
-//! Who has what, how fast it is, and who reads it.
+//! Nodes, gateways, files and readers.
 
 use std::time::Duration;
 
@@ -50,10 +50,18 @@ pub enum Cluster {
     },
     /// Each replica delivers at the rates that were measured of it.
     Measured {
-        /// For each replica, bytes a second of chunks that its node holds and of
-        /// others.
-        rates: Vec<(f64, f64)>,
+        /// For each replica.
+        rates: Vec<LocalityRates>,
     },
+}
+
+/// What a replica was measured to deliver, bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalityRates {
+    /// Of chunks that its node holds.
+    pub local: f64,
+    /// Of other chunks.
+    pub remote: f64,
 }
 
 /// Something happens.
@@ -97,11 +105,11 @@ pub enum ReadPattern {
 pub struct RecordedRead {
     /// What was read.
     pub range: ByteRange,
-    /// What its reader did something else for, since he had the one before.
+    /// The time from the read before it, in which the reader did something else.
     pub pause: Duration,
 }
 
-/// Somebody who reads one file, one read after the other.
+/// A reader of one file, one read after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReaderSpec {
     /// Which file, an index.
@@ -129,7 +137,7 @@ pub enum PlacementKnowledge {
     None,
 }
 
-/// Who reads, and how the daemon is set up.
+/// The readers, and how the daemon is set up.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The readers.
@@ -151,7 +159,7 @@ pub struct Workload {
 }
 
 impl Default for Workload {
-    /// The daemon's defaults, and nobody who reads.
+    /// The daemon's defaults, without readers.
     fn default() -> Self {
         Self {
             readers: Vec::new(),
@@ -209,28 +217,35 @@ impl World {
     }
 }
 
-impl SimulatedFile {
-    /// A file in chunks of `chunk` bytes, each on `copies` of the nodes: the
-    /// first copy on `head` where it is given, the others in turn or, with a
-    /// generator, anywhere.
+/// How files are cut into chunks, and which nodes hold those.
+#[derive(Clone, Debug)]
+pub struct ChunkPlacement {
+    /// Bytes of a chunk.
+    pub chunk: u64,
+    /// Nodes that hold each chunk.
+    pub copies: usize,
+    /// The nodes' names.
+    pub nodes: Vec<String>,
+    /// The node that has the first copy of every chunk, an index.
+    pub first_node: Option<usize>,
+}
+
+impl ChunkPlacement {
+    /// A file of `size` bytes: the copies without a fixed node are on the nodes in turn or,
+    /// with a generator, on any.
     ///
     /// # Panics
-    /// Where `nodes` is empty.
-    pub fn placed(
-        size: u64,
-        chunk: u64,
-        copies: usize,
-        nodes: &[&str],
-        head: Option<usize>,
-        mut random: Option<&mut Random>,
-    ) -> Self {
-        let copies = copies.clamp(1, nodes.len());
-        let others: Vec<usize> = (0..nodes.len()).filter(|node| Some(*node) != head).collect();
+    /// Where there are no nodes.
+    pub fn place_file(&self, size: u64, mut random: Option<&mut Random>) -> SimulatedFile {
+        let Self { chunk, nodes, first_node, .. } = self;
+        let copies = self.copies.clamp(1, nodes.len());
+        let others: Vec<usize> =
+            (0..nodes.len()).filter(|node| Some(*node) != *first_node).collect();
         let mut builder = ChunkMapBuilder::new();
-        for index in 0..size.div_ceil(chunk.max(1)) {
+        for index in 0..size.div_ceil((*chunk).max(1)) {
             let mut holders: Vec<usize> = Vec::new();
-            holders.extend(head);
-            let mut turn = index as usize * (copies - usize::from(head.is_some()));
+            holders.extend(*first_node);
+            let mut turn = index as usize * (copies - usize::from(first_node.is_some()));
             while holders.len() < copies {
                 let node = match &mut random {
                     Some(random) => others[random.below(others.len() as u64) as usize],
@@ -241,13 +256,13 @@ impl SimulatedFile {
                     holders.push(node);
                 }
             }
-            let range = ByteRange::at(index * chunk, chunk).intersect(ByteRange::new(0, size));
-            let placed = builder.add_chunk(range, holders.iter().map(|node| nodes[*node]));
-            // Made here, in order and within the limits of any sensible scenario.
+            let range = ByteRange::at(index * chunk, *chunk).intersect(ByteRange::new(0, size));
+            let placed = builder.add_chunk(range, holders.iter().map(|node| &*nodes[*node]));
+            // The chunks are in order, and within the limits of any sensible scenario.
             if placed.is_err() {
                 break;
             }
         }
-        Self { size, chunks: builder.finish() }
+        SimulatedFile { size, chunks: builder.finish() }
     }
 }

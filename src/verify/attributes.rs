@@ -1,4 +1,4 @@
-//! What can be told without reading contents: who has an object, and with which
+//! What differs without reading contents: which replicas have an object, and with which
 //! attributes.
 
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::io::Errno;
 
-use super::diff_ranges::group_by_value;
+use super::diff_ranges::{ValueGroup, group_by_value};
 use super::difference::{Difference, DifferenceKind, EscapedPath, ReplicaGroup};
 use super::replica_calls::{CallError, ReplicaCalls};
 use crate::backend::{
@@ -49,9 +49,9 @@ pub(super) struct CompareRules {
 
 /// The replicas on which it is there, with its attributes.
 pub(super) fn present_replicas(
-    look: &ObjectView,
+    view: &ObjectView,
 ) -> impl Iterator<Item = (ReplicaId, &ObjectAttrs)> {
-    look.iter().filter_map(|(id, seen)| match seen {
+    view.iter().filter_map(|(id, seen)| match seen {
         ReplicaView::Present(object) => Some((*id, &**object)),
         _ => None,
     })
@@ -64,7 +64,7 @@ pub(super) fn to_replica_view(answer: Result<ObjectAttrs, CallError>) -> Replica
         Err(CallError::Failed(BackendError::Os(Errno::NOENT | Errno::STALE))) => {
             ReplicaView::Missing
         }
-        Err(miss) => ReplicaView::Unknown(miss),
+        Err(error) => ReplicaView::Unknown(error),
     }
 }
 
@@ -99,15 +99,16 @@ fn user_xattrs(backend: &dyn Backend, path: &Path) -> BackendResult<Vec<(OsStrin
     Ok(found)
 }
 
-/// Looks at an object on each of `whom`, as freshly as that is possible.
+/// Looks at an object on each of `replicas`, as freshly as that is possible.
 pub(super) fn view_uncached(
-    peers: &ReplicaCalls,
+    calls: &ReplicaCalls,
     path: &Path,
-    whom: ReplicaSet,
+    replicas: ReplicaSet,
     rules: &CompareRules,
 ) -> ObjectView {
     let job = |_: ReplicaId| {
-        let (path, xattrs) = (path.to_owned(), rules.xattrs);
+        let path = path.to_owned();
+        let xattrs = rules.xattrs;
         move |backend: &dyn Backend| {
             // An NFS mount asks its server what names there are; and for the file's
             // attributes when that is opened.
@@ -122,8 +123,8 @@ pub(super) fn view_uncached(
             complete_attrs(backend, &path, attr, xattrs)
         }
     };
-    let answers = peers.call_all(whom, Lane::Metadata, job);
-    answers.into_iter().map(|(id, answer)| (id, to_replica_view(answer))).collect()
+    let answers = calls.call_all(replicas, Lane::Metadata, job).into_iter();
+    answers.map(|answer| (answer.replica, to_replica_view(answer.result))).collect()
 }
 
 /// Whether some replica showed another object, or another version of it, in the
@@ -141,97 +142,103 @@ pub(super) fn has_changed_between(first: &ObjectView, second: &ObjectView) -> bo
 
 /// In what the replicas' objects differ, contents apart.
 pub(super) fn attribute_differences(
-    peers: &ReplicaCalls,
+    calls: &ReplicaCalls,
     path: &Path,
-    look: &ObjectView,
+    view: &ObjectView,
     rules: &CompareRules,
 ) -> Vec<Difference> {
-    let judge = AttributeComparison { peers, path, rules };
-    let present = look.iter().filter(|(_, seen)| !matches!(seen, ReplicaView::Unknown(_)));
-    let present = present.map(|(id, seen)| (*id, matches!(seen, ReplicaView::Present(_))));
-    let word = |there: &bool| if *there { "present" } else { "missing" }.to_owned();
-    let mut found: Vec<Difference> =
-        judge.compare(DifferenceKind::Missing, present, |a, b| a == b, word).into_iter().collect();
-    let attrs = || present_replicas(look).map(|(id, object)| (id, object.attr));
-    let kinds = attrs().map(|(id, attr)| (id, attr.kind));
-    let other_type =
-        judge.compare(DifferenceKind::Type, kinds, |a, b| a == b, |kind| type_name(*kind).into());
-    if let Some(other_type) = other_type {
-        // What else they differ in says nothing any more.
+    let comparison = AttributeComparison { calls, path, view, rules };
+    let mut found: Vec<Difference> = comparison.missing().into_iter().collect();
+    if let Some(other_type) = comparison.file_type() {
+        // Other differences between objects of different types say nothing.
         found.push(other_type);
         return found;
     }
-    let Some((_, one)) = attrs().next() else { return found };
-    let numbers = |number: fn(&Attr) -> u64| attrs().map(move |(id, attr)| (id, number(&attr)));
-    let plain = u64::to_string;
-    let times = |time: fn(&Attr) -> Timestamp| attrs().map(move |(id, attr)| (id, time(&attr)));
+    let Some((_, first)) = present_replicas(view).next() else { return found };
+    let kind = first.attr.kind;
     let is_shared = rules.mode == VolumeMode::Shared;
-    if one.kind == FileKind::Regular {
-        found.extend(judge.compare(
-            DifferenceKind::Size,
-            numbers(|a| a.size),
-            |a, b| a == b,
-            plain,
-        ));
-        let same_time = |a: &Timestamp, b: &Timestamp| is_same_time(*a, *b, rules.mode);
-        let mtimes = times(|attr| attr.mtime);
-        found.extend(
-            judge.compare(DifferenceKind::Mtime, mtimes, same_time, |time| format_time(*time)),
-        );
+    if kind == FileKind::Regular {
+        found.extend(comparison.attr(DifferenceKind::Size, |attr| attr.size, u64::to_string));
+        found.extend(comparison.time(DifferenceKind::Mtime, |attr| attr.mtime));
         if is_shared {
-            let ctimes = times(|attr| attr.ctime);
-            found.extend(
-                judge.compare(DifferenceKind::Ctime, ctimes, same_time, |time| format_time(*time)),
-            );
+            found.extend(comparison.time(DifferenceKind::Ctime, |attr| attr.ctime));
         }
     }
     if is_shared {
-        found.extend(judge.compare(
-            DifferenceKind::Inode,
-            numbers(|a| a.id.ino),
-            |a, b| a == b,
-            plain,
-        ));
+        found.extend(comparison.attr(DifferenceKind::Inode, |attr| attr.id.ino, u64::to_string));
     }
-    if matches!(one.kind, FileKind::CharDevice | FileKind::BlockDevice) {
-        let devices = attrs().map(|(id, attr)| (id, attr.rdev));
+    if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) {
         let shown = |(major, minor): &(u32, u32)| format!("{major}:{minor}");
-        found.extend(judge.compare(DifferenceKind::Device, devices, |a, b| a == b, shown));
+        found.extend(comparison.attr(DifferenceKind::Device, |attr| attr.rdev, shown));
     }
-    let targets =
-        present_replicas(look).filter_map(|(id, object)| Some((id, object.target.clone()?)));
-    let shown = |target: &OsString| EscapedPath(Path::new(target)).to_string();
-    found.extend(judge.compare(DifferenceKind::Target, targets, |a, b| a == b, shown));
+    found.extend(comparison.link_target());
     // A symbolic link's mode means nothing.
-    if one.kind != FileKind::Symlink {
-        let modes = attrs().map(|(id, attr)| (id, attr.perm));
-        found.extend(judge.compare(
-            DifferenceKind::Mode,
-            modes,
-            |a, b| a == b,
-            |perm| format!("{perm:04o}"),
-        ));
+    if kind != FileKind::Symlink {
+        let shown = |perm: &_| format!("{perm:04o}");
+        found.extend(comparison.attr(DifferenceKind::Mode, |attr| attr.perm, shown));
     }
-    let owners = attrs().map(|(id, attr)| (id, (attr.uid, attr.gid)));
-    let shown = |(uid, gid): &(u32, u32)| format!("{uid}:{gid}");
-    found.extend(judge.compare(DifferenceKind::Owner, owners, |a, b| a == b, shown));
-    let xattrs = present_replicas(look).map(|(id, object)| (id, &object.xattrs));
-    found.extend(judge.compare(
-        DifferenceKind::Xattr,
-        xattrs,
-        |a, b| a == b,
-        |all| format_xattrs(all),
-    ));
+    let owner = |attr: &Attr| Owner { uid: attr.uid, gid: attr.gid };
+    let shown = |owner: &Owner| format!("{}:{}", owner.uid, owner.gid);
+    found.extend(comparison.attr(DifferenceKind::Owner, owner, shown));
+    found.extend(comparison.user_xattrs());
     found
 }
 
+#[derive(PartialEq)]
+struct Owner {
+    uid: u32,
+    gid: u32,
+}
+
+/// One object's attributes on all replicas.
 struct AttributeComparison<'a> {
-    peers: &'a ReplicaCalls,
+    calls: &'a ReplicaCalls,
     path: &'a Path,
+    view: &'a ObjectView,
     rules: &'a CompareRules,
 }
 
 impl AttributeComparison<'_> {
+    fn missing(&self) -> Option<Difference> {
+        let known = self.view.iter().filter(|(_, seen)| !matches!(seen, ReplicaView::Unknown(_)));
+        let present = known.map(|(id, seen)| (*id, matches!(seen, ReplicaView::Present(_))));
+        let shown = |present: &bool| if *present { "present" } else { "missing" }.to_owned();
+        self.compare(DifferenceKind::Missing, present, |a, b| a == b, shown)
+    }
+
+    fn file_type(&self) -> Option<Difference> {
+        self.attr(DifferenceKind::Type, |attr| attr.kind, |kind| type_name(*kind).to_owned())
+    }
+
+    fn link_target(&self) -> Option<Difference> {
+        let targets = present_replicas(self.view)
+            .filter_map(|(id, object)| Some((id, object.target.clone()?)));
+        let shown = |target: &OsString| EscapedPath(Path::new(target)).to_string();
+        self.compare(DifferenceKind::Target, targets, |a, b| a == b, shown)
+    }
+
+    fn user_xattrs(&self) -> Option<Difference> {
+        let xattrs = present_replicas(self.view).map(|(id, object)| (id, &object.xattrs));
+        self.compare(DifferenceKind::Xattr, xattrs, |a, b| a == b, |all| format_xattrs(all))
+    }
+
+    /// Compares an attribute that is the same or another one.
+    fn attr<T: PartialEq>(
+        &self,
+        kind: DifferenceKind,
+        value: impl Fn(&Attr) -> T,
+        shown: impl Fn(&T) -> String,
+    ) -> Option<Difference> {
+        let values = present_replicas(self.view).map(|(id, object)| (id, value(&object.attr)));
+        self.compare(kind, values, |a, b| a == b, shown)
+    }
+
+    fn time(&self, kind: DifferenceKind, time: fn(&Attr) -> Timestamp) -> Option<Difference> {
+        let times = present_replicas(self.view).map(|(id, object)| (id, time(&object.attr)));
+        let is_same = |a: &Timestamp, b: &Timestamp| is_same_time(*a, *b, self.rules.mode);
+        self.compare(kind, times, is_same, |time| format_time(*time))
+    }
+
     fn compare<T>(
         &self,
         kind: DifferenceKind,
@@ -243,9 +250,9 @@ impl AttributeComparison<'_> {
             return None;
         }
         let groups = group_by_value(values, alike);
-        let named = |(set, value): &(ReplicaSet, T)| ReplicaGroup {
-            replicas: self.peers.names(*set),
-            value: shown(value),
+        let named = |group: &ValueGroup<T>| ReplicaGroup {
+            replicas: self.calls.names(group.replicas),
+            value: shown(&group.value),
         };
         (groups.len() > 1).then(|| Difference {
             path: self.path.to_owned(),
@@ -262,7 +269,8 @@ fn is_same_time(a: Timestamp, b: Timestamp, mode: VolumeMode) -> bool {
     a.0 == b.0 && (whole_seconds || a.1 == b.1)
 }
 
-fn format_time((seconds, nanos): Timestamp) -> String {
+fn format_time(time: Timestamp) -> String {
+    let (seconds, nanos) = time;
     match u64::try_from(seconds) {
         Ok(seconds) => {
             let time = UNIX_EPOCH.checked_add(Duration::new(seconds, nanos));

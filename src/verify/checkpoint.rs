@@ -152,6 +152,13 @@ pub enum CheckpointError {
     },
 }
 
+/// A setting in which two runs differ.
+struct RunMismatch {
+    key: &'static str,
+    theirs: String,
+    ours: String,
+}
+
 impl RunId {
     pub(super) fn new(options: &VerifyOptions, replicas: &[String]) -> Self {
         let mut ignore: Vec<String> = options.ignore.iter().map(ToString::to_string).collect();
@@ -170,22 +177,23 @@ impl RunId {
     }
 
     /// The first thing in which a state's run differs from this one.
-    fn mismatch(&self, theirs: &RunId) -> Option<(&'static str, String, String)> {
+    fn mismatch(&self, theirs: &RunId) -> Option<RunMismatch> {
         let list = |names: &[String]| {
             if names.is_empty() { "none".to_owned() } else { names.join(",") }
         };
         let path = |path: &Path| super::difference::EscapedPath(path).to_string();
+        let compare = |key, theirs, ours| RunMismatch { key, theirs, ours };
         let all = [
-            ("volume", theirs.volume.clone(), self.volume.clone()),
-            ("mode", theirs.mode.clone(), self.mode.clone()),
-            ("replicas", list(&theirs.replicas), list(&self.replicas)),
-            ("path", path(&theirs.path), path(&self.path)),
-            ("coverage", theirs.coverage.clone(), self.coverage.clone()),
-            ("seed", theirs.seed.to_string(), self.seed.to_string()),
-            ("ignore", list(&theirs.ignore), list(&self.ignore)),
-            ("xattrs", theirs.xattrs.to_string(), self.xattrs.to_string()),
+            compare("volume", theirs.volume.clone(), self.volume.clone()),
+            compare("mode", theirs.mode.clone(), self.mode.clone()),
+            compare("replicas", list(&theirs.replicas), list(&self.replicas)),
+            compare("path", path(&theirs.path), path(&self.path)),
+            compare("coverage", theirs.coverage.clone(), self.coverage.clone()),
+            compare("seed", theirs.seed.to_string(), self.seed.to_string()),
+            compare("ignore", list(&theirs.ignore), list(&self.ignore)),
+            compare("xattrs", theirs.xattrs.to_string(), self.xattrs.to_string()),
         ];
-        all.into_iter().find(|(_, theirs, ours)| theirs != ours)
+        all.into_iter().find(|values| values.theirs != values.ours)
     }
 }
 
@@ -246,7 +254,7 @@ impl Checkpoint {
     ) -> Result<(), CheckpointError> {
         match RunId::new(options, replicas).mismatch(&self.identity) {
             None => Ok(()),
-            Some((key, theirs, ours)) => {
+            Some(RunMismatch { key, theirs, ours }) => {
                 Err(CheckpointError::OtherRun { path: path.to_owned(), key, theirs, ours })
             }
         }

@@ -13,11 +13,11 @@ use super::attributes::{
 };
 use super::checkpoint::VerifyFindings;
 use super::contents::{ComparedFile, ContentOutcome, FileProgress};
-use super::diff_ranges::group_by_value;
+use super::diff_ranges::{ValueGroup, group_by_value};
 use super::difference::{Difference, DifferenceKind, NotCompared};
+use super::entry_batch::{BatchEntry, EntryBatch};
 use super::progress::ResumePoint;
-use super::replica_calls::{CallError, ReplicaCalls};
-use super::walk::{BatchEntry, EntryBatch};
+use super::replica_calls::{CallError, FailedCall, ReplicaCalls};
 use crate::backend::{Backend, BackendError, FileKind, Lane, ObjectRef, Result as BackendResult};
 use crate::volume::{FileVersion, ReplicaId, ReplicaSet};
 
@@ -47,7 +47,8 @@ fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView
         let is_listed = |entry: &&BatchEntry| entry.listed_on.contains(id);
         let names: Vec<_> =
             batch.entries.iter().filter(is_listed).map(|entry| entry.name.clone()).collect();
-        let (dir, xattrs) = (batch.dir.clone(), shared.rules.xattrs);
+        let dir = batch.dir.clone();
+        let xattrs = shared.rules.xattrs;
         let look = move |backend: &dyn Backend| -> BackendResult<Vec<BackendResult<ObjectAttrs>>> {
             let attrs = match backend.stat_entries(&ObjectRef::unchecked(&*dir), &names) {
                 // One of them may be to blame, and not the directory.
@@ -65,12 +66,12 @@ fn view_entries(shared: &RunShared, batch: &EntryBatch) -> Result<Vec<ObjectView
     for (id, pending) in asked {
         let mut objects = match shared.replicas.wait_for(pending, None) {
             Err(CallError::Stopped) => return Err(CallError::Stopped),
-            Err(miss) => Err(miss),
+            Err(error) => Err(error),
             Ok(objects) => Ok(objects.into_iter()),
         };
         for (entry, look) in batch.entries.iter().zip(&mut looks) {
             let seen = match &mut objects {
-                Err(miss) => ReplicaView::Unknown(*miss),
+                Err(error) => ReplicaView::Unknown(*error),
                 Ok(_) if !entry.listed_on.contains(id) => ReplicaView::Missing,
                 Ok(objects) => {
                     let object = objects.next().unwrap_or(Err(BackendError::QueueFull));
@@ -129,7 +130,8 @@ pub(super) fn compare_object(
             if !still.is_empty() && attributes::has_changed_between(&look, &fresh) {
                 return Ok(changed_findings(shared, path, &fresh));
             }
-            (look, is_second) = (fresh, true);
+            look = fresh;
+            is_second = true;
         }
     }
 }
@@ -160,13 +162,13 @@ fn file_to_compare<'a>(path: &'a Path, look: &ObjectView) -> Option<ComparedFile
     let files: Vec<(ReplicaId, FileVersion)> = files.collect();
     let sizes =
         group_by_value(files.iter().map(|(id, version)| (*id, version.size)), |a, b| a == b);
-    let (whom, size) = sizes.into_iter().next().filter(|(whom, _)| whom.len() > 1)?;
-    let versions = files.into_iter().filter(|(id, _)| whom.contains(*id)).collect();
-    Some(ComparedFile { path, size, versions })
+    let largest = sizes.into_iter().next().filter(|group| group.replicas.len() > 1)?;
+    let versions = files.into_iter().filter(|(id, _)| largest.replicas.contains(*id)).collect();
+    Some(ComparedFile { path, size: largest.value, versions })
 }
 
-fn is_truncated(failed: &[(ReplicaId, CallError)]) -> bool {
-    failed.iter().any(|(_, miss)| *miss == CallError::Failed(BackendError::Truncated))
+fn is_truncated(failed: &[FailedCall]) -> bool {
+    failed.iter().any(|call| call.error == CallError::Failed(BackendError::Truncated))
 }
 
 /// What was found, contents apart.
@@ -180,11 +182,11 @@ fn attribute_findings(
     found.totals.objects = u64::from(present_replicas(look).next().is_some());
     found.totals.differences = differences.len() as u64;
     found.differences = differences;
-    let misses = look.iter().filter_map(|(id, seen)| match seen {
-        ReplicaView::Unknown(miss) => Some((*id, *miss)),
+    let failed = look.iter().filter_map(|(id, seen)| match seen {
+        ReplicaView::Unknown(error) => Some(FailedCall { replica: *id, error: *error }),
         _ => None,
     });
-    add_call_errors(&shared.replicas, path, misses.collect(), &mut found);
+    add_call_errors(&shared.replicas, path, failed.collect(), &mut found);
     found
 }
 
@@ -192,7 +194,7 @@ fn add_content_findings(
     shared: &RunShared,
     file: &ComparedFile<'_>,
     progress: FileProgress,
-    failed: Vec<(ReplicaId, CallError)>,
+    failed: Vec<FailedCall>,
     found: &mut VerifyFindings,
 ) {
     found.totals.files = 1;
@@ -208,12 +210,12 @@ fn add_content_findings(
         });
     }
     if progress.unsteady > 0 {
-        let whom = file.versions.iter().map(|(id, _)| *id);
+        let replicas = file.versions.iter().map(|(id, _)| *id);
         let why = format!(
             "{} blocks differed when they were read first, and not when they were read again",
             progress.unsteady
         );
-        add_not_compared(&shared.replicas, file.path, whom, &why, found);
+        add_not_compared(&shared.replicas, file.path, replicas, &why, found);
     }
     add_call_errors(&shared.replicas, file.path, failed, found);
 }
@@ -221,38 +223,39 @@ fn add_content_findings(
 fn changed_findings(shared: &RunShared, path: &Path, look: &ObjectView) -> VerifyFindings {
     let mut found = VerifyFindings::default();
     found.totals.objects = 1;
-    let whom = look.iter().map(|(id, _)| *id);
-    add_not_compared(&shared.replicas, path, whom, "changed while it was compared", &mut found);
+    let replicas = look.iter().map(|(id, _)| *id);
+    add_not_compared(&shared.replicas, path, replicas, "changed while it was compared", &mut found);
     found
 }
 
 fn add_not_compared(
-    peers: &ReplicaCalls,
+    calls: &ReplicaCalls,
     path: &Path,
-    whom: impl Iterator<Item = ReplicaId>,
+    replicas: impl Iterator<Item = ReplicaId>,
     why: &str,
     found: &mut VerifyFindings,
 ) {
-    let replicas = whom.map(|id| peers.name(id).to_owned()).collect();
+    let replicas = replicas.map(|id| calls.name(id).to_owned()).collect();
     found.totals.not_compared += 1;
     found.not_compared.push(NotCompared { path: path.to_owned(), replicas, why: why.to_owned() });
 }
 
-/// Notes what an object could not be asked for. Of a replica that does not answer
+/// Records the calls about an object that failed. Of a replica that does not answer
 /// at all each object would say the same: those are counted.
 pub(super) fn add_call_errors(
-    peers: &ReplicaCalls,
+    calls: &ReplicaCalls,
     path: &Path,
-    misses: Vec<(ReplicaId, CallError)>,
+    failed: Vec<FailedCall>,
     found: &mut VerifyFindings,
 ) {
-    found.absent.resize(peers.len(), 0);
-    for (whom, miss) in group_by_value(misses, |a, b| a == b) {
-        if miss == CallError::Absent {
+    found.absent.resize(calls.len(), 0);
+    let errors = failed.into_iter().map(|call| (call.replica, call.error));
+    for ValueGroup { replicas, value: error } in group_by_value(errors, |a, b| a == b) {
+        if error == CallError::Absent {
             found.totals.not_compared += 1;
-            whom.iter().for_each(|id| found.absent[id.index()] += 1);
+            replicas.iter().for_each(|id| found.absent[id.index()] += 1);
         } else {
-            add_not_compared(peers, path, whom.iter(), &miss.to_string(), found);
+            add_not_compared(calls, path, replicas.iter(), &error.to_string(), found);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::diff_ranges::{differing_regions, group_by_value};
 use super::difference::{ContentDifference, DifferingRange};
-use super::replica_calls::{CallError, PendingCall, ReplicaCalls};
+use super::replica_calls::{CallError, FailedCall, PendingCall, ReplicaCalls};
 use super::sample::{COMPARE_BLOCK_SIZE, Coverage, FileBlocks};
 use crate::backend::{Backend, BackendError, BackendFile, Lane, Result as BackendResult};
 use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet};
@@ -51,7 +51,7 @@ pub(super) struct FileProgress {
 /// What came of it.
 pub(super) enum ContentOutcome {
     /// All that was to be compared was, but on replicas that failed.
-    Done { progress: FileProgress, failed: Vec<(ReplicaId, CallError)> },
+    Done { progress: FileProgress, failed: Vec<FailedCall> },
     /// Some replica showed another version than at first.
     Changed,
 }
@@ -81,149 +81,159 @@ impl ComparedFile<'_> {
         blake3::hash(format!("{:?}", self.versions).as_bytes()).to_hex()[..16].to_owned()
     }
 
-    /// Compares it, from where `earlier` ended if that was of the same versions;
-    /// `report` is told how far it is.
+    /// Compares it, from where `earlier` ended if that was of the same versions. Calls
+    /// `report` after each block.
     pub(super) fn compare(
         &self,
-        peers: &ReplicaCalls,
-        how: ContentOptions,
+        calls: &ReplicaCalls,
+        options: ContentOptions,
         earlier: Option<FileProgress>,
         mut report: impl FnMut(&FileProgress),
     ) -> Result<ContentOutcome, CallError> {
         let fingerprint = self.fingerprint();
         let earlier = earlier.filter(|earlier| earlier.fingerprint == fingerprint);
-        let mut progress =
-            earlier.unwrap_or(FileProgress { fingerprint, ..FileProgress::default() });
-        let blocks = FileBlocks::new(self.path, self.size, how.coverage, how.seed);
+        let progress = earlier.unwrap_or(FileProgress { fingerprint, ..FileProgress::default() });
+        let blocks = FileBlocks::new(self.path, self.size, options.coverage, options.seed);
         let mut chosen = blocks.chosen_blocks(progress.next_block).peekable();
         if chosen.peek().is_none() {
             return Ok(ContentOutcome::Done { progress, failed: Vec::new() });
         }
-        let mut failed = Vec::new();
-        let Some(mut open) = self.open(peers, &mut failed)? else {
+        let Some(mut comparison) = ContentComparison::open(self, calls, progress)? else {
             return Ok(ContentOutcome::Changed);
         };
         let mut window: VecDeque<PendingBlock> = VecDeque::new();
-        while open.len() > 1 {
-            while window.len() < how.max_blocks_in_flight
+        while comparison.open.len() > 1 {
+            while window.len() < options.max_blocks_in_flight
                 && let Some(block) = chosen.next()
             {
-                let range = blocks.block_range(block);
-                let whom = open.iter().fold(ReplicaSet::EMPTY, |set, open| set.with(open.id));
-                peers.wait_for_rate(whom, range.len())?;
-                let ask = |open: &OpenCopy| (open.id, start_hash(peers, open, range));
-                window.push_back(PendingBlock {
-                    block,
-                    range,
-                    hashes: open.iter().map(ask).collect(),
-                });
+                window.push_back(comparison.start_block(block, blocks.block_range(block))?);
             }
-            let Some(sent) = window.pop_front() else { break };
-            let range = sent.range;
-            let mut hashes = Vec::new();
-            for (id, pending) in sent.hashes {
-                let answer = peers.wait_for(pending, None);
-                // One that has failed since takes no part any more.
-                let takes_part = open.iter().any(|open| open.id == id);
-                match answer {
-                    Ok(hash) => {
-                        progress.bytes_read += range.len();
-                        hashes.extend(takes_part.then_some((id, hash)));
-                    }
-                    Err(CallError::Stopped) => return Err(CallError::Stopped),
-                    Err(miss) if takes_part => {
-                        open.retain(|open| open.id != id);
-                        failed.push((id, miss));
-                    }
-                    Err(_) => {}
-                }
-            }
-            if hashes.len() > 1 && group_by_value(hashes, |a, b| a == b).len() > 1 {
-                self.find_differing_ranges(peers, &mut open, range, &mut progress, &mut failed)?;
-            }
-            progress.bytes += range.len();
-            progress.next_block = sent.block + 1;
-            report(&progress);
+            let Some(pending) = window.pop_front() else { break };
+            comparison.finish_block(pending)?;
+            report(&comparison.progress);
         }
-        // Nobody else would notice that they are late.
-        for (_, pending) in window.into_iter().flat_map(|sent| sent.hashes) {
-            let _ = peers.wait_for(pending, None);
+        // A call counts as late only where its answer is waited for.
+        for (_, pending) in window.into_iter().flat_map(|block| block.hashes) {
+            let _ = calls.wait_for(pending, None);
         }
-        let anew = !progress.content.is_empty() || progress.unsteady > 0;
-        if self.has_changed(peers, &open, anew, &mut failed)? {
+        if comparison.has_changed()? {
             return Ok(ContentOutcome::Changed);
         }
+        let ContentComparison { progress, failed, .. } = comparison;
         Ok(ContentOutcome::Done { progress, failed })
     }
+}
 
-    /// Opens it everywhere; `None` where it is not as it was any more.
+/// A file that is being compared.
+struct ContentComparison<'a> {
+    path: &'a Path,
+    calls: &'a ReplicaCalls,
+    /// The copies that take part still.
+    open: Vec<OpenCopy>,
+    failed: Vec<FailedCall>,
+    progress: FileProgress,
+}
+
+impl<'a> ContentComparison<'a> {
+    /// Opens the file everywhere; `None` where some replica shows another version now.
     fn open(
-        &self,
-        peers: &ReplicaCalls,
-        failed: &mut Vec<(ReplicaId, CallError)>,
-    ) -> Result<Option<Vec<OpenCopy>>, CallError> {
-        let whom = self.versions.iter().fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(*id));
+        file: &ComparedFile<'a>,
+        calls: &'a ReplicaCalls,
+        progress: FileProgress,
+    ) -> Result<Option<Self>, CallError> {
+        let replicas = file.versions.iter().fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(*id));
         let job = |_: ReplicaId| {
-            let path: PathBuf = self.path.to_owned();
+            let path: PathBuf = file.path.to_owned();
             move |backend: &dyn Backend| backend.open(&path)
         };
-        let mut open = Vec::new();
-        let mut has_moved = false;
-        for ((id, answer), (_, before)) in
-            peers.call_all(whom, Lane::Read, job).into_iter().zip(&self.versions)
-        {
-            match answer {
+        let mut comparison =
+            Self { path: file.path, calls, open: Vec::new(), failed: Vec::new(), progress };
+        let mut has_changed = false;
+        let answers = calls.call_all(replicas, Lane::Read, job).into_iter();
+        for (answer, (_, expected)) in answers.zip(&file.versions) {
+            let id = answer.replica;
+            match answer.result {
                 Ok((file, attr)) => {
-                    has_moved |= attr.version() != *before;
-                    open.push(OpenCopy { id, file, expected_version: *before });
+                    has_changed |= attr.version() != *expected;
+                    comparison.open.push(OpenCopy { id, file, expected_version: *expected });
                 }
                 Err(CallError::Stopped) => return Err(CallError::Stopped),
-                // Removed, or something else than a file, since.
-                Err(CallError::Failed(BackendError::Os(
-                    rustix::io::Errno::NOENT | rustix::io::Errno::STALE,
-                ))) => has_moved = true,
-                Err(miss) => failed.push((id, miss)),
+                Err(error) if is_gone(error) => has_changed = true,
+                Err(error) => comparison.failed.push(FailedCall { replica: id, error }),
             }
         }
-        Ok((!has_moved).then_some(open))
+        Ok((!has_changed).then_some(comparison))
+    }
+
+    fn replicas(&self) -> ReplicaSet {
+        self.open.iter().fold(ReplicaSet::EMPTY, |set, copy| set.with(copy.id))
+    }
+
+    /// Leaves out a copy that cannot be read, if it takes part still.
+    fn leave_out(&mut self, replica: ReplicaId, error: CallError) {
+        if self.open.iter().any(|copy| copy.id == replica) {
+            self.open.retain(|copy| copy.id != replica);
+            self.failed.push(FailedCall { replica, error });
+        }
+    }
+
+    /// Has all copies of a block hashed.
+    fn start_block(&self, block: u64, range: ByteRange) -> Result<PendingBlock, CallError> {
+        self.calls.wait_for_rate(self.replicas(), range.len())?;
+        let start = |copy: &OpenCopy| (copy.id, start_hash(self.calls, copy, range));
+        Ok(PendingBlock { block, range, hashes: self.open.iter().map(start).collect() })
+    }
+
+    /// Waits for a block's hashes; where they differ, compares the bytes.
+    fn finish_block(&mut self, pending: PendingBlock) -> Result<(), CallError> {
+        let PendingBlock { block, range, hashes } = pending;
+        let mut answers = Vec::new();
+        for (id, pending) in hashes {
+            match self.calls.wait_for(pending, None) {
+                Ok(hash) => {
+                    self.progress.bytes_read += range.len();
+                    // A copy that has failed since takes no part any more.
+                    if self.open.iter().any(|copy| copy.id == id) {
+                        answers.push((id, hash));
+                    }
+                }
+                Err(CallError::Stopped) => return Err(CallError::Stopped),
+                Err(error) => self.leave_out(id, error),
+            }
+        }
+        if answers.len() > 1 && group_by_value(answers, |a, b| a == b).len() > 1 {
+            self.find_differing_ranges(range)?;
+        }
+        self.progress.bytes += range.len();
+        self.progress.next_block = block + 1;
+        Ok(())
     }
 
     /// Reads a block again to see which of its bytes differ.
-    fn find_differing_ranges(
-        &self,
-        peers: &ReplicaCalls,
-        open: &mut Vec<OpenCopy>,
-        range: ByteRange,
-        progress: &mut FileProgress,
-        failed: &mut Vec<(ReplicaId, CallError)>,
-    ) -> Result<(), CallError> {
-        let ask = |open: &OpenCopy| {
-            let file = Arc::clone(&open.file);
+    fn find_differing_ranges(&mut self, range: ByteRange) -> Result<(), CallError> {
+        let start = |copy: &OpenCopy| {
+            let file = Arc::clone(&copy.file);
             let read = move |_: &dyn Backend| with_range_bytes(&*file, range, <[u8]>::to_vec);
-            (open.id, peers.start_call(open.id, Lane::Read, read))
+            (copy.id, self.calls.start_call(copy.id, Lane::Read, read))
         };
-        let whom = open.iter().fold(ReplicaSet::EMPTY, |set, open| set.with(open.id));
-        peers.wait_for_rate(whom, range.len())?;
-        let asked: Vec<_> = open.iter().map(ask).collect();
+        self.calls.wait_for_rate(self.replicas(), range.len())?;
+        let reads: Vec<_> = self.open.iter().map(start).collect();
         let mut copies = Vec::new();
-        for (id, pending) in asked {
-            match peers.wait_for(pending, None) {
+        for (id, pending) in reads {
+            match self.calls.wait_for(pending, None) {
                 Ok(bytes) => {
-                    progress.bytes_read += range.len();
+                    self.progress.bytes_read += range.len();
                     copies.push((id, bytes));
                 }
                 Err(CallError::Stopped) => return Err(CallError::Stopped),
-                Err(miss) => {
-                    open.retain(|open| open.id != id);
-                    failed.push((id, miss));
-                }
+                Err(error) => self.leave_out(id, error),
             }
         }
         let regions = differing_regions(range.start, &copies);
-        progress.unsteady += u64::from(regions.is_empty() && copies.len() > 1);
+        self.progress.unsteady += u64::from(regions.is_empty() && copies.len() > 1);
         for region in regions {
-            let groups = region.groups.iter().map(|set| peers.names(*set)).collect();
-            progress.content.add_range(DifferingRange {
+            let groups = region.groups.iter().map(|set| self.calls.names(*set)).collect();
+            self.progress.content.add_range(DifferingRange {
                 start: region.range.start,
                 end: region.range.end,
                 groups,
@@ -232,45 +242,46 @@ impl ComparedFile<'_> {
         Ok(())
     }
 
-    /// Whether some replica shows another version now.
-    fn has_changed(
-        &self,
-        peers: &ReplicaCalls,
-        open: &[OpenCopy],
-        anew: bool,
-        failed: &mut Vec<(ReplicaId, CallError)>,
-    ) -> Result<bool, CallError> {
-        let ask = |open: &OpenCopy| {
-            let (file, path) = (Arc::clone(&open.file), self.path.to_owned());
-            let look = move |backend: &dyn Backend| match anew {
+    /// Whether some replica shows another version now. Where something differed the file is
+    /// opened once more.
+    fn has_changed(&mut self) -> Result<bool, CallError> {
+        let reopens = !self.progress.content.is_empty() || self.progress.unsteady > 0;
+        let start = |copy: &OpenCopy| {
+            let file = Arc::clone(&copy.file);
+            let path = self.path.to_owned();
+            let stat = move |backend: &dyn Backend| match reopens {
                 true => backend.open(&path).map(|(_, attr)| attr),
                 false => file.attr(),
             };
-            (open.id, open.expected_version, peers.start_call(open.id, Lane::Metadata, look))
+            self.calls.start_call(copy.id, Lane::Metadata, stat)
         };
-        let asked: Vec<_> = open.iter().map(ask).collect();
-        let mut changed = false;
-        for (id, before, pending) in asked {
-            match peers.wait_for(pending, None) {
-                Ok(attr) => changed |= attr.version() != before,
+        let stats: Vec<_> = self.open.iter().map(start).collect();
+        let mut has_changed = false;
+        for (copy, pending) in self.open.iter().zip(stats) {
+            match self.calls.wait_for(pending, None) {
+                Ok(attr) => has_changed |= attr.version() != copy.expected_version,
                 Err(CallError::Stopped) => return Err(CallError::Stopped),
-                Err(CallError::Failed(BackendError::Os(
-                    rustix::io::Errno::NOENT | rustix::io::Errno::STALE,
-                ))) => changed = true,
-                Err(miss) => failed.push((id, miss)),
+                Err(error) if is_gone(error) => has_changed = true,
+                Err(error) => self.failed.push(FailedCall { replica: copy.id, error }),
             }
         }
-        Ok(changed)
+        Ok(has_changed)
     }
 }
 
+/// Whether the file was removed since, or replaced by something else.
+fn is_gone(error: CallError) -> bool {
+    use rustix::io::Errno;
+    matches!(error, CallError::Failed(BackendError::Os(Errno::NOENT | Errno::STALE)))
+}
+
 fn start_hash(
-    peers: &ReplicaCalls,
-    open: &OpenCopy,
+    calls: &ReplicaCalls,
+    copy: &OpenCopy,
     range: ByteRange,
 ) -> PendingCall<blake3::Hash> {
-    let file = Arc::clone(&open.file);
-    peers.start_call(open.id, Lane::Read, move |_| with_range_bytes(&*file, range, blake3::hash))
+    let file = Arc::clone(&copy.file);
+    calls.start_call(copy.id, Lane::Read, move |_| with_range_bytes(&*file, range, blake3::hash))
 }
 
 /// What O_DIRECT wants memory to begin with a multiple of.

@@ -1,4 +1,6 @@
-//! Which bytes of a block differ, and who agrees with whom about them. Pure.
+//! Which bytes of a block differ, and which replicas agree about them. Pure.
+
+use std::ops::Range;
 
 use crate::volume::{ByteRange, ReplicaId, ReplicaSet};
 
@@ -10,12 +12,18 @@ const MERGE_DISTANCE: usize = 16;
 /// What [`differing_runs`] compares at a time before it looks at single bytes.
 const COMPARE_STRIDE: usize = 4096;
 
-/// A range of bytes, and who has the same ones there: the most first, of as many
-/// the first in the configuration.
+/// A range of bytes, and the groups of replicas with the same ones there, in the order of
+/// [`group_by_value`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DifferingRegion {
     pub(super) range: ByteRange,
     pub(super) groups: Vec<ReplicaSet>,
+}
+
+/// Replicas with the same value.
+pub(super) struct ValueGroup<T> {
+    pub(super) replicas: ReplicaSet,
+    pub(super) value: T,
 }
 
 /// Puts the replicas with like values together: the largest group first, of
@@ -23,15 +31,15 @@ pub(super) struct DifferingRegion {
 pub(super) fn group_by_value<T>(
     values: impl IntoIterator<Item = (ReplicaId, T)>,
     alike: impl Fn(&T, &T) -> bool,
-) -> Vec<(ReplicaSet, T)> {
-    let mut groups: Vec<(ReplicaSet, T)> = Vec::new();
+) -> Vec<ValueGroup<T>> {
+    let mut groups: Vec<ValueGroup<T>> = Vec::new();
     for (id, value) in values {
-        match groups.iter_mut().find(|(_, known)| alike(known, &value)) {
-            Some((members, _)) => *members = members.with(id),
-            None => groups.push((ReplicaSet::EMPTY.with(id), value)),
+        match groups.iter_mut().find(|group| alike(&group.value, &value)) {
+            Some(group) => group.replicas = group.replicas.with(id),
+            None => groups.push(ValueGroup { replicas: ReplicaSet::EMPTY.with(id), value }),
         }
     }
-    groups.sort_by_key(|(members, _)| std::cmp::Reverse(members.len()));
+    groups.sort_by_key(|group| std::cmp::Reverse(group.replicas.len()));
     groups
 }
 
@@ -43,17 +51,17 @@ pub(super) fn differing_regions(
 ) -> Vec<DifferingRegion> {
     let Some(((_, first), others)) = copies.split_first() else { return Vec::new() };
     let runs: Vec<_> = others.iter().map(|(_, other)| differing_runs(first, other)).collect();
-    let mut cuts: Vec<usize> = runs.iter().flatten().flat_map(|(a, b)| [*a, *b]).collect();
+    let mut cuts: Vec<usize> = runs.iter().flatten().flat_map(|run| [run.start, run.end]).collect();
     cuts.sort_unstable();
     cuts.dedup();
     let mut regions: Vec<DifferingRegion> = Vec::new();
     for cut in cuts.windows(2) {
-        let (a, b) = (cut[0], cut[1]);
-        let slices = copies.iter().map(|(id, bytes)| (*id, &bytes[a..b]));
+        let run = cut[0]..cut[1];
+        let slices = copies.iter().map(|(id, bytes)| (*id, &bytes[run.clone()]));
         let groups: Vec<_> =
-            group_by_value(slices, |x, y| x == y).into_iter().map(|(set, _)| set).collect();
+            group_by_value(slices, |x, y| x == y).into_iter().map(|group| group.replicas).collect();
         if groups.len() > 1 {
-            let range = ByteRange::new(start + a as u64, start + b as u64);
+            let range = ByteRange::new(start + run.start as u64, start + run.end as u64);
             push_or_extend(&mut regions, DifferingRegion { range, groups });
         }
     }
@@ -71,8 +79,8 @@ pub(super) fn push_or_extend(regions: &mut Vec<DifferingRegion>, next: Differing
 }
 
 /// Where two slices of one length differ: ranges that are [`MERGE_DISTANCE`] or more apart.
-fn differing_runs(one: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
+fn differing_runs(one: &[u8], other: &[u8]) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
     for at in (0..one.len()).step_by(COMPARE_STRIDE) {
         let end = (at + COMPARE_STRIDE).min(one.len());
         if one[at..end] == other[at..end] {
@@ -80,8 +88,8 @@ fn differing_runs(one: &[u8], other: &[u8]) -> Vec<(usize, usize)> {
         }
         for i in (at..end).filter(|i| one[*i] != other[*i]) {
             match runs.last_mut() {
-                Some((_, end)) if i < *end + MERGE_DISTANCE => *end = i + 1,
-                _ => runs.push((i, i + 1)),
+                Some(run) if i < run.end + MERGE_DISTANCE => run.end = i + 1,
+                _ => runs.push(i..i + 1),
             }
         }
     }
@@ -124,7 +132,9 @@ mod tests {
 
     #[test]
     fn who_agrees_is_told_for_each_range() {
-        let (one, mut two, mut three) = (vec![0; 300], vec![0; 300], vec![0; 300]);
+        let one = vec![0; 300];
+        let mut two = vec![0; 300];
+        let mut three = vec![0; 300];
         two[100..200].fill(1);
         three[150..250].fill(1);
         let copies = [(id(0), one), (id(1), two), (id(2), three)];

@@ -239,7 +239,8 @@ impl fmt::Display for Difference {
                     let of = self.groups.iter().filter(|group| group.value == value);
                     of.flat_map(|group| group.replicas.iter().cloned()).collect::<Vec<_>>()
                 };
-                let (here, gone) = (on("present").join(", "), on("missing").join(", "));
+                let here = on("present").join(", ");
+                let gone = on("missing").join(", ");
                 write!(f, "{path}: missing on {gone}, present on {here}")
             }
             kind => {

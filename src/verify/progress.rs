@@ -92,10 +92,13 @@ impl RunProgress {
         }
         let number = ObjectNumber(inner.next_number);
         inner.next_number += 1;
-        let (position, path) = (position.clone(), path.map(Path::to_owned));
-        inner
-            .in_flight
-            .insert(number, InFlightObject { position, path, findings: None, file_progress: None });
+        let object = InFlightObject {
+            position: position.clone(),
+            path: path.map(Path::to_owned),
+            findings: None,
+            file_progress: None,
+        };
+        inner.in_flight.insert(number, object);
         Some(number)
     }
 
@@ -103,9 +106,9 @@ impl RunProgress {
     pub(super) fn resume_point(&self, number: ObjectNumber) -> ResumePoint {
         let known = {
             let mut inner = self.state.lock();
-            let ProgressState { in_flight: under_way, resumed: earlier, .. } = &mut *inner;
-            let Some(entry) = under_way.get_mut(&number) else { return ResumePoint::NotStarted };
-            let known = entry.path.as_ref().and_then(|path| earlier.remove(path));
+            let ProgressState { in_flight, resumed, .. } = &mut *inner;
+            let Some(entry) = in_flight.get_mut(&number) else { return ResumePoint::NotStarted };
+            let known = entry.path.as_ref().and_then(|path| resumed.remove(path));
             if let Some(known) = &known {
                 entry.file_progress.clone_from(&known.progress);
             }
@@ -199,14 +202,17 @@ impl RunProgress {
     /// All that is needed to go on with.
     pub(super) fn checkpoint(&self) -> Checkpoint {
         let inner = self.state.lock();
-        let under_way = inner.in_flight.values().filter_map(|entry| {
-            let (done, progress) = (entry.findings.clone(), entry.file_progress.clone());
-            Some(OutOfOrder { path: entry.path.clone()?, done, progress })
+        let in_flight = inner.in_flight.values().filter_map(|entry| {
+            Some(OutOfOrder {
+                path: entry.path.clone()?,
+                done: entry.findings.clone(),
+                progress: entry.file_progress.clone(),
+            })
         });
         let known = |ahead: &OutOfOrder| ahead.done.is_some() || ahead.progress.is_some();
-        let ahead = under_way.filter(known).chain(inner.resumed.values().cloned()).collect();
-        let (position, found) = (inner.position.clone(), inner.findings.clone());
-        Checkpoint::new(self.run_id.clone(), position, found, ahead)
+        let ahead = in_flight.filter(known).chain(inner.resumed.values().cloned()).collect();
+        let position = inner.position.clone();
+        Checkpoint::new(self.run_id.clone(), position, inner.findings.clone(), ahead)
     }
 }
 

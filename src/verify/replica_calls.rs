@@ -1,6 +1,6 @@
 //! Calls on the replicas that are compared, each with its deadline.
 //!
-//! Every replica has its own pool of threads, as in the daemon, and nobody waits
+//! Every replica has its own pool of threads, as in the daemon. No worker waits
 //! for a call longer than its deadline, counted from when a thread begins with
 //! it. A call that is late is left behind. While two calls of a replica are, it
 //! is *absent*: it is asked nothing more until one of them returns, so that a
@@ -41,12 +41,44 @@ pub(super) enum CallError {
     Stopped,
 }
 
+/// A call on a replica that brought no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FailedCall {
+    pub(super) replica: ReplicaId,
+    pub(super) error: CallError,
+}
+
+/// Why a replica is left out of the comparison.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExclusionReason {
+    /// The survey of the volume found an error.
+    #[error("{0}")]
+    Unfit(String),
+    /// Its root cannot be opened.
+    #[error("{replica}: {reason}")]
+    NotOpened {
+        /// Its name in the configuration.
+        replica: String,
+        /// What opening it failed with.
+        reason: String,
+    },
+}
+
+/// A replica that is left out of the comparison.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExcludedReplica {
+    /// Its name in the configuration.
+    pub name: String,
+    /// Why.
+    pub reason: ExclusionReason,
+}
+
 /// One replica to be compared.
 pub struct ComparedReplica {
     /// Its name in the configuration.
     pub name: String,
-    /// Its tree, or why it cannot be looked at.
-    pub backend: Result<Arc<dyn Backend>, String>,
+    /// Its tree, or why it is left out.
+    pub backend: Result<Arc<dyn Backend>, ExclusionReason>,
     /// Most bytes a second to ask of it.
     pub max_rate: Option<u64>,
 }
@@ -61,7 +93,7 @@ pub(super) struct ReplicaCalls {
 
 struct ReplicaEntry {
     name: String,
-    replica: Result<Replica, String>,
+    replica: Result<Replica, ExclusionReason>,
     /// Calls left behind that have not come back.
     late_calls: Arc<AtomicUsize>,
     throttle: Option<Mutex<RateThrottle>>,
@@ -76,41 +108,43 @@ impl ReplicaCalls {
         deadline: Duration,
     ) -> Self {
         let now = Instant::now();
-        let pace = |rate: u64| Mutex::new(RateThrottle::new(rate, now));
+        let throttle = |rate: u64| Mutex::new(RateThrottle::new(rate, now));
         // What all workers have under way at most, and much of it to spare.
         let limits = PoolLimits {
             threads: jobs.max(2) + 2,
             queue: jobs * (jobs + 16) + 64,
             max_inline_calls: 0,
         };
-        let peer = |(i, member): (usize, ComparedReplica)| ReplicaEntry {
+        let entry = |(i, member): (usize, ComparedReplica)| ReplicaEntry {
             replica: member.backend.map(|backend| {
-                let (id, name) = (ReplicaId::new(i), member.name.clone());
-                Replica::new(id, name, backend, limits, Arc::default())
+                let name = member.name.clone();
+                Replica::new(ReplicaId::new(i), name, backend, limits, Arc::default())
             }),
             name: member.name,
             late_calls: Arc::default(),
-            throttle: member.max_rate.map(pace),
+            throttle: member.max_rate.map(throttle),
         };
         Self {
-            replicas: members.into_iter().enumerate().map(peer).collect(),
+            replicas: members.into_iter().enumerate().map(entry).collect(),
             is_stopped: AtomicBool::new(false),
             deadline,
-            throttle: rate.map(pace),
+            throttle: rate.map(throttle),
         }
     }
 
-    /// Those that can be looked at.
+    /// The replicas that can be compared.
     pub(super) fn reachable(&self) -> ReplicaSet {
-        let there = self.replicas.iter().filter(|(_, peer)| peer.replica.is_ok());
-        there.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
+        let reachable = self.replicas.iter().filter(|(_, entry)| entry.replica.is_ok());
+        reachable.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
     }
 
-    /// Those that cannot, and why.
-    pub(super) fn excluded(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.replicas.iter().filter_map(|(_, peer)| {
-            Some((peer.name.as_str(), peer.replica.as_ref().err()?.as_str()))
-        })
+    /// The replicas that are left out.
+    pub(super) fn excluded(&self) -> Vec<ExcludedReplica> {
+        let excluded = self.replicas.iter().filter_map(|(_, entry)| {
+            let reason = entry.replica.as_ref().err()?.clone();
+            Some(ExcludedReplica { name: entry.name.clone(), reason })
+        });
+        excluded.collect()
     }
 
     pub(super) fn len(&self) -> usize {
@@ -142,10 +176,10 @@ impl ReplicaCalls {
         lane: Lane,
         job: impl FnOnce(&dyn Backend) -> BackendResult<T> + Send + 'static,
     ) -> PendingCall<T> {
-        let peer = &self.replicas[id];
+        let entry = &self.replicas[id];
         let call =
             Arc::new(SharedCall { stage: Mutex::new(CallStage::Queued), changed: Condvar::new() });
-        let late = Arc::clone(&peer.late_calls);
+        let late = Arc::clone(&entry.late_calls);
         let pending = PendingCall { call: Arc::clone(&call), late_calls: Arc::clone(&late) };
         let carry_out = move |backend: &dyn Backend| {
             {
@@ -165,8 +199,8 @@ impl ReplicaCalls {
             }
             call.changed.notify_all();
         };
-        let sent = match &peer.replica {
-            Ok(replica) if !is_absent(&peer.late_calls) => replica.submit(lane, carry_out).is_ok(),
+        let sent = match &entry.replica {
+            Ok(replica) if !is_absent(&entry.late_calls) => replica.submit(lane, carry_out).is_ok(),
             _ => false,
         };
         if !sent {
@@ -214,30 +248,32 @@ impl ReplicaCalls {
         }
     }
 
-    /// The answers of all of `whom` to the same question.
+    /// The answers of `replicas` to the same question.
     pub(super) fn call_all<T: Send + 'static, J>(
         &self,
-        whom: ReplicaSet,
+        replicas: ReplicaSet,
         lane: Lane,
         job: impl Fn(ReplicaId) -> J,
-    ) -> Vec<(ReplicaId, Result<T, CallError>)>
+    ) -> Vec<ReplicaAnswer<T>>
     where
         J: FnOnce(&dyn Backend) -> BackendResult<T> + Send + 'static,
     {
         let asked: Vec<_> =
-            whom.iter().map(|id| (id, self.start_call(id, lane, job(id)))).collect();
-        asked.into_iter().map(|(id, pending)| (id, self.wait_for(pending, None))).collect()
+            replicas.iter().map(|id| (id, self.start_call(id, lane, job(id)))).collect();
+        let answer =
+            |(replica, pending)| ReplicaAnswer { replica, result: self.wait_for(pending, None) };
+        asked.into_iter().map(answer).collect()
     }
 
-    /// Waits until `bytes` may be read from each of `whom`.
-    pub(super) fn wait_for_rate(&self, whom: ReplicaSet, bytes: u64) -> Result<(), CallError> {
+    /// Waits until `bytes` may be read from each of `replicas`.
+    pub(super) fn wait_for_rate(&self, replicas: ReplicaSet, bytes: u64) -> Result<(), CallError> {
         let now = Instant::now();
-        let own = whom.iter().filter_map(|id| {
-            let pace = self.replicas[id].throttle.as_ref()?;
-            Some(pace.lock().reserve(bytes, now))
+        let own = replicas.iter().filter_map(|id| {
+            let throttle = self.replicas[id].throttle.as_ref()?;
+            Some(throttle.lock().reserve(bytes, now))
         });
         let all =
-            self.throttle.iter().map(|pace| pace.lock().reserve(bytes * whom.len() as u64, now));
+            self.throttle.iter().map(|all| all.lock().reserve(bytes * replicas.len() as u64, now));
         let until = now + own.chain(all).max().unwrap_or_default();
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -256,7 +292,13 @@ fn is_absent(late: &AtomicUsize) -> bool {
     late.load(Ordering::Relaxed) >= LATE_CALLS_TO_ABSENT
 }
 
-/// A question that has been asked.
+/// A replica's answer to a call.
+pub(super) struct ReplicaAnswer<T> {
+    pub(super) replica: ReplicaId,
+    pub(super) result: Result<T, CallError>,
+}
+
+/// A call that a replica has been asked to carry out.
 pub(super) struct PendingCall<T> {
     call: Arc<SharedCall<T>>,
     late_calls: Arc<AtomicUsize>,
@@ -271,7 +313,7 @@ enum CallStage<T> {
     Queued,
     Running(Instant),
     Done(Result<T, CallError>),
-    /// Nobody waits for it; whether it counts as late.
+    /// No worker waits for it; whether it counts as late.
     Abandoned {
         is_counted_late: bool,
     },
@@ -291,12 +333,12 @@ mod tests {
             FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
         let member =
             ComparedReplica { name: "a".into(), backend: Ok(Arc::new(backend)), max_rate: None };
-        let peers = ReplicaCalls::new(vec![member], 2, None, Duration::from_secs(2));
+        let calls = ReplicaCalls::new(vec![member], 2, None, Duration::from_secs(2));
         let id = ReplicaId::new(0);
         let stat = || {
             let pending =
-                peers.start_call(id, Lane::Metadata, |backend| backend.stat(Path::new("")));
-            peers.wait_for(pending, None).map(drop)
+                calls.start_call(id, Lane::Metadata, |backend| backend.stat(Path::new("")));
+            calls.wait_for(pending, None).map(drop)
         };
         assert_eq!(stat(), Ok(()));
         script.add(FaultRule::always(FaultOp::Any, Fault::Hang));

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::config::units::Share;
-use crate::volume::ByteRange;
+use crate::volume::{ByteRange, splitmix64};
 
 /// The unit of comparison, bytes: one segment, one READ on the wire.
 pub const COMPARE_BLOCK_SIZE: u64 = 1 << 20;
@@ -74,14 +74,6 @@ impl FileBlocks {
         let start = block * COMPARE_BLOCK_SIZE;
         ByteRange::new(start, (start + COMPARE_BLOCK_SIZE).min(self.size))
     }
-}
-
-/// splitmix64's output function.
-fn splitmix64(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

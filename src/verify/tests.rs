@@ -23,7 +23,7 @@ struct Copies {
 struct RunResult {
     differences: Vec<String>,
     not_compared: Vec<String>,
-    absent: Vec<(String, u64)>,
+    absent: Vec<AbsentReplica>,
     totals: Totals,
 }
 
@@ -298,7 +298,7 @@ fn a_large_file_is_gone_on_with_in_the_middle() {
     // The first block was read twice to be narrowed down, and nothing else was.
     assert_eq!(totals.bytes_read, 3 * (21 << 20));
     assert_eq!(run.differences(0)[0].to_string(), "large: bytes 5..6 differ: r1 = r2, r3 differs");
-    // Another version begins anew.
+    // Another version is compared from its beginning.
     copies.write("large", &vec![5; 20 << 20]);
     let run = copies.start(&options, Some(state));
     assert!(run.wait(Duration::from_secs(60)));

@@ -13,30 +13,15 @@ use std::sync::Arc;
 use super::RunShared;
 use super::checkpoint::{VerifyFindings, WalkPosition};
 use super::compare_object::add_call_errors;
+use super::entry_batch::{BatchEntry, EntryBatch};
 use super::progress::ObjectNumber;
-use super::replica_calls::{CallError, PendingCall};
+use super::replica_calls::{CallError, FailedCall, PendingCall};
 use crate::backend::{Backend, DirEntry, FileKind, Lane, ObjectRef};
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Entries that one worker looks at together: one call on each replica. They are a
 /// round trip each on NFS, and the call has a deadline.
 const MAX_BATCH_ENTRIES: usize = 32;
-
-/// Some entries of a directory.
-pub(super) struct EntryBatch {
-    pub(super) dir: Arc<Path>,
-    /// The replicas that are compared there.
-    pub(super) compared_on: ReplicaSet,
-    pub(super) entries: Vec<BatchEntry>,
-}
-
-/// One name in a directory.
-pub(super) struct BatchEntry {
-    pub(super) number: ObjectNumber,
-    pub(super) name: OsString,
-    /// Whose listing has it.
-    pub(super) listed_on: ReplicaSet,
-}
 
 /// Directories that are still to come at one depth, the next one last.
 struct DirLevel {
@@ -69,6 +54,18 @@ impl DirResume {
             None => Self::Whole,
         }
     }
+
+    fn is_subdir_done(&self, name: &OsStr) -> bool {
+        matches!(self, Self::FromSubdir(first) if name.as_bytes() < first.as_bytes())
+    }
+
+    fn is_entry_done(&self, name: &OsStr) -> bool {
+        match self {
+            Self::Whole => false,
+            Self::AfterEntry(last) => name.as_bytes() <= last.as_os_str().as_bytes(),
+            Self::FromSubdir(_) => true,
+        }
+    }
 }
 
 /// Walks the tree below `root`, which is a directory on `among`.
@@ -99,91 +96,111 @@ fn walk_directory(
     dir: Arc<Path>,
     among: ReplicaSet,
 ) -> Result<DirLevel, CallError> {
-    let part = DirResume::new(&dir, shared.resume_position.as_ref());
-    let asked = among.iter().map(|id| (id, start_listing(shared, id, &dir)));
-    let asked: Vec<_> = asked.collect();
-    let mut listings = Vec::new();
-    let mut missed = Vec::new();
-    for (id, pending) in asked {
-        match shared.replicas.wait_for(pending, Some(shared.options.list_deadline)) {
-            Ok(listing) => listings.push((id, listing)),
-            Err(CallError::Stopped) => return Err(CallError::Stopped),
-            Err(miss) => missed.push((id, miss)),
-        }
-    }
-    // Of those above it nothing new can be said but what cannot be listed now.
-    let position = match &part {
-        DirResume::FromSubdir(_) => shared.resume_position.clone(),
-        _ => None,
-    };
-    let itself = WalkPosition { dir: dir.to_path_buf(), name: PathBuf::new() };
-    if !matches!(&part, DirResume::AfterEntry(_)) {
-        let number = start_object(shared, &position.unwrap_or(itself), None)?;
-        let mut found = VerifyFindings::default();
-        add_call_errors(&shared.replicas, &dir, missed, &mut found);
-        shared.progress.finish_object(number, found);
-    }
-    let among = listings.iter().fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(*id));
+    let resume = DirResume::new(&dir, shared.resume_position.as_ref());
+    let listed = DirListings::read(shared, &dir, among)?;
+    record_directory(shared, &dir, &resume, listed.failed)?;
+    let among = listed.listings.iter().fold(ReplicaSet::EMPTY, |set, one| set.with(one.replica));
     let mut level = DirLevel { dir: Arc::clone(&dir), pending_dirs: Vec::new() };
     if among.len() < 2 {
         return Ok(level);
     }
-    let mut batch = Vec::new();
-    for (name, entry) in merge_listings(listings) {
+    let mut batch = EntryBatcher { shared, dir: Arc::clone(&dir), among, entries: Vec::new() };
+    for entry in merge_listings(listed.listings) {
         if shared.replicas.is_stopped() {
             return Err(CallError::Stopped);
         }
-        if entry.directory_on.len() > 1 && !is_subdir_done(&part, &name) {
-            level.pending_dirs.push((name.clone(), entry.directory_on));
+        if entry.directory_on.len() > 1 && !resume.is_subdir_done(&entry.name) {
+            level.pending_dirs.push((entry.name.clone(), entry.directory_on));
         }
-        let is_done = match &part {
-            DirResume::Whole => false,
-            DirResume::AfterEntry(last) => name.as_bytes() <= last.as_os_str().as_bytes(),
-            DirResume::FromSubdir(_) => true,
-        };
-        if is_done {
-            continue;
-        }
-        let position = WalkPosition { dir: dir.to_path_buf(), name: PathBuf::from(&name) };
-        let number = loop {
-            match shared.progress.try_start_object(&position, Some(&dir.join(&name))) {
-                Some(number) => break number,
-                // What would make room may be in here.
-                None if !batch.is_empty() => {
-                    shared.enqueue_batch(EntryBatch {
-                        dir: Arc::clone(&dir),
-                        compared_on: among,
-                        entries: batch,
-                    })?;
-                    batch = Vec::new();
-                }
-                None if shared.replicas.is_stopped() => return Err(CallError::Stopped),
-                None => {}
-            }
-        };
-        batch.push(BatchEntry { number, name, listed_on: entry.listed_on });
-        if batch.len() >= MAX_BATCH_ENTRIES {
-            let entries = std::mem::take(&mut batch);
-            shared.enqueue_batch(EntryBatch {
-                dir: Arc::clone(&dir),
-                compared_on: among,
-                entries,
-            })?;
+        if !resume.is_entry_done(&entry.name) {
+            batch.add(entry)?;
         }
     }
-    if !batch.is_empty() {
-        shared.enqueue_batch(EntryBatch {
-            dir: Arc::clone(&dir),
-            compared_on: among,
-            entries: batch,
-        })?;
-    }
+    batch.flush()?;
     level.pending_dirs.reverse();
     Ok(level)
 }
 
-fn is_subdir_done(part: &DirResume, name: &OsStr) -> bool {
-    matches!(part, DirResume::FromSubdir(first) if name.as_bytes() < first.as_bytes())
+/// A directory as the replicas list it.
+struct DirListings {
+    listings: Vec<ReplicaListing>,
+    failed: Vec<FailedCall>,
+}
+
+impl DirListings {
+    /// Asks all of `among` at once.
+    fn read(shared: &RunShared, dir: &Arc<Path>, among: ReplicaSet) -> Result<Self, CallError> {
+        let asked: Vec<_> = among.iter().map(|id| (id, start_listing(shared, id, dir))).collect();
+        let mut listed = Self { listings: Vec::new(), failed: Vec::new() };
+        for (replica, pending) in asked {
+            match shared.replicas.wait_for(pending, Some(shared.options.list_deadline)) {
+                Ok(entries) => listed.listings.push(ReplicaListing { replica, entries }),
+                Err(CallError::Stopped) => return Err(CallError::Stopped),
+                Err(error) => listed.failed.push(FailedCall { replica, error }),
+            }
+        }
+        Ok(listed)
+    }
+}
+
+/// Records on which replicas a directory cannot be listed, unless an earlier run has.
+fn record_directory(
+    shared: &RunShared,
+    dir: &Path,
+    resume: &DirResume,
+    failed: Vec<FailedCall>,
+) -> Result<(), CallError> {
+    // Of a directory above it only what cannot be listed now is new.
+    let position = match resume {
+        DirResume::AfterEntry(_) => return Ok(()),
+        DirResume::FromSubdir(_) => shared.resume_position.clone(),
+        DirResume::Whole => None,
+    };
+    let itself = WalkPosition { dir: dir.to_path_buf(), name: PathBuf::new() };
+    let number = start_object(shared, &position.unwrap_or(itself), None)?;
+    let mut found = VerifyFindings::default();
+    add_call_errors(&shared.replicas, dir, failed, &mut found);
+    shared.progress.finish_object(number, found);
+    Ok(())
+}
+
+/// Collects a directory's entries, and hands them to the workers.
+struct EntryBatcher<'s> {
+    shared: &'s RunShared,
+    dir: Arc<Path>,
+    /// The replicas that list the directory.
+    among: ReplicaSet,
+    entries: Vec<BatchEntry>,
+}
+
+impl EntryBatcher<'_> {
+    fn add(&mut self, entry: MergedEntry) -> Result<(), CallError> {
+        let MergedEntry { name, listed_on, .. } = entry;
+        let position = WalkPosition { dir: self.dir.to_path_buf(), name: PathBuf::from(&name) };
+        let path = self.dir.join(&name);
+        let number = loop {
+            match self.shared.progress.try_start_object(&position, Some(&path)) {
+                Some(number) => break number,
+                // The entries that would make room may be in here.
+                None if !self.entries.is_empty() => self.flush()?,
+                None if self.shared.replicas.is_stopped() => return Err(CallError::Stopped),
+                None => {}
+            }
+        };
+        self.entries.push(BatchEntry { number, name, listed_on });
+        if self.entries.len() >= MAX_BATCH_ENTRIES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<(), CallError> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        self.shared.enqueue_batch(EntryBatch {
+            dir: Arc::clone(&self.dir),
+            compared_on: self.among,
+            entries: std::mem::take(&mut self.entries),
+        })
+    }
 }
 
 /// Takes something up, as soon as that is possible.
@@ -214,33 +231,39 @@ fn start_listing(shared: &RunShared, id: ReplicaId, dir: &Arc<Path>) -> PendingC
     })
 }
 
-/// Who lists a name.
+/// A directory as one replica lists it.
+struct ReplicaListing {
+    replica: ReplicaId,
+    /// In the order of their names.
+    entries: Vec<DirEntry>,
+}
+
+/// A name and the replicas that list it.
 struct MergedEntry {
+    name: OsString,
     listed_on: ReplicaSet,
-    /// Who lists it as a directory.
+    /// The replicas that list it as a directory.
     directory_on: ReplicaSet,
 }
 
 /// All names of sorted listings, in order, once each.
-fn merge_listings(
-    listings: Vec<(ReplicaId, Vec<DirEntry>)>,
-) -> impl Iterator<Item = (OsString, MergedEntry)> {
+fn merge_listings(listings: Vec<ReplicaListing>) -> impl Iterator<Item = MergedEntry> {
     let mut listings: Vec<_> =
-        listings.into_iter().map(|(id, listing)| (id, listing.into_iter().peekable())).collect();
+        listings.into_iter().map(|one| (one.replica, one.entries.into_iter().peekable())).collect();
     std::iter::from_fn(move || {
         let first = listings.iter_mut().filter_map(|(_, listing)| Some(&listing.peek()?.name));
         let name = first.min()?.clone();
-        let mut listed =
-            MergedEntry { listed_on: ReplicaSet::EMPTY, directory_on: ReplicaSet::EMPTY };
+        let mut listed_on = ReplicaSet::EMPTY;
+        let mut directory_on = ReplicaSet::EMPTY;
         for (id, listing) in &mut listings {
             if let Some(entry) = listing.next_if(|entry| entry.name == name) {
-                listed.listed_on = listed.listed_on.with(*id);
+                listed_on = listed_on.with(*id);
                 if entry.kind == FileKind::Directory {
-                    listed.directory_on = listed.directory_on.with(*id);
+                    directory_on = directory_on.with(*id);
                 }
             }
         }
-        Some((name, listed))
+        Some(MergedEntry { name, listed_on, directory_on })
     })
 }
 
@@ -254,15 +277,17 @@ mod tests {
 
     #[test]
     fn listings_are_merged_by_name() {
-        let (file, dir) = (FileKind::Regular, FileKind::Directory);
-        let ids = [ReplicaId::new(0), ReplicaId::new(2)];
+        let file = FileKind::Regular;
+        let dir = FileKind::Directory;
+        let listing =
+            |replica, entries| ReplicaListing { replica: ReplicaId::new(replica), entries };
         let listings = vec![
-            (ids[0], vec![entry("a", file), entry("b", dir), entry("d", dir)]),
-            (ids[1], vec![entry("b", dir), entry("c", file), entry("d", file)]),
+            listing(0, vec![entry("a", file), entry("b", dir), entry("d", dir)]),
+            listing(2, vec![entry("b", dir), entry("c", file), entry("d", file)]),
         ];
         let merged: Vec<_> = merge_listings(listings)
-            .map(|(name, all)| {
-                (name.into_string().unwrap(), all.listed_on.len(), all.directory_on.len())
+            .map(|all| {
+                (all.name.into_string().unwrap(), all.listed_on.len(), all.directory_on.len())
             })
             .collect();
         let expected = [("a", 1, 0), ("b", 2, 2), ("c", 1, 0), ("d", 2, 1)];
@@ -271,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_directory_is_told_from_the_position() {
+    fn the_position_says_what_is_left_of_a_directory() {
         let position = WalkPosition { dir: "a/b".into(), name: "f".into() };
         let part = |dir: &str| DirResume::new(Path::new(dir), Some(&position));
         assert!(matches!(part("a/b"), DirResume::AfterEntry(name) if name == Path::new("f")));

@@ -25,7 +25,7 @@ pub(super) fn daemons(facts: &DoctorFacts) -> CheckOutcome {
     }
     let one = |(point, state): &(String, &'static str)| {
         let word = shell_word(point);
-        let (text, mend) = match *state {
+        let (text, remedy) = match *state {
             "dead" => (
                 format!("{point} is mounted, and its daemon has died: every access fails"),
                 format!("fanfs umount {word}  (then mount it again)"),
@@ -35,7 +35,7 @@ pub(super) fn daemons(facts: &DoctorFacts) -> CheckOutcome {
                 format!("its log says why; fanfs umount --lazy {word} detaches the mount"),
             ),
         };
-        machine_finding(CheckStatus::Bad, 1.0, text, mend)
+        machine_finding(CheckStatus::Bad, 1.0, text, remedy)
     };
     let unkept = facts.unkept.iter().map(|point| {
         let text = format!("the keeper of {point} has died: if the daemon dies, the mount is lost");
@@ -55,8 +55,8 @@ pub(super) fn access(facts: &DoctorFacts) -> CheckOutcome {
     let mut found = Vec::new();
     if !machine.fuse_device {
         let text = "there is no /dev/fuse: nothing can be mounted".to_owned();
-        let mend = "modprobe fuse (in a container: --device /dev/fuse)".to_owned();
-        found.push(machine_finding(CheckStatus::Bad, 1.0, text, mend));
+        let remedy = "modprobe fuse (in a container: --device /dev/fuse)".to_owned();
+        found.push(machine_finding(CheckStatus::Bad, 1.0, text, remedy));
     }
     if !machine.root && !machine.fusermount3 {
         let text = "fusermount3 is not in PATH: only root can mount".to_owned();
@@ -69,14 +69,15 @@ pub(super) fn access(facts: &DoctorFacts) -> CheckOutcome {
     }
     if !machine.root && facts.settings.allow_other && !machine.user_allow_other {
         let text = "[fuse] allow_other = true, and /etc/fuse.conf lets only root do that";
-        let mend = "echo user_allow_other >>/etc/fuse.conf, as root";
-        found.push(machine_finding(CheckStatus::Bad, 1.0, text.to_owned(), mend.to_owned()));
+        let remedy = "echo user_allow_other >>/etc/fuse.conf, as root";
+        found.push(machine_finding(CheckStatus::Bad, 1.0, text.to_owned(), remedy.to_owned()));
     }
     CheckOutcome::Checked(found)
 }
 
 pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
-    let (machine, settings) = (&facts.machine, &facts.settings);
+    let machine = &facts.machine;
+    let settings = &facts.settings;
     let mut found = Vec::new();
     // Before Linux 6.13 there is no limit to be set, and 256 pages it is.
     let pages = machine.fuse_max_pages.unwrap_or(DEFAULT_MAX_PAGES);
@@ -86,17 +87,17 @@ pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
             "fs.fuse.max_pages_limit is {pages}: the kernel asks fanfs for {} KiB at a time",
             pages * machine.page / 1024
         );
-        let mend = format!("sysctl -w fs.fuse.max_pages_limit={wanted}, then mount again");
+        let remedy = format!("sysctl -w fs.fuse.max_pages_limit={wanted}, then mount again");
         // 128 KiB, the kernel's oldest size, costs a reader about a third.
-        found.push(machine_finding(CheckStatus::Warn, 0.3, text, mend));
+        found.push(machine_finding(CheckStatus::Warn, 0.3, text, remedy));
     }
     if settings.max_background < MIN_BACKGROUND_REQUESTS {
         let text = format!(
             "[fuse] max_background is {}: of more readers at a time the others wait in the kernel",
             settings.max_background
         );
-        let mend = "[fuse] max_background = 256 in the volume's file".to_owned();
-        found.push(machine_finding(CheckStatus::Warn, 0.1, text, mend));
+        let remedy = "[fuse] max_background = 256 in the volume's file".to_owned();
+        found.push(machine_finding(CheckStatus::Warn, 0.1, text, remedy));
     }
     let most = machine.fuse_max_user_background.filter(|most| {
         !machine.root && *most < settings.max_background.min(MIN_BACKGROUND_REQUESTS)
@@ -106,8 +107,8 @@ pub(super) fn requests(facts: &DoctorFacts) -> CheckOutcome {
             "a mount that is not root's has {most} requests in the background at most, whatever \
              [fuse] max_background says"
         );
-        let mend = "echo 256 >/sys/module/fuse/parameters/max_user_bgreq, as root".to_owned();
-        found.push(machine_finding(CheckStatus::Warn, 0.1, text, mend));
+        let remedy = "echo 256 >/sys/module/fuse/parameters/max_user_bgreq, as root".to_owned();
+        found.push(machine_finding(CheckStatus::Warn, 0.1, text, remedy));
     }
     CheckOutcome::Checked(found)
 }
@@ -121,9 +122,9 @@ pub(super) fn descriptors(facts: &DoctorFacts) -> CheckOutcome {
         "a process may have {most} files open here: about {each} files of the volume at a time; \
          more of them fail with EMFILE"
     );
-    let mend = "ulimit -Hn 524288 before mounting; in a unit LimitNOFILE=524288; in \
+    let remedy = "ulimit -Hn 524288 before mounting; in a unit LimitNOFILE=524288; in \
                 /etc/security/limits.conf `* hard nofile 524288`";
-    CheckOutcome::Checked(vec![machine_finding(CheckStatus::Warn, 0.0, text, mend.to_owned())])
+    CheckOutcome::Checked(vec![machine_finding(CheckStatus::Warn, 0.0, text, remedy.to_owned())])
 }
 
 pub(super) fn kernel(facts: &DoctorFacts) -> CheckOutcome {
@@ -145,9 +146,9 @@ pub(super) fn kernel(facts: &DoctorFacts) -> CheckOutcome {
         ),
     ];
     let found = needs.into_iter().filter(|(used, needed, ..)| *used && version < *needed);
-    let found = found.map(|(_, needed, light, cost, why)| {
-        let mend = format!("boot Linux {}.{} or newer", needed.0, needed.1);
-        machine_finding(light, cost, format!("this is Linux {release}: {why}"), mend)
+    let found = found.map(|(_, needed, status, cost, why)| {
+        let remedy = format!("boot Linux {}.{} or newer", needed.0, needed.1);
+        machine_finding(status, cost, format!("this is Linux {release}: {why}"), remedy)
     });
     CheckOutcome::Checked(found.collect())
 }

@@ -2,7 +2,7 @@
 
 use bytesize::ByteSize;
 
-use super::remount::{self, PERSIST_HINT};
+use super::remount::{self, PERSIST_HINT, TooFewConnections};
 use super::{
     CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
 };
@@ -31,10 +31,11 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
     // A volume's file says of each replica whether it has to be a mount.
     let want_mounts = facts.volume.is_none() && facts.replicas.iter().any(|r| r.nfs.is_some());
     let judge = |(i, replica): (usize, &ExaminedReplica)| {
-        let (path, name) = (&replica.path, &replica.name);
+        let path = &replica.path;
+        let name = &replica.name;
         let from = replica.source.as_deref().filter(|_| replica.nfs.is_some());
         let from = from.map(|from| format!(" ({from})")).unwrap_or_default();
-        let (text, mend) = match replica.state {
+        let (text, remedy) = match replica.state {
             "ok" if replica.is_mounted || !want_mounts => return None,
             "ok" => (
                 format!(
@@ -71,7 +72,7 @@ pub(super) fn answers(facts: &DoctorFacts) -> CheckOutcome {
             replicas: vec![i],
             cost: replica_share(facts),
             text,
-            remedy: mend,
+            remedy,
         })
     };
     CheckOutcome::Checked(facts.replicas.iter().enumerate().filter_map(judge).collect())
@@ -151,7 +152,7 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
         let kept_apart = group.iter().any(|i| nfs(*i).is_some_and(|nfs| nfs.nosharecache));
         let nosharecache =
             if kept_apart { "; nosharecache parts caches, not connections" } else { "" };
-        let (text, mend) = if trunked {
+        let (text, remedy) = if trunked {
             let all: Vec<String> =
                 group[1..].iter().map(|i| remount::replica_remount_command(facts, *i)).collect();
             (
@@ -185,13 +186,7 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
             )
         };
         let cost = shared_path_cost(facts, group);
-        Some(RawFinding {
-            status: CheckStatus::Bad,
-            replicas: group.clone(),
-            cost,
-            text,
-            remedy: mend,
-        })
+        Some(RawFinding { status: CheckStatus::Bad, replicas: group.clone(), cost, text, remedy })
     };
     CheckOutcome::Checked(facts.one_connection.iter().filter_map(judge).collect())
 }
@@ -317,7 +312,7 @@ pub(super) fn protocol(facts: &DoctorFacts) -> CheckOutcome {
 
 pub(super) fn nconnect(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_replicas(facts, |i, replica, _| {
-        let (connections, speed) = remount::too_few_connections(facts, i)?;
+        let TooFewConnections { connections, link_mbit } = remount::too_few_connections(facts, i)?;
         Some(RawFinding {
             status: CheckStatus::Warn,
             replicas: vec![i],
@@ -327,7 +322,7 @@ pub(super) fn nconnect(facts: &DoctorFacts) -> CheckOutcome {
                  core's work",
                 replica.name,
                 if connections == 1 { "" } else { "s" },
-                speed / 1000
+                link_mbit / 1000
             ),
             remedy: remount::replica_remount_command(facts, i) + PERSIST_HINT,
         })
@@ -387,7 +382,7 @@ pub(super) fn attributes(facts: &DoctorFacts) -> CheckOutcome {
         let found = remount::option_faults(facts, i);
         let mounted = || remount::replica_remount_command(facts, i) + PERSIST_HINT;
         let is_old = |fault: &OptionFault| matches!(fault, OptionFault::AttributesBeyondLag(_));
-        let (light, cost, text, mend) = if found.contains(&OptionFault::AttributesUncached) {
+        let (status, cost, text, remedy) = if found.contains(&OptionFault::AttributesUncached) {
             let text = format!(
                 "{name}: attributes are not cached: each lookup, open and stat is a call to the \
                  server (with [fuse] attribute_ttl = {} s fanfs asks again after that)",
@@ -400,24 +395,24 @@ pub(super) fn attributes(facts: &DoctorFacts) -> CheckOutcome {
                  {} s: what was changed here may be seen as it was before",
                 facts.settings.lag_s
             );
-            let mend = format!(
+            let remedy = format!(
                 "[write] lag = \"{}s\" in the volume's file, or {}",
                 longest + 5,
                 mounted()
             );
-            (CheckStatus::Bad, 0.0, text, mend)
+            (CheckStatus::Bad, 0.0, text, remedy)
         } else if facts.settings.attribute_ttl_s > longest as f64 {
             let text = format!(
                 "{name}: attributes are believed for {longest} s by the mount, and for {} s by \
                  fanfs's ([fuse] attribute_ttl): changes are seen that much later",
                 facts.settings.attribute_ttl_s
             );
-            let mend = format!("[fuse] attribute_ttl = \"{longest}s\" in the volume's file");
-            (CheckStatus::Warn, 0.0, text, mend)
+            let remedy = format!("[fuse] attribute_ttl = \"{longest}s\" in the volume's file");
+            (CheckStatus::Warn, 0.0, text, remedy)
         } else {
             return None;
         };
-        Some(RawFinding { status: light, replicas: vec![i], cost, text, remedy: mend })
+        Some(RawFinding { status, replicas: vec![i], cost, text, remedy })
     })
 }
 

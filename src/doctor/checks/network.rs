@@ -4,7 +4,7 @@ use super::rates::{is_latency_outlier, median};
 use super::remount::{MIN_BACKLOG, PERSIST_HINT, replica_remount_command};
 use super::{CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, replica_share};
 use crate::doctor::facts::{
-    DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, TcpConnection,
+    DoctorFacts, ExaminedReplica, NetworkInterface, ReadCallStats, ServerRoute, TcpConnection,
 };
 use crate::volume::shell_word;
 
@@ -100,7 +100,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
         let backlog = nfs.backlog.filter(|backlog| *backlog >= MIN_BACKLOG)?;
         // The slots of the connection are counted, not those of an NFSv4.1 session.
         let rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));
-        let mend = if rdma {
+        let remedy = if rdma {
             "sysctl -w sunrpc.rdma_slot_table_entries=1024, then mount again".to_owned()
         } else {
             let key = "tcp_max_slot_table_entries=65536";
@@ -119,7 +119,7 @@ pub(super) fn backlog(facts: &DoctorFacts) -> CheckOutcome {
                  time than the connection has",
                 replica.name
             ),
-            remedy: mend,
+            remedy,
         })
     })
 }
@@ -172,8 +172,9 @@ fn check_nfs_with_counters(
 fn connections_unknown(facts: &DoctorFacts) -> Option<CheckOutcome> {
     let mut tcp = facts.replicas.iter().filter(|r| r.nfs.is_some()).peekable();
     tcp.peek()?;
-    if !facts.machine.ss {
-        return Some(CheckOutcome::Unknown("ss is not installed (iproute2)".to_owned()));
+    if !facts.machine.lists_connections {
+        let why = "the kernel does not list its TCP connections (module tcp_diag)";
+        return Some(CheckOutcome::Unknown(why.to_owned()));
     }
     let seen = |r: &ExaminedReplica| r.connections.as_ref().is_some_and(|all| !all.is_empty());
     let why = "no connection is seen: mounted from another network namespace, or not by TCP";
@@ -187,13 +188,15 @@ pub(super) fn loss(facts: &DoctorFacts) -> CheckOutcome {
     check_nfs_replicas(facts, |i, replica, nfs| {
         let all = replica.connections.as_ref()?;
         let sum = |field: fn(&TcpConnection) -> u64| all.iter().map(field).sum::<u64>();
-        let (received, late) = (sum(|c| c.segments_in), sum(|c| c.out_of_order));
-        let (sent, again) = (sum(|c| c.segments_out), sum(|c| c.retransmits));
+        let received = sum(|c| c.segments_in);
+        let late = sum(|c| c.out_of_order);
+        let sent = sum(|c| c.segments_out);
+        let again = sum(|c| c.retransmits);
         let share = |part: u64, of: u64| {
             if of < MIN_SEGMENTS { 0.0 } else { part as f64 / of as f64 }
         };
-        let (share_in, share_out) = (share(late, received), share(again, sent));
-        let worst = share_in.max(share_out);
+        let share_in = share(late, received);
+        let worst = share_in.max(share(again, sent));
         if worst < LOSS_SHARE {
             return None;
         }
@@ -281,63 +284,91 @@ pub(super) fn mtu(facts: &DoctorFacts) -> CheckOutcome {
         return CheckOutcome::Unknown("there is no route to the servers from here".to_owned());
     }
     check_nfs_replicas(facts, |i, replica, _| {
-        let route = replica.route.as_ref()?;
-        let interface = interface_of(facts, replica)?;
-        let mtu = interface.mtu?;
-        let believed = route.mtu.filter(|path| *path < mtu);
-        let all = replica.connections.as_deref().unwrap_or_default();
-        // Firewalls drop large echoes as well. Segments of that size that came are
-        // the better witness.
-        let came =
-            all.iter().filter_map(|c| c.received_mss).any(|mss| mss + TCP_IP_HEADER_BYTES >= mtu);
-        let dropped = route.small_echo == Some(true) && route.large_echo == Some(false) && !came;
-        if !dropped && believed.is_none() {
-            return None;
-        }
-        // Where TCP agreed on smaller segments at the start, data gets through.
-        let agreed = all
-            .iter()
-            .filter_map(|c| c.mss)
-            .max()
-            .is_some_and(|mss| mss + TCP_IP_HEADER_BYTES < mtu);
-        let light = if dropped && !agreed && mtu > ETHERNET_MTU {
-            CheckStatus::Bad
-        } else {
-            CheckStatus::Warn
-        };
-        let why = match (believed, dropped) {
-            (Some(path), _) => format!("the path takes {path} bytes only"),
-            (None, _) => format!("packets of {mtu} bytes do not get to {} undivided", route.to),
-        };
-        let (to, name) = (&route.to, &interface.name);
-        // A number only where one is known that is less than what is used now.
-        let until_then = believed.or((mtu > ETHERNET_MTU).then_some(ETHERNET_MTU)).map(|smaller| {
-            format!(
-                "; until then ip route replace {to} dev {name} mtu {smaller} (with `via GATEWAY` \
-                 where `ip route get {to}` has it), and mount again"
-            )
-        });
+        let small = SmallPathMtu::find(facts, replica)?;
+        let name = &small.interface.name;
+        let status = if small.stalls { CheckStatus::Bad } else { CheckStatus::Warn };
         Some(RawFinding {
-            status: light,
+            status,
             replicas: vec![i],
-            cost: if light == CheckStatus::Bad { 0.5 } else { 0.1 } * replica_share(facts),
+            cost: if small.stalls { 0.5 } else { 0.1 } * replica_share(facts),
             text: format!(
-                "{}: {name} has an MTU of {mtu} and {why}: {}",
+                "{}: {name} has an MTU of {} and {}: {}",
                 replica.name,
-                if light == CheckStatus::Bad {
+                small.mtu,
+                small.cause(),
+                if small.stalls {
                     "connections stall where large segments are dropped without a word"
                 } else {
                     "smaller segments cost more processor time, and new connections may stall"
                 }
             ),
             remedy: format!(
-                "one MTU for the server, the switches and this machine: ping -M do -s {} {to} says \
+                "one MTU for the server, the switches and this machine: ping -M do -s {} {} says \
                  when{}",
-                mtu.saturating_sub(28),
-                until_then.unwrap_or_default()
+                small.mtu.saturating_sub(28),
+                small.route.to,
+                small.workaround().unwrap_or_default()
             ),
         })
     })
+}
+
+/// A path that takes smaller packets than its interface sends.
+struct SmallPathMtu<'a> {
+    route: &'a ServerRoute,
+    interface: &'a NetworkInterface,
+    /// The interface's.
+    mtu: u64,
+    /// The path's, where the kernel knows it.
+    believed: Option<u64>,
+    /// Whether large segments are sent, and dropped.
+    stalls: bool,
+}
+
+impl<'a> SmallPathMtu<'a> {
+    fn find(facts: &'a DoctorFacts, replica: &'a ExaminedReplica) -> Option<Self> {
+        let route = replica.route.as_ref()?;
+        let interface = interface_of(facts, replica)?;
+        let mtu = interface.mtu?;
+        let believed = route.mtu.filter(|path| *path < mtu);
+        let connections = replica.connections.as_deref().unwrap_or_default();
+        // Firewalls drop large echoes as well. Segments of that size that came are
+        // the better witness.
+        let came = connections
+            .iter()
+            .filter_map(|connection| connection.received_mss)
+            .any(|mss| mss + TCP_IP_HEADER_BYTES >= mtu);
+        let is_dropped = route.small_echo == Some(true) && route.large_echo == Some(false) && !came;
+        if !is_dropped && believed.is_none() {
+            return None;
+        }
+        // Where TCP agreed on smaller segments at the start, data gets through.
+        let largest = connections.iter().filter_map(|connection| connection.mss).max();
+        let is_agreed = largest.is_some_and(|mss| mss + TCP_IP_HEADER_BYTES < mtu);
+        let stalls = is_dropped && !is_agreed && mtu > ETHERNET_MTU;
+        Some(Self { route, interface, mtu, believed, stalls })
+    }
+
+    fn cause(&self) -> String {
+        match self.believed {
+            Some(path) => format!("the path takes {path} bytes only"),
+            None => {
+                format!("packets of {} bytes do not get to {} undivided", self.mtu, self.route.to)
+            }
+        }
+    }
+
+    /// What helps until then: a number only where one is known that is less than what is used
+    /// now.
+    fn workaround(&self) -> Option<String> {
+        let smaller = self.believed.or((self.mtu > ETHERNET_MTU).then_some(ETHERNET_MTU))?;
+        let to = &self.route.to;
+        Some(format!(
+            "; until then ip route replace {to} dev {} mtu {smaller} (with `via GATEWAY` \
+             where `ip route get {to}` has it), and mount again",
+            self.interface.name
+        ))
+    }
 }
 
 pub(super) fn link(facts: &DoctorFacts) -> CheckOutcome {

@@ -67,73 +67,78 @@ const TOO_LITTLE_READ: &str = "too little was read to tell; name a larger file w
 pub(super) fn slow(facts: &DoctorFacts) -> CheckOutcome {
     let measured = match measured_rates(facts) {
         Ok(measured) => measured,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
+    let answers = |i: &usize| facts.replicas[*i].state == "ok";
     let mut found = Vec::new();
-    for (i, sample) in measured.alone.iter().enumerate() {
-        let replica = &facts.replicas[i];
-        if replica.state != "ok" {
-            continue;
-        }
-        let name = &replica.name;
-        let bad = |text, mend: String| RawFinding {
-            status: CheckStatus::Bad,
-            replicas: vec![i],
-            cost: super::replica_share(facts),
-            text,
-            remedy: mend,
-        };
-        if let Some(error) = &sample.error {
-            let text = format!("{name}: {} cannot be read: {error}", measured.file);
-            found.push(bad(
-                text,
-                "name a file that all have with --file, or see to the copy".into(),
-            ));
-        } else if sample.silent {
-            let text =
-                format!("{name}: {} was not read within {} s", measured.file, measured.seconds);
-            found.push(bad(text, "its server, or its disk, hangs: journalctl -k".into()));
-        } else if let Some((rate, other)) =
-            sample.rate.zip(median_of_others(measured, i, |sample| sample.rate))
-            && rate < SLOW_RATE_SHARE * other
-        {
-            let all: f64 = measured.alone.iter().filter_map(|sample| sample.rate).sum();
-            found.push(RawFinding {
-                status: if rate < VERY_SLOW_RATE_SHARE * other {
-                    CheckStatus::Bad
-                } else {
-                    CheckStatus::Warn
-                },
-                replicas: vec![i],
-                cost: (other - rate) / (all - rate + other),
-                text: format!(
-                    "{name} delivers {} alone, the others {}: fanfs gives it less to do, and has \
-                     that much less",
-                    format_rate(rate),
-                    format_rate(other)
-                ),
-                remedy:
-                    "compare it with the others: mount options (this table), its link (ethtool), \
-                       its node's load and disks (nfsiostat 1 here, iostat -x 1 there)"
-                        .to_owned(),
-            });
-        }
+    for i in (0..measured.alone.len()).filter(answers) {
+        found.extend(unreadable(facts, measured, i).or_else(|| slower(facts, measured, i)));
     }
-    let unknown = |(i, sample): (usize, &RateMeasurement)| {
-        facts.replicas[i].state == "ok" && sample.rate.is_none()
-    };
-    if found.is_empty() && measured.alone.iter().enumerate().any(unknown) {
+    let is_unknown = |i: usize| measured.alone[i].rate.is_none();
+    if found.is_empty() && (0..measured.alone.len()).filter(answers).any(is_unknown) {
         return CheckOutcome::Unknown(TOO_LITTLE_READ.to_owned());
     }
     CheckOutcome::Checked(found)
 }
 
+/// A replica that failed, or did not deliver anything.
+fn unreadable(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<RawFinding> {
+    let sample = &measured.alone[i];
+    let name = &facts.replicas[i].name;
+    let file = &measured.file;
+    let (text, remedy) = if let Some(error) = &sample.error {
+        (
+            format!("{name}: {file} cannot be read: {error}"),
+            "name a file that all have with --file, or see to the copy",
+        )
+    } else if sample.silent {
+        (
+            format!("{name}: {file} was not read within {} s", measured.seconds),
+            "its server, or its disk, hangs: journalctl -k",
+        )
+    } else {
+        return None;
+    };
+    Some(RawFinding {
+        status: CheckStatus::Bad,
+        replicas: vec![i],
+        cost: super::replica_share(facts),
+        text,
+        remedy: remedy.to_owned(),
+    })
+}
+
+/// A replica far below the others.
+fn slower(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<RawFinding> {
+    let rate = measured.alone[i].rate?;
+    let other = median_of_others(measured, i, |sample| sample.rate)?;
+    if rate >= SLOW_RATE_SHARE * other {
+        return None;
+    }
+    let all: f64 = measured.alone.iter().filter_map(|sample| sample.rate).sum();
+    let is_very_slow = rate < VERY_SLOW_RATE_SHARE * other;
+    Some(RawFinding {
+        status: if is_very_slow { CheckStatus::Bad } else { CheckStatus::Warn },
+        replicas: vec![i],
+        cost: (other - rate) / (all - rate + other),
+        text: format!(
+            "{} delivers {} alone, the others {}: fanfs gives it less to do, and has that much less",
+            facts.replicas[i].name,
+            format_rate(rate),
+            format_rate(other)
+        ),
+        remedy: "compare it with the others: mount options (this table), its link (ethtool), \
+                   its node's load and disks (nfsiostat 1 here, iostat -x 1 there)"
+            .to_owned(),
+    })
+}
+
 pub(super) fn latency(facts: &DoctorFacts) -> CheckOutcome {
     let measured = match measured_rates(facts) {
         Ok(measured) => measured,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
-    let judge = |(i, sample): (usize, &RateMeasurement)| {
+    let rule = |(i, sample): (usize, &RateMeasurement)| {
         let (mine, other) =
             sample.latency_ms.zip(median_of_others(measured, i, |s| s.latency_ms))?;
         is_latency_outlier(mine, other).then(|| RawFinding {
@@ -150,7 +155,7 @@ pub(super) fn latency(facts: &DoctorFacts) -> CheckOutcome {
                 .to_owned(),
         })
     };
-    CheckOutcome::Checked(measured.alone.iter().enumerate().filter_map(judge).collect())
+    CheckOutcome::Checked(measured.alone.iter().enumerate().filter_map(rule).collect())
 }
 
 /// Together over the best alone, where two at least were read.
@@ -167,15 +172,15 @@ pub(super) fn measured_gain(facts: &DoctorFacts) -> Option<f64> {
 pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
     let measured = match measured_rates(facts) {
         Ok(measured) => measured,
-        Err(verdict) => return verdict,
+        Err(outcome) => return outcome,
     };
     let reading = measured.alone.iter().enumerate().filter(|(_, sample)| sample.rate.is_some());
-    let who: Vec<usize> = reading.map(|(i, _)| i).collect();
+    let readable: Vec<usize> = reading.map(|(i, _)| i).collect();
     if facts.replicas.len() < 2 {
         return CheckOutcome::NotApplicable;
     }
     let (Some(together), Some(gain), 2..) =
-        (measured.together.rate, measured_gain(facts), who.len())
+        (measured.together.rate, measured_gain(facts), readable.len())
     else {
         return CheckOutcome::Unknown(TOO_LITTLE_READ.to_owned());
     };
@@ -184,7 +189,7 @@ pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
         return CheckOutcome::Checked(Vec::new());
     }
     let nothing = gain < MIN_GAIN;
-    let (why, mend) = find_bottleneck(facts, together, &who);
+    let bottleneck = find_bottleneck(facts, together, &readable);
     let verdict = if nothing {
         "reading through all gains nothing".to_owned()
     } else {
@@ -194,24 +199,37 @@ pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
         status: if nothing { CheckStatus::Bad } else { CheckStatus::Warn },
         cost: 1.0 - together / sum,
         text: format!(
-            "{} deliver {} together, and {} if each did what it does alone: {why}; {verdict}",
-            join_replica_names(facts, &who),
+            "{} deliver {} together, and {} if each did what it does alone: {}; {verdict}",
+            join_replica_names(facts, &readable),
             format_rate(together),
-            format_rate(sum)
+            format_rate(sum),
+            bottleneck.text
         ),
-        remedy: mend,
-        replicas: who,
+        remedy: bottleneck.remedy,
+        replicas: readable,
     }])
 }
 
-/// What `who` share, as far as it is known.
-fn find_bottleneck(facts: &DoctorFacts, together: f64, who: &[usize]) -> (String, String) {
+/// What replicas share.
+struct Bottleneck {
+    text: String,
+    remedy: String,
+}
+
+impl Bottleneck {
+    fn new(text: String, remedy: &str) -> Self {
+        Self { text, remedy: remedy.to_owned() }
+    }
+}
+
+/// What `replicas` share, as far as it is known.
+fn find_bottleneck(facts: &DoctorFacts, together: f64, replicas: &[usize]) -> Bottleneck {
     let full = |interface: &&NetworkInterface| {
         let goes_by_it = |i: &usize| {
             let route = facts.replicas[*i].route.as_ref();
             route.and_then(|route| route.interface.as_ref()) == Some(&interface.name)
         };
-        if !who.iter().all(goes_by_it) {
+        if !replicas.iter().all(goes_by_it) {
             return false;
         }
         let mbit = interface.speed_mbit.filter(|_| !interface.is_virtual);
@@ -220,23 +238,23 @@ fn find_bottleneck(facts: &DoctorFacts, together: f64, who: &[usize]) -> (String
     if let Some(link) = facts.interfaces.iter().find(full) {
         let mbit = link.speed_mbit.unwrap_or_default();
         let what = format!("the interface {} is full at {mbit} Mbit/s", link.name);
-        return (what, "a faster interface, a bond, or replicas behind another one".to_owned());
+        return Bottleneck::new(what, "a faster interface, a bond, or replicas behind another one");
     }
     if !facts.one_connection.is_empty() || !facts.one_file_system.is_empty() {
         let what = "some have one connection or one device".to_owned();
-        return (what, "see nfs.connection and replica.device".to_owned());
+        return Bottleneck::new(what, "see nfs.connection and replica.device");
     }
     if let Some(idle) =
         facts.measured.as_ref().and_then(|m| m.idle).filter(|idle| *idle < MIN_IDLE_SHARE)
     {
         let what = format!("this machine's processors were idle for {:.0} % only", idle * 100.0);
-        return (what, "ask again when it has less to do; more cores read more".to_owned());
+        return Bottleneck::new(what, "ask again when it has less to do; more cores read more");
     }
     let what =
         "they share a bottleneck: one copy of the data behind several gateways (replication \
                 1), one server, or one link on the way"
             .to_owned();
-    let mend = "more copies (fanfs explain FILE shows where chunks are), gateways on the nodes that \
+    let remedy = "more copies (fanfs explain FILE shows where chunks are), gateways on the nodes that \
                 hold them, or a wider link: iperf3 to two servers at once tells the link from the disks";
-    (what, mend.to_owned())
+    Bottleneck::new(what, remedy)
 }

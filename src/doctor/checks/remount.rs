@@ -1,6 +1,6 @@
 //! The one command that mounts a replica again with all that has to change of its options.
 //!
-//! Every finding about a mount's options proposes the same command. Commands that mend one
+//! Every finding about a mount's options proposes the same command. Commands that change one
 //! option each would undo each other, as each begins with the options of now.
 
 use std::time::Duration;
@@ -25,6 +25,10 @@ const MAX_CALLS_PER_SEGMENT: u64 = 4;
 /// One TCP connection is one core's work at either end; it carries 10 to 25 Gbit/s.
 /// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
 const ONE_CONNECTION_MBIT: u64 = 25_000;
+
+/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
+/// reads wait for.
+pub(super) const MIN_BACKLOG: f64 = 1.0;
 
 /// What the rules find in the options of a replica's mount.
 pub(super) fn option_faults(facts: &DoctorFacts, i: usize) -> Vec<OptionFault> {
@@ -65,8 +69,14 @@ pub(super) fn outdated_protocol(nfs: &NfsFacts) -> Option<bool> {
     (old || udp).then_some(old)
 }
 
-/// Connections, and Mbit/s of the link, of which they cannot use all.
-pub(super) fn too_few_connections(facts: &DoctorFacts, i: usize) -> Option<(u64, u64)> {
+/// Connections that cannot use all of their link.
+pub(super) struct TooFewConnections {
+    pub(super) connections: u64,
+    pub(super) link_mbit: u64,
+}
+
+/// Whether the connections over a replica's interface are too few for it.
+pub(super) fn too_few_connections(facts: &DoctorFacts, i: usize) -> Option<TooFewConnections> {
     let replica = &facts.replicas[i];
     let nfs = replica.nfs.as_ref()?;
     let interface = replica.route.as_ref()?.interface.as_ref()?;
@@ -81,7 +91,7 @@ pub(super) fn too_few_connections(facts: &DoctorFacts, i: usize) -> Option<(u64,
     // RDMA has no connections of that kind.
     let tcp = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("tcp"));
     let is_enough = !tcp || speed < ONE_CONNECTION_MBIT || connections > needed;
-    (!is_enough && nfs.nconnect < 2).then_some((connections, speed))
+    (!is_enough && nfs.nconnect < 2).then_some(TooFewConnections { connections, link_mbit: speed })
 }
 
 /// Whether NFSv4.1 trunking found the addresses of the group to be one server; `None` where
@@ -104,8 +114,8 @@ fn option_changes(facts: &DoctorFacts, i: usize) -> Vec<OptionChange> {
         all.push(OptionChange { removed: &["minorversion"], added: with(&["vers=3", "nolock"]) });
     }
     if outdated_protocol(nfs).is_some() {
-        let (without, with) = (&["rsize", "wsize"], with(&["vers=3", "proto=tcp"]));
-        all.push(OptionChange { removed: without, added: with });
+        let added = with(&["vers=3", "proto=tcp"]);
+        all.push(OptionChange { removed: &["rsize", "wsize"], added });
     }
     let backlog = nfs.backlog.is_some_and(|backlog| backlog >= MIN_BACKLOG);
     let is_rdma = nfs.proto.as_deref().is_some_and(|proto| proto.starts_with("rdma"));

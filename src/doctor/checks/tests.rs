@@ -181,7 +181,7 @@ const PLANTS: &[Plant] = &[
 
 #[test]
 fn nothing_is_found_where_nothing_is_wrong() {
-    let (rows, findings) = run_checks(&healthy());
+    let CheckReport { rows, findings } = run_checks(&healthy());
     assert_eq!(findings, []);
     assert!(rows.iter().all(|row| row.state == CheckStatus::Ok), "{rows:#?}");
     assert_eq!(measured_gain(&healthy()).map(|gain| (gain * 10.0).round()), Some(29.0));
@@ -189,101 +189,103 @@ fn nothing_is_found_where_nothing_is_wrong() {
 
 #[test]
 fn what_is_planted_is_found_and_nothing_else() {
-    for (i, (id, light, plant)) in PLANTS.iter().enumerate() {
+    for (i, (id, status, plant)) in PLANTS.iter().enumerate() {
         let mut facts = healthy();
         plant(&mut facts);
-        let (rows, findings) = run_checks(&facts);
+        let CheckReport { rows, findings } = run_checks(&facts);
         assert!(!findings.is_empty(), "plant {i}, {id}: nothing found");
         // An option of one mount alone also makes it unlike the others.
         let is_meant = |finding: &&Finding| finding.id != "nfs.alike" || *id == "nfs.alike";
         for finding in findings.iter().filter(is_meant) {
-            assert_eq!((finding.id, finding.severity), (*id, *light), "plant {i}: {findings:#?}");
+            assert_eq!((finding.id, finding.severity), (*id, *status), "plant {i}: {findings:#?}");
             assert!(!finding.text.is_empty() && !finding.remedy.is_empty(), "{finding:#?}");
             assert!((0.0..=1.0).contains(&finding.cost), "{finding:#?}");
         }
         let row = rows.iter().find(|row| row.id == *id).expect("its row");
-        assert_eq!(row.state, *light, "plant {i}");
+        assert_eq!(row.state, *status, "plant {i}");
     }
     let planted = |check: &&Check| PLANTS.iter().any(|(id, ..)| *id == check.id);
     assert_eq!(CHECKS.iter().filter(planted).count(), CHECKS.len(), "a check without a plant");
 }
 
+/// Changes of the facts that no check may find anything in.
+const HARMLESS: &[fn(&mut DoctorFacts)] = &[
+    // Segments of 8 MiB take eight calls of the largest rsize as well.
+    |f| {
+        f.settings.segment_size = 8 << 20;
+        nfs(f, 1).rsize = Some(512 << 10);
+    },
+    |f| {
+        f.interfaces[0].speed_mbit = Some(100_000);
+        f.machine.tcp_receive_buffer = Some(64 << 20);
+        (0..3).for_each(|i| nfs(f, i).proto = Some("rdma".into()));
+    },
+    // A server that takes no more; four calls a segment.
+    |f| nfs(f, 1).rsize = Some(256 << 10),
+    |f| nfs(f, 1).wsize = Some(4096),
+    |f| {
+        written(f);
+        nfs(f, 0).sync = true;
+        nfs(f, 0).wsize = Some(4096);
+    },
+    |f| nfs(f, 1).nosharecache = true,
+    |f| nfs(f, 1).retransmits = 5,
+    |f| {
+        nfs(f, 1).calls = 50;
+        nfs(f, 1).retransmits = 3;
+    },
+    |f| nfs(f, 1).backlog = Some(0.5),
+    |f| reads(f, 1).round_trip_ms = 30.0,
+    // Few READs, or READs of another size.
+    |f| (reads(f, 1).round_trip_ms, reads(f, 1).calls) = (90.0, 900),
+    |f| (reads(f, 1).round_trip_ms, reads(f, 1).bytes_each) = (1.0, 4096),
+    |f| {
+        nfs(f, 1).proto = Some("tcp6".into());
+        nfs(f, 1).options.push("sec=sys".into());
+        nfs(f, 1).version = Some("3".into());
+    },
+    |f| connection(f, 1).out_of_order = 50,
+    |f| {
+        connection(f, 1).segments_in = 100;
+        connection(f, 1).out_of_order = 50;
+    },
+    |f| connection(f, 1).min_rtt_ms = Some(2.0),
+    // No echo is answered: nothing is known of large ones either.
+    |f| {
+        route(f, 1).small_echo = Some(false);
+        route(f, 1).large_echo = None;
+    },
+    // A firewall drops large echoes, and segments as large come.
+    |f| route(f, 1).large_echo = Some(false),
+    // veth's 10 Gbit/s, a bridge's 10 Mbit/s are words.
+    |f| {
+        f.interfaces[0].speed_mbit = Some(10);
+        f.interfaces[0].is_virtual = true;
+        f.interfaces
+            .push(NetworkInterface { speed_mbit: Some(10_000), ..NetworkInterface::default() });
+    },
+    |f| {
+        f.volume = Some("v".into());
+        f.replicas[1].read_ahead_kib = Some(128);
+    },
+    |f| {
+        f.one_connection.push(vec![0, 1]);
+        nfs(f, 0).max_connect = 2;
+    },
+    |f| f.replicas[1].clock_ahead_s = Some(0.5),
+    |f| f.machine.root = false,
+    |f| f.machine.fuse_max_pages = None,
+    |f| measured(f).alone[1].rate = Some(70e6),
+    |f| measured(f).together.rate = Some(250e6),
+    |f| measured(f).alone[1].latency_ms = Some(4.0),
+];
+
 #[test]
 fn what_is_within_the_thresholds_is_not_found() {
-    let harmless: &[fn(&mut DoctorFacts)] = &[
-        // Segments of 8 MiB take eight calls of the largest rsize as well.
-        |f| {
-            f.settings.segment_size = 8 << 20;
-            nfs(f, 1).rsize = Some(512 << 10);
-        },
-        |f| {
-            f.interfaces[0].speed_mbit = Some(100_000);
-            f.machine.tcp_receive_buffer = Some(64 << 20);
-            (0..3).for_each(|i| nfs(f, i).proto = Some("rdma".into()));
-        },
-        // A server that takes no more; four calls a segment.
-        |f| nfs(f, 1).rsize = Some(256 << 10),
-        |f| nfs(f, 1).wsize = Some(4096),
-        |f| {
-            written(f);
-            nfs(f, 0).sync = true;
-            nfs(f, 0).wsize = Some(4096);
-        },
-        |f| nfs(f, 1).nosharecache = true,
-        |f| nfs(f, 1).retransmits = 5,
-        |f| {
-            nfs(f, 1).calls = 50;
-            nfs(f, 1).retransmits = 3;
-        },
-        |f| nfs(f, 1).backlog = Some(0.5),
-        |f| reads(f, 1).round_trip_ms = 30.0,
-        // Few READs, or READs of another size.
-        |f| (reads(f, 1).round_trip_ms, reads(f, 1).calls) = (90.0, 900),
-        |f| (reads(f, 1).round_trip_ms, reads(f, 1).bytes_each) = (1.0, 4096),
-        |f| {
-            nfs(f, 1).proto = Some("tcp6".into());
-            nfs(f, 1).options.push("sec=sys".into());
-            nfs(f, 1).version = Some("3".into());
-        },
-        |f| connection(f, 1).out_of_order = 50,
-        |f| {
-            connection(f, 1).segments_in = 100;
-            connection(f, 1).out_of_order = 50;
-        },
-        |f| connection(f, 1).min_rtt_ms = Some(2.0),
-        // Nobody answers echoes: nothing is known of large ones either.
-        |f| {
-            route(f, 1).small_echo = Some(false);
-            route(f, 1).large_echo = None;
-        },
-        // A firewall drops large echoes, and segments as large come.
-        |f| route(f, 1).large_echo = Some(false),
-        // veth's 10 Gbit/s, a bridge's 10 Mbit/s are words.
-        |f| {
-            f.interfaces[0].speed_mbit = Some(10);
-            f.interfaces[0].is_virtual = true;
-            f.interfaces
-                .push(NetworkInterface { speed_mbit: Some(10_000), ..NetworkInterface::default() });
-        },
-        |f| {
-            f.volume = Some("v".into());
-            f.replicas[1].read_ahead_kib = Some(128);
-        },
-        |f| {
-            f.one_connection.push(vec![0, 1]);
-            nfs(f, 0).max_connect = 2;
-        },
-        |f| f.replicas[1].clock_ahead_s = Some(0.5),
-        |f| f.machine.root = false,
-        |f| f.machine.fuse_max_pages = None,
-        |f| measured(f).alone[1].rate = Some(70e6),
-        |f| measured(f).together.rate = Some(250e6),
-        |f| measured(f).alone[1].latency_ms = Some(4.0),
-    ];
-    for (i, change) in harmless.iter().enumerate() {
+    for (i, change) in HARMLESS.iter().enumerate() {
         let mut facts = healthy();
         change(&mut facts);
-        let (_, findings) = run_checks(&facts);
+        let findings = run_checks(&facts).findings;
         assert_eq!(findings, [], "change {i}");
     }
 }
@@ -291,7 +293,7 @@ fn what_is_within_the_thresholds_is_not_found() {
 #[test]
 fn what_could_not_be_seen_is_unknown() {
     let mut facts = healthy();
-    facts.machine.ss = false;
+    facts.machine.lists_connections = false;
     facts.interfaces[0].speed_mbit = None;
     for replica in &mut facts.replicas {
         replica.route = None;
@@ -300,7 +302,7 @@ fn what_could_not_be_seen_is_unknown() {
         replica.nfs.as_mut().expect("NFS").age_s = None;
     }
     measured(&mut facts).failed = Some("no file".into());
-    let (rows, findings) = run_checks(&facts);
+    let CheckReport { rows, findings } = run_checks(&facts);
     assert_eq!(findings, []);
     let unknown: Vec<_> =
         rows.iter().filter(|row| row.state == CheckStatus::Unknown).map(|row| row.id).collect();
@@ -330,10 +332,13 @@ fn without_nfs_nothing_is_said_of_it() {
     let mut facts = healthy();
     facts.interfaces.clear();
     for replica in &mut facts.replicas {
-        let (name, state) = (replica.name.clone(), replica.state);
-        *replica = ExaminedReplica { name, state, ..ExaminedReplica::default() };
+        *replica = ExaminedReplica {
+            name: replica.name.clone(),
+            state: replica.state,
+            ..ExaminedReplica::default()
+        };
     }
-    let (rows, findings) = run_checks(&facts);
+    let CheckReport { rows, findings } = run_checks(&facts);
     assert_eq!(findings, []);
     let foreign =
         |row: &&CheckResult| ["nfs", "rpc", "tcp", "net"].iter().any(|p| row.id.starts_with(p));

@@ -162,7 +162,8 @@ fn json_error(error: serde_json::Error) -> PlacementError {
         serde_json::error::Category::Data => "it is not the JSON that WebHDFS answers",
         _ => "it is not JSON",
     };
-    let (line, column) = (error.line(), error.column());
+    let line = error.line();
+    let column = error.column();
     PlacementError::InvalidAnswer(format!("{what}, line {line} column {column}"))
 }
 

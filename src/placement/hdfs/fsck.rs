@@ -50,9 +50,9 @@ impl Fsck {
             size: query.size,
             ..TemplateValues::default()
         };
-        let (out, failure) = self.template.run_any_status(&values, self.timeout).await?;
-        let answer = || parse(&String::from_utf8_lossy(&out), query.size);
-        match failure {
+        let output = self.template.run_any_status(&values, self.timeout).await?;
+        let answer = || parse(&String::from_utf8_lossy(&output.stdout), query.size);
+        match output.failure {
             None => answer(),
             Some(ProgramFailure { code: Some(BAD_BLOCK_STATUS), error }) => {
                 answer().map_err(|_| keep_exception_types(error))
@@ -102,17 +102,18 @@ pub fn parse(text: &str, size: u64) -> Result<ChunkMap> {
     let mut corrupt = HashSet::new();
     let mut at = 0u64;
     for (number, line) in lines {
-        let wrong = |what: String| PlacementError::unexpected_line(number, what);
         if let Some((_, block)) = line.split_once(": CORRUPT blockpool ") {
             corrupt.extend(block.split_whitespace().last());
             continue;
         }
-        let Some((index, rest)) = parse_block_number(line) else { continue };
+        let Some(NumberedBlock { index, rest }) = parse_block_number(line) else { continue };
         let next = found.len() as u64;
         if index != next || next == announced {
-            return Err(wrong(format!("block {index} comes after {next} of {announced} blocks")));
+            let what = format!("block {index} comes after {next} of {announced} blocks");
+            return Err(PlacementError::unexpected_line(number, what));
         }
-        let block = BlockLine::new(rest, at).map_err(wrong)?;
+        let block = BlockLine::new(rest, at)
+            .map_err(|error| PlacementError::unexpected_line(number, error.to_string()))?;
         at = block.block.range.end;
         found.push(block);
     }
@@ -158,10 +159,32 @@ fn announced_block_count(line: &str) -> Option<u64> {
 }
 
 /// A block's number and the rest of its line.
-fn parse_block_number(line: &str) -> Option<(u64, &str)> {
+struct NumberedBlock<'a> {
+    index: u64,
+    rest: &'a str,
+}
+
+fn parse_block_number(line: &str) -> Option<NumberedBlock<'_>> {
     let (number, rest) = line.split_once(". ")?;
     let is_block = rest.split(' ').next()?.contains("blk_");
-    is_block.then_some((number.parse().ok()?, rest))
+    is_block.then_some(NumberedBlock { index: number.parse().ok()?, rest })
+}
+
+/// What is wrong with a block's line.
+#[derive(Debug, thiserror::Error)]
+enum BlockError {
+    #[error("a block has no length")]
+    NoLength,
+    #[error("the blocks are longer than a file can be")]
+    TooLong,
+    #[error("a block's nodes are missing; the command needs -locations")]
+    NoNodes,
+    #[error("a block's nodes end too early")]
+    UnopenedBracket,
+    #[error("a block's nodes do not end")]
+    UnclosedBracket,
+    #[error("more than {MAX_COPIES} copies of one chunk")]
+    TooManyCopies,
 }
 
 /// The line of one block.
@@ -172,8 +195,8 @@ struct BlockLine<'a> {
 }
 
 impl<'a> BlockLine<'a> {
-    fn new(rest: &'a str, at: u64) -> std::result::Result<Self, String> {
-        let (id, rest) = rest.split_once(' ').ok_or("a block has no length")?;
+    fn new(rest: &'a str, at: u64) -> std::result::Result<Self, BlockError> {
+        let (id, rest) = rest.split_once(' ').ok_or(BlockError::NoLength)?;
         let name = id.rsplit_once(':').map_or(id, |(_, name)| name);
         let name = name.rsplit_once('_').map_or(name, |(name, _)| name);
         let (facts, nodes) = match rest.split_once('[') {
@@ -181,14 +204,14 @@ impl<'a> BlockLine<'a> {
             None => (rest, None),
         };
         let len = facts.split_whitespace().find_map(|word| word.strip_prefix("len="));
-        let len = len.and_then(|len| len.parse().ok()).ok_or("a block has no length")?;
-        let end = at.checked_add(len).ok_or("the blocks are longer than a file can be")?;
+        let len = len.and_then(|len| len.parse().ok()).ok_or(BlockError::NoLength)?;
+        let end = at.checked_add(len).ok_or(BlockError::TooLong)?;
         let lost = ["MISSING!", "CORRUPT", "CORRUPT!"];
         let nodes = if facts.split_whitespace().any(|word| lost.contains(&word)) {
             Vec::new()
         } else {
             let nodes = nodes.and_then(|nodes| nodes.strip_suffix(']'));
-            parse_copies(nodes.ok_or("a block's nodes are missing; the command needs -locations")?)?
+            parse_copies(nodes.ok_or(BlockError::NoNodes)?)?
         };
         Ok(Self { name, block: HdfsBlock { range: ByteRange::new(at, end), nodes } })
     }
@@ -196,22 +219,23 @@ impl<'a> BlockLine<'a> {
 
 /// The nodes in a list of copies, each an address, or an address and more
 /// between brackets that may follow the name of a part and come before a state.
-fn parse_copies(list: &str) -> std::result::Result<Vec<&str>, String> {
+fn parse_copies(list: &str) -> std::result::Result<Vec<&str>, BlockError> {
     let mut nodes = Vec::new();
-    let (mut start, mut depth) = (0, 0usize);
+    let mut start = 0;
+    let mut depth = 0usize;
     let ends = list.bytes().enumerate().filter(|(_, byte)| b"[],".contains(byte));
     for (i, byte) in ends.chain([(list.len(), b',')]) {
         match byte {
             b'[' => depth += 1,
-            b']' => depth = depth.checked_sub(1).ok_or("a block's nodes end too early")?,
+            b']' => depth = depth.checked_sub(1).ok_or(BlockError::UnopenedBracket)?,
             _ if depth > 0 && i < list.len() => {}
-            _ if depth > 0 => return Err("a block's nodes do not end".to_owned()),
+            _ if depth > 0 => return Err(BlockError::UnclosedBracket),
             _ => {
                 let copy = list[start..i].trim();
                 start = i + 1;
                 nodes.extend(copy_address(copy));
                 if nodes.len() > MAX_COPIES {
-                    return Err(format!("more than {MAX_COPIES} copies of one chunk"));
+                    return Err(BlockError::TooManyCopies);
                 }
             }
         }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, http};
@@ -27,6 +28,10 @@ use crate::placement::{ChunkMap, LocateFuture, PlacementError, Provider, Query, 
 
 /// The longest answer read: 40 000 blocks of three copies in the wordier form.
 const MAX_RESPONSE_BYTES: usize = 64 << 20;
+
+/// Bytes of a URL that are encoded: all but the unreserved ones (RFC 3986) and `/`.
+const ENCODED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// How WebHDFS is asked.
 #[derive(Clone, Debug)]
@@ -65,6 +70,12 @@ struct NameNode {
     uses_old_op: AtomicBool,
 }
 
+/// A NameNode that did not answer the question.
+struct NameNodeFailure<'a> {
+    name_node: &'a NameNode,
+    error: PlacementError,
+}
+
 /// The two questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WebHdfsOp {
@@ -96,7 +107,7 @@ enum OpOutcome {
 }
 
 impl WebHdfs {
-    /// Asks nobody yet.
+    /// Does not ask a NameNode yet.
     ///
     /// # Errors
     /// Where a URL is not the address of a NameNode, or there is no certificate
@@ -109,7 +120,7 @@ impl WebHdfs {
         let name_nodes = urls.iter().map(|url| parse_name_node(url)).collect::<Result<_>>()?;
         let roots = match &ca {
             Some(path) => load_certificates(path)
-                .map_err(|what| service_error(&path.display().to_string(), &what))?,
+                .map_err(|error| service_error(&path.display().to_string(), &error.to_string()))?,
             None => RootCerts::WebPki,
         };
         let agent = Agent::config_builder()
@@ -145,7 +156,8 @@ impl WebHdfs {
         }
         let shared = Arc::clone(&self.0);
         let limit = shared.timeout;
-        let (path, size) = (path_below(&shared.root, &query.path), query.size);
+        let path = path_below(&shared.root, &query.path);
+        let size = query.size;
         // The last part is for the answer to get here before the limit.
         let deadline = Instant::now() + limit - limit / 20;
         let asking =
@@ -173,7 +185,7 @@ impl WebHdfsClient {
     fn query_name_nodes(&self, path: &[u8], size: u64, deadline: Instant) -> Result<ChunkMap> {
         let first = self.active_index.load(Relaxed);
         let count = self.name_nodes.len();
-        let mut refusals = Vec::new();
+        let mut failures = Vec::new();
         for turn in 0..count {
             let index = (first + turn) % count;
             let name_node = &self.name_nodes[index];
@@ -181,7 +193,7 @@ impl WebHdfsClient {
             let until = Instant::now() + left / (count - turn) as u32;
             match self.query_name_node(name_node, path, size, until) {
                 Err(error) if !matches!(error, PlacementError::NotFound) => {
-                    refusals.push((name_node, error));
+                    failures.push(NameNodeFailure { name_node, error });
                 }
                 answer => {
                     self.active_index.store(index, Relaxed);
@@ -189,23 +201,26 @@ impl WebHdfsClient {
                 }
             }
         }
-        Err(self.combined_error(refusals))
+        Err(self.combined_error(failures))
     }
 
     /// The errors of all NameNodes as one.
-    fn combined_error(&self, mut refusals: Vec<(&NameNode, PlacementError)>) -> PlacementError {
-        let is_late = |error: &PlacementError| matches!(error, PlacementError::TimedOut(_));
-        if refusals.iter().all(|(_, error)| is_late(error)) {
+    fn combined_error(&self, mut failures: Vec<NameNodeFailure<'_>>) -> PlacementError {
+        let is_late =
+            |failure: &NameNodeFailure<'_>| matches!(failure.error, PlacementError::TimedOut(_));
+        if failures.iter().all(is_late) {
             return PlacementError::TimedOut(self.timeout);
         }
-        if refusals.len() == 1 {
-            return refusals.remove(0).1;
+        if failures.len() == 1 {
+            return failures.remove(0).error;
         }
-        let each = |(name_node, error): &(&NameNode, PlacementError)| match error {
-            PlacementError::ServiceFailed { what, .. } => format!("{}: {what}", name_node.url),
-            error => format!("{}: {error}", name_node.url),
+        let line = |failure: &NameNodeFailure<'_>| match &failure.error {
+            PlacementError::ServiceFailed { what, .. } => {
+                format!("{}: {what}", failure.name_node.url)
+            }
+            error => format!("{}: {error}", failure.name_node.url),
         };
-        let lines: Vec<_> = refusals.iter().map(each).collect();
+        let lines: Vec<_> = failures.iter().map(line).collect();
         service_error("no NameNode answered", &lines.join("; "))
     }
 
@@ -240,13 +255,13 @@ impl WebHdfsClient {
         until: Instant,
     ) -> Result<OpOutcome> {
         let mut url = format!("{}/webhdfs/v1", of.url);
-        percent_encode(&mut url, path);
+        url.extend(percent_encode(path, ENCODED));
         // A long in Java.
         let length = size.min(i64::MAX as u64);
         let _ = write!(url, "?op={}&offset=0&length={length}", op.name());
         if let Some(user) = &self.user {
             url.push_str("&user.name=");
-            percent_encode(&mut url, user.as_bytes());
+            url.extend(percent_encode(user.as_bytes(), ENCODED));
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -340,35 +355,32 @@ fn parse_name_node(url: &str) -> Result<NameNode> {
     Ok(NameNode { url: url.to_owned(), uses_old_op: AtomicBool::new(false) })
 }
 
+/// Why there are no certificates to trust.
+#[derive(Debug, thiserror::Error)]
+enum CertificateError {
+    #[error("{0}")]
+    Unreadable(#[from] std::io::Error),
+    #[error("is not PEM: {0}")]
+    NotPem(ureq::Error),
+    #[error("has no certificate in it")]
+    Missing,
+}
+
 /// The certificates in a PEM file.
-fn load_certificates(path: &Path) -> std::result::Result<RootCerts, String> {
-    let pem = std::fs::read(path).map_err(|error| error.to_string())?;
+fn load_certificates(path: &Path) -> std::result::Result<RootCerts, CertificateError> {
+    let pem = std::fs::read(path)?;
     let mut found: Vec<Certificate<'static>> = Vec::new();
     for item in parse_pem(&pem) {
         match item {
             Ok(PemItem::Certificate(certificate)) => found.push(certificate),
             Ok(_) => {}
-            Err(error) => return Err(format!("is not PEM: {error}")),
+            Err(error) => return Err(CertificateError::NotPem(error)),
         }
     }
     if found.is_empty() {
-        return Err("has no certificate in it".to_owned());
+        return Err(CertificateError::Missing);
     }
     Ok(RootCerts::new_with_certs(&found))
-}
-
-/// Adds `bytes` to a URL; everything but the unreserved and `/` by number.
-fn percent_encode(url: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                url.push(char::from(*byte));
-            }
-            byte => {
-                let _ = write!(url, "%{byte:02X}");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use crate::volume::ReplicaId;
 
 impl Engine<'_> {
     pub(super) fn on_transferred(&mut self, server: usize, version: u64) {
-        let Some((flight, next)) = self.servers[server].complete(version, self.now) else { return };
-        self.schedule_completion(server, next);
-        self.advance_attempt(flight);
+        let Some(ended) = self.servers[server].complete(version, self.now) else { return };
+        self.schedule_completion(server, ended.next);
+        self.advance_attempt(ended.job);
     }
 
     /// Takes a flight to its next server, or home.
@@ -37,8 +37,8 @@ impl Engine<'_> {
         match &self.world.cluster {
             Cluster::Nodes { .. } => bytes,
             Cluster::Measured { rates } => {
-                let (local, remote) = rates[flight.replica];
-                bytes / if flight.is_local { local } else { remote }
+                let rates = rates[flight.replica];
+                bytes / if flight.is_local { rates.local } else { rates.remote }
             }
         }
     }
@@ -49,14 +49,12 @@ impl Engine<'_> {
         replica: usize,
         attempt: Option<AttemptKey>,
     ) {
-        let (file, offset) = {
-            let job = &self.jobs[job];
-            (self.readers[job.reader].spec.file, job.range.start)
-        };
-        let local = self.locality_maps[file].holders_at(offset);
+        let segment = &self.jobs[job];
+        let file = self.readers[segment.reader].spec.file;
+        let offset = segment.range.start;
+        let chunk = self.locality_maps[file].chunk_at(offset);
         // Nothing is known where the file has no chunks there: as if local.
-        let local =
-            local.is_none_or(|(holders, _)| holders.local.contains(ReplicaId::new(replica)));
+        let local = chunk.is_none_or(|chunk| chunk.holders.local.contains(ReplicaId::new(replica)));
         let route = self.servers_on_route(file, offset, replica, local);
         self.in_flight.push(InFlightAttempt {
             job,
@@ -80,7 +78,9 @@ impl Engine<'_> {
             return vec![replica];
         };
         let gateway = self.world.gateways[replica].node;
-        let (disk, inward, out) = (gateway * 3, gateway * 3 + 1, gateway * 3 + 2);
+        let disk = gateway * 3;
+        let inward = gateway * 3 + 1;
+        let out = gateway * 3 + 2;
         if local {
             return vec![out, disk];
         }

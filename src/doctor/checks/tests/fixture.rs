@@ -5,7 +5,46 @@ use crate::doctor::facts::*;
 
 /// Three NFS mounts of three gateways, measured, with nothing wrong.
 pub(crate) fn healthy() -> DoctorFacts {
-    let replica = |i: usize| ExaminedReplica {
+    DoctorFacts {
+        volume: None,
+        settings: VolumeSettings {
+            segment_size: 1 << 20,
+            deadline_s: 30.0,
+            lag_s: 65.0,
+            attribute_ttl_s: 1.0,
+            max_background: 256,
+            ..VolumeSettings::default()
+        },
+        machine: healthy_machine(),
+        interfaces: vec![NetworkInterface {
+            name: "eth0".into(),
+            speed_mbit: Some(10_000),
+            mtu: Some(1500),
+            is_virtual: false,
+        }],
+        replicas: (1..=3).map(healthy_replica).collect(),
+        measured: Some(healthy_rates()),
+        ..DoctorFacts::default()
+    }
+}
+
+fn healthy_machine() -> MachineFacts {
+    MachineFacts {
+        kernel: Some("6.18.44-x".into()),
+        root: true,
+        fuse_device: true,
+        fusermount3: true,
+        fuse_max_pages: Some(256),
+        open_files: Some(524_288),
+        tcp_receive_buffer: Some(6_291_456),
+        page: 4096,
+        lists_connections: true,
+        ..MachineFacts::default()
+    }
+}
+
+fn healthy_replica(i: usize) -> ExaminedReplica {
+    ExaminedReplica {
         name: format!("n{i}"),
         path: format!("/mnt/n{i}"),
         mount_point: Some(format!("/mnt/n{i}")),
@@ -17,31 +56,7 @@ pub(crate) fn healthy() -> DoctorFacts {
         device: Some(format!("0:4{i}")),
         page_cache: false,
         read_ahead_kib: Some(8192),
-        nfs: Some(NfsFacts {
-            server: format!("10.0.{i}.2"),
-            addr: Some(format!("10.0.{i}.2")),
-            port: 2049,
-            version: Some("4.2".into()),
-            proto: Some("tcp".into()),
-            rsize: Some(1 << 20),
-            wsize: Some(1 << 20),
-            rsize_of_server: Some(1 << 20),
-            recovery: "hard",
-            attribute_times_s: [3, 60, 30, 60],
-            nconnect: 1,
-            max_connect: 1,
-            options: vec!["ro".into(), "vers=4.2".into(), "rsize=1048576".into(), "hard".into()],
-            age_s: Some(1000),
-            calls: 10_000,
-            reads: Some(ReadCallStats {
-                calls: 5000,
-                bytes_each: 1 << 20,
-                round_trip_ms: 8.0,
-                ..ReadCallStats::default()
-            }),
-            backlog: Some(0.0),
-            ..NfsFacts::default()
-        }),
+        nfs: Some(healthy_nfs(i)),
         route: Some(ServerRoute {
             to: format!("10.0.{i}.2"),
             from: "10.0.0.1".into(),
@@ -63,7 +78,38 @@ pub(crate) fn healthy() -> DoctorFacts {
             ..TcpConnection::default()
         }]),
         clock_ahead_s: Some(0.002),
-    };
+    }
+}
+
+fn healthy_nfs(i: usize) -> NfsFacts {
+    NfsFacts {
+        server: format!("10.0.{i}.2"),
+        addr: Some(format!("10.0.{i}.2")),
+        port: 2049,
+        version: Some("4.2".into()),
+        proto: Some("tcp".into()),
+        rsize: Some(1 << 20),
+        wsize: Some(1 << 20),
+        rsize_of_server: Some(1 << 20),
+        recovery: "hard",
+        attribute_times_s: [3, 60, 30, 60],
+        nconnect: 1,
+        max_connect: 1,
+        options: vec!["ro".into(), "vers=4.2".into(), "rsize=1048576".into(), "hard".into()],
+        age_s: Some(1000),
+        calls: 10_000,
+        reads: Some(ReadCallStats {
+            calls: 5000,
+            bytes_each: 1 << 20,
+            round_trip_ms: 8.0,
+            ..ReadCallStats::default()
+        }),
+        backlog: Some(0.0),
+        ..NfsFacts::default()
+    }
+}
+
+fn healthy_rates() -> MeasuredRates {
     let rate = 100.0 * f64::from(1 << 20);
     let sample = |rate: f64| RateMeasurement {
         bytes: 3 * rate as u64,
@@ -73,45 +119,14 @@ pub(crate) fn healthy() -> DoctorFacts {
         direct: true,
         ..RateMeasurement::default()
     };
-    DoctorFacts {
-        volume: None,
-        settings: VolumeSettings {
-            segment_size: 1 << 20,
-            deadline_s: 30.0,
-            lag_s: 65.0,
-            attribute_ttl_s: 1.0,
-            max_background: 256,
-            ..VolumeSettings::default()
-        },
-        machine: MachineFacts {
-            kernel: Some("6.18.44-x".into()),
-            root: true,
-            fuse_device: true,
-            fusermount3: true,
-            fuse_max_pages: Some(256),
-            open_files: Some(524_288),
-            tcp_receive_buffer: Some(6_291_456),
-            page: 4096,
-            ss: true,
-            ..MachineFacts::default()
-        },
-        interfaces: vec![NetworkInterface {
-            name: "eth0".into(),
-            speed_mbit: Some(10_000),
-            mtu: Some(1500),
-            is_virtual: false,
-        }],
-        replicas: (1..=3).map(replica).collect(),
-        measured: Some(MeasuredRates {
-            file: "data".into(),
-            size: 1 << 30,
-            seconds: 3.0,
-            alone: vec![sample(rate); 3],
-            together: sample(2.9 * rate),
-            idle: Some(0.7),
-            failed: None,
-        }),
-        ..DoctorFacts::default()
+    MeasuredRates {
+        file: "data".into(),
+        size: 1 << 30,
+        seconds: 3.0,
+        alone: vec![sample(rate); 3],
+        together: sample(2.9 * rate),
+        idle: Some(0.7),
+        failed: None,
     }
 }
 

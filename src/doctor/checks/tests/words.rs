@@ -11,7 +11,7 @@ fn a_smaller_mtu_is_proposed_where_one_is_known() {
         route(&mut facts, 1).large_echo = Some(false);
         (0..3).for_each(|i| route(&mut facts, i).mtu = Some(interface));
         route(&mut facts, 1).mtu = Some(path);
-        let (_, findings) = run_checks(&facts);
+        let findings = run_checks(&facts).findings;
         assert_eq!(findings[0].id, "net.mtu");
         findings[0].remedy.clone()
     };
@@ -31,7 +31,7 @@ fn an_interface_is_full_for_those_that_go_by_it() {
     facts.interfaces.push(NetworkInterface { name: "eth1".into(), ..facts.interfaces[0].clone() });
     measured(&mut facts).together.rate = Some(150e6);
     let text = |facts: &DoctorFacts| {
-        let (_, findings) = run_checks(facts);
+        let findings = run_checks(facts).findings;
         findings.into_iter().find(|f| f.id == "measure.together").expect("found").text
     };
     assert!(text(&facts).contains("eth0 is full"));
@@ -43,9 +43,9 @@ fn an_interface_is_full_for_those_that_go_by_it() {
 fn readahead_costs_what_is_passed_through_and_nothing_else() {
     let mut facts = healthy();
     facts.replicas[1].read_ahead_kib = Some(128);
-    assert_eq!(run_checks(&facts).1[0].cost, 0.0);
+    assert_eq!(run_checks(&facts).findings[0].cost, 0.0);
     (facts.volume, facts.settings.passthrough) = (Some("v".into()), true);
-    assert_eq!(run_checks(&facts).1[0].cost, 0.1);
+    assert_eq!(run_checks(&facts).findings[0].cost, 0.1);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn what_is_said_of_replicas_that_do_not_answer() {
     (two.state, two.failure) = ("failed", Some("Stale file handle (os error 116)".into()));
     (two.path, two.mount_point) = ("/mnt/n2/sub".into(), Some("/mnt/n2".into()));
     three.state = "silent";
-    let (_, findings) = run_checks(&facts);
+    let findings = run_checks(&facts).findings;
     let [one, two, three] = &findings[..] else { panic!("{findings:#?}") };
     assert_eq!(one.text, "n1: /mnt/n1 is not mounted: it lies in /, ext4");
     assert_eq!(one.remedy, "mount /mnt/n1");
@@ -66,7 +66,7 @@ fn what_is_said_of_replicas_that_do_not_answer() {
     assert!(three.remedy.contains("nc -z -w3 10.0.3.2 2049;"), "{three:?}");
     // A volume's file says what has to be mounted.
     facts.volume = Some("v".into());
-    assert_eq!(run_checks(&facts).1.len(), 2);
+    assert_eq!(run_checks(&facts).findings.len(), 2);
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn remedies_are_commands() {
     nfs(&mut facts, 1).rsize = Some(4096);
     nfs(&mut facts, 1).options = vec!["ro".into(), "vers=4.2".into(), "rsize=4096".into()];
     facts.replicas[1].mount_point = Some("/mnt/my data".into());
-    let (_, findings) = run_checks(&facts);
+    let findings = run_checks(&facts).findings;
     assert_eq!(
         findings[0].remedy,
         "umount '/mnt/my data' && mount -t nfs -o ro,vers=4.2,rsize=1048576 10.0.2.2:/ '/mnt/my \
@@ -90,7 +90,7 @@ fn mounts_that_are_not_alike_are_named_with_what_differs() {
     let said = |plant: fn(&mut DoctorFacts)| -> Vec<String> {
         let mut facts = healthy();
         plant(&mut facts);
-        let (rows, findings) = run_checks(&facts);
+        let CheckReport { rows, findings } = run_checks(&facts);
         let row = rows.iter().find(|row| row.id == "nfs.alike").expect("its row");
         assert_eq!(row.state == CheckStatus::Ok, findings.iter().all(|f| f.id != "nfs.alike"));
         findings.into_iter().filter(|f| f.id == "nfs.alike").map(|f| f.text).collect()
@@ -128,7 +128,7 @@ fn all_findings_about_a_mount_propose_one_command() {
     other.attribute_times_s = [600; 4];
     let line = "umount /mnt/n1 && mount -t nfs -o \
                 nosuid,nodev,noexec,vers=4.2,rw,hard,rsize=1048576 10.0.1.2:/ /mnt/n1";
-    let (_, findings) = run_checks(&facts);
+    let findings = run_checks(&facts).findings;
     let ids: Vec<&str> =
         findings.iter().filter(|f| f.mounts == [line]).map(|finding| finding.id).collect();
     assert_eq!(ids, ["nfs.rsize", "nfs.soft", "nfs.attributes", "nfs.read_only"], "{findings:#?}");
@@ -143,7 +143,7 @@ fn what_costs_most_comes_first() {
     nfs(&mut facts, 0).recovery = "soft";
     nfs(&mut facts, 1).rsize = Some(4096);
     measured(&mut facts).together.rate = Some(100e6);
-    let (_, findings) = run_checks(&facts);
+    let findings = run_checks(&facts).findings;
     let ids: Vec<_> = findings.iter().map(|finding| finding.id).collect();
     let worst = ["measure.together", "nfs.rsize", "nfs.soft", "nfs.alike", "nfs.alike"];
     assert_eq!(ids, worst);

@@ -53,8 +53,8 @@ fn hang() -> (String, TcpListener) {
     (format!("http://{}", listener.local_addr().unwrap()), listener)
 }
 
-/// Where nobody listens.
-fn nobody() -> String {
+/// The address of a port that no process listens on.
+fn unreachable() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -91,7 +91,7 @@ async fn error(web: &WebHdfs) -> PlacementError {
 async fn the_active_name_node_is_found_and_asked_first_from_then_on() {
     let (standby, at_standby) = serve(|_| (403, STANDBY.to_owned()));
     let (active, at_active) = serve(|_| (200, BLOCKS.to_owned()));
-    let web = web(&[&nobody(), &standby, &active], LONG);
+    let web = web(&[&unreachable(), &standby, &active], LONG);
     assert_eq!(nodes(&web).await, ["node1"]);
     assert_eq!(nodes(&web).await, ["node1"]);
     assert_eq!(at_standby.try_iter().count(), 1);
@@ -103,11 +103,11 @@ async fn the_active_name_node_is_found_and_asked_first_from_then_on() {
 async fn where_none_answers_each_is_in_the_error() {
     let (standby, _) = serve(|_| (403, STANDBY.to_owned()));
     let (denying, _) = serve(|_| (403, DENIED.to_owned()));
-    let nobody = nobody();
-    let said = error(&web(&[&standby, &denying, &nobody], LONG)).await.to_string();
+    let unreachable = unreachable();
+    let said = error(&web(&[&standby, &denying, &unreachable], LONG)).await.to_string();
     assert!(said.contains(&format!("{standby}: HTTP status 403, StandbyException; ")), "{said}");
     assert!(said.contains(&format!("{denying}: HTTP status 403, AccessControlExc")), "{said}");
-    assert!(said.contains(&format!("{nobody}: ")) && said.contains("refused"), "{said}");
+    assert!(said.contains(&format!("{unreachable}: ")) && said.contains("refused"), "{said}");
     assert!(!said.contains("/data") && !said.contains('\n'), "{said}");
     let said = error(&web(&[&standby], LONG)).await.to_string();
     assert_eq!(said, format!("{standby}: HTTP status 403, StandbyException"));
@@ -193,7 +193,7 @@ async fn names_are_passed_as_their_bytes() {
 
 #[tokio::test]
 async fn nobody_is_asked_about_an_empty_file() {
-    let web = web(&[&nobody()], LONG);
+    let web = web(&[&unreachable()], LONG);
     let map = web.locate(&Query { size: 0, ..query(b"f") }).await.unwrap();
     assert!(map.is_empty());
     assert_eq!(web.name(), "hdfs");
