@@ -109,8 +109,8 @@ pub(crate) fn fork_launcher() -> io::Result<()> {
     if !is_single_threaded()? {
         return Err(io::Error::other("there is more than one thread already"));
     }
-    let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    let kind = SocketType::SEQPACKET;
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     // SAFETY: the process has one thread, so no lock is held that the child waits for.
     match unsafe { fork() }? {
         ForkResult::Parent { .. } => {

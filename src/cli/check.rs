@@ -7,13 +7,13 @@ use std::fmt;
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
-use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use super::{CommandResult, print_result, printable, to_json};
-use crate::config::{Config, Passthrough};
+use crate::config::Config;
+use crate::daemon::passthrough_findings;
 use crate::survey::{DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey};
-use crate::volume::{ReplicaId, VolumeMode};
+use crate::volume::VolumeMode;
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
 /// that are not UTF-8 are replaced in both.
@@ -76,44 +76,6 @@ pub(super) fn run(config: &Config, json: bool) -> CommandResult {
     let report = CheckReport::new(config, &survey(config.survey_request(None), DEFAULT_LIMIT));
     print_result(&if json { to_json(&report)? } else { report.to_string() })?;
     Ok(ExitCode::from(u8::from(report.has_errors())))
-}
-
-/// What keeps the kernel from reading files by itself, where that is configured.
-pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
-    if config.read.passthrough == Passthrough::Off {
-        return Vec::new();
-    }
-    let warning = |replicas: Vec<ReplicaId>, why: &str| Finding {
-        severity: Severity::Warning,
-        is_fatal: false,
-        replicas,
-        text: format!("[read] passthrough is not possible: {why}; files are read as without it"),
-    };
-    let mut found = Vec::new();
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if is_older_than(&release, (6, 9)) {
-        found.push(warning(Vec::new(), "Linux 6.9 is needed"));
-    }
-    let ours = rustix::thread::capabilities(None);
-    if ours.is_ok_and(|sets| !sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
-        found.push(warning(Vec::new(), "CAP_SYS_ADMIN is needed, mount as root"));
-    }
-    for (id, sight) in survey.replicas.iter() {
-        let name = &sight.spec.name;
-        if config.replicas[id.index()].max_rate.is_some() {
-            found.push(warning(vec![id], &format!("{name} has a max_rate")));
-        }
-        if sight.mount.as_ref().is_some_and(|mount| mount.fs_type == "overlay") {
-            found.push(warning(vec![id], &format!("{name} is an overlayfs")));
-        }
-    }
-    found
-}
-
-/// Whether a kernel's release is older than a version; not where it says nothing.
-fn is_older_than(release: &str, version: (u32, u32)) -> bool {
-    let mut parts = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
-    parts.next().zip(parts.next()).is_some_and(|release| release < version)
 }
 
 impl CheckReport {

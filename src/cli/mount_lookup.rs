@@ -61,7 +61,7 @@ impl UnansweredMount {
         let point = shell_word(&served.mount_point.to_string_lossy());
         let (daemon, remedy) = match served.daemon_state(ANSWER_TIMEOUT) {
             DaemonState::Dead => {
-                let (volume, again) = (shell_word(&served.volume), "then mount it again");
+                let volume = shell_word(&served.volume);
                 let mounter = match served.uid {
                     user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
                     _ => String::new(),
@@ -74,7 +74,7 @@ impl UnansweredMount {
                     }
                 };
                 let mount = format!("{mounter}fanfs mount {file} {point}{which}");
-                let how = format!("fanfs umount {point}, {again}: {mount}");
+                let how = format!("fanfs umount {point}, then mount it again: {mount}");
                 (UnansweredReason::Dead, how)
             }
             _ if served.uid != own.as_raw() => {
@@ -122,7 +122,8 @@ impl UnansweredMount {
     /// State and remedy, on one line.
     pub(super) fn text(&self) -> String {
         let point = printable(&self.mount_point.to_string_lossy());
-        let (volume, state) = (printable(&self.volume), self.state_text());
+        let volume = printable(&self.volume);
+        let state = self.state_text();
         format!("{volume} at {point}: {state}; {}", self.remedy)
     }
 
@@ -242,13 +243,15 @@ pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> 
 
 /// Why this user may not unmount the volume at `point`, if another user mounted it.
 pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
-    let (served, own) = (find_mount(point)?, geteuid());
+    let served = find_mount(point)?;
+    let own = geteuid();
     if own.is_root() || served.uid == own.as_raw() {
         return None;
     }
     let shown = printable(&served.mount_point.to_string_lossy());
     let word = shell_word(&served.mount_point.to_string_lossy());
-    let (volume, user) = (printable(&served.volume), served.uid);
+    let volume = printable(&served.volume);
+    let user = served.uid;
     Some(match user {
         0 => format!(
             "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
@@ -287,7 +290,8 @@ fn has_runtime_files(mount_point: &Path) -> bool {
 /// or is being replaced has no control socket for a moment. `None` if there is nothing to
 /// report.
 fn retry_unanswered(served: FanfsMount) -> Option<Result<Box<Status>, UnansweredMount>> {
-    let (point, is_private) = (served.mount_point.clone(), served.is_private);
+    let point = served.mount_point.clone();
+    let is_private = served.is_private;
     let mount = UnansweredMount::new(served);
     if mount.daemon != UnansweredReason::Unreachable {
         return Some(Err(mount));

@@ -123,18 +123,27 @@ impl ParsedMountOptions {
     pub(super) fn parse(lists: &[String], sloppy: bool) -> Result<Self, Failure> {
         let mut options = Self::default();
         // mount(8) sorts the options, so it does not matter which of these is the last.
-        let (mut honored, mut refused) = (HonoredFlags::default(), HonoredFlags::default());
+        let mut honored = HonoredFlags::default();
+        let mut refused = HonoredFlags::default();
         for option in lists.iter().flat_map(|list| list.split(',')).filter(|o| !o.is_empty()) {
             let (key, value) = option.split_once('=').unwrap_or((option, ""));
             match key {
-                "ro" => (options.overrides.read_only, options.wants_write) = (true, false),
                 // Only the volume's `access` allows writes.
-                "rw" => (options.overrides.read_only, options.wants_write) = (false, true),
+                "ro" | "rw" => {
+                    options.wants_write = key == "rw";
+                    options.overrides.read_only = !options.wants_write;
+                }
                 "allow_other" => options.overrides.allow_other = true,
                 "suid" => options.overrides.suid = true,
-                "nosuid" => (options.overrides.suid, refused.suid) = (false, true),
+                "nosuid" => {
+                    options.overrides.suid = false;
+                    refused.suid = true;
+                }
                 "dev" => options.overrides.dev = true,
-                "nodev" => (options.overrides.dev, refused.dev) = (false, true),
+                "nodev" => {
+                    options.overrides.dev = false;
+                    refused.dev = true;
+                }
                 "fanfs.suid" => honored.suid = true,
                 "fanfs.dev" => honored.dev = true,
                 "noexec" => options.overrides.noexec = true,
@@ -247,14 +256,18 @@ pub(super) fn detect_helper_call(args: &[OsString]) -> Option<HelperCall> {
     if !of_mount && !is_mount_fuse3_call(args) {
         return None;
     }
-    Some(HelperCall { action: parse_invocation(&args[1..], of_mount), is_from_mount: of_mount })
+    Some(HelperCall {
+        action: Invocation::parse(&args[1..]).and_then(|call| call.action(of_mount)),
+        is_from_mount: of_mount,
+    })
 }
 
 /// `fanfs SOURCE TARGET ...`: no command contains a slash or a dot, and none takes `-o`
 /// right behind an absolute path.
 fn is_mount_fuse3_call(args: &[OsString]) -> bool {
     let word = |i: usize| args.get(i).and_then(|word| word.to_str()).filter(|w| !w.is_empty());
-    let (Some(source), Some(target)) = (word(1), word(2)) else { return false };
+    let Some(source) = word(1) else { return false };
+    let Some(target) = word(2) else { return false };
     if source.starts_with('-') {
         return false;
     }
@@ -263,72 +276,102 @@ fn is_mount_fuse3_call(args: &[OsString]) -> bool {
         || (target.starts_with('/') && word(3) == Some("-o") && !is_command())
 }
 
-fn parse_invocation(args: &[OsString], of_mount: bool) -> Result<HelperAction, Failure> {
-    let mut places = Vec::new();
-    let mut lists = Vec::new();
-    let (mut sloppy, mut fake, mut name_space) = (false, false, None);
-    let mut args = args.iter();
-    while let Some(arg) = args.next() {
-        match arg.to_str() {
-            Some("-h" | "--help") => return Ok(HelperAction::Help),
-            Some("-V" | "--version") => return Ok(HelperAction::Version),
-            Some("-o") => {
-                let list = args.next().and_then(|list| list.to_str());
-                let list =
-                    list.ok_or_else(|| Failure::Usage("`-o` wants a list of options".into()))?;
-                lists.push(list.to_owned());
-            }
-            Some("-t") => drop(args.next()),
-            Some("-N") => {
-                let wanted = args.next();
-                let missing = || Failure::Usage("`-N` wants a mount name space".into());
-                name_space = Some(wanted.ok_or_else(missing)?.clone());
-            }
-            Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
-                for flag in flags[1..].chars() {
-                    match flag {
-                        's' => sloppy = true,
-                        'f' => fake = true,
-                        // No mtab to leave alone, nothing more to say.
-                        'n' | 'v' => {}
-                        flag => return Err(Failure::Usage(format!("flag `-{flag}` is not known"))),
-                    }
+/// The arguments of a helper, as mount(8) has them.
+#[derive(Default)]
+struct Invocation {
+    /// What comes without a flag: the volume and the mount point.
+    places: Vec<OsString>,
+    /// `-o`
+    option_lists: Vec<String>,
+    /// `-s`
+    sloppy: bool,
+    /// `-f`
+    fake: bool,
+    /// `-N`
+    name_space: Option<OsString>,
+    /// `-h` or `-V`, which comes before anything else.
+    information: Option<HelperAction>,
+}
+
+impl Invocation {
+    fn parse(args: &[OsString]) -> Result<Self, Failure> {
+        let mut call = Self::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.to_str() {
+                Some("-h" | "--help") => call.information = Some(HelperAction::Help),
+                Some("-V" | "--version") => call.information = Some(HelperAction::Version),
+                Some("-o") => {
+                    let list = args.next().and_then(|list| list.to_str());
+                    let missing = || Failure::Usage("`-o` wants a list of options".into());
+                    call.option_lists.push(list.ok_or_else(missing)?.to_owned());
                 }
+                Some("-t") => drop(args.next()),
+                Some("-N") => {
+                    let missing = || Failure::Usage("`-N` wants a mount name space".into());
+                    call.name_space = Some(args.next().ok_or_else(missing)?.clone());
+                }
+                Some(flags) if flags.len() > 1 && flags.starts_with('-') => {
+                    call.add_flags(&flags[1..])?;
+                }
+                _ => call.places.push(arg.clone()),
             }
-            _ => places.push(arg.clone()),
+            if call.information.is_some() {
+                break;
+            }
         }
+        Ok(call)
     }
-    let [volume, mount_point] = <[OsString; 2]>::try_from(places).map_err(|_| {
-        Failure::Usage("usage: mount.fanfs VOLUME MOUNTPOINT [-o OPTIONS]; see --help".into())
-    })?;
-    if !of_mount {
-        // mount.fuse3 puts `dev,suid` into the list for root by itself, so there
-        // they are nobody's wish.
-        for list in &mut lists {
-            let asked = list.split(',').filter(|option| !matches!(*option, "dev" | "suid"));
-            *list = asked.collect::<Vec<_>>().join(",");
+
+    fn add_flags(&mut self, flags: &str) -> Result<(), Failure> {
+        for flag in flags.chars() {
+            match flag {
+                's' => self.sloppy = true,
+                'f' => self.fake = true,
+                // No mtab to leave alone, nothing more to say.
+                'n' | 'v' => {}
+                flag => return Err(Failure::Usage(format!("flag `-{flag}` is not known"))),
+            }
         }
+        Ok(())
     }
-    let volume =
-        volume.to_str().and_then(|v| v.strip_prefix("fanfs#")).map_or(volume.clone(), Into::into);
-    let volume = volume::config_file_for_helper(Path::new(&volume));
-    ParsedMountOptions::parse(&lists, sloppy)?;
-    if fake {
-        return Ok(HelperAction::Fake(volume));
+
+    /// What is wanted; `of_mount` where mount(8) calls, not mount.fuse3.
+    fn action(mut self, of_mount: bool) -> Result<HelperAction, Failure> {
+        if let Some(information) = self.information {
+            return Ok(information);
+        }
+        let [volume, mount_point] = <[OsString; 2]>::try_from(self.places).map_err(|_| {
+            Failure::Usage("usage: mount.fanfs VOLUME MOUNTPOINT [-o OPTIONS]; see --help".into())
+        })?;
+        if !of_mount {
+            // mount.fuse3 puts `dev,suid` into the list for root by itself, so there
+            // no user has asked for them.
+            for list in &mut self.option_lists {
+                let asked = list.split(',').filter(|option| !matches!(*option, "dev" | "suid"));
+                *list = asked.collect::<Vec<_>>().join(",");
+            }
+        }
+        let volume = volume
+            .to_str()
+            .and_then(|v| v.strip_prefix("fanfs#"))
+            .map_or(volume.clone(), Into::into);
+        let volume = volume::config_file_for_helper(Path::new(&volume));
+        ParsedMountOptions::parse(&self.option_lists, self.sloppy)?;
+        if self.fake {
+            return Ok(HelperAction::Fake(volume));
+        }
+        let args = mount::Args {
+            volume,
+            mount_point: mount_point.into(),
+            options: self.option_lists,
+            foreground: false,
+            log: None,
+            hidden: mount::HiddenArgs::of_helper(self.sloppy),
+            by_mount: true,
+        };
+        Ok(HelperAction::Mount { args: Box::new(args), name_space: self.name_space })
     }
-    let args = mount::Args {
-        volume,
-        mount_point: mount_point.into(),
-        options: lists,
-        foreground: false,
-        log: None,
-        ready: false,
-        sloppy,
-        by_mount: true,
-        kept: false,
-        successor: false,
-    };
-    Ok(HelperAction::Mount { args: Box::new(args), name_space })
 }
 
 /// Enters the mount name space of a process, or the one that a file stands for. There is one
@@ -429,7 +472,7 @@ mod tests {
         assert!(matches!(wish(&["--version"]), Ok(HelperAction::Version)));
         let all = wish(&["-nvs", "-N", "/proc/1/ns/mnt", "-o", "ro", "-t", "fanfs"]);
         assert!(
-            matches!(all, Ok(HelperAction::Mount { name_space: Some(_), args }) if args.sloppy)
+            matches!(all, Ok(HelperAction::Mount { name_space: Some(_), args }) if args.hidden.sloppy)
         );
         for wrong in [&["-N"][..], &["-o"], &["-x"], &["more"], &["-o", "remount"]] {
             assert!(matches!(wish(wrong), Err(Failure::Usage(_))), "{wrong:?}");
@@ -446,7 +489,7 @@ mod tests {
     #[test]
     fn called_by_mount_and_by_mount_fuse3() {
         let args = helper(&["/sbin/mount.fanfs", "v.toml", "/mnt", "-s", "-o", "rw,suid"]).unwrap();
-        assert!(args.is_ok_and(|a| a.sloppy
+        assert!(args.is_ok_and(|a| a.hidden.sloppy
             && a.options == ["rw,suid"]
             && a.volume == Path::new("v.toml")));
         let args = helper(&["fanfs", "/etc/v.toml", "/mnt", "-o", "rw,dev,suid"]).unwrap();

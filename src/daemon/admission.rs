@@ -13,12 +13,13 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::{StartError, VolumeCore};
-use crate::backend::{Backend, DirBackend, RateLimited, Replica};
-use crate::config::{Access, Config, PageCache};
+use super::error::AdmissionError;
+use super::volume_core::VolumeCore;
+use crate::backend::Replica;
+use crate::config::{Access, Config};
 use crate::scheduler::health::MountCheck;
-use crate::survey::{RootRecord, Roster, Severity, Survey, survey};
-use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use crate::survey::{Severity, Survey, survey};
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// How long a start waits for each replica that may still answer. A healthy one answers
 /// in milliseconds; an automount over a busy network in a second or two.
@@ -26,12 +27,6 @@ const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a start waits while it has fewer replicas than it needs.
 const REQUIRED_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The replicas of a volume, and the roster that admits them.
-pub(super) struct VolumeBackends {
-    pub(super) roster: Arc<Roster>,
-    pub(super) backends: ReplicaMap<Arc<dyn Backend>>,
-}
 
 /// The replicas without which a daemon does not serve a mount.
 #[derive(Clone, Copy)]
@@ -42,42 +37,6 @@ pub(super) struct ReplicaRequirement {
     writer: Option<ReplicaId>,
     /// Whether a wrong configuration of any replica is an error.
     is_strict: bool,
-}
-
-fn new_roster(config: &Config) -> Arc<Roster> {
-    let question = config.survey_request(None);
-    Roster::new(question.replicas, question.mode, question.write_replica)
-}
-
-impl VolumeBackends {
-    /// The directories and limits of `config`, with no replica in service. `known` gives
-    /// the predecessor's record of each.
-    pub(super) fn absent(config: &Config, known: impl Fn(ReplicaId) -> Option<RootRecord>) -> Self {
-        let roster = new_roster(config);
-        let configured = config.replicas.iter().enumerate();
-        let backends = configured.map(|(index, replica)| {
-            let id = ReplicaId::new(index);
-            if let Some(record) = known(id) {
-                roster.inherit(id, record);
-            }
-            let directory = DirBackend::absent(roster.entry(id));
-            let directory = match replica.page_cache {
-                PageCache::Auto => directory,
-                PageCache::Use => directory.with_direct_io(false),
-                PageCache::Bypass => directory.with_direct_io(true),
-            };
-            match replica.max_rate {
-                Some(rate) => Arc::new(RateLimited::new(directory, rate)) as Arc<dyn Backend>,
-                None => Arc::new(directory),
-            }
-        });
-        Self { backends: backends.collect(), roster }
-    }
-
-    /// Backends from a test or from `fanfs demo`.
-    pub(super) fn from_backends(config: &Config, backends: ReplicaMap<Arc<dyn Backend>>) -> Self {
-        Self { roster: new_roster(config), backends }
-    }
 }
 
 impl ReplicaRequirement {
@@ -103,12 +62,15 @@ impl ReplicaRequirement {
 /// Surveys the replicas before a mount or a reload, and logs warnings.
 ///
 /// # Errors
-/// [`StartError::Refused`] if the configuration can never be right.
-pub fn survey_replicas(config: &Config, mount_point: &Path) -> Result<Survey, StartError> {
+/// [`AdmissionError::Configuration`] if the configuration can never be right.
+pub(super) fn survey_replicas(
+    config: &Config,
+    mount_point: &Path,
+) -> Result<Survey, AdmissionError> {
     let survey = survey(config.survey_request(Some(mount_point)), OPTIONAL_TIMEOUT);
     for finding in survey.findings() {
         match finding.severity {
-            _ if finding.is_fatal => return Err(StartError::Refused(finding.text)),
+            _ if finding.is_fatal => return Err(AdmissionError::Configuration(finding.text)),
             // The roster reports it, if the replica is still unwell then.
             Severity::Error => {}
             Severity::Warning => tracing::warn!("{}", finding.text),
@@ -122,16 +84,17 @@ impl VolumeCore {
     /// ones only while the replicas in service are fewer than `needed`.
     ///
     /// # Errors
-    /// [`StartError::Refused`] if the mount does not get what is `needed`.
+    /// [`AdmissionError`] if the mount does not get what is `needed`.
     pub(super) fn admit_replicas(
         &self,
         silent: ReplicaSet,
         needed: ReplicaRequirement,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), AdmissionError> {
         let (send, answers) = mpsc::channel();
         let mut awaited = self.out_of_service_replicas();
         for id in awaited.iter() {
-            let (send, replica) = (send.clone(), self.replicas[id].name.clone());
+            let send = send.clone();
+            let replica = self.replicas[id].name.clone();
             self.reader.start_admission(id, move |proof| {
                 if send.send(id).is_err() && proof == MountCheck::SameMount {
                     tracing::info!(%replica, "it is there and joins");
@@ -154,10 +117,10 @@ impl VolumeCore {
         let out = self.out_of_service_replicas();
         let refused = out.iter().find_map(|id| self.roster.config_refusal(id));
         if let Some(why) = refused.filter(|_| needed.is_strict) {
-            return Err(StartError::Refused(why));
+            return Err(AdmissionError::Configuration(why));
         }
         if !self.has_required_replicas(needed) {
-            return Err(StartError::Refused(self.too_few_error(needed, out)));
+            return Err(self.too_few_error(needed, out));
         }
         for id in out.iter() {
             tracing::warn!(
@@ -186,26 +149,21 @@ impl VolumeCore {
         self.roster.refusal(id).unwrap_or_else(silent)
     }
 
-    fn too_few_error(&self, needed: ReplicaRequirement, out: ReplicaSet) -> String {
-        let whys: Vec<String> = out.iter().map(|id| self.absence_reason(id)).collect();
-        let (all, whys) = (self.replicas.len(), whys.join("; "));
-        let there = all - out.len();
+    fn too_few_error(&self, needed: ReplicaRequirement, out: ReplicaSet) -> AdmissionError {
+        let reasons: Vec<String> = out.iter().map(|id| self.absence_reason(id)).collect();
+        let reasons = reasons.join("; ");
+        let all = self.replicas.len();
         if all == 1 {
-            return whys;
+            return AdmissionError::OnlyReplica(reasons);
         }
         if let Some(writer) = needed.writer.filter(|writer| out.contains(*writer)) {
-            return format!(
-                "the write replica cannot be brought into service: {}",
-                self.absence_reason(writer)
-            );
+            return AdmissionError::WriteReplica(self.absence_reason(writer));
         }
-        if there == 0 {
-            return format!("no replica can be brought into service: {whys}");
+        match all - out.len() {
+            0 => AdmissionError::NoReplica(reasons),
+            in_service => {
+                AdmissionError::TooFew { in_service, all, required: needed.min_replicas, reasons }
+            }
         }
-        let least = needed.min_replicas;
-        format!(
-            "{there} of {all} replicas can be brought into service, and [volume] min_replicas is \
-             {least}: {whys}"
-        )
     }
 }

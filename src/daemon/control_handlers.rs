@@ -1,18 +1,70 @@
-//! Who reads what, for those who watch.
+//! Requests to the control socket.
 
-use super::VolumeCore;
-use crate::control::{FileActivity, MAX_ACTIVE_FILES};
+use tokio::sync::oneshot;
+
+use super::explain_facts::ExplainError;
+use super::handover::error::HandoverError;
+use super::handover::request::HandoverRequest;
+use super::volume_core::VolumeCore;
+use crate::control::{
+    ControlRequest, ControlResponse, FileActivity, HandoverReport, MAX_ACTIVE_FILES,
+};
 use crate::read::TraceStream;
 use crate::telemetry::trace::{FORMAT, TraceLine};
 
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ControlError {
+    #[error(transparent)]
+    Explain(#[from] ExplainError),
+    #[error(transparent)]
+    Handover(#[from] HandoverError),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 impl VolumeCore {
-    /// Which files are read, and by whom, the latest first.
-    pub(super) fn file_activity(&self) -> Vec<FileActivity> {
+    pub(super) async fn handle_request(
+        &self,
+        request: ControlRequest,
+    ) -> Result<ControlResponse, ControlError> {
+        let json = match request {
+            ControlRequest::Trace => return Ok(ControlResponse::TraceStream(self.start_trace())),
+            ControlRequest::Busiest => serde_json::to_vec(&self.file_activity()),
+            ControlRequest::Status => serde_json::to_vec(&self.status()),
+            ControlRequest::Explain { path } => serde_json::to_vec(&self.file_facts(path).await?),
+            ControlRequest::Upgrade { program } => {
+                let request = HandoverRequest::upgrade(program);
+                serde_json::to_vec(&self.request_handover(request).await?)
+            }
+            ControlRequest::Reload { volume } => {
+                let request = HandoverRequest { volume, ..HandoverRequest::reload() };
+                serde_json::to_vec(&self.request_handover(request).await?)
+            }
+        };
+        Ok(ControlResponse::Json(json?))
+    }
+
+    /// Leaves the handover to the main loop, and waits for its result.
+    async fn request_handover(
+        &self,
+        request: HandoverRequest,
+    ) -> Result<HandoverReport, HandoverError> {
+        let (send, receive) = oneshot::channel();
+        let request = HandoverRequest { reply: Some(send), ..request };
+        let requests = self.handover_requests.lock().clone();
+        let requests = requests.ok_or(HandoverError::Unmounting)?;
+        requests.send(request).map_err(|_| HandoverError::Unmounting)?;
+        receive.await.map_err(|_| HandoverError::Unmounting)?
+    }
+
+    /// Which files are read, and by which processes, the latest first.
+    fn file_activity(&self) -> Vec<FileActivity> {
         self.fs.recently_read_files(MAX_ACTIVE_FILES).into_iter().map(FileActivity::from).collect()
     }
 
     /// What becomes of each read from now on.
-    pub(super) fn start_trace(&self) -> TraceStream {
+    fn start_trace(&self) -> TraceStream {
         self.reader.subscribe_trace(TraceLine::Start {
             format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,25 +1,34 @@
 //! The facts about one file, for `fanfs explain`.
+use std::sync::Arc;
 
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use super::VolumeCore;
-use crate::backend::FileKind;
+use super::locator_setup;
+use super::volume_core::VolumeCore;
+use crate::backend::{Attr, FileKind};
 use crate::config::Config;
 use crate::explain::{ExplainFacts, ReplicaFacts};
-use crate::placement::Locator;
+use crate::fs::run;
+use crate::placement::{Locator, PlacementError};
 use crate::scheduler::ReplicaSnapshot;
 use crate::scheduler::estimate::{ASSUMED_RATE, REMOTE_PRIOR};
 use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet};
 
+/// What is known of a mounted volume's replicas.
+struct MeasuredReplicas {
+    standings: ReplicaMap<ReplicaSnapshot>,
+    usable: ReplicaSet,
+}
+
 /// Asks the provider about the file at `path` and puts the answer together with
-/// what is known of the replicas. Without `standings` nothing was measured.
-pub(crate) async fn collect_facts(
+/// what is known of the replicas. Without `measured` nothing was measured.
+async fn collect_facts(
     config: &Config,
     locator: &Locator,
     path: &Path,
     version: FileVersion,
-    standings: Option<(ReplicaMap<ReplicaSnapshot>, ReplicaSet)>,
+    measured: Option<MeasuredReplicas>,
 ) -> ExplainFacts {
     let whole = ByteRange::new(0, version.size);
     let (chunks, failure) = match locator.query_now(path, version, whole).await {
@@ -28,7 +37,7 @@ pub(crate) async fn collect_facts(
     };
     let replica = |(i, replica): (usize, &crate::config::ReplicaConfig)| {
         let id = crate::volume::ReplicaId::new(i);
-        let standing = standings.as_ref().map(|(standings, _)| &standings[id]);
+        let standing = measured.as_ref().map(|measured| &measured.standings[id]);
         let assumed = ASSUMED_RATE * replica.weight;
         ReplicaFacts {
             name: replica.name.clone(),
@@ -36,7 +45,7 @@ pub(crate) async fn collect_facts(
             rate: standing.map_or(assumed, |standing| standing.rate.local),
             rate_remote: standing.map_or(assumed * REMOTE_PRIOR, |standing| standing.rate.remote),
             is_measured: standing.is_some_and(|standing| standing.is_measured),
-            is_usable: standings.as_ref().is_none_or(|(_, usable)| usable.contains(id)),
+            is_usable: measured.as_ref().is_none_or(|measured| measured.usable.contains(id)),
         }
     };
     let mut facts = ExplainFacts {
@@ -63,22 +72,82 @@ pub(crate) async fn collect_facts(
     facts
 }
 
+/// The facts about a file of a volume that need not be mounted: nothing is
+/// measured then, and the provider is asked from here.
+///
+/// # Errors
+/// [`ExplainError`] where the provider cannot be asked.
+pub fn explain_facts_unmounted(
+    config: &Config,
+    path: &Path,
+    attr: &Attr,
+) -> Result<ExplainFacts, ExplainError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .map_err(ExplainError::Runtime)?;
+    let source = locator_setup::configured_source(config)?;
+    let locator = locator_setup::build_locator(config, source, runtime.handle().clone());
+    Ok(runtime.block_on(collect_facts(config, &locator, path, attr.version(), None)))
+}
+
+/// Why there are no facts about a file.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// There are no threads to ask the provider on.
+    #[error(transparent)]
+    Runtime(io::Error),
+    /// The provider cannot be used as it is configured.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// The path leads out of the volume.
+    #[error("{} is not a path in the volume", .0.display())]
+    NotInVolume(PathBuf),
+    /// It is a directory or a special file.
+    #[error("{}: not a regular file", .0.display())]
+    NotRegular(PathBuf),
+    /// Its attributes cannot be had.
+    #[error("{}: {error}", .path.display())]
+    Stat {
+        /// Its path in the volume.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// No replica answered.
+    #[error("{}: no replica answered", .0.display())]
+    NoAnswer(PathBuf),
+}
+
 impl VolumeCore {
     /// The facts about a file of the mounted volume.
-    pub(super) async fn file_facts(&self, path: PathBuf) -> Result<ExplainFacts, String> {
+    pub(super) async fn file_facts(&self, path: PathBuf) -> Result<ExplainFacts, ExplainError> {
         if path.components().any(|part| !matches!(part, Component::Normal(_))) {
-            return Err(format!("{} is not a path in the volume", path.display()));
+            return Err(ExplainError::NotInVolume(path));
         }
-        let wrong = |error: String| format!("{}: {error}", Path::new("/").join(&path).display());
-        let attr = match self.fs.stat_path(path.clone()).await {
-            Ok(attr) if attr.kind == FileKind::Regular => attr,
-            Ok(_) => return Err(wrong("not a regular file".to_owned())),
-            Err(errno) => {
-                return Err(wrong(io::Error::from_raw_os_error(errno.raw()).to_string()));
+        let (send, receive) = tokio::sync::oneshot::channel();
+        let fs = Arc::clone(&self.fs);
+        let of = path.clone();
+        // As a request, it is dropped where the volume goes away.
+        run(async move {
+            let _ = send.send(fs.stat_path(of).await);
+        });
+        let shown = Path::new("/").join(&path);
+        let attr = match receive.await {
+            Ok(Ok(attr)) if attr.kind == FileKind::Regular => attr,
+            Ok(Ok(_)) => return Err(ExplainError::NotRegular(shown)),
+            Ok(Err(errno)) => {
+                let error = io::Error::from_raw_os_error(errno.raw());
+                return Err(ExplainError::Stat { path: shown, error });
             }
+            Err(_) => return Err(ExplainError::NoAnswer(shown)),
         };
-        let standings = (self.reader.replica_snapshots(), self.reader.availability().usable);
+        let measured = MeasuredReplicas {
+            standings: self.reader.replica_snapshots(),
+            usable: self.reader.availability().usable,
+        };
         let locator = self.reader.locator();
-        Ok(collect_facts(&self.config, locator, &path, attr.version(), Some(standings)).await)
+        Ok(collect_facts(&self.config, locator, &path, attr.version(), Some(measured)).await)
     }
 }

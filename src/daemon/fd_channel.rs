@@ -1,7 +1,7 @@
 //! Messages, with descriptors, between the processes that serve one mount in turn.
 //!
 //! One end of a socket pair each, which a process is started with as its standard
-//! input. A message is one JSON value; nobody else can say anything there.
+//! input. A message is one JSON value; no other process can send there.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 /// One end.
 #[derive(Debug)]
-pub struct FdChannel(OwnedFd);
+pub(super) struct FdChannel(OwnedFd);
 
 /// Descriptors in one message; the kernel takes at most 253 (`SCM_MAX_FD`).
 pub(super) const MAX_FDS_PER_MESSAGE: usize = 250;
@@ -31,9 +31,9 @@ impl FdChannel {
     ///
     /// # Errors
     /// Where there are no descriptors.
-    pub fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::SEQPACKET);
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
         Ok((Self(ours), theirs))
     }
 
@@ -41,7 +41,7 @@ impl FdChannel {
     ///
     /// # Errors
     /// Where it was started with none.
-    pub fn from_stdin() -> io::Result<Self> {
+    pub(super) fn from_stdin() -> io::Result<Self> {
         let own = rustix::io::fcntl_dupfd_cloexec(std::io::stdin(), 3)?;
         let null = std::fs::File::open("/dev/null")?;
         rustix::stdio::dup2_stdin(null)?;
@@ -49,12 +49,12 @@ impl FdChannel {
     }
 
     /// An end that came with a message.
-    pub fn from_fd(end: OwnedFd) -> Self {
+    pub(super) fn from_fd(end: OwnedFd) -> Self {
         Self(end)
     }
 
     /// Its descriptor, to be sent on.
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
@@ -62,12 +62,12 @@ impl FdChannel {
     ///
     /// # Errors
     /// Where there are no descriptors.
-    pub fn try_clone(&self) -> io::Result<Self> {
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
 
     /// Whether the other end is closed.
-    pub fn is_peer_closed(&self) -> bool {
+    pub(super) fn is_peer_closed(&self) -> bool {
         let mut polled = [PollFd::new(&self.0, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Without requested events, only POLLHUP and errors are reported.
@@ -77,8 +77,12 @@ impl FdChannel {
     /// Says something, and sends descriptors along.
     ///
     /// # Errors
-    /// Where nobody is at the other end.
-    pub fn send(&self, message: &impl Serialize, along: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Where the other end is closed.
+    pub(super) fn send(
+        &self,
+        message: &impl Serialize,
+        along: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
         let bytes = serde_json::to_vec(message)?;
         let mut space =
             vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS_PER_MESSAGE))];
@@ -93,9 +97,9 @@ impl FdChannel {
     /// What the other end says within `patience`, or ever, with its descriptors.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] where nobody is there any more,
+    /// [`io::ErrorKind::UnexpectedEof`] where the other end is closed,
     /// [`io::ErrorKind::TimedOut`] where nothing was said.
-    pub fn recv<T: DeserializeOwned>(
+    pub(super) fn recv<T: DeserializeOwned>(
         &self,
         patience: Option<Duration>,
     ) -> io::Result<(T, Vec<OwnedFd>)> {

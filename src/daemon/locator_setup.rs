@@ -49,10 +49,10 @@ pub(super) fn build_locator(
     Locator::new(source, policy, ground, runtime)
 }
 
-/// Who is asked where the volume's chunks are.
+/// The provider that knows where the volume's chunks are.
 ///
 /// # Errors
 /// Where the provider cannot be used as it is configured.
-pub(crate) fn configured_source(config: &Config) -> Result<PlacementSource, PlacementError> {
+pub(super) fn configured_source(config: &Config) -> Result<PlacementSource, PlacementError> {
     build_source(&config.placement, config.volume.chunk_size)
 }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 
-use super::StartError;
+use super::device_number::DeviceNumber;
+use super::error::{MountPointError, StartError};
 use crate::control;
 use crate::fuse::{MountTarget, unmount};
 use crate::mount_table::fanfs_mounts::FS_TYPE;
@@ -14,21 +15,21 @@ use crate::mount_table::{Mount, MountTable};
 /// The mount point's own path, if a volume can be mounted there. A dead mount of fanfs
 /// stays there until then.
 pub(super) fn check_mount_point(path: &Path) -> Result<MountTarget, StartError> {
-    let wrong = |reason: String| StartError::MountPoint { path: path.to_owned(), reason };
+    let wrong = |error| StartError::MountPoint { path: path.to_owned(), error };
     let path = match path.canonicalize() {
         Err(error) if Errno::from_io_error(&error).is_some_and(is_dead_mount_error) => {
             std::path::absolute(path)
         }
         found => found,
     };
-    let path = path.map_err(|error| wrong(error.to_string()))?;
+    let path = path.map_err(|error| wrong(error.into()))?;
     if has_dead_mount(&path) && unmount_all_but_one(&path).map_err(wrong)? {
         return Ok(MountTarget { path, has_dead_mount: true });
     }
     let s = statx(CWD, &path, AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)
-        .map_err(|errno| wrong(errno.to_string()))?;
+        .map_err(|errno| wrong(MountPointError::Look(errno.into())))?;
     if !rustix::fs::FileType::from_raw_mode(s.stx_mode.into()).is_dir() {
-        return Err(wrong("not a directory".to_owned()));
+        return Err(wrong(MountPointError::NotADirectory));
     }
     if s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) && !is_automounted(&path) {
         return Err(wrong(describe_existing_mount(&path)));
@@ -40,24 +41,30 @@ pub(super) fn check_mount_point(path: &Path) -> Result<MountTarget, StartError> 
 /// it, which could hang: threads of the dead daemon may keep its connection.
 pub(super) fn dead_mount_target(
     path: &Path,
-    number: (u32, u32),
+    number: DeviceNumber,
 ) -> Result<MountTarget, StartError> {
-    match find_fanfs_mount(path) {
-        Some((path, found)) if found == number => Ok(MountTarget { path, has_dead_mount: true }),
-        _ => Err(StartError::MountPoint {
+    match find_fanfs_mount(path).filter(|found| found.device_number == number) {
+        Some(FanfsMount { path, .. }) => Ok(MountTarget { path, has_dead_mount: true }),
+        None => Err(StartError::MountPoint {
             path: path.to_owned(),
-            reason: "the dead mount that was there is unmounted".to_owned(),
+            error: MountPointError::DeadMountGone,
         }),
     }
 }
 
-/// The fanfs mount there: its canonical mount point and its device number.
-pub(super) fn find_fanfs_mount(path: &Path) -> Option<(PathBuf, (u32, u32))> {
+/// A fanfs mount in the mount table.
+pub(super) struct FanfsMount {
+    /// The canonical mount point.
+    pub(super) path: PathBuf,
+    pub(super) device_number: DeviceNumber,
+}
+
+/// The fanfs mount there.
+pub(super) fn find_fanfs_mount(path: &Path) -> Option<FanfsMount> {
     let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
     let table = MountTable::read().ok()?;
-    let number =
-        table.top_mount_at(&path).filter(|mount| is_fanfs_mount(mount)).map(|mount| mount.dev)?;
-    Some((path, number))
+    let mount = table.top_mount_at(&path).filter(|mount| is_fanfs_mount(mount))?;
+    Some(FanfsMount { path, device_number: mount.dev.into() })
 }
 
 fn is_fanfs_mount(mount: &Mount) -> bool {
@@ -65,15 +72,15 @@ fn is_fanfs_mount(mount: &Mount) -> bool {
 }
 
 /// Whether autofs waits there for a mount: systemd's automount units, automount(8). Then
-/// only the process group that the kernel has told of it gets past the mount point until
+/// only the process group that automount(8) works in gets past the mount point until
 /// it says that it is done; others wait for that.
-pub fn is_automounted(path: &Path) -> bool {
+pub(super) fn is_automounted(path: &Path) -> bool {
     let table = MountTable::read().unwrap_or_default();
     table.top_mount_at(path).is_some_and(|mount| mount.fs_type == "autofs")
 }
 
-/// Whether the kernel says that of a mount that nobody serves any more: nobody has its
-/// device open, or has since a moment ago.
+/// Whether the kernel says that of a mount that no process serves any more: none has its
+/// device open, or none has had since a moment ago.
 fn is_dead_mount_error(errno: Errno) -> bool {
     matches!(errno, Errno::NOTCONN | Errno::CONNABORTED)
 }
@@ -90,36 +97,34 @@ const MAX_DEAD_MOUNTS: usize = 16;
 
 /// Unmounts all dead mounts of fanfs at `path` but the last one. False if the mount below
 /// them is not dead.
-fn unmount_all_but_one(path: &Path) -> Result<bool, String> {
+fn unmount_all_but_one(path: &Path) -> Result<bool, MountPointError> {
     for _ in 0..MAX_DEAD_MOUNTS {
-        let table = MountTable::read().map_err(|error| format!("the mount table: {error}"))?;
+        let table = MountTable::read().map_err(MountPointError::MountTable)?;
         if !table.top_mount_at(path).is_some_and(is_fanfs_mount) {
-            return Err("a dead FUSE mount is in the way; unmount it".to_owned());
+            return Err(MountPointError::ForeignDeadMount);
         }
         let here = |mount: &&Mount| mount.mount_point == path && is_fanfs_mount(mount);
         if table.iter().filter(here).count() == 1 {
             return Ok(true);
         }
-        unmount(path, true).map_err(|error| error.to_string())?;
+        unmount(path, true)?;
         tracing::warn!(at = %path.display(), "a dead mount was in the way and is unmounted");
         if !has_dead_mount(path) {
             return Ok(false);
         }
     }
-    Err("dead FUSE mounts are in the way; unmount them".to_owned())
+    Err(MountPointError::DeadMounts)
 }
 
-/// Says what is in the way at a mount point, which somebody serves.
-fn describe_existing_mount(path: &Path) -> String {
+/// What is in the way at a mount point with a mount that is served.
+fn describe_existing_mount(path: &Path) -> MountPointError {
     let table = MountTable::read().unwrap_or_default();
     let ours = table.containing(path).is_some_and(is_fanfs_mount);
     if !ours {
-        return "already a mount point; unmount what is there or choose another".to_owned();
+        return MountPointError::Occupied;
     }
     match control::query_status(&control::socket_path(path)) {
-        Ok(status) => format!("already a mount point, of volume {}", status.volume),
-        Err(_) => "already a mount point, of a volume of fanfs that does not say which; \
-                   its daemon is another user's, or has no control socket"
-            .to_owned(),
+        Ok(status) => MountPointError::OccupiedByVolume(status.volume),
+        Err(_) => MountPointError::OccupiedBySilentVolume,
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::thread::CapabilitySet as Set;
 
-use super::MountOverrides;
+use super::volume_setup::MountOverrides;
 use crate::capabilities::{
     ADMIN, Capabilities, FILE_CAPS, PIPES, READ_PROC, RetainedCapabilities, keep_only,
 };
@@ -23,7 +23,7 @@ const WRITE_CAPS: Capabilities =
 ///
 /// # Errors
 /// What the kernel refuses it with.
-pub fn drop_privileges(config: &Config, extra: &MountOverrides) -> std::io::Result<()> {
+pub(super) fn drop_privileges(config: &Config, extra: &MountOverrides) -> std::io::Result<()> {
     keep_only(&required_caps(config, extra))
 }
 

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Mount, systemd};
+use super::mount::Mount;
+use super::systemd;
 use crate::control;
 use crate::fuse::{MountError, unmount};
 
@@ -18,6 +19,17 @@ impl Mount {
     /// Where the mount cannot be ended.
     pub fn stop(mut self) -> Result<(), MountError> {
         self.shut_down()
+    }
+
+    /// Ends without touching the mount, which another process serves.
+    pub(super) fn exit_after_handover(mut self) -> ! {
+        self.core.reader.end_traces();
+        if let Some(control) = self.control.take() {
+            control.drain_and_keep_socket();
+        }
+        // What the next one has made in the same place stays.
+        self.metrics = None;
+        std::process::exit(0)
     }
 
     fn shut_down(&mut self) -> Result<(), MountError> {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{SupervisorClient, VolumeCore};
+use super::supervisor::client::SupervisorClient;
+use super::volume_core::VolumeCore;
 use crate::backend::{HungPath, Replica};
 use crate::config::AffinityConfig;
 use crate::fs::PinnedLatencies;

@@ -11,23 +11,27 @@
 //!
 //! If daemons die too often, the keeper gives the mount up and leaves it dead: [`RestartLimiter`].
 
+pub(super) mod client;
+mod signals;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
 use super::dead_mount::abort_dead_mount;
+use super::device_number::DeviceNumber;
+use super::earlier_daemons::EarlierDaemons;
 use super::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE as MOST_WITH_ONE};
-use super::handover::{RespawnCommand, current_program};
 use super::mount_point::find_fanfs_mount;
-use super::predecessors::Predecessors;
-use super::supervisor_client::{DaemonMessage, SupervisorMessage};
+use super::process_state::is_dead;
+use super::respawn::{ChildRole, RespawnCommand, current_program};
 use crate::fuse::unmount;
+use client::{DaemonMessage, SupervisorMessage};
+use signals::{SignalForwarder, reap_children};
 
 /// How a kept mount came to its end.
 #[derive(Debug, thiserror::Error)]
@@ -60,17 +64,13 @@ const MAX_RESTARTS: usize = 5;
 const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
 /// The earlier daemons, for the next one: sent with the device.
-const MAX_PREDECESSORS_SENT: usize = MOST_WITH_ONE - 1;
+const MAX_EARLIER_DAEMONS_SENT: usize = MOST_WITH_ONE - 1;
 
 /// How often the keeper checks that the daemon is alive.
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time between two attempts to replace a dead mount.
 const REPLACE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How long a daemon may take to end when it is told to; it gives what is under way
-/// three seconds, and a replica that hangs may keep one from starting.
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// When daemons were started again.
 #[derive(Default)]
@@ -92,14 +92,14 @@ struct Supervisor {
     /// The device of the mount, as long as a daemon may go on with it.
     device: Option<OwnedFd>,
     /// The device number of the mount.
-    device_number: Option<(u32, u32)>,
+    device_number: Option<DeviceNumber>,
     /// Why the last daemon could not replace the mount.
     last_error: String,
     restarts: RestartLimiter,
     /// Process id of the daemon that serves now.
     daemon_pid: u32,
     /// All daemons that have served and have not ended.
-    predecessors: Predecessors,
+    earlier_daemons: EarlierDaemons,
 }
 
 /// What came of a daemon.
@@ -120,7 +120,10 @@ enum DaemonExit {
 ///
 /// # Errors
 /// [`SupervisorError`]; what was mounted is a dead mount then.
-pub fn supervise(again: RespawnCommand, ready: impl FnOnce()) -> Result<(), SupervisorError> {
+pub(super) fn supervise(
+    again: RespawnCommand,
+    ready: impl FnOnce(),
+) -> Result<(), SupervisorError> {
     // Successors of its daemon are this process's children when that one has ended.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(io::Error::from)?;
@@ -132,7 +135,7 @@ pub fn supervise(again: RespawnCommand, ready: impl FnOnce()) -> Result<(), Supe
         last_error: String::new(),
         restarts: RestartLimiter::default(),
         daemon_pid: 0,
-        predecessors: Predecessors::default(),
+        earlier_daemons: EarlierDaemons::default(),
     };
     let signals = SignalForwarder::listen(keeping.respawn.mount_point.clone())?;
     let mut ready = Some(ready);
@@ -173,12 +176,12 @@ impl Supervisor {
     fn start_daemon(&mut self) -> io::Result<FdChannel> {
         let (link, theirs) = FdChannel::pair()?;
         let program = if self.program.exists() { self.program.clone() } else { current_program() };
-        let mut command = self.respawn.command(&program, "--kept");
+        let mut command = self.respawn.command(&program, ChildRole::Supervised);
         // It is reaped with all others.
         self.daemon_pid = command.stdin(Stdio::from(theirs)).spawn()?.id();
-        self.predecessors.remove_ended();
-        let mut along = self.predecessors.running();
-        along.truncate(MAX_PREDECESSORS_SENT);
+        self.earlier_daemons.remove_ended();
+        let mut along = self.earlier_daemons.running();
+        along.truncate(MAX_EARLIER_DAEMONS_SENT);
         match (&self.device, self.device_number) {
             (Some(device), _) => {
                 along.push(device.as_fd());
@@ -194,9 +197,9 @@ impl Supervisor {
     /// This process serves the mount from now on. It lives.
     fn set_daemon(&mut self, pid: u32) {
         self.daemon_pid = pid;
-        self.predecessors.remove_ended();
+        self.earlier_daemons.remove_ended();
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
-            && let Err(error) = self.predecessors.add(pid)
+            && let Err(error) = self.earlier_daemons.add(pid)
         {
             tracing::debug!(%error, "the end of the daemon's threads cannot be seen");
         }
@@ -225,8 +228,7 @@ impl Supervisor {
                 }
                 Ok((DaemonMessage::Mounted, mut along)) => {
                     self.device = along.pop();
-                    self.device_number =
-                        find_fanfs_mount(&self.respawn.mount_point).map(|(_, number)| number);
+                    self.device_number = self.visible_mount();
                     self.last_error.clear();
                     if let Some(ready) = ready.take() {
                         ready();
@@ -270,17 +272,20 @@ impl Supervisor {
         }
     }
 
+    /// The device number of the fanfs mount at the mount point.
+    fn visible_mount(&self) -> Option<DeviceNumber> {
+        find_fanfs_mount(&self.respawn.mount_point).map(|mount| mount.device_number)
+    }
+
     fn is_mounted(&self) -> bool {
-        self.device_number.is_some()
-            && self.device_number
-                == find_fanfs_mount(&self.respawn.mount_point).map(|(_, number)| number)
+        self.device_number.is_some() && self.device_number == self.visible_mount()
     }
 
     /// Waits before the next attempt. False if the dead mount is unmounted or is to be.
     fn wait_to_retry(&self, signals: &SignalForwarder) -> bool {
         let until = Instant::now() + REPLACE_RETRY_INTERVAL;
         while self.is_mounted() {
-            if signals.is_received.load(Ordering::Acquire) {
+            if signals.is_received() {
                 if let Err(error) = unmount(&self.respawn.mount_point, true) {
                     tracing::error!(%error, "the dead mount is left behind");
                 }
@@ -296,112 +301,14 @@ impl Supervisor {
     }
 }
 
-/// Whether a process has ended, or hangs while it ends. In that case its first thread is a
-/// zombie (another one sleeps in a replica) or exiting (it closes a file there), and its
-/// descriptors stay open meanwhile.
-fn is_dead(pid: u32) -> bool {
-    // A zombie has this file as well.
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => is_exiting(&stat).unwrap_or(false),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
-}
-
-/// Whether proc_pid_stat(5) shows a dead or exiting thread; `None` where it is malformed.
-pub(super) fn is_exiting(stat: &str) -> Option<bool> {
-    let (_, after) = stat.rsplit_once(") ")?;
-    let mut fields = after.split(' ');
-    let state = fields.next()?;
-    let flags: u32 = fields.nth(5)?.parse().ok()?;
-    Some(matches!(state, "Z" | "X") || flags & PF_EXITING != 0)
-}
-
-/// `PF_EXITING` of the kernel's sched.h.
-const PF_EXITING: u32 = 0x4;
-
 fn is_disconnect(error: &io::Error) -> bool {
     use io::ErrorKind as K;
     matches!(error.kind(), K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe)
 }
 
-/// Lets go of processes that have ended.
-fn reap_children() {
-    use rustix::process::{WaitOptions, wait};
-    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
-}
-
-/// SIGTERM and SIGINT, for whoever is the daemon now.
-struct SignalForwarder {
-    daemon_channel: tokio::sync::watch::Sender<Option<Arc<FdChannel>>>,
-    /// Whether one of them has come.
-    is_received: Arc<AtomicBool>,
-}
-
-impl SignalForwarder {
-    fn listen(mount_point: PathBuf) -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let (daemon, mut now) = tokio::sync::watch::channel(None::<Arc<FdChannel>>);
-        let has_come = Arc::new(AtomicBool::new(false));
-        let comes = Arc::clone(&has_come);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listen = move || {
-            runtime.block_on(async move {
-                let (Ok(mut terminate), Ok(mut interrupt), Ok(mut child), Ok(mut hangup)) = (
-                    signal(SignalKind::terminate()),
-                    signal(SignalKind::interrupt()),
-                    signal(SignalKind::child()),
-                    signal(SignalKind::hangup()),
-                ) else {
-                    return;
-                };
-                loop {
-                    tokio::select! {
-                        _ = terminate.recv() => {}
-                        _ = interrupt.recv() => {}
-                        _ = hangup.recv() => continue,
-                        _ = child.recv() => {
-                            reap_children();
-                            continue;
-                        }
-                    }
-                    comes.store(true, Ordering::Release);
-                    let link = now.borrow_and_update().clone();
-                    if let Some(link) = link {
-                        let _ = link.send(&SupervisorMessage::End, &[]);
-                    }
-                    let mount_point = mount_point.clone();
-                    tokio::spawn(async move {
-                        tokio::time::sleep(STOP_TIMEOUT).await;
-                        tracing::error!("the daemon does not end; the mount is given up");
-                        let _ = unmount(&mount_point, true);
-                        std::process::exit(1);
-                    });
-                }
-            });
-        };
-        std::thread::Builder::new().name("signals".to_owned()).spawn(listen)?;
-        Ok(Self { daemon_channel: daemon, is_received: has_come })
-    }
-
-    fn forward_to(&self, link: FdChannel) {
-        let _ = self.daemon_channel.send(Some(Arc::new(link)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_that_is_ending_is_told_from_one_that_waits() {
-        let stat = |state: &str, flags: u32| format!("7 (a ) b) {state} 1 7 7 0 -1 {flags} 1 2");
-        assert_eq!(is_exiting(&stat("S", 0x40_0040)), Some(false));
-        assert_eq!(is_exiting(&stat("D", 0x40_0040)), Some(false), "it waits for a disk");
-        assert_eq!(is_exiting(&stat("D", 0x40_0044)), Some(true));
-        assert_eq!(is_exiting(&stat("Z", 0x40_0040)), Some(true));
-        assert_eq!(is_exiting("nonsense"), None);
-        assert!(!is_dead(std::process::id()));
-    }
 
     #[test]
     fn a_daemon_is_started_again_so_often_and_no_oftener() {

@@ -250,11 +250,15 @@ fn systemd_keeps_the_device() {
     let mut first = {
         // The first one is given nothing.
         let mut command = room.fanfs(&["mount", "-f", "v.toml", "mnt"]);
-        let child = command.env("NOTIFY_SOCKET", room.path("notify")).spawn().unwrap();
+        command.env("NOTIFY_SOCKET", room.path("notify")).env("WATCHDOG_USEC", "4000000");
+        let child = command.spawn().unwrap();
         while !manager.hear().contains("READY=1") {}
         child
     };
     assert!(manager.device.is_some(), "{:?}", manager.said);
+    let status = format!("STATUS=serving {} from 2 of 2 replicas", room.path("mnt").display());
+    assert!(manager.said.last().is_some_and(|said| said.contains(&status)), "{:?}", manager.said);
+    while !manager.hear().contains("WATCHDOG=1") {}
     let readers = readers(&room);
     std::thread::sleep(Duration::from_secs(1));
     first.kill().unwrap();

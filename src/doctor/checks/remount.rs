@@ -26,10 +26,6 @@ const MAX_CALLS_PER_SEGMENT: u64 = 4;
 /// From 25 Gbit/s on one is the limit (nfs(5) has `nconnect` for that).
 const ONE_CONNECTION_MBIT: u64 = 25_000;
 
-/// nfsiostat's "avg bklog": with one call waiting at each send the slots are what
-/// reads wait for.
-pub(super) const MIN_BACKLOG: f64 = 1.0;
-
 /// What the rules find in the options of a replica's mount.
 pub(super) fn option_faults(facts: &DoctorFacts, i: usize) -> Vec<OptionFault> {
     let Some(nfs) = &facts.replicas[i].nfs else { return Vec::new() };

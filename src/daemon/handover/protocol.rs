@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! predecessor                       successor
-//!   Estate       ------------------->  knows the replicas, would agree the same
+//!   Mount        ------------------->  knows the replicas, would agree the same
 //!                <-------------------  Prepared
 //!   takes no more requests, lets what is under way end
-//!   All, Files*, Former, Device ---->  knows inodes and handles
+//!   Tables, Files*, EarlierDaemons*,
+//!   Device       ------------------->  knows inodes and handles
 //!                <-------------------  Restored
 //!   lets go of the device, for good
 //!   Go           ------------------->  serves
@@ -23,39 +24,44 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE};
-use super::predecessors::Predecessors;
+use super::error::IncompatibleMount;
 use crate::backend::{BackendFile, OwnedFds};
-use crate::config::Config;
+use crate::config::{Config, ReplicaConfig};
+use crate::daemon::earlier_daemons::EarlierDaemons;
+use crate::daemon::fd_channel::{FdChannel, MAX_FDS_PER_MESSAGE};
+use crate::daemon::volume_core::VolumeCore;
 use crate::fs::{self, FsSnapshot};
 use crate::fuse::{FixedMountOptions, InitParams};
-use crate::survey::{RootRecord, Roster};
+use crate::survey::RootRecord;
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// What is known of a mount besides inodes and handles.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct MountSnapshot {
+pub(in crate::daemon) struct MountSnapshot {
     /// The form of everything that is handed over.
     format: u32,
-    pub(super) agreed: InitParams,
+    pub(in crate::daemon) agreed: InitParams,
     fixed: FixedMountOptions,
     mode: VolumeMode,
     /// Name, directory and record of each replica, in the configuration's order.
     replicas: Vec<(String, OsString, Option<RootRecord>)>,
     /// Whether the successor refuses a configuration that `fanfs mount` would refuse.
-    pub(super) strict: bool,
+    pub(in crate::daemon) strict: bool,
 }
 
 /// What predecessors say.
 #[derive(Serialize, Deserialize)]
-pub(super) enum PredecessorMessage {
-    Estate(MountSnapshot),
+pub(in crate::daemon) enum PredecessorMessage {
+    #[serde(rename = "Estate")]
+    Mount(MountSnapshot),
     /// Inodes and handles are in the file that comes along.
-    All,
+    #[serde(rename = "All")]
+    Tables,
     /// Some of the files.
     Files,
     /// The daemons before the successor that have not ended, with this one.
-    Former,
+    #[serde(rename = "Former")]
+    EarlierDaemons,
     /// The device, and the keeper's link if there is one.
     Device,
     Go,
@@ -63,7 +69,7 @@ pub(super) enum PredecessorMessage {
 
 /// What successors say.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum SuccessorMessage {
+pub(in crate::daemon) enum SuccessorMessage {
     Prepared,
     Restored,
     Serving,
@@ -73,30 +79,24 @@ pub(super) enum SuccessorMessage {
 /// Inodes and handles, and which descriptors each file has: past the page cache,
 /// through it.
 #[derive(Serialize, Deserialize)]
-struct StateMessage {
-    carried: FsSnapshot,
+pub(in crate::daemon) struct StateMessage {
+    pub(in crate::daemon) carried: FsSnapshot,
     parts: Vec<(bool, bool)>,
 }
 
 impl MountSnapshot {
-    pub(super) fn new(
-        config: &Config,
-        roster: &Roster,
-        agreed: InitParams,
-        fixed: FixedMountOptions,
-        strict: bool,
-    ) -> Self {
-        let replica = |(index, replica): (usize, &crate::config::ReplicaConfig)| {
-            let record = roster.record(ReplicaId::new(index));
+    /// The snapshot of a mount for which `agreed` was agreed on with the kernel.
+    pub(in crate::daemon) fn new(core: &VolumeCore, agreed: InitParams, strict: bool) -> Self {
+        let replica = |(index, replica): (usize, &ReplicaConfig)| {
+            let record = core.roster.record(ReplicaId::new(index));
             (replica.name.clone(), replica.path.clone().into_os_string(), record)
         };
-        let replicas = config.replicas.iter().enumerate().map(replica).collect();
         Self {
             format: fs::SNAPSHOT_FORMAT,
             agreed,
-            fixed,
-            mode: config.volume.mode,
-            replicas,
+            fixed: core.mount_options().fixed_options(),
+            mode: core.config.volume.mode,
+            replicas: core.config.replicas.iter().enumerate().map(replica).collect(),
             strict,
         }
     }
@@ -105,38 +105,38 @@ impl MountSnapshot {
     ///
     /// # Errors
     /// Why not.
-    pub(super) fn check_compatible(
+    pub(in crate::daemon) fn check_compatible(
         &self,
         config: &Config,
         fixed: &FixedMountOptions,
-    ) -> Result<(), String> {
+    ) -> Result<(), IncompatibleMount> {
         if self.format != fs::SNAPSHOT_FORMAT {
-            return Err(format!(
-                "this version hands over in form {}, that one takes form {}; unmount and mount again",
-                self.format,
-                fs::SNAPSHOT_FORMAT
-            ));
+            let ours = fs::SNAPSHOT_FORMAT;
+            return Err(IncompatibleMount::Format { theirs: self.format, ours });
         }
         if self.mode != config.volume.mode {
-            return Err("`mode` cannot be changed while mounted".to_owned());
+            return Err(IncompatibleMount::Mode);
         }
         match self.fixed.first_difference(fixed) {
-            Some(what) => Err(format!("{what} cannot be changed while mounted")),
+            Some(option) => Err(IncompatibleMount::Option(option)),
             None => Ok(()),
         }
     }
 
     /// The replica of `config` that had the number `old`, if it is still one.
-    pub(super) fn map_replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
+    pub(in crate::daemon) fn map_replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
         let (name, path, _) = self.replicas.get(usize::from(old))?;
-        let is_it = |replica: &crate::config::ReplicaConfig| {
-            replica.name == *name && replica.path == *PathBuf::from(path)
-        };
+        let is_it =
+            |replica: &ReplicaConfig| replica.name == *name && replica.path == *PathBuf::from(path);
         config.replicas.iter().position(is_it).map(ReplicaId::new)
     }
 
     /// The predecessor's record of a replica of `config`.
-    pub(super) fn replica_record(&self, config: &Config, id: ReplicaId) -> Option<RootRecord> {
+    pub(in crate::daemon) fn replica_record(
+        &self,
+        config: &Config,
+        id: ReplicaId,
+    ) -> Option<RootRecord> {
         let is_it = |old: &usize| self.map_replica(config, *old as u16) == Some(id);
         let old = (0..self.replicas.len()).find(is_it)?;
         self.replicas[old].2.clone()
@@ -144,11 +144,11 @@ impl MountSnapshot {
 }
 
 /// Sends inodes, handles, files and earlier daemons.
-pub(super) fn send_state(
+pub(in crate::daemon) fn send_state(
     link: &FdChannel,
     carried: FsSnapshot,
     files: &[Arc<dyn BackendFile>],
-    former: &Predecessors,
+    earlier_daemons: &EarlierDaemons,
 ) -> std::io::Result<()> {
     let open: Vec<_> = files.iter().map(|file| file.fds()).collect();
     let parts = open.iter().map(|p| (p.direct.is_some(), p.cached.is_some())).collect();
@@ -158,32 +158,49 @@ pub(super) fn send_state(
     let mut file = std::fs::File::from(file);
     file.write_all(&all)?;
     file.rewind()?;
-    link.send(&PredecessorMessage::All, &[file.as_fd()])?;
+    link.send(&PredecessorMessage::Tables, &[file.as_fd()])?;
     let descriptors: Vec<BorrowedFd<'_>> =
         open.iter().flat_map(|parts| [parts.direct, parts.cached]).flatten().collect();
     for some in descriptors.chunks(MAX_FDS_PER_MESSAGE) {
         link.send(&PredecessorMessage::Files, some)?;
     }
-    for some in former.running().chunks(MAX_FDS_PER_MESSAGE) {
-        link.send(&PredecessorMessage::Former, some)?;
+    for some in earlier_daemons.running().chunks(MAX_FDS_PER_MESSAGE) {
+        link.send(&PredecessorMessage::EarlierDaemons, some)?;
     }
     Ok(())
 }
 
-/// Inodes and handles as they have arrived.
-pub(super) fn read_state(file: OwnedFd) -> std::io::Result<(FsSnapshot, Vec<(bool, bool)>)> {
-    let mut bytes = Vec::new();
-    std::fs::File::from(file).read_to_end(&mut bytes)?;
-    let all: StateMessage = postcard::from_bytes(&bytes).map_err(std::io::Error::other)?;
-    Ok((all.carried, all.parts))
+impl StateMessage {
+    /// Inodes and handles as they have arrived.
+    pub(in crate::daemon) fn read(file: OwnedFd) -> std::io::Result<Self> {
+        let mut bytes = Vec::new();
+        std::fs::File::from(file).read_to_end(&mut bytes)?;
+        postcard::from_bytes(&bytes).map_err(std::io::Error::other)
+    }
+
+    /// The descriptors of each file, of all that have arrived.
+    pub(in crate::daemon) fn group_descriptors(&self, along: Vec<OwnedFd>) -> Vec<OwnedFds> {
+        let mut along = along.into_iter();
+        let mut next = |is_there: bool| if is_there { along.next() } else { None };
+        let parts = self.parts.iter();
+        parts
+            .map(|(direct, cached)| OwnedFds { direct: next(*direct), cached: next(*cached) })
+            .collect()
+    }
 }
 
-/// Files as their descriptors have arrived.
-pub(super) fn group_descriptors(which: &[(bool, bool)], along: Vec<OwnedFd>) -> Vec<OwnedFds> {
-    let mut along = along.into_iter();
-    let mut next = |is_there: bool| if is_there { along.next() } else { None };
-    which
-        .iter()
-        .map(|(direct, cached)| OwnedFds { direct: next(*direct), cached: next(*cached) })
-        .collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Daemons of other versions read them.
+    #[test]
+    fn messages_have_the_names_that_other_versions_know() {
+        let name = |message: &PredecessorMessage| serde_json::to_string(message).unwrap();
+        assert_eq!(name(&PredecessorMessage::Tables), "\"All\"");
+        assert_eq!(name(&PredecessorMessage::Files), "\"Files\"");
+        assert_eq!(name(&PredecessorMessage::EarlierDaemons), "\"Former\"");
+        assert_eq!(name(&PredecessorMessage::Device), "\"Device\"");
+        assert_eq!(name(&PredecessorMessage::Go), "\"Go\"");
+    }
 }

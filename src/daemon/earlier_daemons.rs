@@ -12,21 +12,18 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-use super::VolumeCore;
-use super::supervisor::is_exiting;
+use super::process_state::is_exiting;
 use crate::backend::WRITE_THREAD_PREFIX;
-use crate::config::Access;
 
 /// The processes.
 #[derive(Debug, Default)]
-pub(super) struct Predecessors(Vec<OwnedFd>);
+pub(super) struct EarlierDaemons(Vec<OwnedFd>);
 
-impl Predecessors {
+impl EarlierDaemons {
     pub(super) fn new(processes: Vec<OwnedFd>) -> Self {
         Self(processes)
     }
@@ -96,25 +93,6 @@ fn has_no_thread_in_call(process: BorrowedFd<'_>, threads: &str) -> Option<bool>
     Some(true)
 }
 
-impl VolumeCore {
-    /// These processes served the mount before and may not have ended.
-    pub(super) fn track_predecessors(&self, former: Vec<OwnedFd>) {
-        let former = Arc::new(Predecessors::new(former));
-        if self.config.volume.access == Access::ReadWrite {
-            let processes = Arc::clone(&former);
-            self.fs.set_earlier_daemons(move || processes.has_no_change_in_flight());
-        }
-        let _ = self.predecessors.set(former);
-    }
-
-    /// The daemons that a successor follows and that have not ended: this one is the last.
-    pub(super) fn predecessors_and_self(&self) -> io::Result<Predecessors> {
-        self.predecessors
-            .get()
-            .map_or_else(|| Predecessors::default().with_current(), |all| all.with_current())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -124,18 +102,18 @@ mod tests {
     #[test]
     fn a_process_has_left_when_its_thread_has_ended_or_it_has() {
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut former = Predecessors::default();
-        former.add(Pid::from_child(&child)).unwrap();
+        let mut daemons = EarlierDaemons::default();
+        daemons.add(Pid::from_child(&child)).unwrap();
         // The child has its name from execve(2) on.
-        while has_no_thread_in_call(former.running()[0], "sl") != Some(false) {
+        while has_no_thread_in_call(daemons.running()[0], "sl") != Some(false) {
             std::thread::yield_now();
         }
-        assert!(former.has_no_change_in_flight(), "no thread of it has a name that says so");
+        assert!(daemons.has_no_change_in_flight(), "no thread of it has a name that says so");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(has_no_call_in_flight(former.0[0].as_fd(), "sl") && former.running().is_empty());
-        former.remove_ended();
-        assert!(former.0.is_empty());
-        assert_eq!(Predecessors::default().with_current().unwrap().running().len(), 1);
+        assert!(has_no_call_in_flight(daemons.0[0].as_fd(), "sl") && daemons.running().is_empty());
+        daemons.remove_ended();
+        assert!(daemons.0.is_empty());
+        assert_eq!(EarlierDaemons::default().with_current().unwrap().running().len(), 1);
     }
 }

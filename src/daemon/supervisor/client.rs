@@ -1,4 +1,4 @@
-//! The daemon's side of its keeper ([`super::supervisor`]).
+//! The daemon's side of its keeper ([`crate::daemon::supervisor`]).
 
 use std::ffi::OsString;
 use std::io;
@@ -7,15 +7,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::fd_channel::FdChannel;
-use super::handover::{RespawnCommand, current_program};
-use super::{DeadMount, Mount, systemd};
+use crate::daemon::dead_mount::DeadMount;
+use crate::daemon::device_number::DeviceNumber;
+use crate::daemon::fd_channel::FdChannel;
+use crate::daemon::respawn::{RespawnCommand, current_program};
 use crate::status::KeeperState;
 use crate::volume::path_serde;
 
 /// What keepers say.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum SupervisorMessage {
+pub(in crate::daemon) enum SupervisorMessage {
     /// Mount.
     Begin,
     /// Go on with the mount of the device that comes along, as the last descriptor: its
@@ -23,14 +24,14 @@ pub(super) enum SupervisorMessage {
     GoOn,
     /// Replace the mount with this device number: its daemon is dead, and no other can go on
     /// with it. The earlier daemons that have not ended come along.
-    Replace { dead: (u32, u32) },
+    Replace { dead: DeviceNumber },
     /// Unmount and end.
     End,
 }
 
 /// What daemons say to them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum DaemonMessage {
+pub(in crate::daemon) enum DaemonMessage {
     /// This is the device; it is mounted.
     Mounted,
     /// It could not be mounted.
@@ -52,43 +53,51 @@ pub(super) enum DaemonMessage {
 }
 
 /// The daemon's end.
-pub struct SupervisorClient(FdChannel);
+pub(in crate::daemon) struct SupervisorClient(FdChannel);
 
-/// What a daemon is told to begin with.
-pub enum StartMode {
+/// How a supervised daemon begins.
+pub(in crate::daemon) enum StartMode {
     /// Mount.
     Mount,
-    /// Go on with this device's mount, after these daemons.
-    Recover(OwnedFd, Vec<OwnedFd>),
+    /// Continue the mount of this daemon.
+    Recover(DeadDaemon),
     /// Replace this mount.
     ReplaceDead(DeadMount),
 }
 
+/// A daemon that was killed, and whose mount is still there.
+pub(in crate::daemon) struct DeadDaemon {
+    /// The device of its mount.
+    pub(in crate::daemon) device: OwnedFd,
+    /// That daemon and those before it, as far as they have not ended.
+    pub(in crate::daemon) earlier_daemons: Vec<OwnedFd>,
+}
+
 impl SupervisorClient {
-    pub(super) fn new(link: FdChannel) -> Self {
+    pub(in crate::daemon) fn new(link: FdChannel) -> Self {
         Self(link)
     }
 
     /// The keeper that started this process, and what it wants.
     ///
     /// # Errors
-    /// Where nobody says anything.
-    pub fn from_stdin() -> io::Result<(Self, StartMode)> {
+    /// Where the other end is closed.
+    pub(in crate::daemon) fn from_stdin() -> io::Result<(Self, StartMode)> {
         let link = FdChannel::from_stdin()?;
         let task = match link.recv(None)? {
             (SupervisorMessage::GoOn, mut along) => match along.pop() {
-                Some(device) => StartMode::Recover(device, along),
+                Some(device) => StartMode::Recover(DeadDaemon { device, earlier_daemons: along }),
                 None => return Err(io::Error::other("no device came along")),
             },
-            (SupervisorMessage::Replace { dead }, former) => {
-                StartMode::ReplaceDead(DeadMount::new(dead, former))
+            (SupervisorMessage::Replace { dead }, earlier_daemons) => {
+                StartMode::ReplaceDead(DeadMount { device_number: dead, earlier_daemons })
             }
             (SupervisorMessage::Begin | SupervisorMessage::End, _) => StartMode::Mount,
         };
         Ok((Self(link), task))
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(in crate::daemon) fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.descriptor()
     }
 
@@ -99,30 +108,30 @@ impl SupervisorClient {
     }
 
     /// Whether its process lives: the kernel closes its end of the link otherwise.
-    pub(super) fn state(&self) -> KeeperState {
+    pub(in crate::daemon) fn state(&self) -> KeeperState {
         if self.0.is_peer_closed() { KeeperState::Gone } else { KeeperState::Running }
     }
 
-    pub(super) fn report_mounted(&self, device: BorrowedFd<'_>) {
+    pub(in crate::daemon) fn report_mounted(&self, device: BorrowedFd<'_>) {
         self.send(&DaemonMessage::Mounted, &[device]);
     }
 
     /// Names the successor's process to the keeper, which checks that it is alive. Call it
     /// before this process ends.
-    pub(super) fn report_successor(&self, pid: u32) {
+    pub(in crate::daemon) fn report_successor(&self, pid: u32) {
         self.send(&DaemonMessage::Passes { pid }, &[]);
     }
 
-    pub(super) fn report_unmounted(&self) {
+    pub(in crate::daemon) fn report_unmounted(&self) {
         self.send(&DaemonMessage::Done, &[]);
     }
 
     /// It could not be mounted.
-    pub fn report_failure(&self, why: String, usage: bool) {
+    pub(in crate::daemon) fn report_failure(&self, why: String, usage: bool) {
         self.send(&DaemonMessage::Failed { why, usage }, &[]);
     }
 
-    pub(super) fn report_respawn_command(&self, again: &RespawnCommand) {
+    pub(in crate::daemon) fn report_respawn_command(&self, again: &RespawnCommand) {
         let program = current_program();
         let RespawnCommand { options, volume, mount_point } = again.clone();
         self.send(&DaemonMessage::Next { program, options, volume, mount_point }, &[]);
@@ -132,7 +141,10 @@ impl SupervisorClient {
     ///
     /// # Errors
     /// Where there are no threads or descriptors.
-    pub fn listen_for_stop(&self, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    pub(in crate::daemon) fn listen_for_stop(
+        &self,
+        end: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let link = self.0.try_clone()?;
         let listen = move || {
             loop {
@@ -147,33 +159,5 @@ impl SupervisorClient {
             }
         };
         std::thread::Builder::new().name("keeper".to_owned()).spawn(listen).map(drop)
-    }
-}
-
-impl Mount {
-    /// The mount answers: tells whoever waits for it. `keeper` keeps it, if there is
-    /// one, and `again` starts this program once more for it.
-    pub fn announce_ready(&mut self, keeper: Option<SupervisorClient>, again: RespawnCommand) {
-        if let Some(keeper) = keeper {
-            self.set_supervisor(keeper);
-        }
-        if let Some(keeper) = self.core.supervisor.get() {
-            if let Some(session) = &*self.session.lock() {
-                keeper.report_mounted(session.device());
-            }
-            keeper.report_respawn_command(&again);
-        }
-        self.respawn = Some(again);
-        systemd::notify_ready();
-    }
-
-    /// Who keeps it.
-    pub fn supervisor(&self) -> Option<&SupervisorClient> {
-        self.core.supervisor.get()
-    }
-
-    /// A mount has one keeper as long as it lasts, so only the first call counts.
-    pub(super) fn set_supervisor(&self, keeper: SupervisorClient) {
-        let _ = self.core.supervisor.set(keeper);
     }
 }

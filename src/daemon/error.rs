@@ -1,0 +1,128 @@
+//! Why a volume cannot be mounted, or a mount cannot be continued.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::handover::error::TakeoverError;
+use crate::fuse::MountError;
+use crate::metrics::MetricsError;
+use crate::placement::PlacementError;
+
+/// Why a volume could not be mounted.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The mount point is no directory, or cannot be looked at.
+    #[error("mount point {}: {error}", .path.display())]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: MountPointError,
+    },
+    /// The configuration can never be right, or too few replicas can come into service.
+    #[error(transparent)]
+    Refused(#[from] AdmissionError),
+    /// No replica shows its root.
+    #[error("no replica could be read: {0}")]
+    Root(io::Error),
+    /// The mount itself failed.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// The placement provider cannot be used as it is configured.
+    #[error("{}: [placement]: {error}", .source_file.display())]
+    Placement {
+        /// The volume's configuration.
+        source_file: PathBuf,
+        /// What is wrong.
+        error: PlacementError,
+    },
+    /// Metrics cannot be published where the configuration says.
+    #[error("{}: {error}", .source_file.display())]
+    Metrics {
+        /// The volume's configuration.
+        source_file: PathBuf,
+        /// What is wrong.
+        error: MetricsError,
+    },
+    /// The mount of another daemon cannot be continued.
+    #[error("{operation}: {error}")]
+    Takeover {
+        /// What was to be done.
+        operation: &'static str,
+        /// Why it failed.
+        error: TakeoverError,
+    },
+    /// There are no threads for the runtime.
+    #[error("cannot start the runtime: {0}")]
+    Runtime(io::Error),
+}
+
+/// Why the replicas do not suffice to serve a mount. The texts name the replicas.
+#[derive(Debug, thiserror::Error)]
+pub enum AdmissionError {
+    /// The configuration can never be right.
+    #[error("{0}")]
+    Configuration(String),
+    /// The only replica is out of service.
+    #[error("{0}")]
+    OnlyReplica(String),
+    /// The write replica is out of service.
+    #[error("the write replica cannot be brought into service: {0}")]
+    WriteReplica(String),
+    /// All replicas are out of service.
+    #[error("no replica can be brought into service: {0}")]
+    NoReplica(String),
+    /// Fewer replicas are in service than the configuration requires.
+    #[error(
+        "{in_service} of {all} replicas can be brought into service, and [volume] min_replicas is \
+         {required}: {reasons}"
+    )]
+    TooFew {
+        /// Replicas in service.
+        in_service: usize,
+        /// Replicas of the volume.
+        all: usize,
+        /// `[volume] min_replicas`.
+        required: usize,
+        /// Why each of the others is out of service.
+        reasons: String,
+    },
+}
+
+/// Why a directory cannot be mounted on.
+#[derive(Debug, thiserror::Error)]
+pub enum MountPointError {
+    /// It cannot be looked at.
+    #[error(transparent)]
+    Look(#[from] io::Error),
+    /// It is a file.
+    #[error("not a directory")]
+    NotADirectory,
+    /// The mount table cannot be read.
+    #[error("the mount table: {0}")]
+    MountTable(io::Error),
+    /// A dead mount of another FUSE file system.
+    #[error("a dead FUSE mount is in the way; unmount it")]
+    ForeignDeadMount,
+    /// More dead mounts than are cleaned up.
+    #[error("dead FUSE mounts are in the way; unmount them")]
+    DeadMounts,
+    /// The mount that was to be replaced.
+    #[error("the dead mount that was there is unmounted")]
+    DeadMountGone,
+    /// A dead mount cannot be unmounted.
+    #[error(transparent)]
+    Unmount(#[from] MountError),
+    /// A mount of another file system.
+    #[error("already a mount point; unmount what is there or choose another")]
+    Occupied,
+    /// A mount of this volume.
+    #[error("already a mount point, of volume {0}")]
+    OccupiedByVolume(String),
+    /// A volume whose daemon does not answer.
+    #[error(
+        "already a mount point, of a volume of fanfs that does not say which; its daemon is \
+         another user's, or has no control socket"
+    )]
+    OccupiedBySilentVolume,
+}

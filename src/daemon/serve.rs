@@ -1,0 +1,148 @@
+//! The main loop of a daemon: it serves the mount until a signal, another process or the
+//! keeper ends it, or until a successor serves it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+
+use super::handover::request::HandoverRequest;
+use super::mount::Mount;
+use super::systemd::ServiceReporter;
+use crate::fuse::MountError;
+use crate::telemetry;
+
+/// Why a mount cannot be served, or not be ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Signals cannot be received.
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+    /// The keeper cannot be listened to.
+    #[error(transparent)]
+    Keeper(io::Error),
+    /// The mount cannot be ended.
+    #[error(transparent)]
+    Stop(#[from] MountError),
+}
+
+/// What a mount is served until.
+enum DaemonEvent {
+    /// It is to end.
+    Stop(&'static str),
+    /// It is to be handed over.
+    Handover(HandoverRequest),
+}
+
+/// The signals that end a daemon or have it reload, from when this is made on: before
+/// any process hears that it is ready, or one of them would leave the mount behind.
+pub(super) struct EventSources {
+    runtime: Runtime,
+    events: DaemonEvents,
+}
+
+/// The sources of events, inside their runtime.
+struct DaemonEvents {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    handover_requests: UnboundedReceiver<HandoverRequest>,
+    /// The keeper ends the daemon.
+    stop: Arc<Notify>,
+}
+
+/// How soon the daemon ends after another process has unmounted.
+const UNMOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+impl EventSources {
+    pub(super) fn listen(mount: &Mount) -> Result<Self, ServeError> {
+        let listen = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let entered = runtime.enter();
+            let events = DaemonEvents::listen(mount)?;
+            drop(entered);
+            Ok(Self { runtime, events })
+        };
+        listen().map_err(ServeError::Signals)
+    }
+}
+
+impl DaemonEvents {
+    fn listen(mount: &Mount) -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            handover_requests: mount.handover_requests(),
+            stop: Arc::default(),
+        })
+    }
+
+    /// Waits for the next event, and reports to the service manager meanwhile.
+    async fn next(&mut self, mount: &Mount, reporter: &mut Option<ServiceReporter>) -> DaemonEvent {
+        loop {
+            if let Some(reporter) = reporter {
+                reporter.report(Instant::now(), || mount.service_status());
+            }
+            tokio::select! {
+                _ = self.terminate.recv() => return DaemonEvent::Stop("SIGTERM"),
+                _ = self.interrupt.recv() => return DaemonEvent::Stop("SIGINT"),
+                _ = self.hangup.recv() => return DaemonEvent::Handover(HandoverRequest::reload()),
+                () = self.stop.notified() => return DaemonEvent::Stop("the keeper says so"),
+                Some(request) = self.handover_requests.recv() => {
+                    return DaemonEvent::Handover(request);
+                }
+                () = tokio::time::sleep(UNMOUNT_POLL_INTERVAL) => {
+                    if mount.is_unmounted() {
+                        return DaemonEvent::Stop("unmounted");
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Mount {
+    /// The requests to hand it over, from now on.
+    fn handover_requests(&self) -> UnboundedReceiver<HandoverRequest> {
+        let (send, receive) = mpsc::unbounded_channel();
+        *self.core.handover_requests.lock() = Some(send);
+        receive
+    }
+}
+
+/// Serves until the mount is unmounted, a signal says to, or another process serves it.
+///
+/// # Errors
+/// [`ServeError`].
+pub(super) fn serve_until_end(mount: Mount, sources: EventSources) -> Result<(), ServeError> {
+    let EventSources { runtime, mut events } = sources;
+    if let Some(keeper) = mount.supervisor() {
+        let stop = Arc::clone(&events.stop);
+        keeper.listen_for_stop(move || stop.notify_one()).map_err(ServeError::Keeper)?;
+    }
+    let mut reporter = ServiceReporter::new();
+    loop {
+        match runtime.block_on(events.next(&mount, &mut reporter)) {
+            DaemonEvent::Handover(request) => {
+                let result = mount.hand_over(&request);
+                let is_over = result.is_ok();
+                request.respond(result);
+                if is_over {
+                    telemetry::log::report_pending();
+                    mount.exit_after_handover();
+                }
+            }
+            DaemonEvent::Stop(reason) => {
+                tracing::info!(reason, "ending");
+                let stopped = mount.stop();
+                telemetry::log::report_pending();
+                return Ok(stopped?);
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the volume's configuration means for each of the rooms that serve it.
+
+use std::sync::Arc;
+
+use super::volume_setup::MountOverrides;
+use super::{kernel_tuning, system_memory};
+use crate::backend::{Backend, PoolLimits, Replica};
+use crate::buffer::PipePool;
+use crate::config::units::Share;
+use crate::config::{Access, Config, LockMode, Passthrough};
+use crate::fs::{CacheModePolicy, FsPolicy, WritePolicy};
+use crate::fuse::MountOptions;
+use crate::mount_table::fanfs_mounts;
+use crate::read::{Deadlines, ReadPolicy};
+use crate::scheduler::ReplicaPolicy;
+use crate::telemetry::ReplicaCounters;
+use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
+
+/// Session threads that never call a replica: one that takes requests, and one
+/// that takes them while the first answers.
+const RESERVED_SESSION_THREADS: usize = 2;
+
+/// Jobs that may wait for one replica's threads.
+const POOL_QUEUE_DEPTH: usize = 4096;
+
+/// Session threads that may call replicas at the same time.
+fn max_inline_calls(config: &Config) -> usize {
+    config.fuse.threads.saturating_sub(RESERVED_SESSION_THREADS)
+}
+
+/// The limits of each of `replicas` replicas.
+pub(super) fn pool_limits(config: &Config, replicas: usize) -> PoolLimits {
+    // Of several replicas one alone must not get hold of all session threads.
+    let all = max_inline_calls(config);
+    let max_inline_calls = if replicas > 1 { all.div_ceil(2) } else { all };
+    PoolLimits {
+        threads: config.read.threads_per_replica,
+        queue: POOL_QUEUE_DEPTH,
+        max_inline_calls,
+    }
+}
+
+/// The replicas over `backends`, with their threads.
+pub(super) fn start_replicas(
+    config: &Config,
+    backends: &ReplicaMap<Arc<dyn Backend>>,
+    limits: PoolLimits,
+) -> ReplicaMap<Arc<Replica>> {
+    backends.map(|id, backend| {
+        let name = config.replicas[id.index()].name.clone();
+        let counters = Arc::new(ReplicaCounters::default());
+        let replica = Replica::new(id, name, Arc::clone(backend), limits, counters);
+        let is_written = config.volume.access == Access::ReadWrite && id == config.write.replica;
+        Arc::new(if is_written { replica.as_write_replica() } else { replica })
+    })
+}
+
+/// What the scheduler may ask of a replica.
+pub(super) fn replica_policy(config: &Config, id: ReplicaId, limits: PoolLimits) -> ReplicaPolicy {
+    let replica = &config.replicas[id.index()];
+    let max_in_flight = replica.max_in_flight.unwrap_or(u64::MAX).min(config.read.max_in_flight);
+    ReplicaPolicy {
+        weight: replica.weight,
+        max_in_flight,
+        max_reads: limits.max_readers() + limits.max_inline_calls,
+    }
+}
+
+fn read_deadlines(config: &Config) -> Deadlines {
+    Deadlines::new(config.read.deadline, config.read.deadline_all)
+}
+
+/// How files are read, into `pipes` where there are some.
+pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolicy {
+    ReadPolicy {
+        segment: config.read.segment_size,
+        readahead_max: config.read.readahead_max,
+        budget: config.memory.budget,
+        deadlines: read_deadlines(config),
+        attempt_deadline: config.read.attempt_deadline,
+        max_inline_calls: max_inline_calls(config),
+        compare_share: match config.volume.mode {
+            VolumeMode::Shared => Share(0.0),
+            VolumeMode::Copies => config.read.compare,
+        },
+        pipes,
+    }
+}
+
+/// How the file system answers.
+pub(super) fn fs_policy(config: &Config) -> FsPolicy {
+    FsPolicy {
+        mode: config.volume.mode,
+        deadlines: read_deadlines(config),
+        attempt_deadline: config.read.attempt_deadline,
+        attribute_ttl: config.fuse.attribute_ttl,
+        cache_mode: CacheModePolicy {
+            cache: config.read.cache,
+            memory: system_memory::memory_limit(),
+        },
+        passthrough: config.read.passthrough == Passthrough::WholeFile,
+        write: (config.volume.access == Access::ReadWrite).then_some(WritePolicy {
+            replica: config.write.replica,
+            deadlines: Deadlines::new(config.write.deadline, config.read.deadline_all),
+            lag: config.write.lag,
+        }),
+        lock_replica: (config.write.locks == LockMode::Forward).then_some(config.write.replica),
+    }
+}
+
+/// How the volume is mounted; replies wait in `pipes` where there are some.
+pub(super) fn mount_options(
+    config: &Config,
+    overrides: &MountOverrides,
+    pipes: Option<PipePool>,
+) -> MountOptions {
+    let source = if overrides.no_control {
+        fanfs_mounts::PRIVATE_SOURCE_PREFIX
+    } else {
+        fanfs_mounts::SOURCE_PREFIX
+    };
+    MountOptions {
+        name: format!("{source}{}", config.volume.name),
+        allow_other: config.fuse.allow_other || overrides.allow_other,
+        suid: overrides.suid,
+        dev: overrides.dev,
+        exec: !overrides.noexec,
+        read_only: config.volume.access == Access::ReadOnly,
+        threads: config.fuse.threads,
+        max_background: config.fuse.max_background,
+        max_request: kernel_tuning::max_request(config),
+        pipes,
+    }
+}
