@@ -15,7 +15,6 @@
 //! *Invariant:* no thread closes a replica's descriptor where it drops it. Where no thread
 //! can be started, the descriptor stays open until a later [`FileCloser::start_job_if_needed`] starts one.
 
-use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -23,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::decorator::{CallTarget, forward_calls};
 use super::pool::{STUCK_AFTER, enter_call, report_progress};
-
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
     Lock, LockRequest, ObjectRef, OwnedFds, Pool, Result, SeekTo, StatFs, TreeMutation,
@@ -120,6 +119,12 @@ impl DeferredClose {
     /// Closes its files.
     pub(super) fn closer(&self) -> Arc<FileCloser> {
         Arc::clone(&self.closer)
+    }
+
+    /// The pool knows the object of each call.
+    fn before_call(&self, target: CallTarget<'_>) -> Result<()> {
+        enter_call(&target.path());
+        Ok(())
     }
 
     fn file(&self, path: PathBuf, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
@@ -229,19 +234,9 @@ impl Drop for FileCloser {
 }
 
 impl Backend for DeferredClose {
-    fn stat(&self, path: &Path) -> Result<Attr> {
-        enter_call(path);
-        self.inner.stat(path)
-    }
-
-    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
-        enter_call(&name.path());
-        self.inner.stat_entry(name)
-    }
-
-    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        enter_call(dir.path());
-        self.inner.stat_entries(dir, names)
+    forward_calls! {
+        stat stat_entry stat_entries check_open_dir revalidate_dir read_link get_xattr list_xattr
+        stat_fs check_mount is_in_service handle_unmount mount_id
     }
 
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
@@ -256,57 +251,10 @@ impl Backend for DeferredClose {
         })
     }
 
-    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
-        enter_call(dir.path());
-        self.inner.check_open_dir(dir)
-    }
-
-    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
-        enter_call(dir.path());
-        self.inner.revalidate_dir(dir)
-    }
-
-    fn check_mount(&self) -> Result<bool> {
-        enter_call(Path::new(""));
-        self.inner.check_mount()
-    }
-
-    fn is_in_service(&self) -> bool {
-        self.inner.is_in_service()
-    }
-
-    fn handle_unmount(&self, mount: u64) {
-        self.inner.handle_unmount(mount);
-    }
-
-    fn mount_id(&self) -> Option<u64> {
-        self.inner.mount_id()
-    }
-
-    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
-        enter_call(path.path());
-        self.inner.read_link(path)
-    }
-
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         enter_call(path);
         let (inner, attr) = self.inner.open(path)?;
         Ok((self.file(path.to_owned(), inner), attr))
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        enter_call(Path::new(""));
-        self.inner.stat_fs()
-    }
-
-    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
-        enter_call(path.path());
-        self.inner.get_xattr(path, name)
-    }
-
-    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
-        enter_call(path.path());
-        self.inner.list_xattr(path)
     }
 
     fn flush_closes(&self) {
@@ -363,6 +311,10 @@ impl BackendFile for DeferredCloseFile {
 
     fn fds(&self) -> BorrowedFds<'_> {
         self.inner().fds()
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.inner().is_deferred()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -345,6 +345,9 @@ impl Backend for DirBackend {
         self.apply(change)
     }
 
+    /// Its files are closed where they are dropped.
+    fn flush_closes(&self) {}
+
     fn adopt(&self, mut parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         if parts.is_empty() {
             return None;
@@ -408,6 +411,10 @@ impl BackendFile for DirFile {
     fn fds(&self) -> BorrowedFds<'_> {
         let [direct, cached] = [&self.direct, &self.cached].map(|fd| fd.as_ref().map(AsFd::as_fd));
         BorrowedFds { direct, cached }
+    }
+
+    fn is_deferred(&self) -> bool {
+        false
     }
 
     fn attr(&self) -> Result<Attr> {
