@@ -228,7 +228,8 @@ impl Comparison {
         if theirs == ours {
             return;
         }
-        let (replica, deciding) = (self.replica, self.deciding);
+        let replica = self.replica;
+        let deciding = self.deciding;
         // Both once more: one of them may have been replaced between the two.
         self.hash_on(replica, move |theirs, comparison| {
             comparison.hash_on(deciding, move |ours, comparison| {

@@ -198,8 +198,9 @@ impl SegmentFetch {
         let promised = state.requested.intersects(part);
         match &state.stage {
             FetchStage::Ready(data) => {
-                let (start, end) = (part.start - self.range.start, part.end - self.range.start);
-                !promised || data.materialize(start as usize..end as usize)
+                let start = (part.start - self.range.start) as usize;
+                let end = (part.end - self.range.start) as usize;
+                !promised || data.materialize(start..end)
             }
             FetchStage::Pending => {
                 // Now, as it may arrive before this request joins it.

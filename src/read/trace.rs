@@ -86,11 +86,10 @@ impl Tracer {
     fn subscribe(&self, first: TraceLine) -> TraceStream {
         let (send, lines) = channel(QUEUE_LEN);
         let lost = Arc::new(AtomicU64::new(0));
-        let (since, named) = (Instant::now(), std::collections::HashSet::new());
         let listener = TraceSubscriber {
-            since,
+            since: Instant::now(),
             lines: send,
-            named_files: named,
+            named_files: std::collections::HashSet::new(),
             dropped_lines: Arc::clone(&lost),
         };
         listener.try_send(first);

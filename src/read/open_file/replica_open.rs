@@ -167,7 +167,8 @@ impl OpenFile {
     /// In a volume of copies, a copy that differs is a fault of the volume. In a shared one
     /// the file was changed or replaced, which is ordinary.
     fn log_version_mismatch(&self, id: ReplicaId, attr: &Attr) {
-        let (replica, version) = (id.index(), self.version);
+        let replica = id.index();
+        let version = self.version;
         match self.mode {
             VolumeMode::Copies => tracing::warn!(
                 replica,
