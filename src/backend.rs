@@ -24,9 +24,11 @@ mod entry_ref;
 mod error;
 mod fault;
 mod fd_transfer;
+mod file_closer;
 mod hung_path;
 mod inline_permit;
 mod inode_identity;
+mod lane;
 mod lazy_file;
 mod mutation;
 mod object_ref;
@@ -46,7 +48,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
-use deferred_close::{DeferredClose, FileCloser};
+use deferred_close::DeferredClose;
+use file_closer::FileCloser;
 
 pub use credentials::{
     Credentials, CredentialsGuard, CredentialsRecord, DaemonCredentials, RequestContext,
@@ -60,6 +63,7 @@ pub use fd_transfer::{BorrowedFds, OwnedFds};
 pub use hung_path::HungPath;
 pub use inline_permit::{InlinePermit, InlinePermits};
 pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
+pub use lane::Lane;
 pub use lazy_file::LazyFile;
 pub use mutation::{
     CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
@@ -67,9 +71,7 @@ pub use mutation::{
 };
 pub use object_ref::ObjectRef;
 pub use path_key::PathKey;
-pub use pool::{
-    JobOptions, Lane, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress,
-};
+pub use pool::{JobOptions, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress};
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
@@ -443,7 +445,7 @@ impl Replica {
     pub fn on_tick(&self) {
         self.pool.replace_stuck_threads();
         self.closer.start_job_if_needed();
-        deferred_close::retry_dedicated_closes();
+        file_closer::retry_dedicated_closes();
     }
 
     /// Whether calls about the object do not hang so that another one would have to wait.
