@@ -2,7 +2,7 @@
 //!
 //! [`Backend`] and [`BackendFile`] have no default methods, so a decorator that leaves one out
 //! does not compile. A decorator of a [`Backend`] names the methods that it forwards as they
-//! are in [`forward_calls!`], and writes out the others. Those of a [`BackendFile`] are few,
+//! are in `forward_calls!`, and writes out the others. Those of a [`BackendFile`] are few,
 //! and each decorator changes most of them.
 //!
 //! [`Backend`]: super::Backend
@@ -59,7 +59,7 @@ macro_rules! forward_calls {
     ($($method:ident)*) => { $($crate::backend::decorator::forward_call!($method);)* };
 }
 
-/// One method of [`forward_calls!`].
+/// One method of `forward_calls!`.
 macro_rules! forward_call {
     (stat) => {
         fn stat(&self, path: &std::path::Path) -> Result<Attr> {

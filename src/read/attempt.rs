@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::fetch::{CompletedFetch, DeliveredBy, FailureAction, FetchStage, SegmentFetch};
-use super::inline_read::MAX_INLINE_BYTES;
-use super::open_file::OpenFile;
 use super::trace::AttemptTrace as Trace;
-use super::{ReadError, Reader, content_check};
+use super::{ReadError, Reader, content_check, fetch_queue};
 use crate::backend::{
     Backend, BackendError, BackendFile, ErrorOrigin, JobOptions, Lane, report_progress,
 };
-use crate::buffer::{Pipe, Reservation, SegmentData, size_class};
+use crate::buffer::{Pipe, Reservation, SegmentData};
 use crate::placement::Delivery;
 use crate::scheduler::rate::PerLocality;
-use crate::scheduler::{
-    AttemptId, AttemptOutcome, Dispatch, FinishedAttempt, LateAttempt, Scheduler, SegmentRequest,
-};
+use crate::scheduler::{AttemptId, AttemptOutcome, Dispatch, FinishedAttempt};
 use crate::telemetry::counters::increment;
-use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
+use crate::volume::{ByteRange, ReplicaId};
 
 /// How long a thread may go on with small reads while others wait in the pool's queue.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(100);
+
+/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
+/// take a quick replica less than handing them over to another thread.
+pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
@@ -417,10 +417,13 @@ fn handle_failure(
     // Nobody joins it between its being given up and its being forgotten: he would be
     // told an error of somebody else's attempts.
     let next = {
-        let mut segments = fetch.file.segments.lock();
+        let known = fetch.segments();
+        let known = known.as_ref().map(|known| known.lock());
         let next = fetch.attempt_failed(error, claim);
-        if matches!(next, FailureAction::GiveUp { .. }) {
-            OpenFile::forget_locked(&mut segments, fetch);
+        if matches!(next, FailureAction::GiveUp { .. })
+            && let Some(mut known) = known
+        {
+            known.forget(fetch);
         }
         next
     };
@@ -434,7 +437,8 @@ fn handle_failure(
                 let mut state = fetch.state.lock();
                 // The last who wanted it may have given up since.
                 if matches!(state.stage, FetchStage::Pending) && state.queue_key.is_none() {
-                    let want = segment_request(fetch, candidates, false, state.holders);
+                    let want =
+                        fetch_queue::segment_request(fetch, candidates, false, state.holders);
                     state.set_queued(scheduler.enqueue(want));
                 }
                 drop(state);
@@ -462,83 +466,4 @@ fn handle_failure(
             }
         }
     }
-}
-
-/// A segment for the queue, to be read from one of `candidates`; `holders` as
-/// known of it.
-pub(super) fn segment_request(
-    fetch: &Arc<SegmentFetch>,
-    candidates: ReplicaSet,
-    ahead: bool,
-    holders: Option<Holders>,
-) -> SegmentRequest<Arc<SegmentFetch>> {
-    let is_all_there_is = fetch.range.len() == fetch.file.version().size;
-    SegmentRequest {
-        item: Arc::clone(fetch),
-        bytes: fetch.range.len(),
-        is_readahead: ahead,
-        candidates,
-        holders: holders.unwrap_or(Holders::UNKNOWN),
-        pinned: fetch.file.placement_hints().pinned,
-        is_hedge: false,
-        file_number: fetch.file.file_number(),
-        start: fetch.range.start,
-        open_on: if is_all_there_is { fetch.file.verified_replicas() } else { ReplicaSet::ALL },
-    }
-}
-
-/// Puts a segment that is not here into the queue once more, for any replica, if memory
-/// allows.
-pub(super) fn requeue(
-    reader: &Reader,
-    scheduler: &mut Scheduler<Arc<SegmentFetch>>,
-    fetch: &Arc<SegmentFetch>,
-) {
-    let mut state = fetch.state.lock();
-    let pending = matches!(state.stage, FetchStage::Pending);
-    if !pending || state.queue_key.is_some() || state.is_unwanted() {
-        return;
-    }
-    if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(size_class(fetch.range.len()));
-    }
-    if state.claim.is_none() {
-        return;
-    }
-    state.tried = ReplicaSet::EMPTY;
-    let want = SegmentRequest {
-        is_hedge: true,
-        ..segment_request(fetch, fetch.file.candidates(), false, state.holders)
-    };
-    state.set_queued(scheduler.enqueue(want));
-    increment(&reader.counters.retries);
-}
-
-/// Asks a second replica for a segment that is late, if memory allows; if it does
-/// not, it is tried again with the next look at what is late.
-pub(super) fn enqueue_hedge(
-    reader: &Reader,
-    scheduler: &mut Scheduler<Arc<SegmentFetch>>,
-    late: LateAttempt<Arc<SegmentFetch>>,
-) {
-    let fetch = &late.item;
-    let cost = size_class(fetch.range.len());
-    let mut state = fetch.state.lock();
-    let left = fetch.file.candidates().minus(state.tried).and(late.candidates);
-    let pending = matches!(state.stage, FetchStage::Pending);
-    if !pending || left.is_empty() || state.queue_key.is_some() || state.is_unwanted() {
-        return;
-    }
-    if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(cost);
-    }
-    if state.claim.is_none() {
-        return scheduler.cancel_hedge(&late);
-    }
-    let want =
-        SegmentRequest { is_hedge: true, ..segment_request(fetch, left, false, state.holders) };
-    state.set_queued(scheduler.enqueue(want));
-    drop(state);
-    reader.replicas[late.replica].counters.record_late();
-    increment(&reader.counters.hedges);
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::request::ReadRequest;
+use super::fetch::ReadRequest;
 use super::request_deadline::KILL_CHECK_INTERVAL;
-use super::{ReadError, Reader, attempt};
+use super::{ReadError, Reader, fetch_queue};
 use crate::backend::{
     Backend, BackendError, ErrorOrigin, JobOptions, Lane, PathKey, with_daemon_credentials,
 };
@@ -92,7 +92,7 @@ impl Reader {
             let mut scheduler = self.scheduler.lock();
             scheduler.find_late(now, |fetch| fetch.is_awaited(), &mut late);
             for late in late {
-                attempt::enqueue_hedge(self, &mut scheduler, late);
+                fetch_queue::enqueue_hedge(self, &mut scheduler, late);
             }
             scheduler
                 .hung_attempts()

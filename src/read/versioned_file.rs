@@ -1,8 +1,6 @@
 //! One version of one file, open on as many replicas as were asked to read it.
 //!
-//! An [`OpenFile`] never changes its version. When the file changes, the handles
-//! move on to another `OpenFile`; what was under way on the old one ends there,
-//! so no reply is ever put together from two versions. A replica opens the file
+//! A [`VersionedFile`] never changes its version. A replica opens the file
 //! when it is first sent a segment of it, on its own pool, and serves it only
 //! if that open showed the same version.
 //!
@@ -12,7 +10,6 @@
 
 mod replica_open;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -20,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::content_check::ContentCheckState;
-use super::fetch::SegmentFetch;
+use super::content_check_state::ContentCheckState;
 use super::file_identity::FileIdentity;
 use super::replica_slot::{Descriptor, LastVersion, ReplicaSlot};
 use super::segment_timeouts::SegmentTimeouts;
+use super::tracer::Tracer;
 use crate::backend::{Attr, BackendFile, Credentials, Generation, PathKey};
 use crate::placement::LocatedFile;
 use crate::volume::{
@@ -41,7 +38,7 @@ const VERSION_BAN: Duration = Duration::from_secs(3);
 const FAILURE_BAN: Duration = Duration::from_secs(1);
 
 /// A file at one version.
-pub struct OpenFile {
+pub struct VersionedFile {
     path_key: PathKey,
     path: PathBuf,
     version: FileVersion,
@@ -67,11 +64,8 @@ pub struct OpenFile {
     verified: AtomicReplicaSet,
     /// Replicas whose open has shown it at any time.
     ever_verified: AtomicReplicaSet,
-    /// Fetched or being fetched, by first byte; disjoint.
-    pub(super) segments: Mutex<BTreeMap<u64, Arc<SegmentFetch>>>,
     readers: AtomicUsize,
-    /// Whether nobody will read it again: its segments are not kept, as they
-    /// and the file would keep each other.
+    /// Whether nobody will read it again: its segments are not kept.
     is_retired: AtomicBool,
     /// Whether segments that have been read are kept for its other readers.
     keep_segments: AtomicBool,
@@ -80,7 +74,7 @@ pub struct OpenFile {
     /// Segments for which a read has just passed its deadline.
     timeouts: SegmentTimeouts,
     /// It hears of segments that are dropped unread.
-    pub(super) tracer: Arc<super::trace::Tracer>,
+    pub(super) tracer: Arc<Tracer>,
     /// Its attributes, as they were shown last.
     last_attr: Mutex<Option<Attr>>,
 }
@@ -94,70 +88,65 @@ pub(super) struct PlacementHints {
     pub(super) pinned: ReplicaSet,
 }
 
+/// What is known of a file before a replica opens it.
+pub(super) struct FileParams {
+    /// Relative to the replicas' roots.
+    pub(super) path: PathBuf,
+    pub(super) version: FileVersion,
+    pub(super) mode: VolumeMode,
+    /// In whose name replicas open it.
+    pub(super) credentials: Credentials,
+    pub(super) placement_hints: PlacementHints,
+    pub(super) content_check: ContentCheckState,
+    /// It hears of segments that are dropped unread.
+    pub(super) tracer: Arc<Tracer>,
+}
+
 static NEXT_FILE_NUMBER: AtomicU64 = AtomicU64::new(0);
 
-impl OpenFile {
-    /// A file that no replica has opened yet, at `version`.
-    pub(super) fn new(
-        path: PathBuf,
-        version: FileVersion,
-        mode: VolumeMode,
-        who: Credentials,
-        replicas: usize,
-        place: PlacementHints,
-    ) -> Self {
+impl VersionedFile {
+    /// A file that no replica has opened yet.
+    pub(super) fn new(params: FileParams, replicas: usize) -> Self {
         let slots = ReplicaMap::from_fn(replicas, |_| ReplicaSlot::default());
         Self {
-            path_key: PathKey::from_path(&path),
-            path,
-            version,
-            mode,
-            credentials: Mutex::new(who),
+            path_key: PathKey::from_path(&params.path),
+            path: params.path,
+            version: params.version,
+            mode: params.mode,
+            credentials: Mutex::new(params.credentials),
             must_reopen: false,
             file_identity: FileIdentity::default(),
             file_number: NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed),
-            placement_hints: place,
+            placement_hints: params.placement_hints,
             replicas: slots,
             version_banned: AtomicReplicaSet::default(),
-            content_check: ContentCheckState::default(),
+            content_check: params.content_check,
             failure_banned: AtomicReplicaSet::default(),
             verified: AtomicReplicaSet::default(),
             ever_verified: AtomicReplicaSet::default(),
-            segments: Mutex::default(),
             readers: AtomicUsize::new(1),
             is_retired: AtomicBool::new(false),
             keep_segments: AtomicBool::new(false),
             last_delivery: Mutex::new(None),
             timeouts: SegmentTimeouts::default(),
-            tracer: Arc::default(),
+            tracer: params.tracer,
             last_attr: Mutex::new(None),
         }
     }
 
-    /// With what is known of its contents.
-    #[must_use]
-    pub(super) fn with_content_check(self, marks: ContentCheckState) -> Self {
-        Self { content_check: marks, ..self }
+    /// Every replica has to open it once more.
+    pub(super) fn set_must_reopen(&mut self) {
+        self.must_reopen = true;
     }
 
-    /// Every replica has to open it anew.
-    #[must_use]
-    pub fn reopening(self) -> Self {
-        Self { must_reopen: true, ..self }
-    }
-
-    /// With what tells it from other files of its inode number.
-    #[must_use]
-    pub fn with_generation(self, generation: Generation) -> Self {
+    /// What tells it from other files of its inode number.
+    pub(super) fn add_generation(&self, generation: Generation) {
         self.file_identity.add_generation(generation);
-        self
     }
 
     /// It has no name any more: replicas that do not have it open cannot open it.
-    #[must_use]
-    pub fn unlinked(self) -> Self {
+    pub(super) fn set_unlinked(&self) {
         self.file_identity.set_unlinked();
-        self
     }
 
     /// In whose name replicas open it.
@@ -228,7 +217,7 @@ impl OpenFile {
     }
 
     /// Takes along what `older`, a version of the same file, has open.
-    pub fn inherit_descriptors(&self, older: &OpenFile) {
+    pub fn inherit_descriptors(&self, older: &VersionedFile) {
         self.file_identity.inherit(&older.file_identity);
         *self.last_attr.lock() = *older.last_attr.lock();
         self.set_keep_segments(older.should_keep_segments());
@@ -242,7 +231,7 @@ impl OpenFile {
     }
 
     /// Whoever has `older` open has this one open, too: it is the same data.
-    pub fn adopt_open_files(&self, older: &OpenFile) {
+    pub fn adopt_open_files(&self, older: &VersionedFile) {
         for (id, slot) in older.replicas.iter() {
             if let Descriptor::Verified(file) = &*slot.descriptor.lock() {
                 self.record_verified_open(id, Arc::clone(file));
@@ -255,21 +244,9 @@ impl OpenFile {
         self.timeouts.add(segments, now);
     }
 
-    /// Whether that has just happened to something in `range` that is not in memory.
-    pub(super) fn has_recent_timeout(&self, range: ByteRange, now: Instant) -> bool {
-        let expired = self.timeouts.within(range, now);
-        if expired.is_empty() {
-            return false;
-        }
-        let segments = self.segments.lock();
-        let is_here = |part: ByteRange| {
-            let bytes = Self::known_segments(&segments, part).map(|(segment, fetch)| {
-                let known = segment.intersect(part);
-                if fetch.data().is_some() && fetch.can_serve(known) { known.len() } else { 0 }
-            });
-            bytes.sum::<u64>() == part.len()
-        };
-        !expired.into_iter().all(is_here)
+    /// The parts of `range` for which that has just happened.
+    pub(super) fn recent_timeouts(&self, range: ByteRange, now: Instant) -> Vec<ByteRange> {
+        self.timeouts.within(range, now)
     }
 
     /// A replica showed these attributes of it.
@@ -445,47 +422,5 @@ impl OpenFile {
     /// Whether segments that have been read are kept.
     pub(super) fn should_keep_segments(&self) -> bool {
         self.keep_segments.load(Ordering::Relaxed)
-    }
-
-    /// The known segments that meet `range`, in order.
-    pub(super) fn known_segments(
-        segments: &BTreeMap<u64, Arc<SegmentFetch>>,
-        range: ByteRange,
-    ) -> impl Iterator<Item = (ByteRange, Arc<SegmentFetch>)> {
-        let first = segments
-            .range(..=range.start)
-            .next_back()
-            .filter(|(_, fetch)| fetch.range.end > range.start)
-            .map_or(range.start, |(start, _)| *start);
-        segments
-            .range(first..range.end.max(first))
-            .map(|(_, fetch)| (fetch.range, Arc::clone(fetch)))
-    }
-
-    /// Forgets segments that have given away what `range` wants of them.
-    pub(super) fn drop_consumed(segments: &mut BTreeMap<u64, Arc<SegmentFetch>>, range: ByteRange) {
-        let gone = |(part, fetch): (ByteRange, Arc<SegmentFetch>)| {
-            let wanted = part.intersect(range);
-            (!wanted.is_empty() && !fetch.can_serve(wanted)).then_some(part.start)
-        };
-        let gone: Vec<u64> = Self::known_segments(segments, range).filter_map(gone).collect();
-        for start in gone {
-            segments.remove(&start);
-        }
-    }
-
-    /// Forgets a segment, if it is the one that is known there.
-    pub(super) fn forget(&self, fetch: &Arc<SegmentFetch>) {
-        Self::forget_locked(&mut self.segments.lock(), fetch);
-    }
-
-    /// The same with the segments of its file, locked.
-    pub(super) fn forget_locked(
-        segments: &mut BTreeMap<u64, Arc<SegmentFetch>>,
-        fetch: &Arc<SegmentFetch>,
-    ) {
-        if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
-            segments.remove(&fetch.range.start);
-        }
     }
 }

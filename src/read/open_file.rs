@@ -1,0 +1,102 @@
+//! One version of one file, and the segments of it that are known.
+//!
+//! When the file changes, the handles move on to another [`OpenFile`]; what was under way on
+//! the old one ends there, so no reply is ever put together from two versions.
+//!
+//! *Invariant:* ownership goes one way. An open file owns its segments. A segment
+//! ([`SegmentFetch`]) owns the [`VersionedFile`] that it is read from, and knows the segments
+//! that it is one of by a weak reference, to be forgotten there. So a segment that is still on
+//! its way when its file is closed keeps open what it is read from, and nothing else.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::fetch::{SegmentFetch, SharedSegments};
+use super::segment_map::SegmentMap;
+use super::versioned_file::{FileParams, VersionedFile};
+use crate::backend::Generation;
+use crate::buffer::Reservation;
+use crate::sync::MutexGuard;
+use crate::volume::ByteRange;
+
+/// A file at one version, as handles read it.
+pub struct OpenFile {
+    file: Arc<VersionedFile>,
+    segments: Arc<SharedSegments>,
+}
+
+/// It is read from, and asked about, as the version that it is.
+impl Deref for OpenFile {
+    type Target = VersionedFile;
+
+    fn deref(&self) -> &VersionedFile {
+        &self.file
+    }
+}
+
+impl OpenFile {
+    /// A file that no replica has opened yet.
+    pub(super) fn new(params: FileParams, replicas: usize) -> Self {
+        let file = Arc::new(VersionedFile::new(params, replicas));
+        Self { file, segments: Arc::default() }
+    }
+
+    /// Every replica has to open it once more. Call it before anything is read.
+    #[must_use]
+    pub fn reopening(mut self) -> Self {
+        let file = Arc::get_mut(&mut self.file).expect("no segment of it has been fetched");
+        file.set_must_reopen();
+        self
+    }
+
+    /// With what tells it from other files of its inode number.
+    #[must_use]
+    pub fn with_generation(self, generation: Generation) -> Self {
+        self.file.add_generation(generation);
+        self
+    }
+
+    /// It has no name any more: replicas that do not have it open cannot open it.
+    #[must_use]
+    pub fn unlinked(self) -> Self {
+        self.file.set_unlinked();
+        self
+    }
+
+    /// Its known segments, locked.
+    pub(super) fn lock_segments(&self) -> MutexGuard<'_, SegmentMap<SegmentFetch>> {
+        self.segments.lock()
+    }
+
+    /// A segment of it that is to be fetched, entered in `segments`, which are its own.
+    pub(super) fn add_fetch(
+        &self,
+        segments: &mut SegmentMap<SegmentFetch>,
+        range: ByteRange,
+        claim: Reservation,
+    ) -> Arc<SegmentFetch> {
+        let file = Arc::clone(&self.file);
+        let fetch = Arc::new(SegmentFetch::new(file, &self.segments, range, claim));
+        segments.insert(Arc::clone(&fetch));
+        fetch
+    }
+
+    /// Whether a read has just waited until its deadline for something in `range` that is
+    /// not in memory.
+    pub(super) fn has_recent_timeout(&self, range: ByteRange, now: Instant) -> bool {
+        let expired = self.recent_timeouts(range, now);
+        if expired.is_empty() {
+            return false;
+        }
+        let segments = self.lock_segments();
+        let is_here = |part: ByteRange| {
+            let bytes = segments.known(part).map(|(segment, fetch)| {
+                let known = segment.intersect(part);
+                if fetch.data().is_some() && fetch.can_serve(known) { known.len() } else { 0 }
+            });
+            bytes.sum::<u64>() == part.len()
+        };
+        !expired.into_iter().all(is_here)
+    }
+}
