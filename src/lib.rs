@@ -20,6 +20,7 @@ pub mod memory_headroom;
 pub mod metrics;
 pub mod placement;
 pub mod read;
+pub mod replicas;
 pub mod scheduler;
 pub mod simulate;
 mod sync;

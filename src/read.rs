@@ -49,16 +49,16 @@ mod versioned_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::param::page_size;
-use tokio::sync::Notify;
 
 use crate::backend::{BackendError, Credentials, InlinePermits, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
+use crate::replicas::Ticker;
 use crate::scheduler::fair_queue::FairQueue;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
 use crate::telemetry::VolumeCounters;
@@ -104,9 +104,7 @@ pub struct Reader {
     inline_permits: InlinePermits,
     content_checker: Option<ContentChecker>,
     tracer: Arc<Tracer>,
-    wake: Notify,
-    /// Whether the clock runs.
-    is_ticking: AtomicBool,
+    ticker: Arc<Ticker>,
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
@@ -162,8 +160,7 @@ impl Reader {
             inline_permits: InlinePermits::new(policy.max_inline_calls),
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
-            wake: Notify::new(),
-            is_ticking: AtomicBool::new(false),
+            ticker: Arc::default(),
             policy,
             replicas,
             counters,

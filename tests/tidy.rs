@@ -89,6 +89,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "fs",
         &[
             "read",
+            "replicas",
             "buffer",
             "placement",
             "scheduler",
@@ -101,8 +102,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "read",
-        &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
+        &[
+            "sync",
+            "replicas",
+            "placement",
+            "scheduler",
+            "buffer",
+            "backend",
+            "config",
+            "volume",
+            "telemetry",
+        ],
     ),
+    ("replicas", &[]),
     ("placement", &["config", "volume", "telemetry"]),
     ("bench", &["daemon", "config", "volume"]),
     ("explain", &["simulate", "placement", "scheduler", "volume"]),

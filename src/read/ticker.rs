@@ -2,8 +2,7 @@
 //! replicas that are to prove that they are back.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -14,33 +13,13 @@ use super::{ReadError, Reader, fetch_queue};
 use crate::backend::{
     Backend, BackendError, ErrorOrigin, JobOptions, Lane, PathKey, with_daemon_credentials,
 };
+use crate::replicas::{PendingWork, Ticked, Ticker};
 use crate::scheduler::health::MountCheck;
 use crate::scheduler::hedge;
 use crate::volume::{ReplicaId, ReplicaSet};
 
-/// How often late segments and passed deadlines are looked for while anything
-/// is under way. A tenth of the earliest hedge is close enough.
-const TICK: Duration = Duration::from_millis(25);
-
-/// And while the only thing to look after is that a replica comes back.
-const SLOW_TICK: Duration = Duration::from_millis(250);
-
-/// The clock stops when there was nothing to look after for so many ticks. To
-/// start it wakes a thread, which is not to happen for each of a row of reads.
-const IDLE_TICKS: u32 = 40;
-
 /// Answered requests behind one that is not are swept out past this number.
 const MAX_ANSWERED: usize = 1024;
-
-/// What there is to look after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PendingWork {
-    /// Reads.
-    Reads,
-    /// Replicas that are not asked.
-    Replicas,
-    Idle,
-}
 
 /// Requests that have waited for long.
 struct OldRequests {
@@ -55,31 +34,7 @@ struct OldRequests {
 impl Reader {
     /// Something is under way that the clock is to look after.
     pub(super) fn wake_ticker(&self) {
-        if !self.is_ticking.load(Ordering::SeqCst) && !self.is_ticking.swap(true, Ordering::SeqCst)
-        {
-            self.wake.notify_one();
-        }
-    }
-
-    /// Looks after what takes too long. Returns what there is left to look after.
-    fn tick(self: &Arc<Self>, now: Instant) -> PendingWork {
-        let to_prove = self.hedge_late_segments(now);
-        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
-        for replica in to_prove.iter() {
-            self.start_mount_check(replica, |_| {});
-        }
-        let old = self.old_requests(now);
-        for request in old.due.iter().filter(|request| self.is_expired(request, now)) {
-            self.fail_request(request, ReadError::Deadline);
-        }
-        for request in old.may_be_killed.iter().filter(|request| request.is_killed(now)) {
-            self.fail_request(request, ReadError::Failed(BackendError::Os(Errno::INTR)));
-        }
-        for request in old.fail_fast.iter().filter(|request| request.has_version_mismatch()) {
-            self.fail_request(request, ReadError::Failed(BackendError::VersionMismatch));
-        }
-        self.serve_waiters();
-        self.pending_work()
+        self.ticker.wake();
     }
 
     /// Sends late segments to a second replica. Returns the replicas that are to prove that
@@ -133,7 +88,7 @@ impl Reader {
     fn pending_work(&self) -> PendingWork {
         let scheduler = self.scheduler.lock();
         match (self.requests.lock().is_empty() && scheduler.is_idle(), scheduler.all_available()) {
-            (false, _) => PendingWork::Reads,
+            (false, _) => PendingWork::Calls,
             (true, false) => PendingWork::Replicas,
             (true, true) => PendingWork::Idle,
         }
@@ -211,29 +166,37 @@ impl Reader {
         self.wake_ticker();
     }
 
-    /// Runs the read path's clock; never returns. Spawn it once.
+    /// The clock, for what else waits for replicas.
+    pub fn ticker(&self) -> &Arc<Ticker> {
+        &self.ticker
+    }
+
+    /// Runs the clock, which looks after reads too; never returns. Spawn it once.
     pub async fn run_ticker(self: Arc<Self>) {
-        loop {
-            let mut idle = 0;
-            while idle < IDLE_TICKS {
-                let due = self.tick(Instant::now());
-                idle = if due == PendingWork::Reads { 0 } else { idle + 1 };
-                tokio::time::sleep(TICK).await;
-            }
-            self.is_ticking.store(false, Ordering::SeqCst);
-            loop {
-                // Also for who came before that was stored, and has not woken anybody.
-                match self.tick(Instant::now()) {
-                    PendingWork::Reads => break,
-                    PendingWork::Idle => break self.wake.notified().await,
-                    PendingWork::Replicas => {
-                        if tokio::time::timeout(SLOW_TICK, self.wake.notified()).await.is_ok() {
-                            break;
-                        }
-                    }
-                }
-            }
-            self.is_ticking.store(true, Ordering::SeqCst);
+        let reader: Weak<dyn Ticked> = Arc::<Self>::downgrade(&self);
+        self.ticker.add(reader);
+        self.ticker.run().await;
+    }
+}
+
+impl Ticked for Reader {
+    fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
+        let to_prove = self.hedge_late_segments(now);
+        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
+        for replica in to_prove.iter() {
+            self.start_mount_check(replica, |_| {});
         }
+        let old = self.old_requests(now);
+        for request in old.due.iter().filter(|request| self.is_expired(request, now)) {
+            self.fail_request(request, ReadError::Deadline);
+        }
+        for request in old.may_be_killed.iter().filter(|request| request.is_killed(now)) {
+            self.fail_request(request, ReadError::Failed(BackendError::Os(Errno::INTR)));
+        }
+        for request in old.fail_fast.iter().filter(|request| request.has_version_mismatch()) {
+            self.fail_request(request, ReadError::Failed(BackendError::VersionMismatch));
+        }
+        self.serve_waiters();
+        self.pending_work()
     }
 }
