@@ -2,15 +2,16 @@
 //! what fanfs itself adds, without FUSE and without a disk.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fanfs::backend::{
-    Attr, Backend, BackendFile, CreateOptions, Credentials, EntryRef, EntryVisitor, FileKind,
-    FileMutation, Lock, LockRequest, ObjectRef, PoolLimits, Replica, Result, SeekTo, StatFs,
-    TreeMutation, WritableFile, WriteOpenOptions,
+    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, Credentials, EntryRef, EntryVisitor,
+    FileKind, FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, PoolLimits, Replica, Result,
+    SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
@@ -80,6 +81,20 @@ impl Backend for Memory {
     fn list_xattr(&self, _: &ObjectRef) -> Result<Vec<u8>> {
         Ok(Vec::new())
     }
+    fn check_mount(&self) -> Result<bool> {
+        Ok(true)
+    }
+    fn is_in_service(&self) -> bool {
+        true
+    }
+    fn handle_unmount(&self, _: u64) {}
+    fn mount_id(&self) -> Option<u64> {
+        None
+    }
+    fn flush_closes(&self) {}
+    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        None
+    }
     fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
@@ -97,6 +112,18 @@ impl BackendFile for Memory {
     }
     fn read_at(&self, _: u64, buf: &mut [u8]) -> Result<usize> {
         Ok(buf.len())
+    }
+    fn splice_at(&self, _: u64, _: BorrowedFd<'_>, _: usize) -> Option<Result<usize>> {
+        None
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn fds(&self) -> BorrowedFds<'_> {
+        BorrowedFds::default()
+    }
+    fn is_deferred(&self) -> bool {
+        false
     }
     fn seek(&self, offset: u64, _: SeekTo) -> Result<u64> {
         Ok(offset)

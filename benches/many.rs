@@ -9,15 +9,16 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, Result, SeekTo, StatFs, TreeMutation, WritableFile,
-    WriteOpenOptions,
+    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirBackend, EntryRef, EntryVisitor,
+    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation,
+    WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
@@ -95,6 +96,20 @@ impl Backend for Server {
     fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
         self.inner.list_xattr(path)
     }
+    fn check_mount(&self) -> Result<bool> {
+        self.stat(Path::new("")).map(|_| true)
+    }
+    fn is_in_service(&self) -> bool {
+        self.inner.is_in_service()
+    }
+    fn handle_unmount(&self, _: u64) {}
+    fn mount_id(&self) -> Option<u64> {
+        None
+    }
+    fn flush_closes(&self) {}
+    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        None
+    }
     fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
         Err(rustix::io::Errno::ROFS.into())
     }
@@ -114,6 +129,18 @@ impl BackendFile for ServedFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cost.pay();
         self.inner.read_at(offset, buf)
+    }
+    fn splice_at(&self, _: u64, _: BorrowedFd<'_>, _: usize) -> Option<Result<usize>> {
+        None
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn fds(&self) -> BorrowedFds<'_> {
+        BorrowedFds::default()
+    }
+    fn is_deferred(&self) -> bool {
+        false
     }
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
         self.inner.seek(offset, to)

@@ -7,6 +7,9 @@ mod fetch;
 #[allow(dead_code)]
 #[path = "../src/read/request.rs"]
 mod request;
+#[allow(dead_code)]
+#[path = "../src/read/segment_map.rs"]
+mod segment_map;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,27 +23,21 @@ use shuttle::thread;
 
 use crate::buffer::{Budget, SegmentData};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
-use fetch::{DeliveredBy, FailureAction, FetchStage, JoinOutcome, SegmentFetch};
-use request::{ReadData, ReadParams, ReadRequest, RequestOrigin};
+use fetch::{DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments};
+use request::{ReadData, ReadParams, RequestOrigin};
+use segment_map::SegmentMap;
 
 mod request_deadline {
     pub use fanfs::read::{Deadlines, RequestDeadline};
 }
 
-mod eviction {
-    /// Nothing is evicted here.
-    pub enum EvictionQueue {
-        NotQueued,
-    }
-}
-
-mod open_file {
+mod versioned_file {
     use fanfs::volume::ReplicaSet;
 
     /// A file that two replicas have.
-    pub struct OpenFile;
+    pub struct VersionedFile;
 
-    impl OpenFile {
+    impl VersionedFile {
         pub fn candidates(&self) -> ReplicaSet {
             ReplicaSet::first(2)
         }
@@ -66,8 +63,8 @@ const LEN: u64 = 8;
 
 /// One file of segments, read by requests.
 struct World {
-    file: Arc<open_file::OpenFile>,
-    segments: Mutex<Vec<Option<Arc<SegmentFetch>>>>,
+    file: Arc<versioned_file::VersionedFile>,
+    segments: Arc<SharedSegments>,
     budget: Budget,
     /// Whether a second read waits to be sent.
     queue: Mutex<bool>,
@@ -83,10 +80,10 @@ struct Outcome {
 }
 
 impl World {
-    fn new(segments: usize, fails: bool) -> Arc<Self> {
+    fn new(fails: bool) -> Arc<Self> {
         Arc::new(Self {
-            file: Arc::new(open_file::OpenFile),
-            segments: Mutex::new(vec![None; segments]),
+            file: Arc::new(versioned_file::VersionedFile),
+            segments: Arc::new(Mutex::new(SegmentMap::default())),
             budget: Budget::new(1000),
             queue: Mutex::new(false),
             fails,
@@ -106,11 +103,12 @@ impl World {
             for index in range.start / LEN..range.end.div_ceil(LEN) {
                 let whole = ByteRange::at(index * LEN, LEN);
                 let part = whole.intersect(range);
-                let known = segments[index as usize].clone().filter(|fetch| fetch.can_serve(part));
-                let fetch = known.unwrap_or_else(|| {
+                let known = segments.known(whole).next().map(|(_, fetch)| fetch);
+                let fetch = known.filter(|fetch| fetch.can_serve(part)).unwrap_or_else(|| {
                     let claim = self.budget.claim(LEN).expect("there is enough");
-                    let fetch = Arc::new(SegmentFetch::new(Arc::clone(&self.file), whole, claim));
-                    segments[index as usize] = Some(Arc::clone(&fetch));
+                    let file = Arc::clone(&self.file);
+                    let fetch = Arc::new(SegmentFetch::new(file, &self.segments, whole, claim));
+                    segments.insert(Arc::clone(&fetch));
                     fresh.push(Arc::clone(&fetch));
                     fetch
                 });
@@ -165,7 +163,7 @@ impl World {
             let mut segments = self.segments.lock();
             let action = fetch.attempt_failed(error, claim);
             if matches!(action, FailureAction::GiveUp { .. }) {
-                Self::forget(&mut segments, fetch);
+                segments.forget(fetch);
             }
             action
         };
@@ -187,7 +185,7 @@ impl World {
     /// As `read::attempt::enqueue_hedge`, and as what the scheduler dispatches then,
     /// unless it has been taken out of the queue.
     fn hedge(&self) {
-        let Some(fetch) = self.segments.lock()[0].clone() else { return };
+        let Some(fetch) = self.segments.lock().iter().next().cloned() else { return };
         {
             let mut queue = self.queue.lock();
             let mut state = fetch.state.lock();
@@ -221,14 +219,6 @@ impl World {
         }
     }
 
-    fn forget(segments: &mut [Option<Arc<SegmentFetch>>], fetch: &Arc<SegmentFetch>) {
-        for known in segments {
-            if known.as_ref().is_some_and(|known| Arc::ptr_eq(known, fetch)) {
-                *known = None;
-            }
-        }
-    }
-
     /// As `Reader::fail_request` and `Reader::abandon_if_unwanted`.
     fn fail_request(&self, request: &ReadRequest, error: ReadError) {
         for fetch in request.reply_error(error).into_iter().flatten() {
@@ -241,7 +231,7 @@ impl World {
                 *queue = false;
             }
             fetch.abandon();
-            Self::forget(&mut segments, &fetch);
+            segments.forget(&fetch);
         }
     }
 }
@@ -314,7 +304,7 @@ fn wait_for_fetches(world: &Arc<World>) {
 /// the first replica is late, and may fail.
 pub fn single_flight() {
     let fails = shuttle::rand::thread_rng().gen_bool(0.5);
-    let world = World::new(1, fails);
+    let world = World::new(fails);
     let ranges = [ByteRange::new(0, 5), ByteRange::new(3, 8)];
     let requests = ranges.map(new_request);
     let mut threads = Vec::new();
@@ -331,13 +321,13 @@ pub fn single_flight() {
     check_outcome(&requests[0].1, ranges[0], true);
     check_outcome(&requests[1].1, ranges[1], false);
     drop(requests);
-    world.segments.lock().clear();
+    world.segments.lock().take_where(|_| true);
     assert_eq!(world.budget.used(), 0, "memory is kept");
 }
 
 /// A request of two segments, of which another one wants the second.
 pub fn two_parts() {
-    let world = World::new(2, true);
+    let world = World::new(true);
     let ranges = [ByteRange::new(2, 14), ByteRange::new(8, 16)];
     let requests = ranges.map(new_request);
     let mut threads = Vec::new();
@@ -351,6 +341,6 @@ pub fn two_parts() {
         check_outcome(outcome, range, false);
     }
     drop(requests);
-    world.segments.lock().clear();
+    world.segments.lock().take_where(|_| true);
     assert_eq!(world.budget.used(), 0, "memory is kept");
 }

@@ -17,15 +17,18 @@
 
 mod bulkhead;
 mod credentials;
+mod decorator;
 mod deferred_close;
 mod dir_backend;
 mod entry_ref;
 mod error;
 mod fault;
 mod fd_transfer;
+mod file_closer;
 mod hung_path;
 mod inline_permit;
 mod inode_identity;
+mod lane;
 mod lazy_file;
 mod mutation;
 mod object_ref;
@@ -45,7 +48,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{FileId, FileVersion, ReplicaId};
-use deferred_close::{DeferredClose, FileCloser};
+use deferred_close::DeferredClose;
+use file_closer::FileCloser;
 
 pub use credentials::{
     Credentials, CredentialsGuard, CredentialsRecord, DaemonCredentials, RequestContext,
@@ -59,6 +63,7 @@ pub use fd_transfer::{BorrowedFds, OwnedFds};
 pub use hung_path::HungPath;
 pub use inline_permit::{InlinePermit, InlinePermits};
 pub use inode_identity::{Generation, HandleDigest, InodeIdentity};
+pub use lane::Lane;
 pub use lazy_file::LazyFile;
 pub use mutation::{
     CreateMode, CreateOptions, FileMutation, Lock, LockKind, LockRequest, OpenAccess, SetAttr,
@@ -66,9 +71,7 @@ pub use mutation::{
 };
 pub use object_ref::ObjectRef;
 pub use path_key::PathKey;
-pub use pool::{
-    JobOptions, Lane, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress,
-};
+pub use pool::{JobOptions, Pool, PoolLimits, WRITE_THREAD_PREFIX, enter_call, report_progress};
 pub use queue_progress::Ticket;
 pub use rate_limit::RateLimited;
 pub use requesting_thread::RequestingThread;
@@ -87,6 +90,9 @@ pub type EntryVisitor<'a> = dyn FnMut(&OsStr, u64, FileKind) + 'a;
 /// [`EntryRef`]. A method with a path may find any object; its caller compares the attributes
 /// in the answer with those of the object it expects.
 ///
+/// *Invariant:* no method has a default. A decorator that did not forward a new method would
+/// answer in place of its replica; without a default it does not compile.
+///
 /// # Errors
 /// Every method returns [`BackendError::Os`] with the errno that the replica
 /// gave.
@@ -104,15 +110,6 @@ pub trait Backend: Send + Sync {
     /// Gives `each` the name, inode number and kind of all entries of a directory but `.`
     /// and `..`, in the replica's order.
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()>;
-
-    /// The same entries at once.
-    fn entries(&self, dir: &ObjectRef) -> Result<Vec<DirEntry>> {
-        let mut entries = Vec::new();
-        self.list(dir, &mut |name, ino, kind| {
-            entries.push(DirEntry { name: name.to_owned(), ino, kind });
-        })?;
-        Ok(entries)
-    }
 
     /// Opens a directory as for a listing, and closes it: says whether it may be
     /// listed.
@@ -145,31 +142,23 @@ pub trait Backend: Send + Sync {
     /// brings the replica into service if it passes the checks
     /// ([`crate::survey::RosterEntry`]). If it fails them, the replica is out of
     /// service, and this returns false.
-    fn check_mount(&self) -> Result<bool> {
-        self.stat(Path::new("")).map(|_| true)
-    }
+    fn check_mount(&self) -> Result<bool>;
 
     /// Whether the replica is in service. While it is not, every call by path fails.
-    fn is_in_service(&self) -> bool {
-        true
-    }
+    fn is_in_service(&self) -> bool;
 
     /// Takes the replica out of service if its root lies in `mount`, which has gone.
     /// Every call by path fails until [`Backend::check_mount`] brings the replica back. Open
     /// files stay open. Never blocks.
-    fn handle_unmount(&self, mount: u64) {
-        let _ = mount;
-    }
+    fn handle_unmount(&self, mount: u64);
 
     /// The id of the mount that its root lies in, in this process's mount table;
     /// `None` where there is none to watch.
-    fn mount_id(&self) -> Option<u64> {
-        None
-    }
+    fn mount_id(&self) -> Option<u64>;
 
     /// Closes files that have been given up and are not closed yet. One that is still
     /// open when it is removed leaves a `.nfs...` file behind.
-    fn flush_closes(&self) {}
+    fn flush_closes(&self);
 
     /// Opens a regular file that may be written.
     fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile>;
@@ -188,9 +177,20 @@ pub trait Backend: Send + Sync {
 
     /// A file of this replica that another process had open, by its descriptors.
     /// Asks the replica nothing. `None` where it needs more than those.
-    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
-        let _ = parts;
-        None
+    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>>;
+}
+
+impl dyn Backend + '_ {
+    /// All entries that [`Backend::list`] visits.
+    ///
+    /// # Errors
+    /// As [`Backend::list`]'s.
+    pub fn entries(&self, dir: &ObjectRef) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.list(dir, &mut |name, ino, kind| {
+            entries.push(DirEntry { name: name.to_owned(), ino, kind });
+        })?;
+        Ok(entries)
     }
 }
 
@@ -204,7 +204,7 @@ pub struct WritableFile {
     pub readable: bool,
 }
 
-/// A file open on one replica.
+/// A file open on one replica. As in [`Backend`], no method has a default.
 ///
 /// # Errors
 /// As [`Backend`]'s.
@@ -219,27 +219,18 @@ pub trait BackendFile: Send + Sync {
     /// Puts up to `len` bytes from `offset` into `pipe` as they lie in the page
     /// cache; returns the number of bytes, 0 at the end of the file. `None` where
     /// that cannot be done with this file. It does not wait for room in the pipe.
-    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
-        let _ = (offset, pipe, len);
-        None
-    }
+    fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>>;
 
     /// The file as the kernel can read it by itself; `None` where reading it
     /// takes more than a descriptor.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
     /// What another process needs to have this file open ([`Backend::adopt`]);
     /// nothing where that takes more than descriptors.
-    fn fds(&self) -> BorrowedFds<'_> {
-        BorrowedFds::default()
-    }
+    fn fds(&self) -> BorrowedFds<'_>;
 
     /// Whether the file is not open yet: its first use opens it.
-    fn is_deferred(&self) -> bool {
-        false
-    }
+    fn is_deferred(&self) -> bool;
 
     /// The next offset at or after `offset` with data, or with a hole.
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64>;
@@ -454,7 +445,7 @@ impl Replica {
     pub fn on_tick(&self) {
         self.pool.replace_stuck_threads();
         self.closer.start_job_if_needed();
-        deferred_close::retry_dedicated_closes();
+        file_closer::retry_dedicated_closes();
     }
 
     /// Whether calls about the object do not hang so that another one would have to wait.

@@ -25,6 +25,7 @@ pub mod metrics;
 pub mod mount_table;
 pub mod placement;
 pub mod read;
+pub mod replicas;
 pub mod scheduler;
 pub mod simulate;
 pub mod status;

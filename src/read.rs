@@ -24,8 +24,10 @@ mod active_readers;
 mod attempt;
 mod availability;
 mod content_check;
+mod content_check_state;
 mod eviction;
 mod fetch;
+mod fetch_queue;
 mod file_identity;
 mod inline_read;
 mod open_file;
@@ -37,23 +39,26 @@ mod replica_slot;
 mod request;
 mod request_deadline;
 mod request_progress;
+mod segment_map;
 mod segment_timeouts;
 pub mod split;
 mod ticker;
 mod trace;
+mod tracer;
+mod versioned_file;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::param::page_size;
-use tokio::sync::Notify;
 
 use crate::backend::{BackendError, Credentials, InlinePermits, Replica};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
+use crate::replicas::Ticker;
 use crate::scheduler::fair_queue::FairQueue;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
 use crate::telemetry::VolumeCounters;
@@ -62,19 +67,19 @@ use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet, VolumeMode};
 use active_readers::{ActiveReaders, LastCounted};
 use content_check::ContentChecker;
 use eviction::EvictionQueues;
-use fetch::{JoinOutcome, SegmentFetch};
-use open_file::PlacementHints;
+use fetch::{JoinOutcome, ReadRequest, SegmentFetch};
 use readahead::Readahead;
-use request::ReadRequest;
 use split::Piece;
-use trace::Tracer;
+use tracer::Tracer;
+use versioned_file::{FileParams, PlacementHints};
 
 pub use availability::Availability;
 pub use open_file::OpenFile;
 pub use policy::{CallerThread, ReadError, ReadPolicy};
 pub use request::{ReadData, ReadParams, RequestOrigin, Sink};
 pub use request_deadline::{DeadlineVerdict, Deadlines, RequestDeadline};
-pub use trace::TraceStream;
+pub use tracer::TraceStream;
+pub use versioned_file::VersionedFile;
 
 /// Segments from this size on are not copied where they need not be; below it
 /// one copy costs less than the system calls.
@@ -99,9 +104,7 @@ pub struct Reader {
     inline_permits: InlinePermits,
     content_checker: Option<ContentChecker>,
     tracer: Arc<Tracer>,
-    wake: Notify,
-    /// Whether the clock runs.
-    is_ticking: AtomicBool,
+    ticker: Arc<Ticker>,
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
@@ -157,8 +160,7 @@ impl Reader {
             inline_permits: InlinePermits::new(policy.max_inline_calls),
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
-            wake: Notify::new(),
-            is_ticking: AtomicBool::new(false),
+            ticker: Arc::default(),
             policy,
             replicas,
             counters,
@@ -180,11 +182,18 @@ impl Reader {
         if let Some(at) = &at {
             self.locator.file_opened(at, Instant::now());
         }
-        let place = PlacementHints { located_file: at, pinned };
         let marks =
             self.content_checker.as_ref().map(|comparer| comparer.check_state(&path, version));
-        let file = OpenFile::new(path, version, mode, who, self.replicas.len(), place);
-        file.with_content_check(marks.unwrap_or_default()).with_tracer(&self.tracer)
+        let params = FileParams {
+            path,
+            version,
+            mode,
+            credentials: who,
+            placement_hints: PlacementHints { located_file: at, pinned },
+            content_check: marks.unwrap_or_default(),
+            tracer: Arc::clone(&self.tracer),
+        };
+        OpenFile::new(params, self.replicas.len())
     }
 
     /// Who knows where chunks are.
@@ -289,13 +298,9 @@ impl Reader {
         let mut joined = Vec::new();
         let mut failure = None;
         {
-            let mut segments = file.segments.lock();
-            OpenFile::drop_consumed(&mut segments, range);
-            let pieces = split::split_range(
-                range,
-                OpenFile::known_segments(&segments, range),
-                self.policy.segment,
-            );
+            let mut segments = file.lock_segments();
+            segments.drop_consumed(range);
+            let pieces = split::split_range(range, segments.known(range), self.policy.segment);
             let needed: u64 = pieces.iter().map(reclaim::missing_cost).sum();
             let claim = claim.or_else(|| self.buffers.budget().claim(needed));
             let mut claim = claim.filter(|claim| claim.bytes() >= needed)?;
@@ -304,8 +309,7 @@ impl Reader {
                     Piece::Known(fetch, part) => (fetch, part),
                     Piece::Missing(part) => {
                         let cost = claim.split(size_class(part.len()));
-                        let fetch = Arc::new(SegmentFetch::new(Arc::clone(file), part, cost));
-                        segments.insert(part.start, Arc::clone(&fetch));
+                        let fetch = file.add_fetch(&mut segments, part, cost);
                         fresh.push(Arc::clone(&fetch));
                         (fetch, part)
                     }
@@ -359,7 +363,7 @@ impl Reader {
                 let mut state = fetch.state.lock();
                 let ahead = state.waiters.is_empty();
                 let candidates = fetch.file.candidates();
-                let want = attempt::segment_request(&fetch, candidates, ahead, state.holders);
+                let want = fetch_queue::segment_request(&fetch, candidates, ahead, state.holders);
                 state.set_queued(scheduler.enqueue(want));
             }
             scheduler.schedule(now, &mut dispatches);
@@ -400,7 +404,7 @@ impl Reader {
     pub fn retire_file(&self, file: &OpenFile) {
         file.retire();
         self.abandon_readahead(file, ByteRange::new(0, u64::MAX));
-        let segments = std::mem::take(&mut *file.segments.lock());
+        let segments = std::mem::take(&mut *file.lock_segments());
         drop(segments);
         self.buffers.budget().grant_waiters();
     }
@@ -442,7 +446,7 @@ impl Reader {
             let keep = fetch.file.should_keep_segments() && fetch.file.readers() > 1;
             let kept = keep && fetch.data().is_some_and(|data| data.is_fully_in_memory());
             if used_up && !kept || fetch.file.is_retired() {
-                fetch.file.forget(&fetch);
+                fetch.forget();
             } else if used_up {
                 self.eviction_queues.add_consumed(&fetch);
             } else {
@@ -475,14 +479,16 @@ impl Reader {
     /// Forgets a segment, and takes it out of the queue if nobody waits for it any
     /// more: there it would keep its memory until its replica can be asked.
     fn abandon_if_unwanted(&self, fetch: &Arc<SegmentFetch>) {
-        let mut segments = fetch.file.segments.lock();
+        let known = fetch.segments();
+        let mut known = known.as_ref().map(|known| known.lock());
         let mut scheduler = self.scheduler.lock();
         // On its way it cannot be stopped, but nobody else need be asked.
         if let Some(want) = fetch.withdraw_if_unwanted() {
             scheduler.cancel(want);
         }
-        if !reclaim::abandon_unsent(fetch, &mut segments, &mut scheduler) {
-            OpenFile::forget_locked(&mut segments, fetch);
+        let is_abandoned = reclaim::abandon_unsent(fetch, known.as_deref_mut(), &mut scheduler);
+        if !is_abandoned && let Some(known) = &mut known {
+            known.forget(fetch);
         }
     }
 

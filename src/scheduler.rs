@@ -472,8 +472,12 @@ impl<T: Clone> Scheduler<T> {
             }
             AttemptOutcome::Neutral => estimate.remove_unmeasured(now, attempt.read),
         }
-        let (locality, is_hedge) = (attempt.read.locality, attempt.is_hedge);
-        Some(FinishedAttempt { took, service_time: service, locality, is_hedge })
+        Some(FinishedAttempt {
+            took,
+            service_time: service,
+            locality: attempt.read.locality,
+            is_hedge: attempt.is_hedge,
+        })
     }
 
     /// What the best of the other replicas delivers, bytes a second, as far as that

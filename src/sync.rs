@@ -4,5 +4,5 @@
 //! decide themselves which thread goes on at each of them: it goes through thousands
 //! of orders in which threads may meet, and one that fails is the same each time.
 
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,16 +1,21 @@
 //! What every backend must do, whatever it is made of.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fanfs::backend::{
-    Backend, BackendError, DirBackend, FaultInjector, FaultScript, FileKind, ObjectRef,
-    RateLimited, Result, SeekTo,
+    Attr, Backend, BackendError, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor,
+    FaultInjector, FaultScript, FileKind, InodeIdentity, LazyFile, ObjectRef, OwnedFds, PoolLimits,
+    RateLimited, Replica, Result, SeekTo, StatFs, SyncMode, TreeMutation, WritableFile,
+    WriteOpenOptions,
 };
 use fanfs::buffer::PipePool;
+use fanfs::volume::ReplicaId;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
@@ -95,7 +100,13 @@ fn suite(backend: &dyn Backend) {
     assert!(backend.list_xattr(&ObjectRef::unchecked(p("d/f"))).is_ok());
     let size = backend.stat_fs().unwrap();
     assert!(size.blocks >= size.bfree && size.frsize > 0);
-    files(backend);
+    let (file, attr) = backend.open(Path::new("d/f")).unwrap();
+    assert_eq!(attr, file.attr().unwrap());
+    assert_eq!(attr.version(), backend.stat(Path::new("d/f")).unwrap().version());
+    reads(&*file);
+    adopts(backend, &*file);
+    let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
+    seeks(&*sparse);
 }
 
 fn attributes(backend: &dyn Backend) {
@@ -108,10 +119,8 @@ fn attributes(backend: &dyn Backend) {
     assert_eq!(f.id.dev, root.id.dev);
 }
 
-fn files(backend: &dyn Backend) {
-    let (file, attr) = backend.open(Path::new("d/f")).unwrap();
-    assert_eq!(attr, file.attr().unwrap());
-    assert_eq!(attr.version(), backend.stat(Path::new("d/f")).unwrap().version());
+/// Of `d/f`.
+fn reads(file: &dyn BackendFile) {
     let mut buf = vec![0; 2 * MIB];
     let mut filled = 0;
     loop {
@@ -124,10 +133,28 @@ fn files(backend: &dyn Backend) {
     assert!(buf[..filled].iter().all(|byte| *byte == 7));
     assert_eq!(file.read_at(MIB as u64 + 5, &mut buf).unwrap(), 0);
     assert_eq!(file.read_at(MIB as u64 + 4, &mut buf).unwrap(), 1);
-    let (sparse, _) = backend.open(Path::new("sparse")).unwrap();
+}
+
+/// Of `sparse`.
+fn seeks(sparse: &dyn BackendFile) {
     assert_eq!(sparse.seek(0, SeekTo::Data).unwrap(), 5 * MIB as u64);
     assert!(sparse.seek(5 * MIB as u64, SeekTo::Hole).unwrap() > 5 * MIB as u64);
     assert_eq!(refused(sparse.seek(10 * MIB as u64, SeekTo::Data)), Errno::NXIO);
+}
+
+/// What a file sends to another process is that file there.
+fn adopts(backend: &dyn Backend, file: &dyn BackendFile) {
+    assert!(backend.adopt(OwnedFds::default()).is_none(), "there is nothing to adopt");
+    assert!(!file.fds().is_empty(), "a file that cannot be sent");
+    let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    let sent = file.fds();
+    let arrived =
+        OwnedFds { direct: sent.direct.map(duplicate), cached: sent.cached.map(duplicate) };
+    let adopted = backend.adopt(arrived).expect("a file that came from another process");
+    assert_eq!(adopted.attr().unwrap(), file.attr().unwrap());
+    assert!(!adopted.fds().is_empty(), "a file that cannot be sent once more");
+    assert_eq!(adopted.is_deferred(), file.is_deferred());
+    reads(&*adopted);
 }
 
 fn directory(room: &TempDir) -> DirBackend {
@@ -202,6 +229,148 @@ fn decorators_on_each_other() {
     ));
 }
 
+fn replica(backend: Arc<dyn Backend>) -> Replica {
+    let limits = PoolLimits { threads: 2, queue: 4, max_inline_calls: 0 };
+    Replica::new(ReplicaId::new(0), "one".to_owned(), backend, limits, Arc::default())
+}
+
+#[test]
+fn a_replica_whose_pool_closes_its_files() {
+    let room = tree();
+    suite(&*replica(Arc::new(directory(&room))).backend());
+}
+
+#[test]
+fn a_file_that_is_opened_when_it_is_first_used() {
+    let room = tree();
+    let backend: Arc<dyn Backend> = Arc::new(directory(&room));
+    let lazy = |path: &str| {
+        let attr = backend.stat(Path::new(path)).unwrap();
+        let known = InodeIdentity { ino: attr.id.ino, generation: attr.generation };
+        LazyFile::new(Arc::clone(&backend), Some(path.into()), known, true, SyncMode::No)
+    };
+    let file = lazy("d/f");
+    assert!(file.is_deferred() && file.fds().is_empty());
+    reads(&file);
+    assert!(!file.is_deferred());
+    adopts(&*backend, &file);
+    seeks(&lazy("sparse"));
+}
+
+/// A backend that answers nothing as a healthy directory does.
+#[derive(Clone, Default)]
+struct OutOfService(Arc<Recorded>);
+
+/// The calls that return nothing.
+#[derive(Default)]
+struct Recorded {
+    unmounted: AtomicU64,
+    flushes: AtomicU64,
+}
+
+const NO_ANSWER: BackendError = BackendError::Absent;
+
+impl Backend for OutOfService {
+    fn stat(&self, _: &Path) -> Result<Attr> {
+        Err(NO_ANSWER)
+    }
+    fn stat_entry(&self, _: &EntryRef) -> Result<Attr> {
+        Err(NO_ANSWER)
+    }
+    fn stat_entries(&self, _: &ObjectRef, _: &[OsString]) -> Result<Vec<Result<Attr>>> {
+        Err(NO_ANSWER)
+    }
+    fn list(&self, _: &ObjectRef, _: &mut EntryVisitor<'_>) -> Result<()> {
+        Err(NO_ANSWER)
+    }
+    fn check_open_dir(&self, _: &ObjectRef) -> Result<()> {
+        Err(NO_ANSWER)
+    }
+    fn revalidate_dir(&self, _: &ObjectRef) -> Result<()> {
+        Err(NO_ANSWER)
+    }
+    fn read_link(&self, _: &ObjectRef) -> Result<OsString> {
+        Err(NO_ANSWER)
+    }
+    fn open(&self, _: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
+        Err(NO_ANSWER)
+    }
+    fn stat_fs(&self) -> Result<StatFs> {
+        Err(NO_ANSWER)
+    }
+    fn get_xattr(&self, _: &ObjectRef, _: &OsStr) -> Result<Vec<u8>> {
+        Err(NO_ANSWER)
+    }
+    fn list_xattr(&self, _: &ObjectRef) -> Result<Vec<u8>> {
+        Err(NO_ANSWER)
+    }
+    fn check_mount(&self) -> Result<bool> {
+        Ok(false)
+    }
+    fn is_in_service(&self) -> bool {
+        false
+    }
+    fn handle_unmount(&self, mount: u64) {
+        self.0.unmounted.store(mount, Ordering::Relaxed);
+    }
+    fn mount_id(&self) -> Option<u64> {
+        Some(7)
+    }
+    fn flush_closes(&self) {
+        self.0.flushes.fetch_add(1, Ordering::Relaxed);
+    }
+    fn open_to_write(&self, _: &Path, _: &WriteOpenOptions) -> Result<WritableFile> {
+        Err(NO_ANSWER)
+    }
+    fn create(&self, _: &EntryRef, _: &WriteOpenOptions, _: CreateOptions) -> Result<WritableFile> {
+        Err(NO_ANSWER)
+    }
+    fn mutate(&self, _: &TreeMutation) -> Result<Option<Attr>> {
+        Err(NO_ANSWER)
+    }
+    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        None
+    }
+}
+
+/// `backend` answers what `inner` beneath it does.
+fn answers_as_its_inner_backend(backend: &dyn Backend, inner: &OutOfService) {
+    let dir = ObjectRef::unchecked(Path::new("d"));
+    let entry = EntryRef::unchecked("d/f");
+    assert_eq!(backend.stat(Path::new("d")), Err(NO_ANSWER));
+    assert_eq!(backend.stat_entry(&entry), Err(NO_ANSWER));
+    assert_eq!(backend.stat_entries(&dir, &["f".into()]), Err(NO_ANSWER));
+    assert_eq!(backend.entries(&dir), Err(NO_ANSWER));
+    assert_eq!(backend.check_open_dir(&dir), Err(NO_ANSWER));
+    assert_eq!(backend.revalidate_dir(&dir), Err(NO_ANSWER));
+    assert_eq!(backend.read_link(&dir), Err(NO_ANSWER));
+    assert_eq!(backend.open(Path::new("d/f")).err(), Some(NO_ANSWER));
+    assert_eq!(backend.stat_fs(), Err(NO_ANSWER));
+    assert_eq!(backend.get_xattr(&dir, "user.a".as_ref()), Err(NO_ANSWER));
+    assert_eq!(backend.list_xattr(&dir), Err(NO_ANSWER));
+    assert_eq!(backend.check_mount(), Ok(false));
+    assert!(!backend.is_in_service());
+    assert_eq!(backend.mount_id(), Some(7));
+    backend.handle_unmount(9);
+    assert_eq!(inner.0.unmounted.load(Ordering::Relaxed), 9);
+    assert_eq!(backend.mutate(&TreeMutation::Unlink { at: entry }), Err(NO_ANSWER));
+}
+
+#[test]
+fn decorators_answer_as_the_backend_beneath() {
+    let inner = OutOfService::default();
+    let script = Arc::new(FaultScript::default());
+    let limited = RateLimited::new(inner.clone(), 1 << 30);
+    answers_as_its_inner_backend(&limited, &inner);
+    limited.flush_closes();
+    let injector = FaultInjector::new(inner.clone(), script);
+    answers_as_its_inner_backend(&injector, &inner);
+    injector.flush_closes();
+    assert_eq!(inner.0.flushes.load(Ordering::Relaxed), 2);
+    let replica = replica(Arc::new(inner.clone()));
+    answers_as_its_inner_backend(&*replica.backend(), &inner);
+}
+
 #[test]
 fn a_rate_limit_holds_for_all_threads_together() {
     let room = tree();
@@ -239,7 +408,8 @@ fn links_of_a_proc_in_the_tree_lead_nowhere() {
     let fd = std::os::fd::AsRawFd::as_raw_fd(&secret);
     let pid = std::process::id();
     // A mount inside a replica is a part of it, what its links stand for is not.
-    assert!(backend.entries(&ObjectRef::unchecked(Path::new(&format!("proc/{pid}/fd")))).is_ok());
+    let fds = ObjectRef::unchecked(Path::new(&format!("proc/{pid}/fd")));
+    assert!((&backend as &dyn Backend).entries(&fds).is_ok());
     for way_out in [format!("proc/{pid}/fd/{fd}"), format!("proc/{pid}/exe"), "proc/mounts".into()]
     {
         assert_eq!(refused(backend.open(Path::new(&way_out))), Errno::LOOP, "{way_out}");

@@ -83,6 +83,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "fs",
         &[
             "read",
+            "replicas",
             "buffer",
             "placement",
             "scheduler",
@@ -95,8 +96,19 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     (
         "read",
-        &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
+        &[
+            "sync",
+            "replicas",
+            "placement",
+            "scheduler",
+            "buffer",
+            "backend",
+            "config",
+            "volume",
+            "telemetry",
+        ],
     ),
+    ("replicas", &[]),
     ("placement", &["config", "volume"]),
     ("bench", &["daemon", "config", "survey", "timeout", "volume"]),
     ("explain", &["simulate", "placement", "volume"]),

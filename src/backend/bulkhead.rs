@@ -84,7 +84,8 @@ impl Bulkhead<'_> {
         if stuck.is_empty() {
             return true;
         }
-        let (all, replaced) = (stuck.len() + moving.len(), max_replacements(lane, self.threads));
+        let all = stuck.len() + moving.len();
+        let replaced = max_replacements(lane, self.threads);
         if moving.len() >= max_unstuck_nearby(lane, self.threads) {
             return false;
         }

@@ -1,30 +1,13 @@
-//! Files are closed where they were opened: on their replica's own threads.
-//!
-//! Closing is a call on the replica too: Linux's NFSv4 client sends a CLOSE and
-//! waits for the answer. The last one who holds a file may be a FUSE thread, or
-//! another replica's thread that brings the last segment, and must not wait for
-//! this replica. So what is dropped is put aside and closed by a job of the
-//! replica's pool, one job for all that have been dropped until it runs; and by
-//! another job while that one hangs in a close.
-//!
-//! Three kinds of descriptors have no such pool and go to dedicated threads ([`drop_on_dedicated_thread`]):
-//! roots that leave service, which a proof, a guest or the watcher of the mount table may
-//! drop last; descriptors that the previous daemon sent and no file takes; and files of a
-//! pool that has stopped.
-//!
-//! *Invariant:* no thread closes a replica's descriptor where it drops it. Where no thread
-//! can be started, the descriptor stays open until a later [`FileCloser::start_job_if_needed`] starts one.
+//! A backend whose files are closed on their replica's own threads, and whose calls the pool
+//! knows: it says to the pool what each call is about, and that a listing goes on.
 
-use std::ffi::{OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
-use super::pool::{STUCK_AFTER, enter_call, report_progress};
-
+use super::decorator::{CallTarget, forward_calls};
+use super::file_closer::FileCloser;
+use super::pool::{enter_call, report_progress};
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
     Lock, LockRequest, ObjectRef, OwnedFds, Pool, Result, SeekTo, StatFs, TreeMutation,
@@ -37,84 +20,13 @@ pub(super) struct DeferredClose {
     closer: Arc<FileCloser>,
 }
 
-/// Closes dropped files on other threads.
-pub(super) struct FileCloser {
-    threads: CloserThreads,
-    state: Mutex<CloserState>,
-    /// Something has been closed.
-    closed: Condvar,
-}
-
-/// The threads that close.
-enum CloserThreads {
-    Pool(Arc<Pool>),
-    /// Started when there is something to close.
-    Dedicated,
-}
-
-/// Closes descriptors that have no pool.
-static DEDICATED_CLOSER: LazyLock<Arc<FileCloser>> =
-    LazyLock::new(|| Arc::new(FileCloser::new(CloserThreads::Dedicated)));
-
 /// Entries of a listing that count as a part of it.
 const ENTRIES_PER_PROGRESS: u64 = 64;
-
-/// A value whose drop may block.
-type PendingDrop = Box<dyn Send>;
-
-/// Drops `left` on a dedicated thread. Never blocks.
-pub(super) fn drop_on_dedicated_thread(left: impl Send + 'static) {
-    DEDICATED_CLOSER.enqueue(PathBuf::new(), Box::new(left));
-}
-
-/// A descriptor that a dedicated thread closes.
-pub(super) struct DeferredCloseFd(Option<OwnedFd>);
-
-impl From<OwnedFd> for DeferredCloseFd {
-    fn from(fd: OwnedFd) -> Self {
-        Self(Some(fd))
-    }
-}
-
-impl AsFd for DeferredCloseFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_ref().expect("taken only when it is dropped").as_fd()
-    }
-}
-
-impl Drop for DeferredCloseFd {
-    fn drop(&mut self) {
-        self.0.take().into_iter().for_each(drop_on_dedicated_thread);
-    }
-}
-
-/// Retries what no thread could close. Call it regularly.
-pub(super) fn retry_dedicated_closes() {
-    DEDICATED_CLOSER.start_job_if_needed();
-}
-
-#[derive(Default)]
-struct CloserState {
-    /// Dropped and not closed yet.
-    dropped: Vec<(PathBuf, PendingDrop)>,
-    /// Jobs that are on their way, or close one file after the other: since when each is
-    /// at the one that it is at.
-    jobs: Vec<(u64, Instant)>,
-    last_job: u64,
-    /// Files that are being closed.
-    closing: usize,
-}
-
-/// Jobs at most, all but one of which hang.
-const MAX_JOBS: usize = 4;
-
-/// So long a change waits for the closes that are under way before it.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl DeferredClose {
     /// Has `inner`'s files closed by `pool`.
     pub(super) fn new(inner: Arc<dyn Backend>, pool: Arc<Pool>) -> Self {
-        Self { inner, closer: Arc::new(FileCloser::new(CloserThreads::Pool(pool))) }
+        Self { inner, closer: Arc::new(FileCloser::on_pool(pool)) }
     }
 
     /// Closes its files.
@@ -122,126 +34,21 @@ impl DeferredClose {
         Arc::clone(&self.closer)
     }
 
+    /// The pool knows the object of each call.
+    fn before_call(&self, target: CallTarget<'_>) -> Result<()> {
+        enter_call(&target.path());
+        Ok(())
+    }
+
     fn file(&self, path: PathBuf, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
         Arc::new(DeferredCloseFile { inner: Some(inner), path, closer: self.closer() })
     }
 }
 
-impl FileCloser {
-    fn new(threads: CloserThreads) -> Self {
-        Self { threads, state: Mutex::default(), closed: Condvar::new() }
-    }
-
-    fn enqueue(self: &Arc<Self>, path: PathBuf, file: PendingDrop) {
-        self.state.lock().dropped.push((path, file));
-        self.start_job_if_needed();
-    }
-
-    /// Starts a job if files wait and no job makes progress. Call it regularly: a job may
-    /// hang since the last drop, or no thread could be started for one.
-    pub(super) fn start_job_if_needed(self: &Arc<Self>) {
-        let Some(number) = self.state.lock().next_job() else { return };
-        let job = CloseJob { closer: Arc::clone(self), number };
-        match &self.threads {
-            CloserThreads::Pool(pool) => {
-                // A refused job is dropped, and hands its files on.
-                let _ = pool.submit_close(Box::new(move || job.run()));
-            }
-            CloserThreads::Dedicated => {
-                let thread = std::thread::Builder::new().name("closing".to_owned());
-                let _ = thread.spawn(move || job.run());
-            }
-        }
-    }
-
-    /// Closes what has been dropped, one file after the other.
-    fn close_pending(&self, job: Option<u64>) {
-        loop {
-            let (path, file) = {
-                let mut state = self.state.lock();
-                let Some(next) = state.dropped.pop() else { return };
-                state.closing += 1;
-                let now = Instant::now();
-                state.jobs.iter_mut().filter(|(n, _)| Some(*n) == job).for_each(|j| j.1 = now);
-                next
-            };
-            enter_call(&path);
-            drop(file);
-            self.state.lock().closing -= 1;
-            self.closed.notify_all();
-        }
-    }
-
-    /// The same, and waits for those that others close, but not for one that hangs.
-    fn flush(&self) {
-        self.close_pending(None);
-        let until = Instant::now() + FLUSH_TIMEOUT;
-        let mut state = self.state.lock();
-        while state.closing > 0 && !self.closed.wait_until(&mut state, until).timed_out() {}
-    }
-}
-
-impl CloserState {
-    /// The number of the job to start, if one is needed.
-    fn next_job(&mut self) -> Option<u64> {
-        let goes_on = |(_, since): &(u64, Instant)| since.elapsed() < STUCK_AFTER;
-        if self.dropped.is_empty() || self.jobs.iter().any(goes_on) || self.jobs.len() >= MAX_JOBS {
-            return None;
-        }
-        self.last_job += 1;
-        self.jobs.push((self.last_job, Instant::now()));
-        Some(self.last_job)
-    }
-}
-
-/// A job that closes files, whether or not it runs.
-struct CloseJob {
-    closer: Arc<FileCloser>,
-    number: u64,
-}
-
-impl CloseJob {
-    fn run(self) {
-        self.closer.close_pending(Some(self.number));
-    }
-}
-
-impl Drop for CloseJob {
-    fn drop(&mut self) {
-        let left = {
-            let mut state = self.closer.state.lock();
-            state.jobs.retain(|(known, _)| *known != self.number);
-            match &self.closer.threads {
-                // The pool has stopped, or has no thread.
-                CloserThreads::Pool(_) => std::mem::take(&mut state.dropped),
-                CloserThreads::Dedicated => Vec::new(),
-            }
-        };
-        left.into_iter().for_each(|(path, file)| DEDICATED_CLOSER.enqueue(path, file));
-    }
-}
-
-impl Drop for FileCloser {
-    fn drop(&mut self) {
-        let left = std::mem::take(&mut self.state.get_mut().dropped);
-        left.into_iter().for_each(|(path, file)| DEDICATED_CLOSER.enqueue(path, file));
-    }
-}
-
 impl Backend for DeferredClose {
-    fn stat(&self, path: &Path) -> Result<Attr> {
-        enter_call(path);
-        self.inner.stat(path)
-    }
-
-    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
-        enter_call(&name.path());
-        self.inner.stat_entry(name)
-    }
-
-    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        enter_call(dir.path());
-        self.inner.stat_entries(dir, names)
+    forward_calls! {
+        stat stat_entry stat_entries check_open_dir revalidate_dir read_link get_xattr list_xattr
+        stat_fs check_mount is_in_service handle_unmount mount_id
     }
 
     fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
@@ -256,57 +63,10 @@ impl Backend for DeferredClose {
         })
     }
 
-    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
-        enter_call(dir.path());
-        self.inner.check_open_dir(dir)
-    }
-
-    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
-        enter_call(dir.path());
-        self.inner.revalidate_dir(dir)
-    }
-
-    fn check_mount(&self) -> Result<bool> {
-        enter_call(Path::new(""));
-        self.inner.check_mount()
-    }
-
-    fn is_in_service(&self) -> bool {
-        self.inner.is_in_service()
-    }
-
-    fn handle_unmount(&self, mount: u64) {
-        self.inner.handle_unmount(mount);
-    }
-
-    fn mount_id(&self) -> Option<u64> {
-        self.inner.mount_id()
-    }
-
-    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
-        enter_call(path.path());
-        self.inner.read_link(path)
-    }
-
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         enter_call(path);
         let (inner, attr) = self.inner.open(path)?;
         Ok((self.file(path.to_owned(), inner), attr))
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        enter_call(Path::new(""));
-        self.inner.stat_fs()
-    }
-
-    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
-        enter_call(path.path());
-        self.inner.get_xattr(path, name)
-    }
-
-    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
-        enter_call(path.path());
-        self.inner.list_xattr(path)
     }
 
     fn flush_closes(&self) {
@@ -365,6 +125,10 @@ impl BackendFile for DeferredCloseFile {
         self.inner().fds()
     }
 
+    fn is_deferred(&self) -> bool {
+        self.inner().is_deferred()
+    }
+
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.inner().read_at(offset, buf)
     }
@@ -395,85 +159,5 @@ impl Drop for DeferredCloseFile {
         if let Some(file) = self.inner.take() {
             self.closer.enqueue(std::mem::take(&mut self.path), Box::new(file));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-    use std::thread::ThreadId;
-
-    use super::super::PoolLimits;
-    use super::*;
-
-    const SOON: Duration = Duration::from_secs(60);
-
-    /// Says on which thread it is dropped, and hangs there if it is to.
-    struct File {
-        dropped: mpsc::Sender<ThreadId>,
-        hang: Option<mpsc::Receiver<()>>,
-    }
-
-    impl Drop for File {
-        fn drop(&mut self) {
-            let _ = self.hang.take().map(|hang| hang.recv());
-            let _ = self.dropped.send(std::thread::current().id());
-        }
-    }
-
-    fn closer() -> (Arc<FileCloser>, Arc<Pool>) {
-        let limits = PoolLimits { threads: 2, queue: 4, max_inline_calls: 0 };
-        let pool = Arc::new(Pool::new("test", limits));
-        (Arc::new(FileCloser::new(CloserThreads::Pool(Arc::clone(&pool)))), pool)
-    }
-
-    #[test]
-    fn what_a_stopped_pool_leaves_is_closed_by_another_thread() {
-        let ((closer, pool), (dropped, thread)) = (closer(), mpsc::channel());
-        pool.stop();
-        closer.enqueue(PathBuf::new(), Box::new(File { dropped, hang: None }));
-        let thread = thread.recv_timeout(SOON).expect("it is not closed");
-        assert_ne!(thread, std::thread::current().id());
-    }
-
-    #[test]
-    fn a_file_behind_one_that_hangs_is_closed_without_another_drop() {
-        let ((closer, _pool), (dropped, threads)) = (closer(), mpsc::channel());
-        let (release, hang) = mpsc::channel();
-        let hung = File { dropped: dropped.clone(), hang: Some(hang) };
-        // The last that was dropped is closed first.
-        closer.enqueue(PathBuf::new(), Box::new(hung));
-        while closer.state.lock().closing == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        closer.enqueue(PathBuf::new(), Box::new(File { dropped, hang: None }));
-        let until = Instant::now() + SOON;
-        while threads.try_recv().is_err() {
-            assert!(Instant::now() < until, "it waits for the one that hangs");
-            closer.start_job_if_needed();
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        drop(release);
-        threads.recv_timeout(SOON).expect("the one that hung");
-    }
-
-    #[test]
-    fn a_descriptor_that_is_given_up_is_not_closed_by_this_thread() {
-        let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
-        // As if there were no thread for it.
-        let none = (0..MAX_JOBS).map(|number| (u64::MAX - number as u64, Instant::now()));
-        DEDICATED_CLOSER.state.lock().jobs.extend(none);
-        drop(OwnedFds { direct: Some(writer), cached: None });
-        let flags = rustix::event::PollFlags::IN;
-        let mut end = [rustix::event::PollFd::new(&reader, flags)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut end, Some(&now)), Ok(0), "it was closed here");
-        DEDICATED_CLOSER
-            .state
-            .lock()
-            .jobs
-            .retain(|(number, _)| *number <= u64::MAX - MAX_JOBS as u64);
-        retry_dedicated_closes();
-        rustix::event::poll(&mut end, None).expect("it is closed");
     }
 }

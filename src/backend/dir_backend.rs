@@ -37,6 +37,7 @@ use super::{
 use crate::capabilities::{self, Capabilities};
 use crate::survey::{AdmissionRefusal, RootRecord, Roster, RosterEntry};
 use crate::volume::FileId;
+use file_handle::HandleSpace;
 use root::RootSlot;
 
 /// The kernel takes no longer path in one call (`PATH_MAX`, the NUL included).
@@ -213,7 +214,8 @@ impl Backend for DirBackend {
     }
 
     fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        let (dir, device) = (self.open_base_dir(dir)?, self.device()?);
+        let dir = self.open_base_dir(dir)?;
+        let device = self.device()?;
         let look = |name: &OsString| {
             let attr = device.attr_at(dir.as_fd(), name);
             report_progress();
@@ -345,12 +347,16 @@ impl Backend for DirBackend {
         self.apply(change)
     }
 
+    /// Its files are closed where they are dropped.
+    fn flush_closes(&self) {}
+
     fn adopt(&self, mut parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
         if parts.is_empty() {
             return None;
         }
         let device = self.root_slot.device()?;
-        let (direct, cached) = (parts.direct.take(), parts.cached.take());
+        let direct = parts.direct.take();
+        let cached = parts.cached.take();
         Some(Arc::new(DirFile { direct, cached, device }))
     }
 }
@@ -410,6 +416,10 @@ impl BackendFile for DirFile {
         BorrowedFds { direct, cached }
     }
 
+    fn is_deferred(&self) -> bool {
+        false
+    }
+
     fn attr(&self) -> Result<Attr> {
         self.device.attr(self.any_fd())
     }
@@ -425,7 +435,7 @@ impl BackendFile for DirFile {
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
-        let (Some(file), None) = (&self.cached, &self.direct) else { return None };
+        let file = self.cached.as_ref().filter(|_| self.direct.is_none())?;
         let mut at = offset;
         loop {
             match splice(file, Some(&mut at), pipe, None, len, SpliceFlags::NONBLOCK) {
@@ -502,7 +512,7 @@ impl RootDevice {
     /// to tell it apart.
     fn handle_digest(self, dir: BorrowedFd<'_>, name: &OsStr, attr: Attr) -> Option<HandleDigest> {
         let space = self.handle_space.filter(|_| attr.generation.born.is_none())?;
-        file_handle::handle_digest(dir, name, (space, attr.id.dev))
+        file_handle::handle_digest(dir, name, HandleSpace { root: space, device: attr.id.dev })
     }
 
     fn attr_from_statx(self, s: &Statx) -> Result<Attr> {

@@ -3,7 +3,7 @@
 //! The script is shared and may be changed while calls are under way; a call
 //! that hangs or is delayed goes on as soon as the script is healed.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,9 +12,11 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
+use super::decorator::{CallTarget, forward_calls};
 use super::{
-    Attr, Backend, BackendFile, CreateOptions, EntryRef, EntryVisitor, FileMutation, Lock,
-    LockRequest, ObjectRef, Result, SeekTo, StatFs, TreeMutation, WritableFile, WriteOpenOptions,
+    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
+    Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile,
+    WriteOpenOptions,
 };
 use crate::volume::ByteRange;
 
@@ -77,15 +79,19 @@ impl FaultRule {
         Self { path: Some(path), ..self }
     }
 
-    fn is_match(&self, op: FaultOp, path: &Path, offset: Option<u64>) -> bool {
+    /// A call without a path is about a file that came from another process.
+    fn is_match(&self, op: FaultOp, path: Option<&Path>, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
         (self.op == op || self.op == FaultOp::Any)
             && self.within.is_none_or(inside)
-            && self
-                .path
-                .is_none_or(|of| if of.is_empty() { path == of } else { path.starts_with(of) })
+            && self.path.is_none_or(|of| path.is_some_and(|path| is_beneath(path, of)))
     }
+}
+
+/// The empty path means the root alone.
+fn is_beneath(path: &Path, of: &str) -> bool {
+    if of.is_empty() { path == of } else { path.starts_with(of) }
 }
 
 /// What one backend is to do wrong; shared with the test that says so.
@@ -121,7 +127,7 @@ impl FaultScript {
     /// Meets a call: sleeps, blocks or fails as the script says. Returns the
     /// most bytes that a read may deliver.
     fn apply(&self, op: FaultOp, path: &Path) -> Result<usize> {
-        self.apply_at(op, path, None)
+        self.apply_at(op, Some(path), None)
     }
 
     /// Applies the rules with a path to one entry of a call about several. The rules
@@ -134,7 +140,7 @@ impl FaultScript {
         self.apply(FaultOp::Metadata, path)
     }
 
-    fn apply_at(&self, op: FaultOp, path: &Path, offset: Option<u64>) -> Result<usize> {
+    fn apply_at(&self, op: FaultOp, path: Option<&Path>, offset: Option<u64>) -> Result<usize> {
         let mut rules = self.rules.lock();
         let is_met = |rule: &&mut FaultRule| rule.count > 0 && rule.is_match(op, path, offset);
         let Some(rule) = rules.iter_mut().find(is_met) else {
@@ -173,24 +179,23 @@ impl<B> FaultInjector<B> {
         Self { inner, script }
     }
 
-    fn file(&self, path: &Path, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
+    fn before_call(&self, target: CallTarget<'_>) -> Result<()> {
+        self.script.apply(FaultOp::Metadata, &target.path()).map(drop)
+    }
+
+    fn file(&self, path: Option<&Path>, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
         Arc::new(FaultInjectorFile {
             inner,
-            path: path.to_owned(),
+            path: path.map(Path::to_owned),
             script: Arc::clone(&self.script),
         })
     }
 }
 
 impl<B: Backend> Backend for FaultInjector<B> {
-    fn stat(&self, path: &Path) -> Result<Attr> {
-        self.script.apply(FaultOp::Metadata, path)?;
-        self.inner.stat(path)
-    }
-
-    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
-        self.script.apply(FaultOp::Metadata, &name.path())?;
-        self.inner.stat_entry(name)
+    forward_calls! {
+        stat stat_entry list check_open_dir revalidate_dir read_link get_xattr list_xattr
+        stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
     }
 
     fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
@@ -204,68 +209,16 @@ impl<B: Backend> Backend for FaultInjector<B> {
         Ok(found)
     }
 
-    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
-        self.script.apply(FaultOp::Metadata, dir.path())?;
-        self.inner.list(dir, each)
-    }
-
-    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
-        self.script.apply(FaultOp::Metadata, dir.path())?;
-        self.inner.check_open_dir(dir)
-    }
-
-    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
-        self.script.apply(FaultOp::Metadata, dir.path())?;
-        self.inner.revalidate_dir(dir)
-    }
-
-    fn check_mount(&self) -> Result<bool> {
-        self.script.apply(FaultOp::Metadata, Path::new(""))?;
-        self.inner.check_mount()
-    }
-
-    fn is_in_service(&self) -> bool {
-        self.inner.is_in_service()
-    }
-
-    fn handle_unmount(&self, mount: u64) {
-        self.inner.handle_unmount(mount);
-    }
-
-    fn mount_id(&self) -> Option<u64> {
-        self.inner.mount_id()
-    }
-
-    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
-        self.script.apply(FaultOp::Metadata, path.path())?;
-        self.inner.read_link(path)
-    }
-
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         self.script.apply(FaultOp::Open, path)?;
         let (inner, attr) = self.inner.open(path)?;
-        Ok((self.file(path, inner), attr))
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        self.script.apply(FaultOp::Metadata, Path::new(""))?;
-        self.inner.stat_fs()
-    }
-
-    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
-        self.script.apply(FaultOp::Metadata, path.path())?;
-        self.inner.get_xattr(path, name)
-    }
-
-    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
-        self.script.apply(FaultOp::Metadata, path.path())?;
-        self.inner.list_xattr(path)
+        Ok((self.file(Some(path), inner), attr))
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
         self.script.apply(FaultOp::Open, path)?;
         let opened = self.inner.open_to_write(path, how)?;
-        Ok(WritableFile { file: self.file(path, opened.file), ..opened })
+        Ok(WritableFile { file: self.file(Some(path), opened.file), ..opened })
     }
 
     fn create(
@@ -277,52 +230,80 @@ impl<B: Backend> Backend for FaultInjector<B> {
         let path = name.path();
         self.script.apply(FaultOp::Open, &path)?;
         let opened = self.inner.create(name, how, create)?;
-        Ok(WritableFile { file: self.file(&path, opened.file), ..opened })
+        Ok(WritableFile { file: self.file(Some(&path), opened.file), ..opened })
     }
 
     fn mutate(&self, change: &TreeMutation) -> Result<Option<Attr>> {
         self.script.apply(FaultOp::Mutation, Path::new(""))?;
         self.inner.mutate(change)
     }
+
+    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        Some(self.file(None, self.inner.adopt(parts)?))
+    }
 }
 
 struct FaultInjectorFile {
     inner: Arc<dyn BackendFile>,
-    /// The path at which it was opened.
-    path: PathBuf,
+    /// The path at which it was opened; `None` of a file that another process opened.
+    path: Option<PathBuf>,
     script: Arc<FaultScript>,
+}
+
+impl FaultInjectorFile {
+    fn apply(&self, op: FaultOp) -> Result<()> {
+        self.script.apply_at(op, self.path.as_deref(), None).map(drop)
+    }
+
+    /// Returns the most bytes that a read from `offset` may deliver.
+    fn apply_to_read(&self, offset: u64) -> Result<usize> {
+        self.script.apply_at(FaultOp::Read, self.path.as_deref(), Some(offset))
+    }
 }
 
 impl BackendFile for FaultInjectorFile {
     fn attr(&self) -> Result<Attr> {
-        self.script.apply(FaultOp::Metadata, &self.path)?;
+        self.apply(FaultOp::Metadata)?;
         self.inner.attr()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let most = self.script.apply_at(FaultOp::Read, &self.path, Some(offset))?.min(buf.len());
+        let most = self.apply_to_read(offset)?.min(buf.len());
         self.inner.read_at(offset, &mut buf[..most])
     }
 
     fn splice_at(&self, offset: u64, pipe: BorrowedFd<'_>, len: usize) -> Option<Result<usize>> {
-        match self.script.apply_at(FaultOp::Read, &self.path, Some(offset)) {
+        match self.apply_to_read(offset) {
             Ok(most) => self.inner.splice_at(offset, pipe, most.min(len)),
             Err(error) => Some(Err(error)),
         }
     }
 
+    /// The kernel would read past the script.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn fds(&self) -> BorrowedFds<'_> {
+        self.inner.fds()
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.inner.is_deferred()
+    }
+
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {
-        self.script.apply(FaultOp::Metadata, &self.path)?;
+        self.apply(FaultOp::Metadata)?;
         self.inner.seek(offset, to)
     }
 
     fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
-        self.script.apply(FaultOp::Mutation, &self.path)?;
+        self.apply(FaultOp::Mutation)?;
         self.inner.mutate(change)
     }
 
     fn lock(&self, request: &LockRequest) -> Result<Lock> {
-        self.script.apply(FaultOp::Metadata, &self.path)?;
+        self.apply(FaultOp::Metadata)?;
         self.inner.lock(request)
     }
 }

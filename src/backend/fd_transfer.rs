@@ -6,7 +6,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::deferred_close::drop_on_dedicated_thread;
+use super::file_closer::drop_on_dedicated_thread;
 
 /// A file's descriptors, on their way to another process.
 #[derive(Clone, Copy, Debug, Default)]

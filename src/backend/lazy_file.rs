@@ -3,6 +3,7 @@
 //! For a handle that may write and whose daemon was killed: that file must be the same
 //! again, or none.
 
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -62,6 +63,16 @@ impl BackendFile for LazyFile {
 
     fn is_deferred(&self) -> bool {
         self.file.get().is_none()
+    }
+
+    /// It has no descriptor before its first use, which may come later than this question.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Its reads are copied.
+    fn splice_at(&self, _: u64, _: BorrowedFd<'_>, _: usize) -> Option<Result<usize>> {
+        None
     }
 
     fn attr(&self) -> Result<Attr> {

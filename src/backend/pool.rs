@@ -31,7 +31,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::bulkhead::{ActiveCall, Bulkhead, ResponsiveObjects, base_threads, max_replacements};
 use super::hung_path::{HungPath, group_by_path};
 use super::queue_progress::{QueueProgress, Ticket};
-use super::{BackendError, PathKey, Result};
+use super::{BackendError, Lane, PathKey, Result};
 use current_call::{CURRENT_CALL, CallSlot, CurrentCall, InlineCall, REGISTERED_POOLS};
 use worker::{run_catching_panics, start_thread};
 
@@ -83,15 +83,6 @@ impl RunningCall {
 
 fn is_stuck(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) >= STUCK_AFTER
-}
-
-/// Which kind of work a job is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
-    /// Lookups, attributes, listings, opens.
-    Metadata,
-    /// Positioned reads of file data.
-    Read,
 }
 
 /// How large a pool may grow.

@@ -4,7 +4,6 @@
 //! its size divided by the rate, however many threads ask. Used by `[[replica]]
 //! max_rate`, `fanfs demo`, tests and benches.
 
-use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::decorator::{CallTarget, forward_calls};
 use super::{
     Attr, Backend, BackendFile, BorrowedFds, CreateOptions, EntryRef, EntryVisitor, FileMutation,
     Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, StatFs, TreeMutation, WritableFile,
@@ -57,6 +57,11 @@ impl<B> RateLimited<B> {
         Self { inner, limiter: Arc::new(link) }
     }
 
+    /// The limit is on file data: other calls pass.
+    fn before_call(&self, _target: CallTarget<'_>) -> Result<()> {
+        Ok(())
+    }
+
     fn file(&self, inner: Arc<dyn BackendFile>) -> Arc<dyn BackendFile> {
         Arc::new(RateLimitedFile { inner, limiter: Arc::clone(&self.limiter) })
     }
@@ -69,65 +74,14 @@ impl<B> RateLimited<B> {
 }
 
 impl<B: Backend> Backend for RateLimited<B> {
-    fn stat(&self, path: &Path) -> Result<Attr> {
-        self.inner.stat(path)
-    }
-
-    fn stat_entry(&self, name: &EntryRef) -> Result<Attr> {
-        self.inner.stat_entry(name)
-    }
-
-    fn stat_entries(&self, dir: &ObjectRef, names: &[OsString]) -> Result<Vec<Result<Attr>>> {
-        self.inner.stat_entries(dir, names)
-    }
-
-    fn list(&self, dir: &ObjectRef, each: &mut EntryVisitor<'_>) -> Result<()> {
-        self.inner.list(dir, each)
-    }
-
-    fn check_open_dir(&self, dir: &ObjectRef) -> Result<()> {
-        self.inner.check_open_dir(dir)
-    }
-
-    fn revalidate_dir(&self, dir: &ObjectRef) -> Result<()> {
-        self.inner.revalidate_dir(dir)
-    }
-
-    fn check_mount(&self) -> Result<bool> {
-        self.inner.check_mount()
-    }
-
-    fn is_in_service(&self) -> bool {
-        self.inner.is_in_service()
-    }
-
-    fn handle_unmount(&self, mount: u64) {
-        self.inner.handle_unmount(mount);
-    }
-
-    fn mount_id(&self) -> Option<u64> {
-        self.inner.mount_id()
-    }
-
-    fn read_link(&self, path: &ObjectRef) -> Result<OsString> {
-        self.inner.read_link(path)
+    forward_calls! {
+        stat stat_entry stat_entries list check_open_dir revalidate_dir read_link get_xattr
+        list_xattr stat_fs check_mount is_in_service handle_unmount mount_id flush_closes
     }
 
     fn open(&self, path: &Path) -> Result<(Arc<dyn BackendFile>, Attr)> {
         let (inner, attr) = self.inner.open(path)?;
         Ok((self.file(inner), attr))
-    }
-
-    fn stat_fs(&self) -> Result<StatFs> {
-        self.inner.stat_fs()
-    }
-
-    fn get_xattr(&self, path: &ObjectRef, name: &OsStr) -> Result<Vec<u8>> {
-        self.inner.get_xattr(path, name)
-    }
-
-    fn list_xattr(&self, path: &ObjectRef) -> Result<Vec<u8>> {
-        self.inner.list_xattr(path)
     }
 
     fn open_to_write(&self, path: &Path, how: &WriteOpenOptions) -> Result<WritableFile> {
@@ -166,6 +120,15 @@ impl BackendFile for RateLimitedFile {
 
     fn fds(&self) -> BorrowedFds<'_> {
         self.inner.fds()
+    }
+
+    /// The kernel would read past the limit.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.inner.is_deferred()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {

@@ -88,10 +88,12 @@ fn remove_set_id_bits(file: &dyn BackendFile) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
+
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::backend::{Attr, Lock, LockRequest, SeekTo};
+    use crate::backend::{Attr, BorrowedFds, Lock, LockRequest, SeekTo};
     use crate::volume::FileId;
 
     /// A file whose replica keeps the set-id bits, as an NFS server does for root.
@@ -119,6 +121,22 @@ mod tests {
 
         fn read_at(&self, _: u64, _: &mut [u8]) -> Result<usize> {
             Err(BackendError::Os(rustix::io::Errno::NOSYS))
+        }
+
+        fn splice_at(&self, _: u64, _: BorrowedFd<'_>, _: usize) -> Option<Result<usize>> {
+            None
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+
+        fn fds(&self) -> BorrowedFds<'_> {
+            BorrowedFds::default()
+        }
+
+        fn is_deferred(&self) -> bool {
+            false
         }
 
         fn seek(&self, _: u64, _: SeekTo) -> Result<u64> {

@@ -8,31 +8,33 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::fetch::{CompletedFetch, DeliveredBy, FailureAction, FetchStage, SegmentFetch};
-use super::inline_read::MAX_INLINE_BYTES;
-use super::open_file::OpenFile;
 use super::trace::AttemptTrace as Trace;
-use super::{ReadError, Reader, content_check};
+use super::{ReadError, Reader, content_check, fetch_queue};
 use crate::backend::{
     Backend, BackendError, BackendFile, ErrorOrigin, JobOptions, Lane, report_progress,
 };
-use crate::buffer::{Pipe, Reservation, SegmentData, size_class};
+use crate::buffer::{Pipe, Reservation, SegmentData};
 use crate::placement::Delivery;
-use crate::scheduler::{
-    AttemptId, AttemptOutcome, Dispatch, LateAttempt, Scheduler, SegmentRequest,
-};
+use crate::scheduler::rate::PerLocality;
+use crate::scheduler::{AttemptId, AttemptOutcome, Dispatch, FinishedAttempt};
 use crate::telemetry::counters::increment;
-use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
+use crate::volume::{ByteRange, ReplicaId};
 
 /// How long a thread may go on with small reads while others wait in the pool's queue.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(100);
+
+/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
+/// take a quick replica less than handing them over to another thread.
+pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 
 /// Hands an attempt to its replica's pool.
 pub(super) fn submit(reader: &Arc<Reader>, dispatch: Dispatch<Arc<SegmentFetch>>) {
     let Dispatch { attempt, item: fetch, replica, .. } = dispatch;
     fetch.start_attempt(replica);
-    let job = {
-        let (reader, fetch) = (Arc::clone(reader), Arc::clone(&fetch));
-        move |backend: &dyn Backend| run_attempts(&reader, &fetch, attempt, replica, backend)
+    let own_reader = Arc::clone(reader);
+    let own_fetch = Arc::clone(&fetch);
+    let job = move |backend: &dyn Backend| {
+        run_attempts(&own_reader, &own_fetch, attempt, replica, backend);
     };
     let of = Arc::clone(&fetch);
     let is_over: Box<dyn Fn() -> bool + Send> = Box::new(move || of.is_ended_or_unwanted());
@@ -222,124 +224,187 @@ fn finish_attempt(
     let now = Instant::now();
     let outcome = match &result {
         Ok(data) => AttemptOutcome::Delivered(data.len() as u64),
-        Err((error, _)) => match error.origin() {
-            ErrorOrigin::Unclear => {
-                fetch.file.ban_for_failure(replica, now);
-                AttemptOutcome::AmbiguousError
-            }
-            ErrorOrigin::Replica => {
-                fetch.file.mark_unverified(replica);
-                AttemptOutcome::Failed
-            }
-            ErrorOrigin::Answer | ErrorOrigin::Object | ErrorOrigin::Machine => {
-                AttemptOutcome::Neutral
-            }
-        },
+        Err((error, _)) => blame(fetch, replica, *error, now),
     };
     let mut dispatches = Vec::new();
-    let (ended, usual) = {
+    let ended = {
         let mut scheduler = reader.scheduler.lock();
-        let ended = scheduler.attempt_finished(attempt, outcome, now);
+        let finished = scheduler.attempt_finished(attempt, outcome, now);
         scheduler.schedule(now, &mut dispatches);
-        (ended, scheduler.steady_rates(replica))
+        EndedAttempt { replica, at: now, finished, steady_rates: scheduler.steady_rates(replica) }
     };
     let own = |next: &Dispatch<_>| next.replica == replica && next.bytes <= MAX_INLINE_BYTES;
     let next = dispatches.iter().position(own).map(|own| dispatches.swap_remove(own));
     reader.dispatch(dispatches);
-    let counters = &reader.replicas[replica].counters;
-    let took = ended.map_or(Duration::ZERO, |ended| ended.took);
-    let is_hedge = ended.is_some_and(|ended| ended.is_hedge);
-    let trace = |ahead: bool, result: Result<bool, BackendError>| {
-        let attempted = Trace { fetch, replica, took, is_readahead: ahead, is_hedge, result };
-        reader.trace_attempt(&attempted, now);
-    };
     match result {
-        Ok(data) => {
-            let bytes = data.len() as u64;
-            counters.record_read(bytes, took, now);
-            *fetch.file.last_delivery.lock() = Some(now);
-            match fetch.state.lock().holders {
-                Some(holders) if holders.local.contains(replica) => {
-                    counters.record_local_bytes(bytes)
-                }
-                Some(_) => counters.record_remote_bytes(bytes),
-                None => {}
-            }
-            if let Some(service) = ended.and_then(|ended| ended.service_time)
-                && let Some(at) = &fetch.file.placement_hints().located_file
-            {
-                let came = Delivery {
-                    offset: fetch.range.start,
-                    replica,
-                    seconds_per_byte: service.as_secs_f64() / bytes as f64,
-                    local_rate: usual.local,
-                    remote_rate: usual.remote,
-                };
-                reader.locator.record_delivery(at, came, now);
-            }
-            let brought = DeliveredBy { replica, at: now, took };
-            let came_first = complete_fetch(reader, fetch, data, brought, trace);
-            content_check::start_comparison(reader, fetch, replica);
-            if is_hedge {
-                increment(if came_first {
-                    &reader.counters.hedges_won
-                } else {
-                    &reader.counters.hedges_lost
-                });
-                reader.counters.hedge_bytes.fetch_add(bytes, Ordering::Relaxed);
-            }
-        }
-        Err((error, claim)) => {
-            match error {
-                BackendError::VersionMismatch | BackendError::Truncated => {
-                    counters.record_disagreement()
-                }
-                error if error.is_replica_fault() => {
-                    counters.record_error();
-                    tracing::debug!(replica = %reader.replicas[replica].name, %error, "a read failed");
-                }
-                _ => {}
-            }
-            trace(!fetch.is_awaited(), Err(error));
-            handle_failure(reader, fetch, error, claim);
-        }
+        Ok(data) => ended.deliver(reader, fetch, data),
+        Err((error, claim)) => ended.fail(reader, fetch, error, claim),
     }
     reader.serve_waiters();
     next
 }
 
-/// Whether it was the first to bring the segment. `trace` is told before any read is
-/// answered: a segment's line comes before those of the reads that it serves.
-fn complete_fetch(
-    reader: &Reader,
-    fetch: &Arc<SegmentFetch>,
-    data: SegmentData,
-    brought: DeliveredBy,
-    trace: impl Fn(bool, Result<bool, BackendError>),
-) -> bool {
-    let bytes = data.len() as u64;
-    match fetch.complete(data, brought) {
-        Ok(CompletedFetch { waiters, queue_key: want }) => {
-            trace(waiters.is_empty(), Ok(true));
-            if let Some(want) = want {
-                reader.scheduler.lock().cancel(want);
+/// What a failure says of the replica. What it has open of the file is looked at anew where
+/// the replica or the file may be at fault.
+fn blame(
+    fetch: &SegmentFetch,
+    replica: ReplicaId,
+    error: BackendError,
+    now: Instant,
+) -> AttemptOutcome {
+    match error.origin() {
+        ErrorOrigin::Unclear => {
+            fetch.file.ban_for_failure(replica, now);
+            AttemptOutcome::AmbiguousError
+        }
+        ErrorOrigin::Replica => {
+            fetch.file.mark_unverified(replica);
+            AttemptOutcome::Failed
+        }
+        ErrorOrigin::Answer | ErrorOrigin::Object | ErrorOrigin::Machine => AttemptOutcome::Neutral,
+    }
+}
+
+/// An attempt that the scheduler has ended.
+struct EndedAttempt {
+    replica: ReplicaId,
+    at: Instant,
+    /// `None` where the scheduler did not know it.
+    finished: Option<FinishedAttempt>,
+    /// What its replica delivers.
+    steady_rates: PerLocality<Option<f64>>,
+}
+
+impl EndedAttempt {
+    fn took(&self) -> Duration {
+        self.finished.map_or(Duration::ZERO, |finished| finished.took)
+    }
+
+    fn is_hedge(&self) -> bool {
+        self.finished.is_some_and(|finished| finished.is_hedge)
+    }
+
+    /// Tells whoever listens; `result` as [`Trace`] has it.
+    fn trace(
+        &self,
+        reader: &Reader,
+        fetch: &SegmentFetch,
+        is_readahead: bool,
+        result: Result<bool, BackendError>,
+    ) {
+        let trace = Trace {
+            fetch,
+            replica: self.replica,
+            took: self.took(),
+            is_readahead,
+            is_hedge: self.is_hedge(),
+            result,
+        };
+        reader.trace_attempt(&trace, self.at);
+    }
+
+    /// It has delivered.
+    fn deliver(&self, reader: &Arc<Reader>, fetch: &Arc<SegmentFetch>, data: SegmentData) {
+        let bytes = data.len() as u64;
+        self.count_delivery(reader, fetch, bytes);
+        self.report_to_locator(reader, fetch, bytes);
+        let came_first = self.complete_fetch(reader, fetch, data);
+        content_check::start_comparison(reader, fetch, self.replica);
+        if self.is_hedge() {
+            let result = match came_first {
+                true => &reader.counters.hedges_won,
+                false => &reader.counters.hedges_lost,
+            };
+            increment(result);
+            reader.counters.hedge_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn count_delivery(&self, reader: &Reader, fetch: &SegmentFetch, bytes: u64) {
+        let counters = &reader.replicas[self.replica].counters;
+        counters.record_read(bytes, self.took(), self.at);
+        *fetch.file.last_delivery.lock() = Some(self.at);
+        match fetch.state.lock().holders {
+            Some(holders) if holders.local.contains(self.replica) => {
+                counters.record_local_bytes(bytes);
             }
-            if waiters.is_empty() {
-                reader.eviction_queues.add_readahead(fetch);
-            }
-            for gather in waiters {
-                if gather.part_arrived() {
-                    reader.answer_request(&gather);
+            Some(_) => counters.record_remote_bytes(bytes),
+            None => {}
+        }
+    }
+
+    /// Tells the locator how fast the segment came, where that was measured.
+    fn report_to_locator(&self, reader: &Reader, fetch: &SegmentFetch, bytes: u64) {
+        let Some(service) = self.finished.and_then(|finished| finished.service_time) else {
+            return;
+        };
+        let Some(at) = &fetch.file.placement_hints().located_file else { return };
+        let delivery = Delivery {
+            offset: fetch.range.start,
+            replica: self.replica,
+            seconds_per_byte: service.as_secs_f64() / bytes as f64,
+            local_rate: self.steady_rates.local,
+            remote_rate: self.steady_rates.remote,
+        };
+        reader.locator.record_delivery(at, delivery, self.at);
+    }
+
+    /// Whether it was the first to bring the segment. The trace is written before any read
+    /// is answered: a segment's line comes before those of the reads that it serves.
+    fn complete_fetch(
+        &self,
+        reader: &Reader,
+        fetch: &Arc<SegmentFetch>,
+        data: SegmentData,
+    ) -> bool {
+        let bytes = data.len() as u64;
+        let brought = DeliveredBy { replica: self.replica, at: self.at, took: self.took() };
+        match fetch.complete(data, brought) {
+            Ok(CompletedFetch { waiters, queue_key }) => {
+                self.trace(reader, fetch, waiters.is_empty(), Ok(true));
+                if let Some(queue_key) = queue_key {
+                    reader.scheduler.lock().cancel(queue_key);
                 }
+                if waiters.is_empty() {
+                    reader.eviction_queues.add_readahead(fetch);
+                }
+                for request in waiters {
+                    if request.part_arrived() {
+                        reader.answer_request(&request);
+                    }
+                }
+                true
             }
-            true
+            // Another attempt was first, or no request wants it any more.
+            Err(_data) => {
+                self.trace(reader, fetch, false, Ok(false));
+                reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
+                false
+            }
         }
-        // Somebody else was first, or nobody wants it any more.
-        Err(_data) => {
-            trace(false, Ok(false));
-            reader.counters.bytes_wasted.fetch_add(bytes, Ordering::Relaxed);
-            false
+    }
+
+    /// It has failed; `claim` is what had paid for its buffer.
+    fn fail(
+        &self,
+        reader: &Arc<Reader>,
+        fetch: &Arc<SegmentFetch>,
+        error: BackendError,
+        claim: Option<Reservation>,
+    ) {
+        let replica = &reader.replicas[self.replica];
+        match error {
+            BackendError::VersionMismatch | BackendError::Truncated => {
+                replica.counters.record_disagreement();
+            }
+            error if error.is_replica_fault() => {
+                replica.counters.record_error();
+                tracing::debug!(replica = %replica.name, %error, "a read failed");
+            }
+            _ => {}
         }
+        self.trace(reader, fetch, !fetch.is_awaited(), Err(error));
+        handle_failure(reader, fetch, error, claim);
     }
 }
 
@@ -352,10 +417,13 @@ fn handle_failure(
     // Nobody joins it between its being given up and its being forgotten: he would be
     // told an error of somebody else's attempts.
     let next = {
-        let mut segments = fetch.file.segments.lock();
+        let known = fetch.segments();
+        let known = known.as_ref().map(|known| known.lock());
         let next = fetch.attempt_failed(error, claim);
-        if matches!(next, FailureAction::GiveUp { .. }) {
-            OpenFile::forget_locked(&mut segments, fetch);
+        if matches!(next, FailureAction::GiveUp { .. })
+            && let Some(mut known) = known
+        {
+            known.forget(fetch);
         }
         next
     };
@@ -369,7 +437,8 @@ fn handle_failure(
                 let mut state = fetch.state.lock();
                 // The last who wanted it may have given up since.
                 if matches!(state.stage, FetchStage::Pending) && state.queue_key.is_none() {
-                    let want = segment_request(fetch, candidates, false, state.holders);
+                    let want =
+                        fetch_queue::segment_request(fetch, candidates, false, state.holders);
                     state.set_queued(scheduler.enqueue(want));
                 }
                 drop(state);
@@ -397,83 +466,4 @@ fn handle_failure(
             }
         }
     }
-}
-
-/// A segment for the queue, to be read from one of `candidates`; `holders` as
-/// known of it.
-pub(super) fn segment_request(
-    fetch: &Arc<SegmentFetch>,
-    candidates: ReplicaSet,
-    ahead: bool,
-    holders: Option<Holders>,
-) -> SegmentRequest<Arc<SegmentFetch>> {
-    let is_all_there_is = fetch.range.len() == fetch.file.version().size;
-    SegmentRequest {
-        item: Arc::clone(fetch),
-        bytes: fetch.range.len(),
-        is_readahead: ahead,
-        candidates,
-        holders: holders.unwrap_or(Holders::UNKNOWN),
-        pinned: fetch.file.placement_hints().pinned,
-        is_hedge: false,
-        file_number: fetch.file.file_number(),
-        start: fetch.range.start,
-        open_on: if is_all_there_is { fetch.file.verified_replicas() } else { ReplicaSet::ALL },
-    }
-}
-
-/// Puts a segment that is not here into the queue once more, for any replica, if memory
-/// allows.
-pub(super) fn requeue(
-    reader: &Reader,
-    scheduler: &mut Scheduler<Arc<SegmentFetch>>,
-    fetch: &Arc<SegmentFetch>,
-) {
-    let mut state = fetch.state.lock();
-    let pending = matches!(state.stage, FetchStage::Pending);
-    if !pending || state.queue_key.is_some() || state.is_unwanted() {
-        return;
-    }
-    if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(size_class(fetch.range.len()));
-    }
-    if state.claim.is_none() {
-        return;
-    }
-    state.tried = ReplicaSet::EMPTY;
-    let want = SegmentRequest {
-        is_hedge: true,
-        ..segment_request(fetch, fetch.file.candidates(), false, state.holders)
-    };
-    state.set_queued(scheduler.enqueue(want));
-    increment(&reader.counters.retries);
-}
-
-/// Asks a second replica for a segment that is late, if memory allows; if it does
-/// not, it is tried again with the next look at what is late.
-pub(super) fn enqueue_hedge(
-    reader: &Reader,
-    scheduler: &mut Scheduler<Arc<SegmentFetch>>,
-    late: LateAttempt<Arc<SegmentFetch>>,
-) {
-    let fetch = &late.item;
-    let cost = size_class(fetch.range.len());
-    let mut state = fetch.state.lock();
-    let left = fetch.file.candidates().minus(state.tried).and(late.candidates);
-    let pending = matches!(state.stage, FetchStage::Pending);
-    if !pending || left.is_empty() || state.queue_key.is_some() || state.is_unwanted() {
-        return;
-    }
-    if state.claim.is_none() {
-        state.claim = reader.buffers.budget().claim(cost);
-    }
-    if state.claim.is_none() {
-        return scheduler.cancel_hedge(&late);
-    }
-    let want =
-        SegmentRequest { is_hedge: true, ..segment_request(fetch, left, false, state.holders) };
-    state.set_queued(scheduler.enqueue(want));
-    drop(state);
-    reader.replicas[late.replica].counters.record_late();
-    increment(&reader.counters.hedges);
 }

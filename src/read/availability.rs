@@ -24,15 +24,17 @@ impl Reader {
     /// Who may be asked for metadata.
     pub fn availability(&self) -> Availability {
         let mut scheduler = self.scheduler.lock();
-        let replicas = scheduler.usable(Instant::now());
-        let (suspect, refusing) = (scheduler.suspects(), scheduler.error_suspects());
-        let usable = Availability { usable: replicas, suspects: suspect, error_suspects: refusing };
+        let availability = Availability {
+            usable: scheduler.usable(Instant::now()),
+            suspects: scheduler.suspects(),
+            error_suspects: scheduler.error_suspects(),
+        };
         let all_are_in = scheduler.all_available();
         drop(scheduler);
         if !all_are_in {
             self.wake_ticker();
         }
-        usable
+        availability
     }
 
     /// Whether any replica of a set answers; its roots are asked. For what has waited for

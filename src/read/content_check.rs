@@ -20,22 +20,21 @@
 //! - The deciding replica is never kept off by it, so somebody is left to read.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::Reader;
-use super::fetch::{FetchStage, SegmentFetch};
-use super::open_file::OpenFile;
+use super::content_check_state::ContentCheckState;
+use super::fetch::{FetchStage, SegmentFetch, SharedSegments};
+use super::versioned_file::VersionedFile;
 use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::Buffer;
 use crate::config::units::Share;
 use crate::telemetry::counters::increment;
-use crate::volume::{
-    AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, splitmix64,
-};
+use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, splitmix64};
 
 /// What is compared of a segment, bytes: enough to meet a damaged page of it or a
 /// file that was copied in part, a sixteenth of a default segment's cost.
@@ -55,24 +54,6 @@ pub(super) struct ContentChecker {
     in_progress: AtomicUsize,
     /// Who is kept off which version of which file.
     excluded: Mutex<LruCache<u128, ReplicaSet>>,
-}
-
-/// What an open file knows of it.
-#[derive(Default)]
-pub(super) struct ContentCheckState {
-    /// Stands for the path and the version.
-    key: u128,
-    /// Replicas of which some segment has been compared, or need not be.
-    checked: AtomicReplicaSet,
-    /// Replicas that have other bytes than the deciding one.
-    excluded: AtomicReplicaSet,
-}
-
-impl ContentCheckState {
-    /// Replicas that have other bytes than the deciding one.
-    pub(super) fn excluded(&self) -> ReplicaSet {
-        self.excluded.get()
-    }
 }
 
 impl ContentChecker {
@@ -121,7 +102,9 @@ fn segment_hash(key: u128, start: u64) -> u64 {
 /// One block of one file, on its way from replica to replica.
 struct Comparison {
     reader: Arc<Reader>,
-    file: Arc<OpenFile>,
+    file: Arc<VersionedFile>,
+    /// The known segments of its open file, if that is open.
+    segments: Weak<SharedSegments>,
     range: ByteRange,
     /// Who delivered it.
     replica: ReplicaId,
@@ -167,6 +150,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
     let mut comparison = Comparison {
         reader: Arc::clone(reader),
         file: Arc::clone(file),
+        segments: fetch.weak_segments(),
         range: ByteRange::at(start, BLOCK_BYTES).intersect(fetch.range),
         replica,
         deciding,
@@ -227,7 +211,8 @@ impl Comparison {
         if theirs == ours {
             return;
         }
-        let (replica, deciding) = (self.replica, self.deciding);
+        let replica = self.replica;
+        let deciding = self.deciding;
         // Both once more: one of them may have been replaced between the two.
         self.hash_on(replica, move |theirs, comparison| {
             comparison.hash_on(deciding, move |ours, comparison| {
@@ -251,7 +236,9 @@ impl Comparison {
             let all = known.get(&marks.key).copied().unwrap_or_default();
             known.put(marks.key, all.with(*replica));
         }
-        forget_unread_segments(file);
+        if let Some(segments) = self.segments.upgrade() {
+            forget_unread_segments(&segments);
+        }
         let counters = &reader.replicas[*replica].counters;
         counters.record_disagreement();
         counters.record_differing();
@@ -290,15 +277,9 @@ impl Comparison {
 
 /// Forgets what is in memory of a file and nobody waits for: who is kept off may
 /// have brought it.
-fn forget_unread_segments(file: &OpenFile) {
-    let forgotten: Vec<Arc<SegmentFetch>> = {
-        let mut segments = file.segments.lock();
-        let here =
-            |fetch: &Arc<SegmentFetch>| matches!(fetch.state.lock().stage, FetchStage::Ready(_));
-        let starts: Vec<u64> =
-            segments.iter().filter(|(_, fetch)| here(fetch)).map(|(start, _)| *start).collect();
-        starts.iter().filter_map(|start| segments.remove(start)).collect()
-    };
+fn forget_unread_segments(segments: &SharedSegments) {
+    let is_here = |fetch: &SegmentFetch| matches!(fetch.state.lock().stage, FetchStage::Ready(_));
+    let forgotten = segments.lock().take_where(is_here);
     drop(forgotten);
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::fetch::{FetchStage, SegmentFetch};
+use super::fetch::{EvictionQueue, FetchStage, SegmentFetch};
 use crate::buffer::size_class;
 
 /// What may be forgotten when memory is short: what has been read, and what was
@@ -19,15 +19,6 @@ pub(super) struct EvictionQueues {
 
 #[derive(Default)]
 struct EvictionFifo(Mutex<VecDeque<(Instant, Weak<SegmentFetch>)>>);
-
-/// Where a segment is listed. What has been read may still be in both queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum EvictionQueue {
-    #[default]
-    NotQueued,
-    Readahead,
-    Consumed,
-}
 
 /// Dead entries are swept out when a queue has grown to this length, and to
 /// twice what was alive then.
@@ -104,7 +95,7 @@ impl EvictionFifo {
             // a segment's memory would not come back now, but will later.
             if Arc::strong_count(&fetch) <= 2 {
                 freed += size_class(fetch.range.len());
-                fetch.file.forget(&fetch);
+                fetch.forget();
             } else {
                 self.0.lock().push_back((since, entry));
             }

@@ -1,20 +1,28 @@
 //! One segment on its way: fetched once, for everybody who waits for it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use super::eviction::EvictionQueue;
-use super::open_file::OpenFile;
-use super::request::ReadRequest;
+use super::request::{self, RequestPart};
+use super::segment_map::{Segment, SegmentMap};
+use super::versioned_file::VersionedFile;
 use crate::backend::{BackendError, Ticket};
 use crate::buffer::{Reservation, SegmentData};
 use crate::scheduler::QueueKey;
 use crate::sync::Mutex;
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
+/// The known segments of an open file.
+pub(super) type SharedSegments = Mutex<SegmentMap<SegmentFetch>>;
+
+/// A request for segments.
+pub(super) type ReadRequest = request::ReadRequest<SegmentFetch>;
+
 /// A range of a file that is being fetched or has been.
 pub(super) struct SegmentFetch {
-    pub(super) file: Arc<OpenFile>,
+    pub(super) file: Arc<VersionedFile>,
+    /// Where it is known; they may be gone before it, with their open file.
+    segments: Weak<SharedSegments>,
     pub(super) range: ByteRange,
     pub(super) state: Mutex<FetchState>,
 }
@@ -95,6 +103,15 @@ pub(super) enum FetchStage {
     Ended,
 }
 
+/// Where a segment is listed. What has been read may still be in both queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum EvictionQueue {
+    #[default]
+    NotQueued,
+    Readahead,
+    Consumed,
+}
+
 /// Ranges that have been promised, in order and apart. Mostly one: what a
 /// reader has asked for so far.
 #[derive(Default)]
@@ -166,8 +183,38 @@ pub(super) enum FailureAction {
     },
 }
 
+impl RequestPart for SegmentFetch {
+    fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    fn data(&self) -> Option<Arc<SegmentData>> {
+        Self::data(self)
+    }
+
+    fn has_version_mismatch(&self) -> bool {
+        Self::has_version_mismatch(self)
+    }
+}
+
+impl Segment for SegmentFetch {
+    fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    fn can_serve(&self, part: ByteRange) -> bool {
+        Self::can_serve(self, part)
+    }
+}
+
 impl SegmentFetch {
-    pub(super) fn new(file: Arc<OpenFile>, range: ByteRange, claim: Reservation) -> Self {
+    /// One of `segments`, which it is to be entered in.
+    pub(super) fn new(
+        file: Arc<VersionedFile>,
+        segments: &Arc<SharedSegments>,
+        range: ByteRange,
+        claim: Reservation,
+    ) -> Self {
         let state = FetchState {
             stage: FetchStage::Pending,
             waiters: Vec::new(),
@@ -188,7 +235,24 @@ impl SegmentFetch {
             has_version_mismatch: false,
             delivered_by: None,
         };
-        Self { file, range, state: Mutex::new(state) }
+        Self { file, segments: Arc::downgrade(segments), range, state: Mutex::new(state) }
+    }
+
+    /// The known segments of its open file; `None` where that has been closed.
+    pub(super) fn segments(&self) -> Option<Arc<SharedSegments>> {
+        self.segments.upgrade()
+    }
+
+    /// The same for one that may outlive the open file.
+    pub(super) fn weak_segments(&self) -> Weak<SharedSegments> {
+        Weak::clone(&self.segments)
+    }
+
+    /// Has its open file forget it.
+    pub(super) fn forget(self: &Arc<Self>) {
+        if let Some(segments) = self.segments() {
+            segments.lock().forget(self);
+        }
     }
 
     /// Whether it has `part`, or will have it. What has been handed on as pages
@@ -198,8 +262,9 @@ impl SegmentFetch {
         let promised = state.requested.intersects(part);
         match &state.stage {
             FetchStage::Ready(data) => {
-                let (start, end) = (part.start - self.range.start, part.end - self.range.start);
-                !promised || data.materialize(start as usize..end as usize)
+                let start = (part.start - self.range.start) as usize;
+                let end = (part.end - self.range.start) as usize;
+                !promised || data.materialize(start..end)
             }
             FetchStage::Pending => {
                 // Now, as it may arrive before this request joins it.

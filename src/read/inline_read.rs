@@ -8,14 +8,11 @@
 
 use std::sync::Arc;
 
+use super::attempt::MAX_INLINE_BYTES;
 use super::fetch::SegmentFetch;
 use super::{CallerThread, Dispatches, Reader, attempt};
 use crate::backend::InlinePermit;
 use crate::scheduler::Dispatch;
-
-/// A segment up to this size is read by the thread at hand, if it may: 128 KiB
-/// take a quick replica less than handing them over to another thread.
-pub(super) const MAX_INLINE_BYTES: u64 = 128 * 1024;
 
 /// What a guest carries out, and its leave to be one.
 type InlineRead<'a> = (Dispatch<Arc<SegmentFetch>>, InlinePermit<'a>);

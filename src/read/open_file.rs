@@ -1,491 +1,102 @@
-//! One version of one file, open on as many replicas as were asked to read it.
+//! One version of one file, and the segments of it that are known.
 //!
-//! An [`OpenFile`] never changes its version. When the file changes, the handles
-//! move on to another `OpenFile`; what was under way on the old one ends there,
-//! so no reply is ever put together from two versions. A replica opens the file
-//! when it is first sent a segment of it, on its own pool, and serves it only
-//! if that open showed the same version.
+//! When the file changes, the handles move on to another [`OpenFile`]; what was under way on
+//! the old one ends there, so no reply is ever put together from two versions.
 //!
-//! What the older version had open is taken along: a file that has lost its name
-//! is reached no other way, and as long as it is open its inode number is not
-//! given to another file.
+//! *Invariant:* ownership goes one way. An open file owns its segments. A segment
+//! ([`SegmentFetch`]) owns the [`VersionedFile`] that it is read from, and knows the segments
+//! that it is one of by a weak reference, to be forgotten there. So a segment that is still on
+//! its way when its file is closed keeps open what it is read from, and nothing else.
 
-mod replica_open;
-
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use parking_lot::Mutex;
+use super::fetch::{SegmentFetch, SharedSegments};
+use super::segment_map::SegmentMap;
+use super::versioned_file::{FileParams, VersionedFile};
+use crate::backend::Generation;
+use crate::buffer::Reservation;
+use crate::sync::MutexGuard;
+use crate::volume::ByteRange;
 
-use super::content_check::ContentCheckState;
-use super::fetch::SegmentFetch;
-use super::file_identity::FileIdentity;
-use super::replica_slot::{Descriptor, LastVersion, ReplicaSlot};
-use super::segment_timeouts::SegmentTimeouts;
-use crate::backend::{Attr, BackendFile, Credentials, Generation, PathKey};
-use crate::placement::LocatedFile;
-use crate::volume::{
-    AtomicReplicaSet, ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, VolumeMode,
-};
-
-/// For how long a replica that showed another version is left alone. As long as
-/// an NFS client trusts the attributes of a file that has just changed
-/// (acregmin, 3 s): before that it would show the same again.
-const VERSION_BAN: Duration = Duration::from_secs(3);
-
-/// And one on which reading the file failed. A server that has been restarted
-/// should not be missed for long.
-const FAILURE_BAN: Duration = Duration::from_secs(1);
-
-/// A file at one version.
+/// A file at one version, as handles read it.
 pub struct OpenFile {
-    path_key: PathKey,
-    path: PathBuf,
-    version: FileVersion,
-    mode: VolumeMode,
-    /// In whose name replicas open it.
-    credentials: Mutex<Credentials>,
-    /// Whether what an older version has open does not count, even where it shows
-    /// this version: times may be too coarse to tell two writes apart.
-    must_reopen: bool,
-    /// What tells it from another file at its path.
-    file_identity: FileIdentity,
-    /// Tells its segments from other files' in the scheduler.
-    file_number: u64,
-    placement_hints: PlacementHints,
-    replicas: ReplicaMap<ReplicaSlot>,
-    /// Replicas that have shown another version.
-    version_banned: AtomicReplicaSet,
-    /// What was found out of its contents.
-    pub(super) content_check: ContentCheckState,
-    /// Replicas on which reading it has failed lately.
-    failure_banned: AtomicReplicaSet,
-    /// Replicas whose open showed this version.
-    verified: AtomicReplicaSet,
-    /// Replicas whose open has shown it at any time.
-    ever_verified: AtomicReplicaSet,
-    /// Fetched or being fetched, by first byte; disjoint.
-    pub(super) segments: Mutex<BTreeMap<u64, Arc<SegmentFetch>>>,
-    readers: AtomicUsize,
-    /// Whether nobody will read it again: its segments are not kept, as they
-    /// and the file would keep each other.
-    is_retired: AtomicBool,
-    /// Whether segments that have been read are kept for its other readers.
-    keep_segments: AtomicBool,
-    /// When a segment of it was last delivered.
-    pub(super) last_delivery: Mutex<Option<Instant>>,
-    /// Segments for which a read has just passed its deadline.
-    timeouts: SegmentTimeouts,
-    /// It hears of segments that are dropped unread.
-    pub(super) tracer: Arc<super::trace::Tracer>,
-    /// Its attributes, as they were shown last.
-    last_attr: Mutex<Option<Attr>>,
+    file: Arc<VersionedFile>,
+    segments: Arc<SharedSegments>,
 }
 
-/// Where a file's chunks are, and what it is pinned to.
-#[derive(Clone, Default)]
-pub(super) struct PlacementHints {
-    /// `None` where there is nobody to know.
-    pub(super) located_file: Option<Arc<LocatedFile>>,
-    /// Empty where it is not pinned.
-    pub(super) pinned: ReplicaSet,
-}
+/// It is read from, and asked about, as the version that it is.
+impl Deref for OpenFile {
+    type Target = VersionedFile;
 
-static NEXT_FILE_NUMBER: AtomicU64 = AtomicU64::new(0);
+    fn deref(&self) -> &VersionedFile {
+        &self.file
+    }
+}
 
 impl OpenFile {
-    /// A file that no replica has opened yet, at `version`.
-    pub(super) fn new(
-        path: PathBuf,
-        version: FileVersion,
-        mode: VolumeMode,
-        who: Credentials,
-        replicas: usize,
-        place: PlacementHints,
-    ) -> Self {
-        let slots = ReplicaMap::from_fn(replicas, |_| ReplicaSlot::default());
-        Self {
-            path_key: PathKey::from_path(&path),
-            path,
-            version,
-            mode,
-            credentials: Mutex::new(who),
-            must_reopen: false,
-            file_identity: FileIdentity::default(),
-            file_number: NEXT_FILE_NUMBER.fetch_add(1, Ordering::Relaxed),
-            placement_hints: place,
-            replicas: slots,
-            version_banned: AtomicReplicaSet::default(),
-            content_check: ContentCheckState::default(),
-            failure_banned: AtomicReplicaSet::default(),
-            verified: AtomicReplicaSet::default(),
-            ever_verified: AtomicReplicaSet::default(),
-            segments: Mutex::default(),
-            readers: AtomicUsize::new(1),
-            is_retired: AtomicBool::new(false),
-            keep_segments: AtomicBool::new(false),
-            last_delivery: Mutex::new(None),
-            timeouts: SegmentTimeouts::default(),
-            tracer: Arc::default(),
-            last_attr: Mutex::new(None),
-        }
+    /// A file that no replica has opened yet.
+    pub(super) fn new(params: FileParams, replicas: usize) -> Self {
+        let file = Arc::new(VersionedFile::new(params, replicas));
+        Self { file, segments: Arc::default() }
     }
 
-    /// With what is known of its contents.
+    /// Every replica has to open it once more. Call it before anything is read.
     #[must_use]
-    pub(super) fn with_content_check(self, marks: ContentCheckState) -> Self {
-        Self { content_check: marks, ..self }
-    }
-
-    /// Every replica has to open it anew.
-    #[must_use]
-    pub fn reopening(self) -> Self {
-        Self { must_reopen: true, ..self }
+    pub fn reopening(mut self) -> Self {
+        let file = Arc::get_mut(&mut self.file).expect("no segment of it has been fetched");
+        file.set_must_reopen();
+        self
     }
 
     /// With what tells it from other files of its inode number.
     #[must_use]
     pub fn with_generation(self, generation: Generation) -> Self {
-        self.file_identity.add_generation(generation);
+        self.file.add_generation(generation);
         self
     }
 
     /// It has no name any more: replicas that do not have it open cannot open it.
     #[must_use]
     pub fn unlinked(self) -> Self {
-        self.file_identity.set_unlinked();
+        self.file.set_unlinked();
         self
     }
 
-    /// In whose name replicas open it.
-    pub fn credentials(&self) -> Credentials {
-        self.credentials.lock().clone()
+    /// Its known segments, locked.
+    pub(super) fn lock_segments(&self) -> MutexGuard<'_, SegmentMap<SegmentFetch>> {
+        self.segments.lock()
     }
 
-    /// Replicas are to open it in this name from now on.
-    pub fn set_credentials(&self, who: &Credentials) {
-        self.credentials.lock().clone_from(who);
+    /// A segment of it that is to be fetched, entered in `segments`, which are its own.
+    pub(super) fn add_fetch(
+        &self,
+        segments: &mut SegmentMap<SegmentFetch>,
+        range: ByteRange,
+        claim: Reservation,
+    ) -> Arc<SegmentFetch> {
+        let file = Arc::clone(&self.file);
+        let fetch = Arc::new(SegmentFetch::new(file, &self.segments, range, claim));
+        segments.insert(Arc::clone(&fetch));
+        fetch
     }
 
-    /// Replica `id` has opened it, and its open showed this version.
-    pub fn record_verified_open(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
-        let mut held = self.replicas[id].descriptor.lock();
-        *held = Descriptor::Verified(file);
-        self.verified.set_member(id, true);
-        self.ever_verified.set_member(id, true);
-        self.version_banned.set_member(id, false);
-    }
-
-    /// Replica `id` has it open, at whatever version.
-    pub fn record_open(&self, id: ReplicaId, file: Arc<dyn BackendFile>) {
-        let mut held = self.replicas[id].descriptor.lock();
-        if matches!(*held, Descriptor::Closed) {
-            *held = Descriptor::Unverified(file, LastVersion::Unknown);
-        }
-    }
-
-    /// What replicas have open of it, and whether their open showed this version.
-    pub fn open_descriptors(&self) -> Vec<(ReplicaId, bool, Arc<dyn BackendFile>)> {
-        let held = |(id, slot): (ReplicaId, &ReplicaSlot)| match &*slot.descriptor.lock() {
-            Descriptor::Closed => None,
-            Descriptor::Unverified(file, _) => Some((id, false, Arc::clone(file))),
-            Descriptor::Verified(file) => Some((id, true, Arc::clone(file))),
-        };
-        self.replicas.iter().filter_map(held).collect()
-    }
-
-    /// The file as replica `id` has it open, at whatever version it is now.
-    pub fn descriptor_on(&self, id: ReplicaId) -> Option<Arc<dyn BackendFile>> {
-        // What an older version of a copy has open may be the file before it was replaced.
-        if self.mode == VolumeMode::Copies && !self.ever_verified.get().contains(id) {
-            return None;
-        }
-        self.replicas[id].descriptor.lock().file().cloned()
-    }
-
-    /// Replicas that have it open, at whatever version it is now.
-    pub fn replicas_with_descriptor(&self) -> ReplicaSet {
-        let held = self.replicas.iter().filter(|(id, _)| self.descriptor_on(*id).is_some());
-        held.fold(ReplicaSet::EMPTY, |all, (id, _)| all.with(id))
-    }
-
-    /// Whether `attr` of the file are from before it came to be at this version, in `shared`
-    /// mode.
-    pub fn is_newer_than(&self, attr: &Attr) -> bool {
-        attr.version().ctime < self.version.ctime
-    }
-
-    /// Whether `attr`, which replica `id` shows by the file's name, are those of the file
-    /// that it has open, which was at this version and is at another one now. A file
-    /// that was replaced keeps its version. Blocks; call it on that replica's pool.
-    pub fn is_changed_in_place(&self, attr: &Attr, id: ReplicaId) -> bool {
-        let held = self.ever_verified.get().contains(id).then(|| self.descriptor_on(id)).flatten();
-        let own = held.and_then(|file| file.attr().ok());
-        own.is_some_and(|own| own.id == attr.id && !self.is_version(&own))
-    }
-
-    /// Takes along what `older`, a version of the same file, has open.
-    pub fn inherit_descriptors(&self, older: &OpenFile) {
-        self.file_identity.inherit(&older.file_identity);
-        *self.last_attr.lock() = *older.last_attr.lock();
-        self.set_keep_segments(older.should_keep_segments());
-        self.set_readers(older.readers());
-        for (id, slot) in self.replicas.iter() {
-            let held = older.replicas[id].descriptor.lock().with_last_version(older.version);
-            if let Some((file, opened)) = held {
-                *slot.descriptor.lock() = Descriptor::Unverified(file, opened);
-            }
-        }
-    }
-
-    /// Whoever has `older` open has this one open, too: it is the same data.
-    pub fn adopt_open_files(&self, older: &OpenFile) {
-        for (id, slot) in older.replicas.iter() {
-            if let Descriptor::Verified(file) = &*slot.descriptor.lock() {
-                self.record_verified_open(id, Arc::clone(file));
-            }
-        }
-    }
-
-    /// A read has waited for these segments until its deadline.
-    pub(super) fn record_timeout(&self, segments: impl Iterator<Item = ByteRange>, now: Instant) {
-        self.timeouts.add(segments, now);
-    }
-
-    /// Whether that has just happened to something in `range` that is not in memory.
+    /// Whether a read has just waited until its deadline for something in `range` that is
+    /// not in memory.
     pub(super) fn has_recent_timeout(&self, range: ByteRange, now: Instant) -> bool {
-        let expired = self.timeouts.within(range, now);
+        let expired = self.recent_timeouts(range, now);
         if expired.is_empty() {
             return false;
         }
-        let segments = self.segments.lock();
+        let segments = self.lock_segments();
         let is_here = |part: ByteRange| {
-            let bytes = Self::known_segments(&segments, part).map(|(segment, fetch)| {
+            let bytes = segments.known(part).map(|(segment, fetch)| {
                 let known = segment.intersect(part);
                 if fetch.data().is_some() && fetch.can_serve(known) { known.len() } else { 0 }
             });
             bytes.sum::<u64>() == part.len()
         };
         !expired.into_iter().all(is_here)
-    }
-
-    /// A replica showed these attributes of it.
-    pub fn set_last_attr(&self, attr: &Attr) {
-        *self.last_attr.lock() = Some(*attr);
-    }
-
-    /// The attributes that were shown last.
-    pub fn last_attr(&self) -> Option<Attr> {
-        *self.last_attr.lock()
-    }
-
-    /// The version that every byte read from here belongs to.
-    pub fn version(&self) -> FileVersion {
-        self.version
-    }
-
-    /// Whether these attributes are of its version.
-    pub fn is_version(&self, attr: &Attr) -> bool {
-        self.version.is_same_version(&attr.version(), self.mode)
-    }
-
-    /// It as the object that jobs are about.
-    pub(super) fn path_key(&self) -> PathKey {
-        self.path_key
-    }
-
-    /// Where it was when it was opened, relative to the replicas' roots.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Where its chunks are, and what it is pinned to.
-    pub(super) fn placement_hints(&self) -> &PlacementHints {
-        &self.placement_hints
-    }
-
-    /// Its number among all files opened.
-    pub(super) fn file_number(&self) -> u64 {
-        self.file_number
-    }
-
-    /// Replicas that may read it: those that have not shown another version, and
-    /// have not failed. Others where there are none of these, so that the error is
-    /// theirs and not ours; but never those whose bytes are others.
-    pub fn candidates(&self) -> ReplicaSet {
-        self.candidates_after(ReplicaSet::EMPTY)
-    }
-
-    /// The same, where none of `tried` could read it. A replica that failed before may be
-    /// well again.
-    pub(super) fn candidates_after(&self, tried: ReplicaSet) -> ReplicaSet {
-        let all = self.replicas.all().minus(self.content_check.excluded());
-        let left = all.minus(self.version_banned.get());
-        let well = left.minus(self.failure_banned.get()).minus(tried);
-        well.non_empty_or(left.non_empty_or(all).minus(tried))
-    }
-
-    /// Replicas that may have this version, failing ones included.
-    pub(super) fn candidates_with_failing(&self) -> ReplicaSet {
-        let all = self.replicas.all().minus(self.content_check.excluded());
-        all.minus(self.version_banned.get()).non_empty_or(all)
-    }
-
-    /// Replicas that need not open it before they read it.
-    pub(super) fn verified_replicas(&self) -> ReplicaSet {
-        self.verified.get()
-    }
-
-    /// A replica gave less than the version promises: it is not at this version.
-    pub fn ban_for_version(&self, id: ReplicaId) {
-        let slot = &self.replicas[id];
-        let mut refused = slot.banned_until.lock();
-        self.mark_unverified(id);
-        *refused = Some(Instant::now() + VERSION_BAN);
-        self.version_banned.set_member(id, true);
-    }
-
-    /// Reading it failed on a replica, perhaps for this file's sake: it is read from
-    /// others for a while, and what is open there is looked at anew. False where
-    /// that was known. Does not block.
-    pub(super) fn ban_for_failure(&self, id: ReplicaId, now: Instant) -> bool {
-        let slot = &self.replicas[id];
-        let mut held = slot.descriptor.lock();
-        if self.failure_banned.get().contains(id) {
-            return false;
-        }
-        self.mark_unverified_locked(&mut held, id);
-        *slot.failed_at.lock() = Some(now);
-        self.failure_banned.set_member(id, true);
-        true
-    }
-
-    /// Reading it hangs on a replica: it is read from others meanwhile, and for a while
-    /// after. Does not block.
-    pub(super) fn ban_for_hang(&self, id: ReplicaId, now: Instant) {
-        *self.replicas[id].failed_at.lock() = Some(now);
-        self.failure_banned.set_member(id, true);
-    }
-
-    /// What is open on a replica is looked at anew before it is read from: the mount
-    /// that it was opened in may be gone, and another one in its place. Does not
-    /// block.
-    pub(super) fn mark_unverified(&self, id: ReplicaId) {
-        self.mark_unverified_locked(&mut self.replicas[id].descriptor.lock(), id);
-    }
-
-    fn mark_unverified_locked(&self, held: &mut Descriptor, id: ReplicaId) {
-        if let Descriptor::Verified(file) = held {
-            *held = Descriptor::Unverified(Arc::clone(file), LastVersion::Known(self.version));
-        }
-        self.verified.set_member(id, false);
-    }
-
-    /// What replica `id` has open as `file` is good for nothing any more: its server
-    /// does not know it. Whoever wants it opens it anew.
-    pub(super) fn drop_stale(&self, id: ReplicaId, file: &Arc<dyn BackendFile>) {
-        let mut held = self.replicas[id].descriptor.lock();
-        if held.file().is_some_and(|known| Arc::ptr_eq(known, file)) {
-            *held = Descriptor::Closed;
-            self.verified.set_member(id, false);
-        }
-    }
-
-    /// Lets replicas whose refusal is over be tried again.
-    pub fn expire_bans(&self) {
-        if self.version_banned.get().is_empty() && self.failure_banned.get().is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for (id, slot) in self.replicas.iter() {
-            if slot
-                .failed_at
-                .lock()
-                .is_some_and(|at| now.saturating_duration_since(at) >= FAILURE_BAN)
-            {
-                self.failure_banned.set_member(id, false);
-            }
-            // What is being opened will speak for itself.
-            let Some(refused) = slot.banned_until.try_lock() else { continue };
-            if refused.is_some_and(|until| now >= until) {
-                self.version_banned.set_member(id, false);
-            }
-        }
-    }
-
-    /// Nobody will read it again. Call it before its segments are forgotten.
-    pub(super) fn retire(&self) {
-        self.is_retired.store(true, Ordering::Release);
-    }
-
-    /// Whether nobody will read it again.
-    pub(super) fn is_retired(&self) -> bool {
-        self.is_retired.load(Ordering::Acquire)
-    }
-
-    /// So many handles read it.
-    pub fn set_readers(&self, readers: usize) {
-        self.readers.store(readers, Ordering::Relaxed);
-    }
-
-    /// How many handles read it.
-    pub fn readers(&self) -> usize {
-        self.readers.load(Ordering::Relaxed)
-    }
-
-    /// Keep segments that have been read for its other readers, or do not. Not
-    /// worth it where the kernel caches them.
-    pub fn set_keep_segments(&self, keep: bool) {
-        self.keep_segments.store(keep, Ordering::Relaxed);
-    }
-
-    /// Whether segments that have been read are kept.
-    pub(super) fn should_keep_segments(&self) -> bool {
-        self.keep_segments.load(Ordering::Relaxed)
-    }
-
-    /// The known segments that meet `range`, in order.
-    pub(super) fn known_segments(
-        segments: &BTreeMap<u64, Arc<SegmentFetch>>,
-        range: ByteRange,
-    ) -> impl Iterator<Item = (ByteRange, Arc<SegmentFetch>)> {
-        let first = segments
-            .range(..=range.start)
-            .next_back()
-            .filter(|(_, fetch)| fetch.range.end > range.start)
-            .map_or(range.start, |(start, _)| *start);
-        segments
-            .range(first..range.end.max(first))
-            .map(|(_, fetch)| (fetch.range, Arc::clone(fetch)))
-    }
-
-    /// Forgets segments that have given away what `range` wants of them.
-    pub(super) fn drop_consumed(segments: &mut BTreeMap<u64, Arc<SegmentFetch>>, range: ByteRange) {
-        let gone = |(part, fetch): (ByteRange, Arc<SegmentFetch>)| {
-            let wanted = part.intersect(range);
-            (!wanted.is_empty() && !fetch.can_serve(wanted)).then_some(part.start)
-        };
-        let gone: Vec<u64> = Self::known_segments(segments, range).filter_map(gone).collect();
-        for start in gone {
-            segments.remove(&start);
-        }
-    }
-
-    /// Forgets a segment, if it is the one that is known there.
-    pub(super) fn forget(&self, fetch: &Arc<SegmentFetch>) {
-        Self::forget_locked(&mut self.segments.lock(), fetch);
-    }
-
-    /// The same with the segments of its file, locked.
-    pub(super) fn forget_locked(
-        segments: &mut BTreeMap<u64, Arc<SegmentFetch>>,
-        fetch: &Arc<SegmentFetch>,
-    ) {
-        if segments.get(&fetch.range.start).is_some_and(|known| Arc::ptr_eq(known, fetch)) {
-            segments.remove(&fetch.range.start);
-        }
     }
 }

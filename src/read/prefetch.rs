@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::fetch::SegmentFetch;
 use super::open_file::OpenFile;
 use super::readahead::Advice;
 use super::split::{self, Piece};
@@ -49,12 +48,12 @@ impl Reader {
         let mut fresh = Vec::new();
         let mut reached = advice.fetch.start;
         {
-            let mut segments = file.segments.lock();
+            let mut segments = file.lock_segments();
             // The answer may be there before we are here, and the file closed.
             if file.is_retired() {
                 return;
             }
-            let known = OpenFile::known_segments(&segments, advice.fetch);
+            let known = segments.known(advice.fetch);
             for piece in split::split_range(advice.fetch, known, self.policy.segment) {
                 match piece {
                     Piece::Known(_, part) => reached = part.end,
@@ -63,9 +62,7 @@ impl Reader {
                         else {
                             break;
                         };
-                        let fetch = Arc::new(SegmentFetch::new(Arc::clone(file), part, claim));
-                        segments.insert(part.start, Arc::clone(&fetch));
-                        fresh.push(fetch);
+                        fresh.push(file.add_fetch(&mut segments, part, claim));
                         reached = part.end;
                     }
                 }
@@ -80,12 +77,11 @@ impl Reader {
 
     /// Drops what was to be fetched ahead in `range` and has not been sent.
     pub(super) fn abandon_readahead(&self, file: &OpenFile, range: ByteRange) {
-        let mut segments = file.segments.lock();
-        let known: Vec<_> =
-            OpenFile::known_segments(&segments, range).map(|(_, fetch)| fetch).collect();
+        let mut segments = file.lock_segments();
+        let known: Vec<_> = segments.known(range).map(|(_, fetch)| fetch).collect();
         let mut scheduler = self.scheduler.lock();
         for fetch in known {
-            reclaim::abandon_unsent(&fetch, &mut segments, &mut scheduler);
+            reclaim::abandon_unsent(&fetch, Some(&mut segments), &mut scheduler);
         }
     }
 }

@@ -142,7 +142,8 @@ impl Readahead {
     /// Joins run `index` with one that begins where it has got to; returns
     /// where it is then.
     fn merge_following(&mut self, index: usize) -> usize {
-        let (start, front) = (self.runs[index].start, self.runs[index].end);
+        let start = self.runs[index].start;
+        let front = self.runs[index].end;
         let next = self.runs.iter().position(|other| start < other.start && other.start <= front);
         let Some(next) = next else { return index };
         let other = self.runs[next].clone();
@@ -153,7 +154,8 @@ impl Readahead {
         // The one that was begun later was begun because requests overtook each
         // other: what it was begun after is no run before it.
         if other.started < run.started {
-            (run.started, run.predicted) = (other.started, other.predicted);
+            run.started = other.started;
+            run.predicted = other.predicted;
         }
         self.runs.swap_remove(next);
         if index == self.runs.len() { next } else { index }

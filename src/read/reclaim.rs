@@ -6,12 +6,11 @@
 //! reader, the oldest first. So who waits for data does not wait for memory that
 //! others hold for data that nobody waits for, however the readers came to it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Reader;
 use super::fetch::SegmentFetch;
-use super::open_file::OpenFile;
+use super::segment_map::SegmentMap;
 use super::split::{self, Piece};
 use crate::buffer::{Budget, Buffer, BufferPool, Reservation, size_class};
 use crate::scheduler::Scheduler;
@@ -107,8 +106,9 @@ impl Reader {
         };
         for fetch in unsent {
             // The file's segments first, so that nobody joins it meanwhile.
-            let mut segments = fetch.file.segments.lock();
-            if abandon_unsent(&fetch, &mut segments, &mut self.scheduler.lock()) {
+            let known = fetch.segments();
+            let mut known = known.as_ref().map(|known| known.lock());
+            if abandon_unsent(&fetch, known.as_deref_mut(), &mut self.scheduler.lock()) {
                 freed += size_class(fetch.range.len());
             }
         }
@@ -117,10 +117,10 @@ impl Reader {
 }
 
 /// Ends a segment that has not been sent and that nobody waits for, if it is
-/// one. Takes its file's segments, locked.
+/// one. Takes its file's segments, locked, if the file is open.
 pub(super) fn abandon_unsent(
     fetch: &Arc<SegmentFetch>,
-    segments: &mut BTreeMap<u64, Arc<SegmentFetch>>,
+    segments: Option<&mut SegmentMap<SegmentFetch>>,
     scheduler: &mut Scheduler<Arc<SegmentFetch>>,
 ) -> bool {
     let abandoned = fetch.abandon();
@@ -128,7 +128,7 @@ pub(super) fn abandon_unsent(
         if let Some(want) = fetch.state.lock().queue_key.take() {
             scheduler.cancel(want);
         }
-        OpenFile::forget_locked(segments, fetch);
+        segments.into_iter().for_each(|segments| segments.forget(fetch));
     }
     abandoned
 }

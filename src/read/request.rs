@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ReadError;
-use super::fetch::SegmentFetch;
 use super::request_deadline::{Deadlines, RequestDeadline};
 use crate::backend::RequestingThread;
 use crate::buffer::{Buffer, Pipe, SegmentData};
@@ -101,8 +100,20 @@ pub struct RequestOrigin {
     pub process: u32,
 }
 
+/// A part of a request: a range of the file that is on its way, or here.
+pub(super) trait RequestPart {
+    /// Its bytes of the file.
+    fn range(&self) -> ByteRange;
+
+    /// The bytes, if they are here.
+    fn data(&self) -> Option<Arc<SegmentData>>;
+
+    /// Whether it is not here, and a replica has said that the file is another one.
+    fn has_version_mismatch(&self) -> bool;
+}
+
 /// A request whose bytes are not all here yet.
-pub(super) struct ReadRequest {
+pub(super) struct ReadRequest<P> {
     pub(super) range: ByteRange,
     /// Who asked.
     pub(super) origin: RequestOrigin,
@@ -111,18 +122,18 @@ pub(super) struct ReadRequest {
     /// As [`ReadParams::fails_fast_on_stale`].
     pub(super) fails_fast_on_stale: bool,
     missing_count: AtomicUsize,
-    state: Mutex<RequestState>,
+    state: Mutex<RequestState<P>>,
 }
 
-struct RequestState {
-    parts: Vec<Arc<SegmentFetch>>,
+struct RequestState<P> {
+    parts: Vec<Arc<P>>,
     /// How long it may wait.
     deadline: RequestDeadline,
     /// Until it has been answered.
     sink: Option<Sink>,
 }
 
-impl ReadRequest {
+impl<P: RequestPart> ReadRequest<P> {
     pub(super) fn new(asked: ReadParams, deadlines: Deadlines, sink: Sink) -> Self {
         let ReadParams { range, since, fails_fast_on_stale: looks, origin: by } = asked;
         let term = RequestDeadline::new(since, deadlines);
@@ -141,7 +152,7 @@ impl ReadRequest {
     }
 
     /// Adds the next part; `awaited` where its bytes are not here yet.
-    pub(super) fn add_part(&self, fetch: Arc<SegmentFetch>) {
+    pub(super) fn add_part(&self, fetch: Arc<P>) {
         self.missing_count.fetch_add(1, Ordering::Relaxed);
         self.state.lock().parts.push(fetch);
     }
@@ -161,7 +172,7 @@ impl ReadRequest {
     /// the number of bytes taken of each. Nothing where it was answered before.
     /// `before` is told of the bytes first: whoever has his answer may look at
     /// the counters at once.
-    pub(super) fn reply_data(&self, before: impl FnOnce(u64)) -> Vec<(Arc<SegmentFetch>, u64)> {
+    pub(super) fn reply_data(&self, before: impl FnOnce(u64)) -> Vec<(Arc<P>, u64)> {
         let (parts, sink) = {
             let mut state = self.state.lock();
             let Some(sink) = state.sink.take() else { return Vec::new() };
@@ -171,8 +182,8 @@ impl ReadRequest {
         let mut taken = Vec::with_capacity(parts.len());
         for fetch in parts {
             let bytes = fetch.data().expect("a part that arrived has its bytes");
-            let part = fetch.range.intersect(self.range);
-            let from = (part.start - fetch.range.start) as usize;
+            let part = fetch.range().intersect(self.range);
+            let from = (part.start - fetch.range().start) as usize;
             data.parts.push((bytes, from..from + part.len() as usize));
             taken.push((fetch, part.len()));
         }
@@ -209,12 +220,12 @@ impl ReadRequest {
     }
 
     /// Its segments, where they are known.
-    pub(super) fn parts(&self) -> Vec<Arc<SegmentFetch>> {
+    pub(super) fn parts(&self) -> Vec<Arc<P>> {
         self.state.lock().parts.clone()
     }
 
     /// One of the parts of a request that has not been answered.
-    pub(super) fn first_part(&self) -> Option<Arc<SegmentFetch>> {
+    pub(super) fn first_part(&self) -> Option<Arc<P>> {
         self.state.lock().parts.first().map(Arc::clone)
     }
 
@@ -222,12 +233,12 @@ impl ReadRequest {
     pub(super) fn missing_parts(&self) -> Vec<ByteRange> {
         let parts = self.parts();
         let missing = parts.iter().filter(|fetch| fetch.data().is_none());
-        missing.map(|fetch| fetch.range).collect()
+        missing.map(|fetch| fetch.range()).collect()
     }
 
     /// Answers with an error, unless it has been answered; returns the parts
     /// that it had, for those that have not arrived to be given up.
-    pub(super) fn reply_error(&self, error: ReadError) -> Option<Vec<Arc<SegmentFetch>>> {
+    pub(super) fn reply_error(&self, error: ReadError) -> Option<Vec<Arc<P>>> {
         let (parts, sink) = {
             let mut state = self.state.lock();
             let sink = state.sink.take()?;

@@ -109,12 +109,14 @@ impl RequestDeadline {
             Responsiveness::Responsive if is_past => return DeadlineVerdict::Expired,
             Responsiveness::Responsive if self.is_unresponsive => {
                 let patience = MAX_RETRY_DELAY.min(self.deadlines.while_responsive / 4);
-                (self.is_unresponsive, self.retry_at) = (false, Some(now + patience));
+                self.is_unresponsive = false;
+                self.retry_at = Some(now + patience);
             }
             Responsiveness::Responsive => {}
             _ if in_all >= self.deadlines.while_unresponsive => return DeadlineVerdict::Expired,
             Responsiveness::Unresponsive => {
-                (self.unresponsive_at, self.is_unresponsive) = (Some(now), true)
+                self.unresponsive_at = Some(now);
+                self.is_unresponsive = true;
             }
             Responsiveness::Unknown => {}
         }

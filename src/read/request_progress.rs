@@ -16,11 +16,9 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::fetch::{FetchProgress, SegmentFetch};
-use super::open_file::OpenFile;
-use super::request::ReadRequest;
+use super::fetch::{FetchProgress, ReadRequest, SegmentFetch};
 use super::request_deadline::DeadlineVerdict;
-use super::{Reader, attempt};
+use super::{Reader, fetch_queue};
 use crate::backend::Ticket;
 use crate::volume::ReplicaId;
 
@@ -40,8 +38,7 @@ impl Reader {
         if !gather.with_deadline(|term| term.is_due(now)) {
             return false;
         }
-        let could_serve = |file: Arc<OpenFile>| file.candidates_with_failing();
-        let of = parts.first().map(|part| could_serve(Arc::clone(&part.file)));
+        let of = parts.first().map(|part| part.file.candidates_with_failing());
         let silence = self.responsiveness(of.unwrap_or(self.replicas.all()), now);
         match gather.with_deadline(|term| term.check(now, || silence)) {
             DeadlineVerdict::Wait => false,
@@ -58,7 +55,7 @@ impl Reader {
         let mut dispatches = Vec::new();
         let mut scheduler = self.scheduler.lock();
         for fetch in parts.iter().filter(|fetch| fetch.data().is_none()) {
-            attempt::requeue(self, &mut scheduler, fetch);
+            fetch_queue::requeue(self, &mut scheduler, fetch);
         }
         scheduler.schedule(Instant::now(), &mut dispatches);
         drop(scheduler);
@@ -72,7 +69,7 @@ impl Reader {
         let at = |(replica, ticket)| self.replicas[replica].last_progress(ticket);
         let in_pools = queued.into_iter().filter_map(at).max();
         let in_queue = awaited.and_then(|(replicas, since)| {
-            let moved = match tickets_in_pools(&fetch.file) {
+            let moved = match tickets_in_pools(fetch) {
                 before if before.is_empty() => self.scheduler.lock().last_delivery(replicas),
                 before => {
                     before.into_iter().filter_map(at).max().max(*fetch.file.last_delivery.lock())
@@ -84,9 +81,10 @@ impl Reader {
     }
 }
 
-/// The attempts in the replicas' pools at segments of a file that are not here.
-fn tickets_in_pools(file: &OpenFile) -> Vec<(ReplicaId, Ticket)> {
-    let segments: Vec<_> = file.segments.lock().values().map(Arc::clone).collect();
+/// The attempts in the replicas' pools at segments of the same file that are not here.
+fn tickets_in_pools(fetch: &SegmentFetch) -> Vec<(ReplicaId, Ticket)> {
+    let Some(known) = fetch.segments() else { return Vec::new() };
+    let segments: Vec<_> = known.lock().iter().map(Arc::clone).collect();
     let missing = segments.iter().filter(|fetch| fetch.data().is_none());
     missing.flat_map(|fetch| fetch.progress().tickets).collect()
 }

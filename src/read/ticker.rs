@@ -2,57 +2,44 @@
 //! replicas that are to prove that they are back.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::request::ReadRequest;
+use super::fetch::ReadRequest;
 use super::request_deadline::KILL_CHECK_INTERVAL;
-use super::{ReadError, Reader, attempt};
+use super::{ReadError, Reader, fetch_queue};
 use crate::backend::{
     Backend, BackendError, ErrorOrigin, JobOptions, Lane, PathKey, with_daemon_credentials,
 };
+use crate::replicas::{PendingWork, Ticked, Ticker};
 use crate::scheduler::health::MountCheck;
 use crate::scheduler::hedge;
-use crate::volume::ReplicaId;
-
-/// How often late segments and passed deadlines are looked for while anything
-/// is under way. A tenth of the earliest hedge is close enough.
-const TICK: Duration = Duration::from_millis(25);
-
-/// And while the only thing to look after is that a replica comes back.
-const SLOW_TICK: Duration = Duration::from_millis(250);
-
-/// The clock stops when there was nothing to look after for so many ticks. To
-/// start it wakes a thread, which is not to happen for each of a row of reads.
-const IDLE_TICKS: u32 = 40;
+use crate::volume::{ReplicaId, ReplicaSet};
 
 /// Answered requests behind one that is not are swept out past this number.
 const MAX_ANSWERED: usize = 1024;
 
-/// What there is to look after.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PendingWork {
-    /// Reads.
-    Reads,
-    /// Replicas that are not asked.
-    Replicas,
-    Idle,
+/// Requests that have waited for long.
+struct OldRequests {
+    /// Their deadlines may have passed.
+    due: Vec<Arc<ReadRequest>>,
+    /// Old enough to ask whether their callers were killed.
+    may_be_killed: Vec<Arc<ReadRequest>>,
+    /// Their callers look again where a replica says that the file is another one.
+    fail_fast: Vec<Arc<ReadRequest>>,
 }
 
 impl Reader {
     /// Something is under way that the clock is to look after.
     pub(super) fn wake_ticker(&self) {
-        if !self.is_ticking.load(Ordering::SeqCst) && !self.is_ticking.swap(true, Ordering::SeqCst)
-        {
-            self.wake.notify_one();
-        }
+        self.ticker.wake();
     }
 
-    /// Looks after what takes too long. Returns what there is left to look after.
-    fn tick(self: &Arc<Self>, now: Instant) -> PendingWork {
+    /// Sends late segments to a second replica. Returns the replicas that are to prove that
+    /// they are the mounts that they were.
+    fn hedge_late_segments(self: &Arc<Self>, now: Instant) -> ReplicaSet {
         let mut late = Vec::new();
         let mut dispatches = Vec::new();
         let to_prove;
@@ -60,7 +47,7 @@ impl Reader {
             let mut scheduler = self.scheduler.lock();
             scheduler.find_late(now, |fetch| fetch.is_awaited(), &mut late);
             for late in late {
-                attempt::enqueue_hedge(self, &mut scheduler, late);
+                fetch_queue::enqueue_hedge(self, &mut scheduler, late);
             }
             scheduler
                 .hung_attempts()
@@ -69,49 +56,39 @@ impl Reader {
             to_prove = scheduler.due_mount_checks(now);
         }
         self.dispatch(dispatches);
-        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
-        for replica in to_prove.iter() {
-            self.start_mount_check(replica, |_| {});
+        to_prove
+    }
+
+    /// Sweeps answered requests out, and returns those that have waited for long.
+    fn old_requests(&self, now: Instant) -> OldRequests {
+        let mut requests = self.requests.lock();
+        while requests.front().is_some_and(|first| first.is_answered()) {
+            requests.pop_front();
         }
-        let (overdue, waiting, old): (Vec<_>, Vec<_>, Vec<_>) = {
-            let mut requests = self.requests.lock();
-            while requests.front().is_some_and(|first| first.is_answered()) {
-                requests.pop_front();
-            }
-            let half = self.policy.deadlines.while_responsive / 2;
-            let age = |gather: &ReadRequest| now.saturating_duration_since(gather.since);
-            // Behind one that has progress there may be others that have been answered.
-            let is_due = |gather: &&Arc<ReadRequest>| {
-                !gather.is_answered() && gather.with_deadline(|term| term.is_due(now))
-            };
-            let late = requests.iter().take_while(|gather| age(gather) >= half);
-            let overdue = late.filter(is_due).map(Arc::clone).collect();
-            let old = requests.iter().take_while(|gather| age(gather) >= KILL_CHECK_INTERVAL);
-            let old = old.filter(|gather| !gather.is_answered()).map(Arc::clone).collect();
-            if requests.len() > MAX_ANSWERED {
-                requests.retain(|gather| !gather.is_answered());
-            }
-            let since_long = |gather: &&Arc<ReadRequest>| {
-                hedge::is_late(now.saturating_duration_since(gather.since), Duration::ZERO)
-            };
-            let waiting =
-                requests.iter().take_while(since_long).filter(|gather| gather.fails_fast_on_stale);
-            let waiting = waiting.map(Arc::clone).collect();
-            (overdue, waiting, old)
+        let age = |request: &ReadRequest| now.saturating_duration_since(request.since);
+        let half = self.policy.deadlines.while_responsive / 2;
+        // Behind one that has progress there may be others that have been answered.
+        let is_due = |request: &&Arc<ReadRequest>| {
+            !request.is_answered() && request.with_deadline(|deadline| deadline.is_due(now))
         };
-        for gather in overdue.iter().filter(|gather| self.is_expired(gather, now)) {
-            self.fail_request(gather, ReadError::Deadline);
+        let due = requests.iter().take_while(|request| age(request) >= half).filter(is_due);
+        let due = due.map(Arc::clone).collect();
+        let old = requests.iter().take_while(|request| age(request) >= KILL_CHECK_INTERVAL);
+        let may_be_killed = old.filter(|request| !request.is_answered()).map(Arc::clone).collect();
+        if requests.len() > MAX_ANSWERED {
+            requests.retain(|request| !request.is_answered());
         }
-        for gather in old.iter().filter(|gather| gather.is_killed(now)) {
-            self.fail_request(gather, ReadError::Failed(BackendError::Os(Errno::INTR)));
-        }
-        for gather in waiting.iter().filter(|gather| gather.has_version_mismatch()) {
-            self.fail_request(gather, ReadError::Failed(BackendError::VersionMismatch));
-        }
-        self.serve_waiters();
+        let late =
+            requests.iter().take_while(|request| hedge::is_late(age(request), Duration::ZERO));
+        let fail_fast =
+            late.filter(|request| request.fails_fast_on_stale).map(Arc::clone).collect();
+        OldRequests { due, may_be_killed, fail_fast }
+    }
+
+    fn pending_work(&self) -> PendingWork {
         let scheduler = self.scheduler.lock();
         match (self.requests.lock().is_empty() && scheduler.is_idle(), scheduler.all_available()) {
-            (false, _) => PendingWork::Reads,
+            (false, _) => PendingWork::Calls,
             (true, false) => PendingWork::Replicas,
             (true, true) => PendingWork::Idle,
         }
@@ -189,29 +166,37 @@ impl Reader {
         self.wake_ticker();
     }
 
-    /// Runs the read path's clock; never returns. Spawn it once.
+    /// The clock, for what else waits for replicas.
+    pub fn ticker(&self) -> &Arc<Ticker> {
+        &self.ticker
+    }
+
+    /// Runs the clock, which looks after reads too; never returns. Spawn it once.
     pub async fn run_ticker(self: Arc<Self>) {
-        loop {
-            let mut idle = 0;
-            while idle < IDLE_TICKS {
-                let due = self.tick(Instant::now());
-                idle = if due == PendingWork::Reads { 0 } else { idle + 1 };
-                tokio::time::sleep(TICK).await;
-            }
-            self.is_ticking.store(false, Ordering::SeqCst);
-            loop {
-                // Also for who came before that was stored, and has not woken anybody.
-                match self.tick(Instant::now()) {
-                    PendingWork::Reads => break,
-                    PendingWork::Idle => break self.wake.notified().await,
-                    PendingWork::Replicas => {
-                        if tokio::time::timeout(SLOW_TICK, self.wake.notified()).await.is_ok() {
-                            break;
-                        }
-                    }
-                }
-            }
-            self.is_ticking.store(true, Ordering::SeqCst);
+        let reader: Weak<dyn Ticked> = Arc::<Self>::downgrade(&self);
+        self.ticker.add(reader);
+        self.ticker.run().await;
+    }
+}
+
+impl Ticked for Reader {
+    fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
+        let to_prove = self.hedge_late_segments(now);
+        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
+        for replica in to_prove.iter() {
+            self.start_mount_check(replica, |_| {});
         }
+        let old = self.old_requests(now);
+        for request in old.due.iter().filter(|request| self.is_expired(request, now)) {
+            self.fail_request(request, ReadError::Deadline);
+        }
+        for request in old.may_be_killed.iter().filter(|request| request.is_killed(now)) {
+            self.fail_request(request, ReadError::Failed(BackendError::Os(Errno::INTR)));
+        }
+        for request in old.fail_fast.iter().filter(|request| request.has_version_mismatch()) {
+            self.fail_request(request, ReadError::Failed(BackendError::VersionMismatch));
+        }
+        self.serve_waiters();
+        self.pending_work()
     }
 }

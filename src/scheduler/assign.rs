@@ -120,10 +120,20 @@ pub struct Assigner<K> {
     current_loads: ReplicaMap<ReplicaLoad>,
     backlog: ReplicaMap<f64>,
     planned_run_ends: ReplicaMap<RunEnd>,
+    moves: RemoteMoves,
+}
+
+/// What has moved to remote candidates of the plan so far.
+#[derive(Clone, Debug, Default)]
+struct RemoteMoves {
+    /// Seconds of work that each replica keeps of its own, up to the segment at hand.
     own_backlog: ReplicaMap<f64>,
+    /// Seconds of work that has moved away from each.
     moved_out: ReplicaMap<f64>,
+    /// Seconds of work that has moved to each.
     moved_in: ReplicaMap<f64>,
-    remote_in_flight: ReplicaMap<u64>,
+    /// Bytes that each has in flight as a remote candidate, those that moved included.
+    in_flight: ReplicaMap<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,10 +155,7 @@ impl<K: Copy> Assigner<K> {
             current_loads: ReplicaMap::default(),
             backlog: ReplicaMap::default(),
             planned_run_ends: ReplicaMap::default(),
-            own_backlog: ReplicaMap::default(),
-            moved_out: ReplicaMap::default(),
-            moved_in: ReplicaMap::default(),
-            remote_in_flight: ReplicaMap::default(),
+            moves: RemoteMoves::default(),
         }
     }
 
@@ -242,68 +249,86 @@ impl<K: Copy> Assigner<K> {
     /// Gives to remote candidates what they complete sooner. `backlog` has each
     /// replica's whole plan when it begins.
     fn move_to_remote(&mut self, loads: &ReplicaMap<ReplicaLoad>) {
-        // What each has of its own up to the segment at hand, and what was
-        // taken from it before that.
-        let Self {
-            plan,
-            backlog,
-            own_backlog: own,
-            moved_out: taken,
-            moved_in: lent,
-            remote_in_flight: in_hand,
-            ..
-        } = self;
-        own.refill(loads, |load| load.in_flight_work);
-        taken.refill(loads, |_| 0.0);
-        lent.refill(loads, |_| 0.0);
-        in_hand.refill(loads, |load| load.remote_in_flight);
+        let Self { plan, backlog, moves, .. } = self;
+        moves.reset(loads);
         for planned in plan {
-            let PlannedSegment { demand, replica, .. } = *planned;
-            let home = &loads[replica];
-            let kept = planned.backlog_before - taken[replica];
-            let at_home =
-                home.latency[demand.locality(replica)] + kept + planned.work + lent[replica];
-            let worth_it = home.rate[demand.locality(replica)] * MIN_REMOTE_RATE_SHARE;
-            let mut best: Option<(ReplicaId, f64)> = None;
-            for id in
-                demand.candidates.minus(demand.holders.local).iter().filter(|id| *id != replica)
-            {
-                let backlog = if demand.is_readahead {
-                    backlog[id] - taken[id] + lent[id]
-                } else {
-                    own[id] + lent[id]
-                };
-                let load = &loads[id];
-                // One segment shows whether it pays.
-                let may = match load.is_remote_measured {
-                    _ if !demand.is_readahead || demand.holders.is_held_elsewhere => {
-                        REMOTE_SEGMENTS
-                    }
-                    true if load.rate.remote < worth_it => continue,
-                    _ => 1.0,
-                };
-                let under_way = load.rate.remote * load.latency.remote;
-                if in_hand[id] as f64 >= may * demand.bytes as f64 + under_way {
-                    continue;
-                }
-                let completion = load.completion(Locality::Remote, backlog, demand.bytes);
-                if completion * MIN_REMOTE_SPEEDUP < at_home
-                    && best.is_none_or(|(_, b)| completion < b)
-                {
-                    best = Some((id, completion));
-                }
-            }
-            match best {
-                Some((id, _)) => {
-                    taken[replica] += planned.work;
-                    lent[id] += loads[id].cost(Locality::Remote, demand.bytes);
-                    in_hand[id] += demand.bytes;
-                    planned.replica = id;
-                }
-                None => own[replica] += planned.work,
+            match moves.sooner_remote(planned, backlog, loads) {
+                Some(id) => moves.move_segment(planned, id, loads),
+                None => moves.own_backlog[planned.replica] += planned.work,
             }
         }
     }
+}
+
+impl RemoteMoves {
+    fn reset(&mut self, loads: &ReplicaMap<ReplicaLoad>) {
+        self.own_backlog.refill(loads, |load| load.in_flight_work);
+        self.moved_out.refill(loads, |_| 0.0);
+        self.moved_in.refill(loads, |_| 0.0);
+        self.in_flight.refill(loads, |load| load.remote_in_flight);
+    }
+
+    /// The remote candidate that completes a segment first, if it is clearly sooner than the
+    /// replica that the plan gives it to.
+    fn sooner_remote<K: Copy>(
+        &self,
+        planned: &PlannedSegment<K>,
+        backlog: &ReplicaMap<f64>,
+        loads: &ReplicaMap<ReplicaLoad>,
+    ) -> Option<ReplicaId> {
+        let PlannedSegment { demand, replica, .. } = *planned;
+        let home = &loads[replica];
+        let locality = demand.locality(replica);
+        let kept = planned.backlog_before - self.moved_out[replica];
+        let at_home = home.latency[locality] + kept + planned.work + self.moved_in[replica];
+        let least_rate = home.rate[locality] * MIN_REMOTE_RATE_SHARE;
+        let mut best: Option<(ReplicaId, f64)> = None;
+        for id in demand.candidates.minus(demand.holders.local).iter().filter(|id| *id != replica) {
+            let backlog = if demand.is_readahead {
+                backlog[id] - self.moved_out[id] + self.moved_in[id]
+            } else {
+                self.own_backlog[id] + self.moved_in[id]
+            };
+            let load = &loads[id];
+            let Some(limit) = max_remote_bytes(&demand, load, least_rate) else { continue };
+            if self.in_flight[id] as f64 >= limit {
+                continue;
+            }
+            let completion = load.completion(Locality::Remote, backlog, demand.bytes);
+            if completion * MIN_REMOTE_SPEEDUP < at_home
+                && best.is_none_or(|(_, least)| completion < least)
+            {
+                best = Some((id, completion));
+            }
+        }
+        best.map(|(id, _)| id)
+    }
+
+    fn move_segment<K>(
+        &mut self,
+        planned: &mut PlannedSegment<K>,
+        to: ReplicaId,
+        loads: &ReplicaMap<ReplicaLoad>,
+    ) {
+        let bytes = planned.demand.bytes;
+        self.moved_out[planned.replica] += planned.work;
+        self.moved_in[to] += loads[to].cost(Locality::Remote, bytes);
+        self.in_flight[to] += bytes;
+        planned.replica = to;
+    }
+}
+
+/// How many bytes a remote candidate may have in flight to be lent `demand`; `None` where
+/// it was seen to deliver less than `least_rate`, and that matters.
+fn max_remote_bytes(demand: &WaitingSegment, load: &ReplicaLoad, least_rate: f64) -> Option<f64> {
+    // One segment shows whether it pays.
+    let segments = match load.is_remote_measured {
+        _ if !demand.is_readahead || demand.holders.is_held_elsewhere => REMOTE_SEGMENTS,
+        true if load.rate.remote < least_rate => return None,
+        _ => 1.0,
+    };
+    let fills_latency = load.rate.remote * load.latency.remote;
+    Some(segments * demand.bytes as f64 + fills_latency)
 }
 
 impl WaitingSegment {

@@ -78,7 +78,8 @@ impl CacheHitDetector {
                 self.count_contrary(enough, false, SampleClass::Measurement)
             }
             (true, true) => {
-                (self.contrary_run, self.slow_run) = (0, 0);
+                self.contrary_run = 0;
+                self.slow_run = 0;
                 SampleClass::Measurement
             }
             (true, false) => match rate {

@@ -412,7 +412,8 @@ impl ReplicaEstimate {
             let next = self.bytes_in_flight[locality].min(self.limits.segment);
             pace.rate_if_delivered(waited, next).map(|best| measured.min(best).max(1.0))
         };
-        let (local, remote) = (rate(Locality::Local), rate(Locality::Remote));
+        let local = rate(Locality::Local);
+        let remote = rate(Locality::Remote);
         // While there is no measurement, what is in flight bounds what may be
         // assumed as well.
         let assumed = || {

@@ -216,7 +216,8 @@ impl HealthBoard {
     /// Replicas that fail with errors, are absent or are left alone do not count, as long
     /// as there are others.
     pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
-        let (mut is_any_silent, mut is_any_unclear) = (false, false);
+        let mut is_any_silent = false;
+        let mut is_any_unclear = false;
         for id in of.and(self.health.all()).iter() {
             match self.replica_responsiveness(id, now) {
                 Some(Responsiveness::Responsive) => return Responsiveness::Responsive,

@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::estimate::ReplicaEstimate;
 use super::health::HealthReason;
-use super::hedge::{self, LatenessLimit};
+use super::hedge::{self, HedgeBudget, LatenessLimit};
 use super::rate::Locality;
-use super::{LateAttempt, Scheduler};
-use crate::volume::{ReplicaId, ReplicaSet};
+use super::{Attempt, LateAttempt, Scheduler};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// An attempt of this age counts as hung, if it is also [`HUNG_FACTOR`] its expected
 /// completion. A pool counts a thread as stuck after the same time.
@@ -21,6 +22,153 @@ const HUNG_FACTOR: f64 = 8.0;
 /// may be the cause, and the replica's root decides.
 const HUNG_FILES_TO_EJECT: usize = 3;
 
+/// In which ways an attempt is late.
+#[derive(Clone, Copy)]
+struct Lateness {
+    /// Whether it has passed `attempt_deadline`.
+    is_expired: bool,
+    /// Whether it is late whatever waits for it.
+    is_late: bool,
+    /// Whether it is late only for a reader that waits, and another replica holds a copy.
+    is_late_for_reader: bool,
+    /// Whether it is a probe whose second read is due, and paid for.
+    is_prepaid: bool,
+}
+
+/// What an attempt's replica, and those that could be asked in its place, have delivered
+/// since it began.
+#[derive(Clone, Copy)]
+struct Deliveries {
+    /// Whether its replica has.
+    by_replica: bool,
+    /// Whether another one has.
+    by_others: bool,
+}
+
+impl Deliveries {
+    /// Whether the replica is silent while others deliver.
+    fn is_replica_silent(self) -> bool {
+        !self.by_replica && self.by_others
+    }
+}
+
+/// What one look at the attempts says of the replicas.
+#[derive(Default)]
+struct LateReplicas {
+    /// With attempts that no other replica has a copy for.
+    only_holders: ReplicaSet,
+    /// Past a deadline, and without a delivery since the attempt began.
+    stuck: ReplicaSet,
+    /// Without a delivery since an attempt began, while others deliver.
+    silent: ReplicaSet,
+    /// Late with a segment that their node holds.
+    late: ReplicaSet,
+    /// Late with one past its deadline, for the first time.
+    expired: ReplicaSet,
+    /// Late with one and silent.
+    stalled: ReplicaSet,
+    /// Replicas, by index, with the files of which another replica has delivered what
+    /// they are silent about.
+    beaten: BTreeSet<(usize, u64)>,
+}
+
+impl<T> Attempt<T> {
+    /// `None` while it is in time.
+    fn lateness(
+        &self,
+        now: Instant,
+        deadline: Duration,
+        limit: LatenessLimit,
+        is_awaited: impl Fn(&T) -> bool,
+    ) -> Option<Lateness> {
+        let age = now.saturating_duration_since(self.read.at);
+        let is_expired = age >= deadline;
+        let is_late = is_expired || hedge::is_late(age, self.expected);
+        let is_late_for_reader = !is_late
+            && !self.other_holders.is_empty()
+            && !self.is_hedge
+            && !self.is_hedged
+            && hedge::is_late_for_reader(age, self.expected, limit)
+            && is_awaited(&self.item);
+        let is_prepaid = self.hedge_after.is_some_and(|after| age >= after);
+        (is_late || is_late_for_reader || is_prepaid).then_some(Lateness {
+            is_expired,
+            is_late,
+            is_late_for_reader,
+            is_prepaid,
+        })
+    }
+
+    fn deliveries(&self, estimates: &ReplicaMap<ReplicaEstimate>) -> Deliveries {
+        let delivered_since =
+            |id: ReplicaId| estimates[id].last_delivery().is_some_and(|last| last > self.read.at);
+        let by_replica = delivered_since(self.replica);
+        Deliveries {
+            by_replica,
+            by_others: !by_replica && self.other_candidates.iter().any(delivered_since),
+        }
+    }
+
+    /// Takes from `hedges` what a second read costs; false where it may not be made.
+    ///
+    /// What made two replicas late may be what is behind both; a third would make it worse.
+    /// But nobody waits for two that hang.
+    fn pay_for_hedge(
+        &self,
+        lateness: Lateness,
+        deliveries: Deliveries,
+        hedges: &mut HedgeBudget,
+    ) -> bool {
+        let bytes = self.read.bytes;
+        let is_silent = deliveries.is_replica_silent();
+        match (self.is_hedge, lateness.is_expired) {
+            _ if lateness.is_prepaid => true,
+            _ if lateness.is_late_for_reader => hedges.spend_low_priority(bytes),
+            (false, true) => true,
+            (false, false) if is_silent => hedges.overdraw(bytes),
+            // A replica that is slow and at work would get the same read twice, were there
+            // no other copy.
+            (false, false) => {
+                (self.has_other_copies || !deliveries.by_replica) && hedges.spend(bytes)
+            }
+            (true, true) => is_silent || self.has_other_copies,
+            (true, false) => false,
+        }
+    }
+}
+
+impl LateReplicas {
+    fn record<T>(&mut self, attempt: &Attempt<T>, lateness: Lateness, deliveries: Deliveries) {
+        let replica = attempt.replica;
+        let is_silent = deliveries.is_replica_silent();
+        if lateness.is_expired && !deliveries.by_replica {
+            self.stuck = self.stuck.with(replica);
+        }
+        // Where the replica's node does not hold the segment, the one that does may be to
+        // blame. A deadline counts once; silence for as long as it lasts.
+        if is_silent {
+            self.silent = self.silent.with(replica);
+        }
+        if !lateness.is_late || attempt.read.locality != Locality::Local {
+            return;
+        }
+        self.late = self.late.with(replica);
+        if lateness.is_expired && !attempt.is_hedged && !attempt.is_hedge {
+            self.expired = self.expired.with(replica);
+        } else if is_silent {
+            self.stalled = self.stalled.with(replica);
+            if attempt.is_delivered_elsewhere {
+                self.beaten.insert((replica.index(), attempt.segment_key.0));
+            }
+        }
+    }
+
+    /// Files of which others have delivered what `replica` is silent about.
+    fn beaten_files(&self, replica: ReplicaId) -> usize {
+        self.beaten.iter().filter(|(late, _)| *late == replica.index()).count()
+    }
+}
+
 impl<T: Clone> Scheduler<T> {
     /// What is late and may be asked of another replica as well; each attempt
     /// once. Call it every few dozen milliseconds while anything is in flight.
@@ -31,88 +179,36 @@ impl<T: Clone> Scheduler<T> {
         is_awaited: impl Fn(&T) -> bool,
         out: &mut Vec<LateAttempt<T>>,
     ) {
-        let mut beaten = BTreeSet::new();
-        let mut stalled = ReplicaSet::EMPTY;
-        let mut silent_ones = ReplicaSet::EMPTY;
-        let mut passed = ReplicaSet::EMPTY;
-        let mut slow = ReplicaSet::EMPTY;
-        let mut only_holders = ReplicaSet::EMPTY;
-        self.stuck_replicas = ReplicaSet::EMPTY;
-        let suspect = self.health.suspects();
+        let suspects = self.health.suspects();
         self.write_off_hung(now);
+        let mut replicas = LateReplicas::default();
         for (&id, attempt) in &mut self.attempts {
-            let age = now.saturating_duration_since(attempt.read.at);
-            let expired = age >= self.policy.attempt_deadline;
             if !attempt.has_other_copies {
-                only_holders = only_holders.with(attempt.replica);
+                replicas.only_holders = replicas.only_holders.with(attempt.replica);
             }
-            let watch = LatenessLimit {
+            let limit = LatenessLimit {
                 late_factor: self.lateness[attempt.replica].late_factor(),
-                is_suspect: suspect.contains(attempt.replica),
+                is_suspect: suspects.contains(attempt.replica),
             };
-            let late = expired || hedge::is_late(age, attempt.expected);
-            let soon = !late
-                && !attempt.other_holders.is_empty()
-                && !attempt.is_hedge
-                && !attempt.is_hedged
-                && hedge::is_late_for_reader(age, attempt.expected, watch)
-                && is_awaited(&attempt.item);
-            let raced = attempt.hedge_after.is_some_and(|after| age >= after);
-            if !late && !soon && !raced {
+            let deadline = self.policy.attempt_deadline;
+            let Some(lateness) = attempt.lateness(now, deadline, limit, &is_awaited) else {
                 continue;
-            }
-            let delivered_since = |id: ReplicaId| {
-                self.estimates[id].last_delivery().is_some_and(|last| last > attempt.read.at)
             };
-            if expired && !delivered_since(attempt.replica) {
-                self.stuck_replicas = self.stuck_replicas.with(attempt.replica);
-            }
-            let silent = !delivered_since(attempt.replica)
-                && attempt.other_candidates.iter().any(delivered_since);
-            // Where the replica's node does not hold the segment, the one that
-            // does may be to blame. A deadline counts once; silence for as long
-            // as it lasts.
-            if silent {
-                silent_ones = silent_ones.with(attempt.replica);
-            }
-            if late && attempt.read.locality == Locality::Local {
-                slow = slow.with(attempt.replica);
-                if expired && !attempt.is_hedged && !attempt.is_hedge {
-                    passed = passed.with(attempt.replica);
-                } else if silent && attempt.is_delivered_elsewhere {
-                    beaten.insert((attempt.replica.index(), attempt.segment_key.0));
-                    stalled = stalled.with(attempt.replica);
-                } else if silent {
-                    stalled = stalled.with(attempt.replica);
-                }
-            }
+            let deliveries = attempt.deliveries(&self.estimates);
+            replicas.record(attempt, lateness, deliveries);
             if attempt.is_hedged || attempt.other_candidates.is_empty() {
                 continue;
             }
-            // What made two replicas late may be what is behind both; a third
-            // would make it worse. But nobody waits for two that hang.
-            let bytes = attempt.read.bytes;
             let funds = self.hedges.clone();
-            let may = match (attempt.is_hedge, expired) {
-                _ if raced => true,
-                _ if soon => self.hedges.spend_low_priority(bytes),
-                (false, true) => true,
-                (false, false) if silent => self.hedges.overdraw(bytes),
-                // A replica that is slow and at work would get the same read
-                // twice, were there no other copy.
-                (false, false) => {
-                    (attempt.has_other_copies || !delivered_since(attempt.replica))
-                        && self.hedges.spend(bytes)
-                }
-                (true, true) => silent || attempt.has_other_copies,
-                (true, false) => false,
-            };
-            if !may {
+            if !attempt.pay_for_hedge(lateness, deliveries, &mut self.hedges) {
                 continue;
             }
             attempt.is_hedged = true;
             // A proxy may be no quicker than what is late.
-            let candidates = if soon { attempt.other_holders } else { attempt.other_candidates };
+            let candidates = match lateness.is_late_for_reader {
+                true => attempt.other_holders,
+                false => attempt.other_candidates,
+            };
             out.push(LateAttempt {
                 item: attempt.item.clone(),
                 replica: attempt.replica,
@@ -121,23 +217,27 @@ impl<T: Clone> Scheduler<T> {
                 price: self.hedges.spent_since(&funds),
             });
         }
-        for replica in slow.iter() {
+        self.record_late_replicas(&replicas, now);
+    }
+
+    fn record_late_replicas(&mut self, found: &LateReplicas, now: Instant) {
+        self.stuck_replicas = found.stuck;
+        for replica in found.late.iter() {
             self.health.record_late(replica, now);
         }
-        for replica in stalled.iter() {
-            let files = beaten.iter().filter(|(late, _)| *late == replica.index()).count();
-            match files >= HUNG_FILES_TO_EJECT {
+        for replica in found.stalled.iter() {
+            match found.beaten_files(replica) >= HUNG_FILES_TO_EJECT {
                 true => self.health.eject(replica, HealthReason::Stalled, now),
                 false => self.health.eject_unless_root_ok(replica, HealthReason::Stalled, now),
             }
         }
-        for replica in passed.iter() {
+        for replica in found.expired.iter() {
             self.health.eject_unless_root_ok(replica, HealthReason::Deadline, now);
         }
         // Where no other replica has a copy, nothing is gained by ejecting the slow one. A file
         // that hangs on a replica is no measure of its speed.
         let rates = self.estimates.map(|id, estimate| {
-            let is_compared = !only_holders.contains(id) && !silent_ones.contains(id);
+            let is_compared = !found.only_holders.contains(id) && !found.silent.contains(id);
             is_compared.then(|| estimate.recent_local_rate(now)).flatten()
         });
         self.health.eject_slow(&rates, now);
@@ -153,7 +253,8 @@ impl<T: Clone> Scheduler<T> {
             let places = &mut left[attempt.replica];
             let age = now.saturating_duration_since(attempt.read.at);
             let hangs = age >= HUNG_AFTER.max(attempt.expected.mul_f64(HUNG_FACTOR));
-            let (file, replica) = (attempt.segment_key.0, attempt.replica);
+            let file = attempt.segment_key.0;
+            let replica = attempt.replica;
             // From the second on.
             // A call to a mount that has gone says nothing of the mount in its place.
             let is_old = self.health.was_ejected_since(replica, attempt.read.at);

@@ -108,8 +108,8 @@ impl<T: Clone> Scheduler<T> {
         let Some(replica) = holders.iter().find(is_stale) else { return false };
         let expected = Duration::from_secs_f64(completion(replica));
         let race_after = 2 * Duration::from_secs_f64(completion(best));
-        let (id, bytes) = (*id, want.bytes);
-        if !self.hedges.spend_low_priority(bytes) {
+        let id = *id;
+        if !self.hedges.spend_low_priority(want.bytes) {
             return false;
         }
         let Some(want) = self.queue.remove(&id) else { return false };
@@ -129,7 +129,8 @@ impl<T: Clone> Scheduler<T> {
         if sent.hedge_after.is_some() {
             return;
         }
-        let (others, bytes) = (sent.other_candidates, sent.read.bytes);
+        let others = sent.other_candidates;
+        let bytes = sent.read.bytes;
         let race_after = self.reserve_probe_hedge(others, bytes, now);
         if let Some(sent) = self.attempts.get_mut(&attempt) {
             sent.hedge_after = race_after;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fanfs::backend::{
-    Attr, Backend, BackendFile, CreateOptions, DirEntry, EntryRef, EntryVisitor, FileMutation,
-    Lock, LockRequest, ObjectRef, Result, SeekTo, SetAttr, StatFs, TreeMutation, WritableFile,
-    WriteOpenOptions,
+    Attr, Backend, BackendFile, BorrowedFds, CreateOptions, DirEntry, EntryRef, EntryVisitor,
+    FileMutation, Lock, LockRequest, ObjectRef, OwnedFds, Result, SeekTo, SetAttr, StatFs,
+    TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::volume::ByteRange;
 use parking_lot::{Condvar, Mutex};
@@ -206,6 +206,19 @@ impl<B: Backend> Backend for Recorded<B> {
         self.inner.check_mount()
     }
 
+    fn is_in_service(&self) -> bool {
+        self.inner.is_in_service()
+    }
+
+    fn flush_closes(&self) {
+        self.inner.flush_closes();
+    }
+
+    /// A file that arrives has no path to record.
+    fn adopt(&self, _: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        None
+    }
+
     fn handle_unmount(&self, mount: u64) {
         self.inner.handle_unmount(mount);
     }
@@ -295,6 +308,19 @@ impl BackendFile for RecordedFile {
         let spliced = self.inner.splice_at(offset, pipe, len)?;
         self.record.note(Call::Read(ByteRange::at(offset, len as u64)));
         Some(spliced)
+    }
+
+    /// What the kernel reads by itself is not recorded.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn fds(&self) -> BorrowedFds<'_> {
+        BorrowedFds::default()
+    }
+
+    fn is_deferred(&self) -> bool {
+        self.inner.is_deferred()
     }
 
     fn seek(&self, offset: u64, to: SeekTo) -> Result<u64> {

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::{
     Attr, Backend, BackendFile, CreateOptions, DirBackend, EntryRef, EntryVisitor, Fault,
-    FaultInjector, FaultOp, FaultRule, FaultScript, ObjectRef, Result, StatFs, TreeMutation,
-    WritableFile, WriteOpenOptions,
+    FaultInjector, FaultOp, FaultRule, FaultScript, ObjectRef, OwnedFds, Result, StatFs,
+    TreeMutation, WritableFile, WriteOpenOptions,
 };
 use fanfs::config;
 use fanfs::daemon::{Mount, MountOverrides};
@@ -365,6 +365,18 @@ impl Backend for Turning {
 
     fn check_mount(&self) -> Result<bool> {
         self.trees[0].check_mount()
+    }
+
+    fn is_in_service(&self) -> bool {
+        self.trees[0].is_in_service()
+    }
+
+    fn flush_closes(&self) {
+        self.trees[0].flush_closes();
+    }
+
+    fn adopt(&self, parts: OwnedFds) -> Option<Arc<dyn BackendFile>> {
+        self.trees[0].adopt(parts)
     }
 
     fn handle_unmount(&self, mount: u64) {

@@ -37,7 +37,8 @@ fn digest_handle(dir: BorrowedFd<'_>, name: &OsStr) -> Option<u64> {
         kind: 0,
         handle: [0; MAX_HANDLE_SIZE],
     };
-    let (mut mount, to) = (0, (&raw mut handle).cast());
+    let mut mount = 0;
+    let to = (&raw mut handle).cast();
     // SAFETY: `name` ends with a NUL byte. The call writes one number to `mount`, and to
     // `handle` no more bytes than `handle.bytes` says it has room for.
     let status = unsafe {
@@ -57,15 +58,24 @@ pub(super) fn handle_space(root: BorrowedFd<'_>) -> Option<u64> {
     digest_handle(root, OsStr::new(""))
 }
 
-/// The handle of an open object, or of `name` in `dir`. Objects on another device than the
-/// root may be another server's: `device` sets their handles apart.
+/// Where a handle is unique. Objects on another device than the root may be another server's:
+/// the device sets their handles apart.
+#[derive(Clone, Copy)]
+pub(super) struct HandleSpace {
+    /// The space of the root, as [`handle_space`] tells it.
+    pub(super) root: u64,
+    /// The object's device.
+    pub(super) device: u64,
+}
+
+/// The handle of an open object, or of `name` in `dir`.
 pub(super) fn handle_digest(
     dir: BorrowedFd<'_>,
     name: &OsStr,
-    (space, device): (u64, u64),
+    space: HandleSpace,
 ) -> Option<HandleDigest> {
     let digest = digest_handle(dir, name)?;
-    let own = space ^ device.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let own = space.root ^ space.device.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Some(HandleDigest { space: own, digest })
 }
 
@@ -82,13 +92,20 @@ mod tests {
         std::fs::write(dir.path().join("b"), "b").unwrap();
         let root = std::fs::File::open(dir.path()).unwrap();
         let own = handle_space(root.as_fd()).expect("the file system of TMPDIR shows file handles");
-        let look = |name: &str| handle_digest(root.as_fd(), name.as_ref(), (own, 0));
+        let look = |name: &str| {
+            handle_digest(root.as_fd(), name.as_ref(), HandleSpace { root: own, device: 0 })
+        };
         let (a, b) = (look("a").unwrap(), look("b").unwrap());
         assert!(a.is_distinct_from(b));
         let open = std::fs::File::open(dir.path().join("a")).unwrap();
-        assert_eq!(handle_digest(open.as_fd(), OsStr::new(""), (own, 0)), Some(a));
+        assert_eq!(
+            handle_digest(open.as_fd(), OsStr::new(""), HandleSpace { root: own, device: 0 }),
+            Some(a)
+        );
         assert_eq!(look("missing"), None);
-        let nested = handle_digest(root.as_fd(), "b".as_ref(), (own, 7)).unwrap();
+        let nested =
+            handle_digest(root.as_fd(), "b".as_ref(), HandleSpace { root: own, device: 7 })
+                .unwrap();
         assert!(!a.is_distinct_from(nested), "of another device");
     }
 }

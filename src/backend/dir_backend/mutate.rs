@@ -88,53 +88,25 @@ impl DirBackend {
     pub(super) fn apply(&self, change: &TreeMutation) -> Result<Option<Attr>> {
         match change {
             TreeMutation::Mkdir { at, perm } => {
-                let (dir, name) = self.resolve_entry(at)?;
-                mkdirat(&dir, name, mode_with_umask(*perm)?)?;
-                self.stat_entry_at(&dir, name)
+                self.make_entry(at, |dir, name| Ok(mkdirat(dir, name, mode_with_umask(*perm)?)?))
             }
-            TreeMutation::Mknod { at, kind, perm, device } => {
-                let (dir, name) = self.resolve_entry(at)?;
+            TreeMutation::Mknod { at, kind, perm, device } => self.make_entry(at, |dir, name| {
                 let device = makedev(device.0, device.1);
-                mknodat(&dir, name, file_type(*kind), mode_with_umask(*perm)?, device)?;
-                self.stat_entry_at(&dir, name)
-            }
+                Ok(mknodat(dir, name, file_type(*kind), mode_with_umask(*perm)?, device)?)
+            }),
             TreeMutation::Symlink { at, target } => {
-                let (dir, name) = self.resolve_entry(at)?;
-                symlinkat(target, &dir, name)?;
-                self.stat_entry_at(&dir, name)
+                self.make_entry(at, |dir, name| Ok(symlinkat(target, dir, name)?))
             }
             TreeMutation::Link { from, to } => {
-                let (new, new_name) = self.resolve_entry(to)?;
-                // If the object is no longer at this path, link its open descriptor.
-                let object = match (self.resolve_target(from, OFlags::PATH), from.open_file()) {
-                    (
-                        Err(
-                            BackendError::WrongObject
-                            | BackendError::Os(Errno::STALE | Errno::NOENT),
-                        ),
-                        Some(_),
-                    ) => self.object_fd(from)?,
-                    (found, _) => ObjectFd::Opened(found?),
-                };
-                let (cwd, follow) = (rustix::fs::CWD, AtFlags::SYMLINK_FOLLOW);
-                linkat(cwd, proc_path(&object), &new, new_name, follow)?;
-                self.stat_entry_at(&new, new_name)
+                self.make_entry(to, |dir, name| self.link_object(from, dir, name))
             }
-            TreeMutation::Unlink { at } => {
-                let (dir, name) = self.resolve_entry(at)?;
-                unlinkat(&dir, name, AtFlags::empty())?;
-                Ok(None)
-            }
-            TreeMutation::Rmdir { at } => {
-                let (dir, name) = self.resolve_entry(at)?;
-                unlinkat(&dir, name, AtFlags::REMOVEDIR)?;
-                Ok(None)
-            }
+            TreeMutation::Unlink { at } => self.remove_entry(at, AtFlags::empty()).map(|()| None),
+            TreeMutation::Rmdir { at } => self.remove_entry(at, AtFlags::REMOVEDIR).map(|()| None),
             TreeMutation::Rename { from, to, flags } => {
-                let ((old, old_name), (new, new_name)) =
-                    (self.resolve_entry(from)?, self.resolve_entry(to)?);
+                let (old_dir, old_name) = self.resolve_entry(from)?;
+                let (new_dir, new_name) = self.resolve_entry(to)?;
                 let flags = RenameFlags::from_bits_retain(*flags);
-                renameat_with(&old, old_name, &new, new_name, flags)?;
+                renameat_with(&old_dir, old_name, &new_dir, new_name, flags)?;
                 Ok(None)
             }
             TreeMutation::SetAttr { object, attributes } => {
@@ -160,6 +132,38 @@ impl DirBackend {
         }
     }
 
+    /// Has `make` make an entry, and returns its attributes.
+    fn make_entry(
+        &self,
+        at: &EntryRef,
+        make: impl FnOnce(&BaseDir, &OsStr) -> Result<()>,
+    ) -> Result<Option<Attr>> {
+        let (dir, name) = self.resolve_entry(at)?;
+        make(&dir, name)?;
+        self.stat_entry_at(&dir, name)
+    }
+
+    fn remove_entry(&self, at: &EntryRef, flags: AtFlags) -> Result<()> {
+        let (dir, name) = self.resolve_entry(at)?;
+        Ok(unlinkat(&dir, name, flags)?)
+    }
+
+    /// Gives an object another name. If it is no longer at its path, its open descriptor is
+    /// linked.
+    fn link_object(&self, from: &ObjectRef, dir: &BaseDir, name: &OsStr) -> Result<()> {
+        let found = self.resolve_target(from, OFlags::PATH);
+        let has_moved = matches!(
+            found,
+            Err(BackendError::WrongObject | BackendError::Os(Errno::STALE | Errno::NOENT))
+        );
+        let object = match has_moved && from.open_file().is_some() {
+            true => self.object_fd(from)?,
+            false => ObjectFd::Opened(found?),
+        };
+        let flags = AtFlags::SYMLINK_FOLLOW;
+        Ok(linkat(rustix::fs::CWD, proc_path(&object), dir, name, flags)?)
+    }
+
     fn stat_entry_at(&self, dir: &BaseDir, name: &OsStr) -> Result<Option<Attr>> {
         self.device()?.attr_at(dir.as_fd(), name).map(Some)
     }
@@ -179,7 +183,8 @@ impl DirBackend {
 fn set_attributes_by_fd(fd: BorrowedFd<'_>, set: &SetAttr) -> Result<()> {
     // chown(2) that changes nothing may take set-id bits away all the same.
     if set.uid.is_some() || set.gid.is_some() || *set == SetAttr::default() {
-        let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+        let uid = set.uid.map(Uid::from_raw);
+        let gid = set.gid.map(Gid::from_raw);
         chownat(fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
     }
     if let Some(perm) = set.perm {
@@ -253,7 +258,8 @@ impl DirFile {
             }
             FileMutation::CopyFileRange { offset, to, to_offset: at, len } => {
                 let to = to.descriptor().ok_or(Errno::OPNOTSUPP)?;
-                let (mut from_at, mut to_at) = (offset, at);
+                let mut from_at = offset;
+                let mut to_at = at;
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 let copied = rustix::fs::copy_file_range(
                     file,

@@ -27,7 +27,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno;
 
 use super::RootDevice;
-use crate::backend::deferred_close::DeferredCloseFd;
+use crate::backend::file_closer::DeferredCloseFd;
 use crate::backend::{BackendError, Result};
 use crate::mount_table::MountTable;
 use crate::survey::{AdmissionRefusal, RootRecord, RosterEntry};

@@ -26,7 +26,8 @@ pub(super) struct CurrentCall {
 impl CurrentCall {
     /// A job begins.
     pub(super) fn reset(&mut self) {
-        (self.has_called, self.last_progress) = (false, None);
+        self.has_called = false;
+        self.last_progress = None;
     }
 
     /// The job is about to call the replica about `path`.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use super::{OpenFile, VERSION_BAN};
+use super::{VERSION_BAN, VersionedFile};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, ObjectRef, enter_call};
 use crate::read::replica_slot::{Descriptor, LastVersion};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
@@ -29,7 +29,7 @@ fn is_stale<T>(attr: &Result<T, BackendError>) -> bool {
     matches!(attr, Err(BackendError::Os(Errno::STALE)))
 }
 
-impl OpenFile {
+impl VersionedFile {
     /// The file as replica `id` has it open; opens it where needed. Blocks; call
     /// it on that replica's pool.
     ///
@@ -51,7 +51,7 @@ impl OpenFile {
     /// and not delivered.
     ///
     /// # Errors
-    /// As [`OpenFile::open_on`]'s.
+    /// As [`VersionedFile::open_on`]'s.
     pub(in crate::read) fn open_for_comparison(
         &self,
         id: ReplicaId,
@@ -167,7 +167,8 @@ impl OpenFile {
     /// In a volume of copies, a copy that differs is a fault of the volume. In a shared one
     /// the file was changed or replaced, which is ordinary.
     fn log_version_mismatch(&self, id: ReplicaId, attr: &Attr) {
-        let (replica, version) = (id.index(), self.version);
+        let replica = id.index();
+        let version = self.version;
         match self.mode {
             VolumeMode::Copies => tracing::warn!(
                 replica,
@@ -195,10 +196,10 @@ impl OpenFile {
     }
 
     /// The file as replica `id` has it open, at whatever version it is now; opens
-    /// it where needed, as [`OpenFile::open_on`] does.
+    /// it where needed, as [`VersionedFile::open_on`] does.
     ///
     /// # Errors
-    /// As [`OpenFile::open_on`].
+    /// As [`VersionedFile::open_on`].
     pub fn open_any_version_on(
         &self,
         id: ReplicaId,
@@ -211,7 +212,7 @@ impl OpenFile {
     }
 
     /// The file as replica `id` has it, at whatever version it is now; opens it
-    /// where needed, and keeps it open. Blocks, as [`OpenFile::open_on`] does.
+    /// where needed, and keeps it open. Blocks, as [`VersionedFile::open_on`] does.
     ///
     /// # Errors
     /// [`BackendError::VersionMismatch`] where another file has its name, or no name is left.
@@ -245,7 +246,7 @@ impl OpenFile {
     /// needed. A mute descriptor stands for a file without a name.
     ///
     /// # Errors
-    /// As [`OpenFile::open_on`].
+    /// As [`VersionedFile::open_on`].
     pub fn attr_on(&self, id: ReplicaId, backend: &dyn Backend) -> Result<Attr, BackendError> {
         let file = self.open_any_version_on(id, backend)?;
         let attr = file.attr();

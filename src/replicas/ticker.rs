@@ -1,0 +1,159 @@
+//! The clock of a volume: it looks after reads and calls that wait for replicas.
+//!
+//! Whatever waits for a replica registers here once ([`Ticker::add`]), and wakes the clock
+//! when it begins to wait ([`Ticker::wake`]). While anything is under way each of them is
+//! ticked every [`TICK`]. Then the clock slows down, or stops.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// How often late calls and passed deadlines are looked for while anything
+/// is under way. A tenth of the earliest hedge is close enough.
+const TICK: Duration = Duration::from_millis(25);
+
+/// And while the only thing to look after is that a replica comes back.
+const SLOW_TICK: Duration = Duration::from_millis(250);
+
+/// The clock stops when there was nothing to look after for so many ticks. To
+/// start it wakes a thread, which is not to happen for each of a row of reads.
+const IDLE_TICKS: u32 = 40;
+
+/// What there is to look after, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PendingWork {
+    /// Nothing.
+    Idle,
+    /// Replicas that are not asked.
+    Replicas,
+    /// Reads or calls.
+    Calls,
+}
+
+/// What the clock looks after.
+pub trait Ticked: Send + Sync {
+    /// Does what is due at `now`. Returns what there is left to look after. Does not block.
+    fn tick(self: Arc<Self>, now: Instant) -> PendingWork;
+}
+
+/// The clock.
+#[derive(Default)]
+pub struct Ticker {
+    /// Whether it ticks, so that nothing needs to wake it.
+    is_ticking: AtomicBool,
+    wake: Notify,
+    ticked: Mutex<Vec<Weak<dyn Ticked>>>,
+}
+
+impl Ticker {
+    /// Ticks `ticked` as well, for as long as it exists.
+    pub fn add(&self, ticked: Weak<dyn Ticked>) {
+        self.ticked.lock().push(ticked);
+    }
+
+    /// Something is under way that the clock is to look after. Never blocks.
+    pub fn wake(&self) {
+        if !self.is_ticking.load(Ordering::SeqCst) && !self.is_ticking.swap(true, Ordering::SeqCst)
+        {
+            self.wake.notify_one();
+        }
+    }
+
+    fn tick(&self, now: Instant) -> PendingWork {
+        let ticked: Vec<Arc<dyn Ticked>> = {
+            let mut ticked = self.ticked.lock();
+            ticked.retain(|one| one.strong_count() > 0);
+            ticked.iter().filter_map(Weak::upgrade).collect()
+        };
+        let left = ticked.into_iter().map(|one| one.tick(now));
+        left.max().unwrap_or(PendingWork::Idle)
+    }
+
+    /// Runs the clock; never returns. Spawn it once.
+    pub async fn run(&self) {
+        loop {
+            let mut idle = 0;
+            while idle < IDLE_TICKS {
+                let left = self.tick(Instant::now());
+                idle = if left == PendingWork::Calls { 0 } else { idle + 1 };
+                tokio::time::sleep(TICK).await;
+            }
+            self.is_ticking.store(false, Ordering::SeqCst);
+            loop {
+                // Also for what began before that was stored, and has not woken the clock.
+                match self.tick(Instant::now()) {
+                    PendingWork::Calls => break,
+                    PendingWork::Idle => break self.wake.notified().await,
+                    PendingWork::Replicas => {
+                        if tokio::time::timeout(SLOW_TICK, self.wake.notified()).await.is_ok() {
+                            break;
+                        }
+                    }
+                }
+            }
+            self.is_ticking.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Sends each tick, and says what is left.
+    struct Reporter {
+        ticks: mpsc::Sender<()>,
+        left: Mutex<PendingWork>,
+    }
+
+    impl Ticked for Reporter {
+        fn tick(self: Arc<Self>, _: Instant) -> PendingWork {
+            let _ = self.ticks.send(());
+            *self.left.lock()
+        }
+    }
+
+    fn reporter(left: PendingWork) -> (Arc<Reporter>, mpsc::Receiver<()>) {
+        let (ticks, ticked) = mpsc::channel();
+        (Arc::new(Reporter { ticks, left: Mutex::new(left) }), ticked)
+    }
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn the_clock_stops_when_nothing_is_left_and_a_wake_starts_it() {
+        let ticker = Arc::new(Ticker::default());
+        let (busy, busy_ticks) = reporter(PendingWork::Calls);
+        let (idle, idle_ticks) = reporter(PendingWork::Idle);
+        ticker.add(Arc::downgrade(&busy) as Weak<dyn Ticked>);
+        ticker.add(Arc::downgrade(&idle) as Weak<dyn Ticked>);
+        ticker.wake();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+        let own = Arc::clone(&ticker);
+        runtime.spawn(async move { own.run().await });
+        for _ in 0..2 * IDLE_TICKS {
+            busy_ticks.recv_timeout(SOON).expect("there are calls to look after");
+            idle_ticks.recv_timeout(SOON).expect("all are ticked");
+        }
+        assert!(ticker.is_ticking.load(Ordering::SeqCst));
+        *busy.left.lock() = PendingWork::Idle;
+        let until = Instant::now() + SOON;
+        while ticker.is_ticking.load(Ordering::SeqCst) {
+            assert!(Instant::now() < until, "the clock does not stop");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(busy);
+        // The last tick comes after the clock says that it stops.
+        idle_ticks.try_iter().for_each(drop);
+        ticker.wake();
+        for _ in 0..IDLE_TICKS / 2 {
+            idle_ticks.recv_timeout(SOON).expect("it was woken");
+        }
+        runtime.shutdown_background();
+    }
+}
