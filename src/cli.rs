@@ -144,6 +144,14 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
+    /// `what` needs a cargo feature that this program was built without.
+    #[cfg(not(all(feature = "top", feature = "plots")))]
+    fn not_built(what: &str, feature: &str) -> Self {
+        Self::Usage(format!(
+            "{what} is not possible: this fanfs was built without it (cargo feature `{feature}`)"
+        ))
+    }
+
     /// Its text, on one line.
     fn text(&self) -> String {
         let (Self::Usage(text) | Self::Failed(text)) = self;

@@ -92,7 +92,8 @@ pub(super) fn titles(columns: &[Column]) -> String {
 
 /// `text` as wide as its column.
 pub(super) fn pad_to_column(text: &str, column: &Column) -> String {
-    let (text, width) = (truncate(text, column.width), column.width);
+    let width = column.width;
+    let text = truncate(text, width);
     if column.is_right_aligned { format!("{text:>width$}") } else { format!("{text:<width$}") }
 }
 
