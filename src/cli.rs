@@ -8,6 +8,7 @@
 mod bench;
 mod cancellation;
 pub mod check;
+mod color;
 mod demo;
 mod doctor;
 mod explain;
@@ -266,8 +267,8 @@ fn print_result(text: &str) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `text` with its control characters escaped: a name that somebody else has given must
-/// not steer a terminal, nor break a line.
+/// `text` with its control characters escaped: a name of a file or a mount must not steer a
+/// terminal, nor break a line.
 fn printable(text: &str) -> String {
     crate::config::Escaped(text).to_string()
 }

@@ -13,6 +13,7 @@ pub mod control;
 pub mod daemon;
 pub mod doctor;
 pub mod explain;
+pub mod format;
 pub mod fs;
 pub mod fuse;
 pub mod launcher;

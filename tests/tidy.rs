@@ -52,6 +52,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "simulate",
             "verify",
             "doctor",
+            "format",
             "placement",
             "scheduler",
             "backend",
@@ -104,16 +105,17 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["sync", "placement", "scheduler", "buffer", "backend", "config", "volume", "telemetry"],
     ),
     ("placement", &["config", "volume", "telemetry"]),
-    ("bench", &["daemon", "config", "volume"]),
-    ("explain", &["simulate", "placement", "scheduler", "volume"]),
+    ("bench", &["daemon", "config", "volume", "format"]),
+    ("explain", &["simulate", "placement", "scheduler", "volume", "format"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
-    ("doctor", &["config", "volume"]),
+    ("doctor", &["config", "volume", "format"]),
     ("verify", &["backend", "config", "volume", "telemetry"]),
     ("scheduler", &["config", "volume", "telemetry"]),
     ("buffer", &["sync", "telemetry", "capabilities", "memory_headroom"]),
     ("backend", &["volume", "telemetry", "capabilities", "memory_headroom"]),
     ("config", &["volume"]),
     ("volume", &[]),
+    ("format", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
     ("metrics", &["control", "scheduler", "config", "telemetry"]),
@@ -168,7 +170,7 @@ fn what_decides_does_no_io_and_reads_no_clock() {
         "std::env",
     ];
     let pure = |path: &str| {
-        matches!(room(path), "scheduler" | "simulate" | "explain")
+        matches!(room(path), "scheduler" | "simulate" | "explain" | "format")
             || path.starts_with("doctor/checks")
             || path == "read/split.rs"
             || path == "read/readahead.rs"

@@ -21,6 +21,7 @@ use crate::bench::runner::{self, ProgressWatcher};
 use crate::bench::{ALIGNMENT, BenchError, BenchOptions, table};
 use crate::config::units::{Size, Time};
 use crate::config::{self, Config};
+use crate::format::to_mib;
 #[cfg(feature = "plots")]
 use report_file::ReportFile;
 
@@ -143,14 +144,15 @@ fn settings(args: &Args, config: &Config) -> Result<BenchOptions, Failure> {
     if args.run_fio && !has_fio() {
         return Err(Failure::usage("--run-fio: there is no fio here; install it (package fio)"));
     }
-    let (seconds, rounds) = if args.quick { (1, 1) } else { (3, 3) };
+    let default_seconds = if args.quick { 1 } else { 3 };
+    let default_rounds = if args.quick { 1 } else { 3 };
     let file = args.file.as_deref().map(|path| verify::path_in_volume(config, path)).transpose()?;
     Ok(BenchOptions {
         block_size: args.block.0,
         random_block_size: args.random_block.0,
         readers: args.readers.map_or(config.replicas.len().max(4), usize::from),
-        rounds: args.rounds.map_or(rounds, usize::from),
-        pass_duration: Duration::from_secs(args.seconds.unwrap_or(seconds).into()),
+        rounds: args.rounds.map_or(default_rounds, usize::from),
+        pass_duration: Duration::from_secs(args.seconds.unwrap_or(default_seconds).into()),
         deadline: args.deadline.0.max(Duration::from_millis(100)),
         seed: args.seed,
         file,
@@ -221,7 +223,7 @@ impl ProgressWatcher for ProgressDisplay<'_> {
             number as u64 * STEPS_PER_PASS + (part.min(1.0) * STEPS_PER_PASS as f64) as u64,
         );
         if self.shown_pass.replace(Some(number)) != Some(number) || bytes > 0 {
-            let rate = bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-3);
+            let rate = to_mib(bytes) / time.as_secs_f64().max(1e-3);
             self.bar.set_message(format!("{what}: {rate:.0} MiB/s"));
         }
     }

@@ -6,12 +6,12 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use bytesize::ByteSize;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use super::{CommandResult, print_result, printable, to_json};
 use crate::config::{Config, Passthrough};
+use crate::format::format_bytes;
 use crate::volume::survey::{
     DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey,
 };
@@ -93,7 +93,7 @@ pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
     };
     let mut found = Vec::new();
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    if is_older_than(&release, (6, 9)) {
+    if KernelVersion::parse(&release).is_some_and(|version| version < PASSTHROUGH_SINCE) {
         found.push(warning(Vec::new(), "Linux 6.9 is needed"));
     }
     let ours = rustix::thread::capabilities(None);
@@ -112,10 +112,21 @@ pub fn passthrough_findings(config: &Config, survey: &Survey) -> Vec<Finding> {
     found
 }
 
-/// Whether a kernel's release is older than a version; not where it says nothing.
-fn is_older_than(release: &str, version: (u32, u32)) -> bool {
-    let mut parts = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
-    parts.next().zip(parts.next()).is_some_and(|release| release < version)
+/// The first two numbers of a kernel's release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KernelVersion {
+    major: u32,
+    minor: u32,
+}
+
+/// The first kernel that reads files of a FUSE file system by itself.
+const PASSTHROUGH_SINCE: KernelVersion = KernelVersion { major: 6, minor: 9 };
+
+impl KernelVersion {
+    fn parse(release: &str) -> Option<Self> {
+        let mut parts = release.split(['.', '-']).map_while(|part| part.trim().parse().ok());
+        Some(Self { major: parts.next()?, minor: parts.next()? })
+    }
 }
 
 impl CheckReport {
@@ -185,7 +196,6 @@ impl CheckedReplica {
 
     fn cells(&self) -> [String; 9] {
         let text = |value: &Option<String>| value.as_deref().map_or_else(|| "-".into(), printable);
-        let bytes = |value: Option<u64>| value.map(|n| ByteSize(n).display().iec().to_string());
         let fs_type = match (&self.fs_type, &self.nfs_version) {
             (Some(_), Some(version)) => format!("nfs {version}"),
             (fs_type, _) => text(fs_type),
@@ -197,8 +207,8 @@ impl CheckedReplica {
             fs_type,
             text(&self.source),
             text(&self.mount_point),
-            text(&bytes(self.size)),
-            text(&bytes(self.free)),
+            text(&self.size.map(format_bytes)),
+            text(&self.free.map(format_bytes)),
             text(&self.root_inode.map(|ino| ino.to_string())),
         ]
     }

@@ -60,7 +60,7 @@ impl UnansweredMount {
         let point = shell_word(&served.mount_point.to_string_lossy());
         let (daemon, remedy) = match served.daemon_state(ANSWER_TIMEOUT) {
             DaemonState::Dead => {
-                let (volume, again) = (shell_word(&served.volume), "then mount it again");
+                let volume = shell_word(&served.volume);
                 let mounter = match served.uid {
                     user if own.is_root() && user != 0 => format!("sudo -u '#{user}' "),
                     _ => String::new(),
@@ -73,7 +73,7 @@ impl UnansweredMount {
                     }
                 };
                 let mount = format!("{mounter}fanfs mount {file} {point}{which}");
-                let how = format!("fanfs umount {point}, {again}: {mount}");
+                let how = format!("fanfs umount {point}, then mount it again: {mount}");
                 (UnansweredReason::Dead, how)
             }
             _ if served.uid != own.as_raw() => {
@@ -121,8 +121,8 @@ impl UnansweredMount {
     /// State and remedy, on one line.
     pub(super) fn text(&self) -> String {
         let point = printable(&self.mount_point.to_string_lossy());
-        let (volume, state) = (printable(&self.volume), self.state_text());
-        format!("{volume} at {point}: {state}; {}", self.remedy)
+        let volume = printable(&self.volume);
+        format!("{volume} at {point}: {}; {}", self.state_text(), self.remedy)
     }
 
     /// Whether it belongs to another user: that is no fault of the volume.
@@ -199,11 +199,20 @@ pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
     }))
 }
 
-/// The mounted volumes: those with a daemon that answers, and the others.
+/// The mounted volumes.
+#[derive(Default)]
+pub(super) struct MountedVolumes {
+    /// Of those whose daemon answers.
+    pub(super) answers: Vec<Status>,
+    /// The others.
+    pub(super) unanswered: Vec<UnansweredMount>,
+}
+
+/// All mounted volumes that this user can see.
 ///
 /// # Errors
 /// The run-time directory cannot be read.
-pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> {
+pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     let sockets = match control::list_sockets() {
         // FANFS_RUNTIME_DIR names another user's directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
@@ -236,24 +245,25 @@ pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> 
             Err(mount) => unanswered.push(mount),
         }
     }
-    Ok((answers, unanswered))
+    Ok(MountedVolumes { answers, unanswered })
 }
 
 /// Why this user may not unmount the volume at `point`, if another user mounted it.
 pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
-    let (served, own) = (find_mount(point)?, geteuid());
+    let served = find_mount(point)?;
+    let own = geteuid();
     if own.is_root() || served.uid == own.as_raw() {
         return None;
     }
     let shown = printable(&served.mount_point.to_string_lossy());
     let word = shell_word(&served.mount_point.to_string_lossy());
-    let (volume, user) = (printable(&served.volume), served.uid);
-    Some(match user {
+    let volume = printable(&served.volume);
+    Some(match served.uid {
         0 => format!(
             "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
              denied); ask root, or use sudo: sudo fanfs umount {word}"
         ),
-        _ => format!(
+        user => format!(
             "{volume} at {shown}: user {user} mounted it, and only that user and root may unmount \
              it; unmount as that user: sudo -u '#{user}' fanfs umount {word}"
         ),
@@ -286,7 +296,8 @@ fn has_runtime_files(mount_point: &Path) -> bool {
 /// or is being replaced has no control socket for a moment. `None` if there is nothing to
 /// report.
 fn retry_unanswered(served: FanfsMount) -> Option<Result<Box<Status>, UnansweredMount>> {
-    let (point, is_private) = (served.mount_point.clone(), served.is_private);
+    let point = served.mount_point.clone();
+    let is_private = served.is_private;
     let mount = UnansweredMount::new(served);
     if mount.daemon != UnansweredReason::Unreachable {
         return Some(Err(mount));

@@ -6,8 +6,6 @@
 mod delta;
 mod files;
 #[cfg(feature = "top")]
-mod format;
-#[cfg(feature = "top")]
 mod keys;
 #[cfg(feature = "top")]
 mod live;
@@ -141,8 +139,9 @@ fn live_sockets(mount_point: Option<&Path>) -> Result<Vec<PathBuf>, Failure> {
     let alive: Vec<_> =
         all.into_iter().filter(|socket| control::query_status(socket).is_ok()).collect();
     if alive.is_empty() {
-        let (_, unanswered) = mount_lookup::list_volumes().map_err(Failure::failed)?;
-        let all: Vec<String> = unanswered.iter().map(mount_lookup::UnansweredMount::text).collect();
+        let mounted = mount_lookup::list_volumes().map_err(Failure::failed)?;
+        let all: Vec<String> =
+            mounted.unanswered.iter().map(mount_lookup::UnansweredMount::text).collect();
         let none = "no volume of this user is mounted; mount one by `fanfs mount`".to_owned();
         return Err(Failure::failed(if all.is_empty() { none } else { all.join("\n") }));
     }

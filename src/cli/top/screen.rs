@@ -14,11 +14,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::delta::{FileRow, ReaderRow, ReplicaRow, View};
-use super::format::{
-    format_bytes, format_bytes_short, format_frequency, format_micros, format_percent,
-};
 use super::keys::{DisplayState, HELP, Panel, PanelRows, SortOrder};
-use crate::cli::printable;
+use crate::cli::{color, printable};
+use crate::format::{
+    format_bytes, format_bytes_short, format_frequency, format_micros_short, format_percent,
+    format_percent_precise,
+};
 use crate::scheduler::health::HealthState;
 use columns::{Column, pad_to_column, truncate};
 
@@ -211,8 +212,8 @@ fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         format_frequency(total.reads_per_second),
         format_bytes_short(total.block),
         format_percent(total.hit_ratio),
-        format_micros(total.p50_us),
-        format_micros(total.p99_us)
+        format_micros_short(total.p50_us),
+        format_micros_short(total.p99_us)
     );
     if total.errors_per_second > 0.0 {
         given.push_str(&format!(", FAILED {}/s", format_frequency(total.errors_per_second)));
@@ -226,7 +227,7 @@ fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         format_frequency(total.hedges_per_second),
         format_percent(total.hedges_won_ratio),
         format_frequency(total.retries_per_second),
-        columns::format_percent_precise(total.wasted_ratio)
+        format_percent_precise(total.wasted_ratio)
     );
     let now = format!(
         "now     {:>10} open  waiting: {} reads, {} calls, {} segments; {} in flight",
@@ -257,10 +258,10 @@ fn health_style(health: HealthState) -> Style {
             Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED)
         }
     };
-    match (std::env::var_os("NO_COLOR"), health) {
-        (Some(_), _) => style,
-        (None, HealthState::Ejected | HealthState::Absent) => style.fg(Color::Red),
-        (None, _) => style.fg(Color::Magenta),
+    match (color::is_enabled(), health) {
+        (false, _) => style,
+        (true, HealthState::Ejected | HealthState::Absent) => style.fg(Color::Red),
+        (true, _) => style.fg(Color::Magenta),
     }
 }
 

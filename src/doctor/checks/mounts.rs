@@ -1,12 +1,11 @@
 //! Rules about how the replicas are mounted.
 
-use bytesize::ByteSize;
-
 use super::remount::{self, PERSIST_HINT};
 use super::{
     CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
 };
 use crate::doctor::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
+use crate::format::format_bytes;
 use crate::volume::mount_table::option_rules::OptionFault;
 use crate::volume::name::shell_word;
 
@@ -194,10 +193,6 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
         })
     };
     CheckOutcome::Checked(facts.one_connection.iter().filter_map(judge).collect())
-}
-
-pub(super) fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
 }
 
 /// The share of a rate that calls of `size` bytes lose to the calls themselves.
