@@ -17,10 +17,12 @@ pub mod fio;
 #[cfg(feature = "plots")]
 pub mod html_report;
 mod pass;
+pub mod pass_error;
 mod permutation;
 pub mod plan;
 #[cfg(feature = "plots")]
 pub mod plot;
+pub mod progress;
 mod reread;
 pub mod results;
 pub mod runner;
@@ -74,7 +76,7 @@ pub enum BenchError {
     /// Nothing could be measured.
     #[error("{0}")]
     Failed(String),
-    /// Somebody has interrupted it.
+    /// The user has interrupted it.
     #[error("interrupted")]
     Interrupted,
 }

@@ -17,7 +17,8 @@ use super::cancellation::{self, Cancellation, print_message};
 use super::{CommandResult, Failure, print_result, to_json, verify, volume};
 #[cfg(not(feature = "plots"))]
 use crate::bench::Report;
-use crate::bench::runner::{self, ProgressWatcher};
+use crate::bench::progress::ProgressWatcher;
+use crate::bench::runner;
 use crate::bench::{ALIGNMENT, BenchError, BenchOptions, table};
 use crate::config::units::{Size, Time};
 use crate::config::{self, Config};
