@@ -295,7 +295,9 @@ impl Mount {
         let core = Arc::clone(&self.core);
         let answer = move |ask| {
             let core = Arc::clone(&core);
-            Box::pin(async move { core.handle_request(ask).await }) as control::ResponseFuture
+            Box::pin(async move {
+                core.handle_request(ask).await.map_err(control::ControlError::failed)
+            }) as control::ResponseFuture
         };
         match ControlServer::listen(runtime.handle(), &self.mount_point, answer) {
             Ok(control) => self.control = Some(control),

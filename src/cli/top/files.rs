@@ -39,7 +39,8 @@ pub(super) fn reads_between(
     now: &[FileActivity],
     seconds: f64,
 ) -> Vec<FileReads> {
-    let (was, is) = (by_handle(before), by_handle(now));
+    let was = by_handle(before);
+    let is = by_handle(now);
     let newest = was.keys().next_back();
     let mut uses: BTreeMap<(&str, u32), FileReads> = BTreeMap::new();
     for (handle, file) in &is {

@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn so_many_are_let_through_and_the_others_counted() {
-        let (mut allowance, t0) = (RepeatLimiter::new(2), Instant::now());
+        let mut allowance = RepeatLimiter::new(2);
+        let t0 = Instant::now();
         assert_eq!(allowed(&mut allowance, t0, &[0.0, 1.0, 2.0, 9.9]), [true, true, false, false]);
         assert!(allowance.allows("b", t0, || ()), "another message is none of it");
         assert_eq!(allowance.next_window_end(), Some(t0 + WINDOW));
@@ -238,7 +239,8 @@ mod tests {
 
     #[test]
     fn what_nobody_told_of_in_time_is_told_later() {
-        let (mut allowance, t0) = (RepeatLimiter::new(2), Instant::now());
+        let mut allowance = RepeatLimiter::new(2);
+        let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0, 1.0, 2.0, 3.0, 20.0]);
         let left = allowance.take_suppressed(t0 + Duration::from_secs(21), false);
         assert_eq!(left, [Suppressed { message: (), times: 3 }]);
@@ -246,7 +248,8 @@ mod tests {
 
     #[test]
     fn at_the_end_all_is_told() {
-        let (mut allowance, t0) = (RepeatLimiter::new(1), Instant::now());
+        let mut allowance = RepeatLimiter::new(1);
+        let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0]);
         assert_eq!(allowance.take_suppressed(t0, true), [Suppressed { message: (), times: 1 }]);
     }
