@@ -157,7 +157,7 @@ impl PipedPages {
                 at = next;
                 continue;
             }
-            // Who wants what lies before is late; it waits in a pipe of its own.
+            // A request for what lies before is late; those pages wait in a pipe of their own.
             let front = match self.pieces.get(&start) {
                 Some(PagePiece::Piped(pipe)) if start < at => match pipe.new_sibling() {
                     Ok(front) => Some(front),

@@ -115,7 +115,7 @@ pub struct SegmentRecord {
     pub length: u64,
     /// Who was asked.
     pub replica: String,
-    /// Whether nobody waited for it when it came.
+    /// Whether no reader waited for it when it came.
     pub ahead: bool,
     /// Whether it is the second attempt at one that was late elsewhere.
     pub hedge: bool,
