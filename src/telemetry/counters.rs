@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::histogram::{HistogramSnapshot, LatencyHistogram};
+use super::histogram::{HistogramSnapshot, LatencyHistogram, LatencyQuantiles};
 
 /// What one replica did since the mount.
 pub struct ReplicaCounters {
@@ -98,19 +98,6 @@ pub struct ReplicaCountersSnapshot {
     pub bytes_per_second: u64,
     /// Quantiles of the time one positioned read took.
     pub read_latency: LatencyQuantiles,
-}
-
-/// Quantiles in microseconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct LatencyQuantiles {
-    /// Median.
-    pub p50_us: u64,
-    /// 95 %.
-    pub p95_us: u64,
-    /// 99 %.
-    pub p99_us: u64,
-    /// Longest.
-    pub max_us: u64,
 }
 
 /// A reading of [`VolumeCounters`].

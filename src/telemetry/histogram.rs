@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::counters::LatencyQuantiles;
+use serde::{Deserialize, Serialize};
 
 /// The upper bounds that metrics are published with, microseconds: from what an answer
 /// out of memory takes to more than the default deadline.
@@ -58,6 +58,19 @@ pub struct HistogramSnapshot {
     counts: Vec<u64>,
     sum_us: u64,
     max_us: u64,
+}
+
+/// Quantiles in microseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LatencyQuantiles {
+    /// Median.
+    pub p50_us: u64,
+    /// 95 %.
+    pub p95_us: u64,
+    /// 99 %.
+    pub p99_us: u64,
+    /// Longest.
+    pub max_us: u64,
 }
 
 impl Default for LatencyHistogram {
