@@ -5,8 +5,8 @@
 //! replica alone, several replicas side by side, fanfs over several), under one
 //! [`Load`]. [`plan`] says which passes there are, in which order, and what part of the
 //! file each reads; [`pass`] carries one out; [`runner`] does them all, over
-//! mounts of its own ([`scratch_mount`]); [`results`] makes rows of them; [`plot`], [`html_report`]
-//! and [`table`] show these; [`fio`] writes each pass as a job for fio(1).
+//! mounts of its own ([`scratch_mount`]); [`results`] makes rows of them; [`table`] and, with the
+//! cargo feature `plots`, `plot` and `html_report` show these; [`fio`] writes each pass as a job for fio(1).
 //!
 //! *Invariants:* what is compared with each other is measured with the same number of
 //! readers, blocks and bytes allowed, in the same round. No pass reads a byte twice. A
@@ -14,11 +14,15 @@
 //! left when a [`runner::run`] returns, whatever it returns.
 
 pub mod fio;
+#[cfg(feature = "plots")]
 pub mod html_report;
 mod pass;
+pub mod pass_error;
 mod permutation;
 pub mod plan;
+#[cfg(feature = "plots")]
 pub mod plot;
+pub mod progress;
 mod reread;
 pub mod results;
 pub mod runner;
@@ -72,7 +76,7 @@ pub enum BenchError {
     /// Nothing could be measured.
     #[error("{0}")]
     Failed(String),
-    /// Somebody has interrupted it.
+    /// The user has interrupted it.
     #[error("interrupted")]
     Interrupted,
 }

@@ -13,7 +13,7 @@
 //! *Invariant:* buffers in use plus buffers kept for reuse never exceed the
 //! budget.
 //!
-//! A demand (somebody waits for the data) that finds the budget exhausted waits
+//! A demand (a reader waits for the data) that finds the budget exhausted waits
 //! in line; readahead never waits, it does without. A demand claims all it may
 //! need at once, before it holds anything, so that two demands can never wait
 //! for each other.

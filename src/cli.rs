@@ -8,6 +8,7 @@
 mod bench;
 mod cancellation;
 pub mod check;
+mod color;
 mod demo;
 mod doctor;
 mod explain;
@@ -144,6 +145,14 @@ impl Failure {
         Self::Failed(error.to_string())
     }
 
+    /// `what` needs a cargo feature that this program was built without.
+    #[cfg(not(all(feature = "top", feature = "plots")))]
+    fn not_built(what: &str, feature: &str) -> Self {
+        Self::Usage(format!(
+            "{what} is not possible: this fanfs was built without it (cargo feature `{feature}`)"
+        ))
+    }
+
     /// Its text, on one line.
     fn text(&self) -> String {
         let (Self::Usage(text) | Self::Failed(text)) = self;
@@ -258,8 +267,8 @@ fn print_result(text: &str) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `text` with its control characters escaped: a name that somebody else has given must
-/// not steer a terminal, nor break a line.
+/// `text` with its control characters escaped: a name of a file or a mount must not steer a
+/// terminal, nor break a line.
 fn printable(text: &str) -> String {
     crate::config::Escaped(text).to_string()
 }

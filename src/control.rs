@@ -8,6 +8,7 @@
 //! *Invariant:* a peer costs a bounded amount of memory, for a bounded time, and
 //! there are so many of them at most, whatever it sends and whether it reads.
 
+mod error;
 mod peer;
 
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ use crate::status::Status;
 use crate::volume::path_serde;
 use peer::{ConnectionLimiter, ReserveFd};
 
+pub use error::{ControlError, InvalidRequest};
 pub use peer::Peer;
 
 /// What may be asked.
@@ -66,7 +68,7 @@ pub enum ControlRequest {
     },
 }
 
-/// Files that are told of by [`ControlRequest::Busiest`], at most: more than any terminal has lines,
+/// Files in the answer to [`ControlRequest::Busiest`], at most: more than any terminal has lines,
 /// and some 100 KiB.
 pub const MAX_ACTIVE_FILES: usize = 1024;
 
@@ -92,8 +94,14 @@ pub struct FileActivity {
 impl From<fs::ReadActivity> for FileActivity {
     fn from(from: fs::ReadActivity) -> Self {
         let fs::ReadActivity { path, handle, process: pid, bytes, reads, idle } = from;
-        let (path, idle_ms) = (path.to_string_lossy().into_owned(), idle.as_millis() as u64);
-        Self { path, handle, pid, bytes, reads, idle_ms }
+        Self {
+            path: path.to_string_lossy().into_owned(),
+            handle,
+            pid,
+            bytes,
+            reads,
+            idle_ms: idle.as_millis() as u64,
+        }
     }
 }
 
@@ -113,12 +121,8 @@ impl ControlRequest {
     ///
     /// # Errors
     /// Says in one line what is wrong with it.
-    pub fn parse(line: &[u8]) -> Result<Self, String> {
-        let printable = |error: serde_json::Error| {
-            let text = error.to_string();
-            text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
-        };
-        serde_json::from_slice(line).map_err(printable)
+    pub fn parse(line: &[u8]) -> Result<Self, InvalidRequest> {
+        Ok(serde_json::from_slice(line)?)
     }
 
     /// Whether it changes anything.
@@ -196,7 +200,7 @@ fn resolve_runtime_dir(uid: Uid, own: Option<OsString>, xdg: Option<OsString>) -
 /// Makes the run-time directory, which only its owner may enter.
 ///
 /// # Errors
-/// Where it cannot be made, or belongs to somebody else.
+/// It cannot be made, or belongs to another user.
 pub fn make_runtime_dir() -> io::Result<PathBuf> {
     let dir = runtime_dir();
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
@@ -241,7 +245,7 @@ pub fn journal_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".journal")
 }
 
-/// Where a mount's daemon logs when it is told nothing else.
+/// Where a mount's daemon logs unless its configuration names another place.
 pub fn log_path(mount_point: &Path) -> PathBuf {
     runtime_dir().join(mount_file_name(mount_point) + ".log")
 }
@@ -273,8 +277,8 @@ impl ControlServer {
         Ok(Self { path, task, open_connections: open })
     }
 
-    /// Waits until who has asked has got his answer, for a second at most. The socket
-    /// stays: it is another daemon's.
+    /// Waits until all peers have their answers, for a second at most. The socket stays: it
+    /// is another daemon's.
     pub fn drain_and_keep_socket(self) {
         let until = std::time::Instant::now() + Duration::from_secs(1);
         while self.open_connections.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until
@@ -292,10 +296,11 @@ impl Drop for ControlServer {
     }
 }
 
-/// A reply to come, or what went wrong in one line.
-pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<ControlResponse, String>> + Send>>;
+/// An answer to come.
+pub type ResponseFuture =
+    Pin<Box<dyn Future<Output = Result<ControlResponse, ControlError>> + Send>>;
 
-/// What a peer is told.
+/// What a peer gets.
 pub enum ControlResponse {
     /// JSON.
     Json(Vec<u8>),
@@ -306,8 +311,9 @@ pub enum ControlResponse {
 type RequestHandler = dyn Fn(ControlRequest) -> ResponseFuture + Send + Sync;
 
 async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: Arc<AtomicUsize>) {
-    let (peers, mut spare) = (ConnectionLimiter::new(), ReserveFd::default());
-    let mut is_told = false;
+    let peers = ConnectionLimiter::new();
+    let mut spare = ReserveFd::default();
+    let mut is_reported = false;
     loop {
         spare.refill();
         let Some(room) = peers.acquire().await else { return };
@@ -318,10 +324,12 @@ async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: 
         }
         match accepted {
             Ok((stream, _)) => {
-                let (answer, peers) = (Arc::clone(&answer), peers.clone());
-                let under_way = ConnectionGuard::new(&open);
+                let answer = Arc::clone(&answer);
+                let peers = peers.clone();
+                let connection = ConnectionGuard::new(&open);
                 let task = async move {
-                    let (_room, _under_way) = (room, under_way);
+                    let _room = room;
+                    let _connection = connection;
                     if let Err(error) = serve_peer(stream, &*answer, &peers).await {
                         tracing::debug!(%error, "a control request failed");
                     }
@@ -330,14 +338,14 @@ async fn accept_loop(listener: UnixListener, answer: Arc<RequestHandler>, open: 
                     // The one that was kept is for one peer after the other.
                     task.await;
                 } else {
-                    is_told = false;
+                    is_reported = false;
                     tokio::spawn(task);
                 }
             }
             Err(error) => {
-                if !is_told {
+                if !is_reported {
                     tracing::warn!(%error, "the control socket cannot accept");
-                    is_told = true;
+                    is_reported = true;
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
@@ -379,31 +387,32 @@ async fn serve_peer(
     let mut line = Vec::new();
     let mut read = tokio::io::BufReader::new(read.take(MAX_REQUEST_BYTES));
     tokio::time::timeout(CONTROL_TIMEOUT, read.read_until(b'\n', &mut line)).await??;
-    // The room is held until the peer has all of its answer: a trace is told for as long as
-    // it listens.
-    let (_room, answered) = match ControlRequest::parse(&line) {
-        Ok(ask) if !peer.can_request(&ask) => {
-            (None, Err("that is for root and who mounted it".to_owned()))
+    // Held until the peer has all of its answer: a trace goes on for as long as it listens.
+    let mut _room = None;
+    let answered = match ControlRequest::parse(&line) {
+        Ok(ask) if !peer.can_request(&ask) => Err(ControlError::NotPermitted),
+        Ok(ask) if ask.is_slow() => {
+            _room = peers.try_acquire_slow();
+            match &_room {
+                Some(_) => answer(ask).await,
+                None => Err(ControlError::Busy),
+            }
         }
-        Ok(ask) if ask.is_slow() => match peers.try_acquire_slow() {
-            Some(room) => (Some(room), answer(ask).await),
-            None => (None, Err("too many ask that at once".to_owned())),
-        },
-        Ok(ask) => (None, answer(ask).await),
-        Err(error) => (None, Err(error)),
+        Ok(ask) => answer(ask).await,
+        Err(error) => Err(error.into()),
     };
     let mut reply = match answered {
         Ok(ControlResponse::Json(reply)) => reply,
         Ok(ControlResponse::TraceStream(trace)) => {
             return stream_trace(trace, read.into_inner().into_inner(), write).await;
         }
-        Err(error) => serde_json::to_vec(&ErrorResponse { error })?,
+        Err(error) => serde_json::to_vec(&ErrorResponse { error: error.to_string() })?,
     };
     reply.push(b'\n');
     tokio::time::timeout(CONTROL_TIMEOUT, write.write_all(&reply)).await?
 }
 
-/// Tells a peer one line after the other, until it hangs up or there are no more.
+/// Sends a peer one line after the other, until it hangs up or there are no more.
 async fn stream_trace(
     mut trace: TraceStream,
     mut read: tokio::net::unix::OwnedReadHalf,
@@ -426,7 +435,7 @@ async fn stream_trace(
 /// Asks the daemon that listens at `socket`.
 ///
 /// # Errors
-/// Where nobody listens, or the answer is none.
+/// No daemon listens, or the answer is none.
 pub fn query_status(socket: &Path) -> io::Result<Status> {
     query(socket, &ControlRequest::Status, CONTROL_TIMEOUT)
 }
@@ -435,7 +444,7 @@ pub fn query_status(socket: &Path) -> io::Result<Status> {
 /// placement provider does.
 ///
 /// # Errors
-/// Where nobody listens, the file is not there, or the answer is none.
+/// No daemon listens, the file is not there, or the answer is none.
 pub fn query_facts(socket: &Path, path: PathBuf) -> io::Result<ExplainFacts> {
     query(socket, &ControlRequest::Explain { path }, EXPLAIN_TIMEOUT)
 }
@@ -444,7 +453,7 @@ pub fn query_facts(socket: &Path, path: PathBuf) -> io::Result<ExplainFacts> {
 /// [`ControlRequest::Reload`].
 ///
 /// # Errors
-/// Where nobody listens, or why it did not.
+/// No daemon listens, or the one that does says why it did not.
 pub fn request_handover(socket: &Path, order: &ControlRequest) -> io::Result<HandoverReport> {
     query(socket, order, HANDOVER_TIMEOUT)
 }
@@ -452,16 +461,16 @@ pub fn request_handover(socket: &Path, order: &ControlRequest) -> io::Result<Han
 /// Asks the daemon that listens at `socket` which files are read most, and by whom.
 ///
 /// # Errors
-/// Where nobody listens, or the answer is none.
+/// No daemon listens, or the answer is none.
 pub fn query_file_activity(socket: &Path) -> io::Result<Vec<FileActivity>> {
     query(socket, &ControlRequest::Busiest, CONTROL_TIMEOUT)
 }
 
-/// Has the daemon that listens at `socket` tell what becomes of each read: what comes is
-/// lines of [`crate::telemetry::trace`], without an end.
+/// Has the daemon that listens at `socket` send what becomes of each read, as lines of
+/// [`crate::telemetry::trace`], without an end.
 ///
 /// # Errors
-/// Where nobody listens.
+/// No daemon listens.
 pub fn open_trace(socket: &Path) -> io::Result<UnixStream> {
     send_request(socket, &ControlRequest::Trace)
 }
@@ -546,7 +555,7 @@ mod tests {
         for nonsense in
             [&br#"{"ask":"reboot"}"#[..], b"[]", b"", b"\xff", b"{\"ask\":\"a\\u0007\"}"]
         {
-            let error = ControlRequest::parse(nonsense).unwrap_err();
+            let error = ControlRequest::parse(nonsense).unwrap_err().to_string();
             assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
         }
     }

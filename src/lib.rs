@@ -17,6 +17,7 @@ pub mod control;
 pub mod daemon;
 pub mod doctor;
 pub mod explain;
+pub mod format;
 pub mod fs;
 pub mod fuse;
 mod launcher;

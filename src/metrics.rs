@@ -44,7 +44,7 @@ pub struct MetricsSnapshot {
     pub read_latency: HistogramSnapshot,
     /// How long positioned reads took, of each replica in their order.
     pub replica_read_latency: Vec<HistogramSnapshot>,
-    /// The daemon; `None` where it is not to be told of.
+    /// The daemon; `None` where its process is not to be published.
     pub process: Option<ProcessStats>,
 }
 
@@ -72,7 +72,9 @@ impl Exporter {
         let socket = Arc::new(endpoint::SharedSocketPath::default());
         let mut tasks = Vec::new();
         if let Some(listen) = &config.listen {
-            let (listen, socket, look) = (listen.clone(), Arc::clone(&socket), Arc::clone(&look));
+            let listen = listen.clone();
+            let socket = Arc::clone(&socket);
+            let look = Arc::clone(&look);
             tasks.push(runtime.spawn(async move {
                 if let Some(listener) = endpoint::async_listener(&listen, opened, &socket).await {
                     http::accept_loop(listener, look).await;
@@ -80,10 +82,10 @@ impl Exporter {
             }));
         }
         let file = config.textfile.as_ref().map(|textfile| {
-            let written = Arc::new(TextfileWriter::new(textfile.path.clone()));
-            let (every, file) = (textfile.interval, Arc::clone(&written));
-            tasks.push(runtime.spawn(textfile::write_periodically(file, every, look)));
-            written
+            let file = Arc::new(TextfileWriter::new(textfile.path.clone()));
+            let writer = textfile::write_periodically(Arc::clone(&file), textfile.interval, look);
+            tasks.push(runtime.spawn(writer));
+            file
         });
         Self { tasks, socket_path: socket, file }
     }

@@ -103,6 +103,9 @@ pub fn build_source(placement: &PlacementConfig, chunk_size: u64) -> Result<Plac
         Written::Exec { command } => {
             Arc::new(exec::ExecProvider::new(command_template(Some(command), &[])?, root, limit))
         }
+        #[cfg(not(feature = "hdfs"))]
+        Written::WebHdfs { .. } => return Err(PlacementError::WebHdfsNotBuilt),
+        #[cfg(feature = "hdfs")]
         Written::WebHdfs { urls, user, ca_file } => {
             Arc::new(hdfs::WebHdfs::new(hdfs::WebHdfsSettings {
                 urls: urls.clone(),

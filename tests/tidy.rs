@@ -41,6 +41,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "simulate",
             "verify",
             "doctor",
+            "format",
             "placement",
             "scheduler",
             "backend",
@@ -110,10 +111,10 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("replicas", &[]),
     ("placement", &["config", "volume"]),
-    ("bench", &["daemon", "config", "survey", "timeout", "volume"]),
-    ("explain", &["simulate", "placement", "volume"]),
+    ("bench", &["daemon", "config", "survey", "timeout", "volume", "format"]),
+    ("explain", &["simulate", "placement", "volume", "format"]),
     ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
-    ("doctor", &["config", "survey", "mount_table", "timeout", "volume"]),
+    ("doctor", &["config", "survey", "mount_table", "timeout", "volume", "format"]),
     ("verify", &["backend", "config", "volume"]),
     ("scheduler", &["volume"]),
     ("buffer", &["sync", "capabilities", "memory_headroom"]),
@@ -126,6 +127,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("mount_table", &["timeout", "volume"]),
     ("timeout", &[]),
     ("volume", &[]),
+    ("format", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
     ("metrics", &["status", "scheduler", "config", "telemetry"]),
@@ -203,7 +205,7 @@ fn pure_modules_do_no_io_and_read_no_clock() {
         "std::env",
     ];
     let pure = |path: &str| {
-        matches!(room(path), "scheduler" | "simulate" | "explain" | "volume")
+        matches!(room(path), "scheduler" | "simulate" | "explain" | "volume" | "format")
             || path.starts_with("doctor/checks")
             || path == "read/split.rs"
             || path == "read/readahead.rs"

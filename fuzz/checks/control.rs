@@ -30,6 +30,7 @@ fn check_request(message: &[u8]) {
             let _ = request.is_mutating();
         }
         Err(error) => {
+            let error = error.to_string();
             assert!(!error.is_empty() && !error.contains(char::is_control), "{error:?}");
         }
     }

@@ -5,13 +5,16 @@
 //! reads through fanfs finds the mount in the environment, as [`MOUNT_VARIABLE`].
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::plan::{FilePart, Load};
+use crate::format::to_mib_per_second;
 
 /// The variable that names the mount, for jobs that read through fanfs.
 pub const MOUNT_VARIABLE: &str = "FANFS_MOUNT";
@@ -30,7 +33,7 @@ pub struct FioReader {
     pub part: FilePart,
 }
 
-/// A pass, as fio is told of it.
+/// A pass, as a job for fio.
 #[derive(Clone, Debug)]
 pub struct FioJob {
     /// A line that says what it is.
@@ -52,11 +55,40 @@ pub struct FioJob {
     pub readers: Vec<FioReader>,
 }
 
+/// Why fio has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum FioError {
+    /// A job file cannot name this path.
+    #[error("{} cannot be named in a job for fio", .0.display())]
+    UnwritablePath(PathBuf),
+    /// There is no fio, or it cannot be started.
+    #[error("fio cannot be started: {0}")]
+    Start(io::Error),
+    /// Its output cannot be kept, or it cannot be waited for.
+    #[error("fio: {0}")]
+    Io(io::Error),
+    /// It was ended, after this time at the latest.
+    #[error("fio did not end within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+    /// Its own first line about it.
+    #[error("fio: {0}")]
+    Failed(String),
+    /// Its report is not JSON.
+    #[error("fio's report: {0}")]
+    MalformedReport(serde_json::Error),
+    /// Its report says that it read no bytes.
+    #[error("fio has read nothing")]
+    NothingRead,
+    /// The number of the error in its report.
+    #[error("fio: error {0}")]
+    JobFailed(i64),
+}
+
 /// The job's file.
 ///
 /// # Errors
 /// Where a path cannot be written in one.
-pub fn render_job(job: &FioJob) -> Result<String, String> {
+pub fn render_job(job: &FioJob) -> Result<String, FioError> {
     let mut text = format!("# {}\n", job.title);
     if job.readers.iter().any(|reader| reader.directory.is_none()) {
         let _ = writeln!(
@@ -109,13 +141,13 @@ fn is_same_section(one: &FioReader, next: &FioReader) -> bool {
 
 /// A path as a job file takes it. fio takes `:` for a separator unless escaped, and has
 /// no way to write some others.
-fn escape_path(path: &Path) -> Result<String, String> {
+fn escape_path(path: &Path) -> Result<String, FioError> {
     let odd = |c: char| c.is_control() || "$\"'#;%*".contains(c);
     match path.to_str() {
         Some(text) if !text.contains(odd) && text.trim() == text => {
             Ok(text.replace('\\', "\\\\").replace(':', "\\:"))
         }
-        _ => Err(format!("{} cannot be named in a job for fio", path.display())),
+        _ => Err(FioError::UnwritablePath(path.to_owned())),
     }
 }
 
@@ -143,7 +175,7 @@ pub(super) fn run_fio(
     mount: Option<&Path>,
     limit: Duration,
     is_interrupted: &dyn Fn() -> bool,
-) -> Result<f64, String> {
+) -> Result<f64, FioError> {
     let mut command = Command::new("fio");
     command.args(["--readonly", "--output-format=json", "--eta=never"]).arg(job);
     // It leaves a file with its state there.
@@ -151,48 +183,53 @@ pub(super) fn run_fio(
     if let Some(mount) = mount {
         command.env(MOUNT_VARIABLE, mount);
     }
-    let output = |name: &str| {
-        let path = job.with_extension(name);
-        std::fs::File::create(&path).map(|file| (path, file)).map_err(|e| format!("fio: {e}"))
-    };
-    let (said, out) = output("json")?;
-    let (complained, err) = output("err")?;
-    command.stdin(Stdio::null()).stdout(out).stderr(err);
-    let mut child = command.spawn().map_err(|error| format!("fio cannot be started: {error}"))?;
+    let report = job.with_extension("json");
+    let complaints = job.with_extension("err");
+    command.stdin(Stdio::null());
+    command.stdout(File::create(&report).map_err(FioError::Io)?);
+    command.stderr(File::create(&complaints).map_err(FioError::Io)?);
+    let child = command.spawn().map_err(FioError::Start)?;
+    let status = wait_for_fio(child, limit, is_interrupted)?;
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+    if !status.success() {
+        let complaints = read(&complaints);
+        let line = complaints.lines().next().unwrap_or("failed without a reason");
+        return Err(FioError::Failed(line.to_owned()));
+    }
+    parse_rate(&read(&report))
+}
+
+fn wait_for_fio(
+    mut child: Child,
+    limit: Duration,
+    is_interrupted: &dyn Fn() -> bool,
+) -> Result<ExitStatus, FioError> {
     let until = Instant::now() + limit;
-    let status = loop {
-        if let Some(status) = child.try_wait().map_err(|error| format!("fio: {error}"))? {
-            break status;
+    loop {
+        if let Some(status) = child.try_wait().map_err(FioError::Io)? {
+            return Ok(status);
         }
         if is_interrupted() || Instant::now() > until {
             // One that is inside a replica that hangs is not waited for.
             let _ = child.kill();
             std::thread::sleep(POLL_INTERVAL);
             let _ = child.try_wait();
-            return Err(format!("fio did not end within {} s", limit.as_secs_f64()));
+            return Err(FioError::TimedOut(limit));
         }
         std::thread::sleep(POLL_INTERVAL);
-    };
-    let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-    if !status.success() {
-        let complaint = read(&complained);
-        let line = complaint.lines().next().unwrap_or("failed without a reason");
-        return Err(format!("fio: {line}"));
     }
-    parse_rate(&read(&said))
 }
 
 /// The rate in fio's report, MiB/s.
-fn parse_rate(report: &str) -> Result<f64, String> {
+fn parse_rate(report: &str) -> Result<f64, FioError> {
     // Notes may stand before it.
     let json = report.get(report.find('{').unwrap_or(0)..).unwrap_or_default();
-    let report: Value =
-        serde_json::from_str(json).map_err(|error| format!("fio's report: {error}"))?;
+    let report: Value = serde_json::from_str(json).map_err(FioError::MalformedReport)?;
     let job = &report["jobs"][0];
     match (job["error"].as_i64(), job["read"]["bw_bytes"].as_f64()) {
-        (Some(0), Some(rate)) if rate > 0.0 => Ok(rate / f64::from(1 << 20)),
-        (Some(0), _) => Err("fio has read nothing".to_owned()),
-        (error, _) => Err(format!("fio: error {}", error.unwrap_or(-1))),
+        (Some(0), Some(rate)) if rate > 0.0 => Ok(to_mib_per_second(rate)),
+        (Some(0), _) => Err(FioError::NothingRead),
+        (error, _) => Err(FioError::JobFailed(error.unwrap_or(-1))),
     }
 }
 
@@ -258,10 +295,9 @@ mod tests {
     #[test]
     fn the_rate_is_fios_own() {
         let report = "note: x\n{\"jobs\": [{\"error\": 0, \"read\": {\"bw_bytes\": 2097152}}]}";
-        assert_eq!(parse_rate(report), Ok(2.0));
-        assert!(
-            parse_rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err().contains('5')
-        );
+        assert_eq!(parse_rate(report).unwrap(), 2.0);
+        let failed = parse_rate("{\"jobs\": [{\"error\": 5, \"read\": {}}]}").unwrap_err();
+        assert_eq!(failed.to_string(), "fio: error 5");
         assert!(parse_rate("nothing").is_err());
     }
 }

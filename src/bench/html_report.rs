@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plan::Load;
+use super::plot::PlotError;
 use super::results::Report;
 use super::{plot, table};
 
@@ -24,7 +25,7 @@ figure { margin: 1.5rem 0; }
 figure svg { background: #fff; border: 1px solid var(--line); max-width: 100%; height: auto; }
 figcaption, .soft { color: var(--soft); font-size: 0.9rem; }";
 
-/// What each picture shows, for who sees it for the first time.
+/// What each picture shows, for a reader who has never seen one.
 const CAPTIONS: [&str; 3] = [
     "Sampled while one reader read through fanfs. The replicas' lines add up to the reader's, \
      but for what is fetched ahead of it: at the begin they are above it.",
@@ -35,11 +36,22 @@ const CAPTIONS: [&str; 3] = [
      have the same number of readers, each of which waits for its read before the next.",
 ];
 
+/// Why there is no page.
+#[derive(Debug, thiserror::Error)]
+pub enum HtmlReportError {
+    /// A picture cannot be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// The figures cannot be written as JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
+
 /// The page.
 ///
 /// # Errors
 /// In one line, where a picture cannot be drawn.
-pub fn render_html(report: &Report) -> Result<String, String> {
+pub fn render_html(report: &Report) -> Result<String, HtmlReportError> {
     let title = format!("fanfs bench: {}", escape_html(&report.volume));
     let mut html = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
@@ -66,7 +78,7 @@ pub fn render_html(report: &Report) -> Result<String, String> {
             picture.trim()
         );
     }
-    let json = serde_json::to_string_pretty(report).map_err(|error| error.to_string())?;
+    let json = serde_json::to_string_pretty(report)?;
     let _ = write!(
         html,
         "<details><summary>All figures, as <code>fanfs bench --json</code> prints them</summary>\n\

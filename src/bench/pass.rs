@@ -6,13 +6,14 @@
 //! there. The pass ends for all when its time is over, or as soon as one has read its
 //! part to the end; otherwise the last of several would be measured alone.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
-
-use std::os::unix::fs::FileExt;
 
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
@@ -44,7 +45,7 @@ pub(super) struct PassResult {
     pub(super) latency: Histogram<u64>,
     /// Processor time of the readers.
     pub(super) reader_cpu: Duration,
-    /// Processor time of all else in this process but who watches.
+    /// Processor time of all other threads of this process but the one that watches.
     pub(super) other_cpu: Duration,
     /// Whether it ended because a part was read to its end.
     pub(super) is_cut_short: bool,
@@ -54,15 +55,37 @@ pub(super) struct PassResult {
 #[derive(Debug)]
 pub(super) enum PassFailure {
     Interrupted,
-    /// A read failed.
+    /// A reader failed.
     Failed {
         replica: Option<ReplicaId>,
-        why: String,
+        error: ReaderError,
     },
     /// A call did not come back.
     Hung {
         replica: Option<ReplicaId>,
     },
+}
+
+/// Why a reader has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum ReaderError {
+    /// It has no thread.
+    #[error(transparent)]
+    Thread(io::Error),
+    /// The file cannot be opened.
+    #[error("open: {0}")]
+    Open(io::Error),
+    /// The file cannot be read there.
+    #[error("read at {offset}: {error}")]
+    Read {
+        /// Of the block's first byte.
+        offset: u64,
+        /// Why.
+        error: io::Error,
+    },
+    /// Its thread has ended without a word.
+    #[error("a reader panicked; this is a bug in fanfs")]
+    Panicked,
 }
 
 /// A histogram of what reads take: microseconds up to an hour, to a thousandth.
@@ -87,52 +110,63 @@ struct ReaderResult {
 enum ReaderMessage {
     Ready,
     Done(Box<ReaderResult>),
-    Failed(String),
+    Failed(ReaderError),
 }
 
-/// How often who watches is told.
+/// A message, with the number of the reader that sent it.
+struct NumberedMessage {
+    number: usize,
+    message: ReaderMessage,
+}
+
+/// How often `watch` is called.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Carries out a pass. `watch` is told the time since its begin and the bytes read, and
-/// says whether to go on.
+/// Carries out a pass. `watch` gets the time since its begin and the bytes read, and
+/// returns whether to go on.
 pub(super) fn run_readers(
     jobs: Vec<ReaderJob>,
-    pass: Duration,
+    duration: Duration,
     deadline: Duration,
     mut watch: impl FnMut(Duration, u64) -> bool,
 ) -> Result<PassResult, PassFailure> {
     let replicas: Vec<Option<ReplicaId>> = jobs.iter().map(|job| job.replica).collect();
     let shared = Arc::new(Shared::default());
-    let (say, said) = channel();
-    let mut go = Vec::new();
+    let (messages, received) = channel();
+    let mut starters = Vec::new();
     for (number, job) in jobs.into_iter().enumerate() {
         let replica = job.replica;
-        let (start, started) = sync_channel(1);
-        let (say, shared) = (say.clone(), Arc::clone(&shared));
-        let thread = move || run_reader(number, &job, pass, &shared, &started, &say);
-        let spawned = std::thread::Builder::new().name("bench-reader".to_owned()).spawn(thread);
-        spawned.map_err(|error| PassFailure::Failed { replica, why: error.to_string() })?;
-        go.push(start);
+        let (starter, start) = sync_channel(1);
+        let messages = messages.clone();
+        let shared = Arc::clone(&shared);
+        let reader = ReaderThread { number, job, duration, shared, start, messages };
+        let thread = std::thread::Builder::new().name("bench-reader".to_owned());
+        let spawned = thread.spawn(move || reader.run());
+        spawned
+            .map_err(|error| PassFailure::Failed { replica, error: ReaderError::Thread(error) })?;
+        starters.push(starter);
     }
-    drop(say);
-    let crew = ReaderThreads { replicas, shared: Arc::clone(&shared), messages: said };
-    crew.wait_for_all(
+    drop(messages);
+    let readers = ReaderThreads { replicas, shared: Arc::clone(&shared), messages: received };
+    readers.wait_for_all(
         Instant::now() + deadline,
         |_| watch(Duration::ZERO, 0),
-        |said| matches!(said, ReaderMessage::Ready).then_some(()),
+        |message| matches!(message, ReaderMessage::Ready).then_some(()),
     )?;
-    let (all, own) = (cpu_time(ClockId::ProcessCPUTime), cpu_time(ClockId::ThreadCPUTime));
+    let process_before = cpu_time(ClockId::ProcessCPUTime);
+    let own_before = cpu_time(ClockId::ThreadCPUTime);
     let started = Instant::now();
-    for start in &go {
-        let _ = start.send(started);
+    for starter in &starters {
+        let _ = starter.send(started);
     }
-    let going = |bytes| watch(started.elapsed(), bytes);
-    let done = crew.wait_for_all(started + pass + deadline, going, |said| match said {
-        ReaderMessage::Done(done) => Some(*done),
-        _ => None,
-    })?;
-    let all = cpu_time(ClockId::ProcessCPUTime).saturating_sub(all);
-    let own = cpu_time(ClockId::ThreadCPUTime).saturating_sub(own);
+    let watch = |bytes| watch(started.elapsed(), bytes);
+    let done =
+        readers.wait_for_all(started + duration + deadline, watch, |message| match message {
+            ReaderMessage::Done(done) => Some(*done),
+            _ => None,
+        })?;
+    let all = cpu_time(ClockId::ProcessCPUTime).saturating_sub(process_before);
+    let own = cpu_time(ClockId::ThreadCPUTime).saturating_sub(own_before);
     let mut latency = histogram();
     for one in &done {
         latency += &one.latency;
@@ -149,15 +183,15 @@ pub(super) fn run_readers(
     })
 }
 
-/// The readers, as who waits for them sees them.
+/// The readers of a pass, from outside.
 struct ReaderThreads {
     replicas: Vec<Option<ReplicaId>>,
     shared: Arc<Shared>,
-    messages: Receiver<(usize, ReaderMessage)>,
+    messages: Receiver<NumberedMessage>,
 }
 
 impl ReaderThreads {
-    /// Waits until each has said what `wanted` takes.
+    /// Waits until each has sent a message that `wanted` takes.
     fn wait_for_all<T>(
         &self,
         until: Instant,
@@ -166,25 +200,24 @@ impl ReaderThreads {
     ) -> Result<Vec<T>, PassFailure> {
         let mut missing: Vec<usize> = (0..self.replicas.len()).collect();
         let mut got = Vec::new();
-        let end = |lost: PassFailure| {
+        let end = |failure: PassFailure| {
             self.shared.stop.store(true, Ordering::Relaxed);
-            Err(lost)
+            Err(failure)
+        };
+        let fail = |number: usize, error: ReaderError| {
+            end(PassFailure::Failed { replica: self.replicas[number], error })
         };
         while let Some(first) = missing.first() {
-            let failed = match self.messages.recv_timeout(WATCH_INTERVAL) {
-                Ok((number, ReaderMessage::Failed(why))) => Some((number, why)),
-                Ok((number, said)) => {
+            match self.messages.recv_timeout(WATCH_INTERVAL) {
+                Ok(NumberedMessage { number, message: ReaderMessage::Failed(error) }) => {
+                    return fail(number, error);
+                }
+                Ok(NumberedMessage { number, message }) => {
                     missing.retain(|missing| *missing != number);
-                    got.extend(wanted(said));
-                    None
+                    got.extend(wanted(message));
                 }
-                Err(RecvTimeoutError::Timeout) => None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    Some((*first, "a reader panicked; this is a bug in fanfs".to_owned()))
-                }
-            };
-            if let Some((number, why)) = failed {
-                return end(PassFailure::Failed { replica: self.replicas[number], why });
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return fail(*first, ReaderError::Panicked),
             }
             if !watch(self.shared.bytes.load(Ordering::Relaxed)) {
                 return end(PassFailure::Interrupted);
@@ -197,56 +230,76 @@ impl ReaderThreads {
     }
 }
 
-fn run_reader(
+/// A reader, in its thread.
+struct ReaderThread {
+    /// Among the readers of the pass.
     number: usize,
-    job: &ReaderJob,
-    pass: Duration,
-    shared: &Shared,
-    started: &Receiver<Instant>,
-    say: &Sender<(usize, ReaderMessage)>,
-) {
-    let file = match open(&job.path, job.is_direct) {
-        Ok(file) => file,
-        Err(error) => {
-            let _ = say.send((number, ReaderMessage::Failed(format!("open: {error}"))));
-            return;
+    job: ReaderJob,
+    /// How long it reads at most.
+    duration: Duration,
+    shared: Arc<Shared>,
+    /// When all begin.
+    start: Receiver<Instant>,
+    messages: Sender<NumberedMessage>,
+}
+
+impl ReaderThread {
+    fn run(self) {
+        match self.prepare().and_then(|file| self.read_part(&file)) {
+            Ok(Some(result)) => self.send(ReaderMessage::Done(Box::new(result))),
+            // The pass has ended before it began.
+            Ok(None) => {}
+            Err(error) => self.send(ReaderMessage::Failed(error)),
         }
-    };
-    if !job.is_direct {
-        // What is in this machine's page cache is not the replica's doing.
-        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     }
-    let mut memory = vec![0; (job.block_size + ALIGNMENT) as usize];
-    let memory = aligned(&mut memory);
-    let _ = say.send((number, ReaderMessage::Ready));
-    let Ok(started) = started.recv() else { return };
-    let before = cpu_time(ClockId::ThreadCPUTime);
-    let mut done = ReaderResult { latency: histogram(), ended: started, cpu: Duration::ZERO };
-    let blocks = job.part.len / job.block_size;
-    let shuffle = job.shuffle_seed.map(|seed| BlockPermutation::new(blocks, seed));
-    let mut index = 0;
-    while !shared.stop.load(Ordering::Relaxed) && done.ended.duration_since(started) < pass {
-        let block = shuffle.as_ref().map_or((index < blocks).then_some(index), |s| s.at(index));
-        let Some(block) = block else {
-            shared.is_cut_short.store(true, Ordering::Relaxed);
-            shared.stop.store(true, Ordering::Relaxed);
-            break;
-        };
-        let offset = job.part.offset + block * job.block_size;
-        let began = Instant::now();
-        let read = file.read_exact_at(memory, offset);
-        done.ended = Instant::now();
-        if let Err(error) = read {
-            let _ = say.send((number, ReaderMessage::Failed(format!("read at {offset}: {error}"))));
-            return;
+
+    fn send(&self, message: ReaderMessage) {
+        let _ = self.messages.send(NumberedMessage { number: self.number, message });
+    }
+
+    fn prepare(&self) -> Result<File, ReaderError> {
+        let file = open(&self.job.path, self.job.is_direct).map_err(ReaderError::Open)?;
+        if !self.job.is_direct {
+            // What is in this machine's page cache is not the replica's doing.
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
         }
-        let took = done.ended.duration_since(began).as_micros() as u64;
-        done.latency.saturating_record(took.max(1));
-        shared.bytes.fetch_add(job.block_size, Ordering::Relaxed);
-        index += 1;
+        Ok(file)
     }
-    done.cpu = cpu_time(ClockId::ThreadCPUTime).saturating_sub(before);
-    let _ = say.send((number, ReaderMessage::Done(Box::new(done))));
+
+    /// Waits for the start, then reads until the part or the time is at its end.
+    fn read_part(&self, file: &File) -> Result<Option<ReaderResult>, ReaderError> {
+        let job = &self.job;
+        let mut memory = vec![0; (job.block_size + ALIGNMENT) as usize];
+        let memory = aligned(&mut memory);
+        self.send(ReaderMessage::Ready);
+        let Ok(started) = self.start.recv() else { return Ok(None) };
+        let cpu_before = cpu_time(ClockId::ThreadCPUTime);
+        let mut result = ReaderResult { latency: histogram(), ended: started, cpu: Duration::ZERO };
+        let blocks = job.part.len / job.block_size;
+        let shuffle = job.shuffle_seed.map(|seed| BlockPermutation::new(blocks, seed));
+        let mut index = 0;
+        while !self.shared.stop.load(Ordering::Relaxed)
+            && result.ended.duration_since(started) < self.duration
+        {
+            let block = shuffle.as_ref().map_or((index < blocks).then_some(index), |s| s.at(index));
+            let Some(block) = block else {
+                self.shared.is_cut_short.store(true, Ordering::Relaxed);
+                self.shared.stop.store(true, Ordering::Relaxed);
+                break;
+            };
+            let offset = job.part.offset + block * job.block_size;
+            let began = Instant::now();
+            let read = file.read_exact_at(memory, offset);
+            result.ended = Instant::now();
+            read.map_err(|error| ReaderError::Read { offset, error })?;
+            let took = result.ended.duration_since(began).as_micros() as u64;
+            result.latency.saturating_record(took.max(1));
+            self.shared.bytes.fetch_add(job.block_size, Ordering::Relaxed);
+            index += 1;
+        }
+        result.cpu = cpu_time(ClockId::ThreadCPUTime).saturating_sub(cpu_before);
+        Ok(Some(result))
+    }
 }
 
 fn cpu_time(clock: ClockId) -> Duration {

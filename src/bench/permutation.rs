@@ -36,7 +36,8 @@ impl BlockPermutation {
 
     fn feistel(&self, number: u64) -> u64 {
         let mask = (1 << self.half_bits) - 1;
-        let (mut left, mut right) = (number >> self.half_bits, number & mask);
+        let mut left = number >> self.half_bits;
+        let mut right = number & mask;
         for key in self.round_keys {
             (left, right) = (right, left ^ (splitmix64(right ^ key) & mask));
         }

@@ -214,7 +214,8 @@ mod tests {
             let its = |s: &&PassSpec| s.round == round && s.load == Load::Random;
             steps.iter().filter(its).copied().collect()
         };
-        let (first, second) = (of(0), of(1));
+        let first = of(0);
+        let second = of(1);
         assert_eq!(first.last().unwrap().candidate, second[0].candidate);
         assert_eq!(first[0].candidate, second[1].candidate);
         assert_ne!(first[0].region_index, second[1].region_index);

@@ -8,9 +8,10 @@
 
 mod axis;
 
-use std::fmt::Display;
+use std::io;
 
 use plotters::coord::Shift;
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::element::DashedPathElement;
 use plotters::prelude::*;
 
@@ -18,7 +19,8 @@ use axis::Axis;
 
 use super::plan::Load;
 use super::results::{Report, ResultRow, Spread};
-use super::table::{format_bytes, row_label};
+use super::table::row_label;
+use crate::format::format_bytes_rounded;
 
 const WIDTH: u32 = 860;
 const LEGEND_WIDTH: u32 = 190;
@@ -42,24 +44,35 @@ const REPLICA_COLORS: [RGBColor; 6] = [
 struct PlotStyle {
     color: RGBColor,
     width: u32,
-    /// Length of a dash and of a gap.
-    dash: Option<(u32, u32)>,
+    dash: Option<Dash>,
     has_points: bool,
+}
+
+/// How a line is broken.
+#[derive(Clone, Copy)]
+struct Dash {
+    length: u32,
+    gap: u32,
 }
 
 impl PlotStyle {
     fn replica(index: usize) -> Self {
         let dash = match index / REPLICA_COLORS.len() {
             0 => None,
-            1 => Some((8, 4)),
-            _ => Some((2, 3)),
+            1 => Some(Dash { length: 8, gap: 4 }),
+            _ => Some(Dash { length: 2, gap: 3 }),
         };
-        let colour = REPLICA_COLORS[index % REPLICA_COLORS.len()];
-        Self { color: colour, width: 2, dash, has_points: false }
+        let color = REPLICA_COLORS[index % REPLICA_COLORS.len()];
+        Self { color, width: 2, dash, has_points: false }
     }
 
     const FANFS: Self = Self { color: FANFS_COLOR, width: 3, dash: None, has_points: false };
-    const SUM: Self = Self { color: SUM_COLOR, width: 2, dash: Some((8, 5)), has_points: false };
+    const SUM: Self = Self {
+        color: SUM_COLOR,
+        width: 2,
+        dash: Some(Dash { length: 8, gap: 5 }),
+        has_points: false,
+    };
 
     fn with_points(self) -> Self {
         Self { has_points: true, ..self }
@@ -76,12 +89,44 @@ struct PlotLine {
     style: PlotStyle,
 }
 
+/// From the least to the largest of some values.
+struct ErrorBar {
+    x: f64,
+    y: Spread,
+    color: RGBColor,
+}
+
+impl ErrorBar {
+    fn element(&self) -> PathElement<(f64, f64)> {
+        let ends = vec![(self.x, self.y.min), (self.x, self.y.max)];
+        PathElement::new(ends, self.color.stroke_width(1))
+    }
+}
+
+/// A rate over some number of replicas.
+#[derive(Clone, Copy)]
+struct ScalingPoint {
+    replicas: f64,
+    rate: Spread,
+}
+
+impl ScalingPoint {
+    fn error_bar(&self, color: RGBColor) -> ErrorBar {
+        ErrorBar { x: self.replicas, y: self.rate, color }
+    }
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw: {0}")]
+pub struct PlotError(#[from] DrawingAreaErrorKind<io::Error>);
+
 /// What the reader got through fanfs, and each replica delivered, over the time of one
 /// pass.
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn plot_over_time(report: &Report) -> Result<Option<String>, String> {
+pub fn plot_over_time(report: &Report) -> Result<Option<String>, PlotError> {
     let Some(over) = &report.over_time else { return Ok(None) };
     let along = |rates: &[f64]| over.seconds.iter().copied().zip(rates.iter().copied()).collect();
     let mut lines = vec![PlotLine {
@@ -109,28 +154,30 @@ pub fn plot_over_time(report: &Report) -> Result<Option<String>, String> {
     let mut seconds = Axis::linear("seconds since the begin of the pass", last);
     seconds.bounds.1 = last * 1.01;
     seconds.ticks.retain(|(at, _)| *at <= last);
-    draw(&title, &seconds, &Axis::linear("MiB/s", most), &lines, &[]).map(Some)
+    let y = Axis::linear("MiB/s", most);
+    Plot { title: &title, x: &seconds, y: &y, lines: &lines, bars: &[] }.render().map(Some)
 }
 
 /// Sequential rates over the number of replicas.
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn plot_scaling(report: &Report) -> Result<Option<String>, String> {
-    let its = |kind: &str| -> Vec<(f64, Spread)> {
+pub fn plot_scaling(report: &Report) -> Result<Option<String>, PlotError> {
+    let point = |replicas: usize, rate: Spread| ScalingPoint { replicas: replicas as f64, rate };
+    let its = |kind: &str| -> Vec<ScalingPoint> {
         let rows = report.rows.iter().filter(|row| row.load == Load::Sequential);
         let rows = rows.filter(|row| row.kind == kind);
-        rows.filter_map(|row| Some((row.replicas.len() as f64, row.mib_per_second?))).collect()
+        rows.filter_map(|row| Some(point(row.replicas.len(), row.mib_per_second?))).collect()
     };
     let fanfs = its("fanfs");
     let mut raw = its("sum");
     // The sum of one is the first replica alone.
-    raw.extend(sequential_rate(report, "alone", 1).map(|alone| (1.0, alone)));
-    raw.sort_by(|one, other| one.0.total_cmp(&other.0));
+    raw.extend(sequential_rate(report, "alone", 1).map(|alone| point(1, alone)));
+    raw.sort_by(|one, other| one.replicas.total_cmp(&other.replicas));
     if fanfs.len() < 2 {
         return Ok(None);
     }
-    let medians = |of: &[(f64, Spread)]| of.iter().map(|(n, rate)| (*n, rate.median)).collect();
+    let medians = |of: &[ScalingPoint]| of.iter().map(|p| (p.replicas, p.rate.median)).collect();
     let lines = [
         PlotLine {
             name: "raw sum (ideal)".to_owned(),
@@ -143,12 +190,11 @@ pub fn plot_scaling(report: &Report) -> Result<Option<String>, String> {
             style: PlotStyle::FANFS.with_points(),
         },
     ];
-    let bars = |of: &[(f64, Spread)], colour: RGBColor| -> Vec<(f64, Spread, RGBColor)> {
-        of.iter().map(|(n, rate)| (*n, *rate, colour)).collect()
-    };
-    let bars = [bars(&raw, SUM_COLOR), bars(&fanfs, FANFS_COLOR)].concat();
-    let most = bars.iter().map(|(_, rate, _)| rate.max).fold(0.0, f64::max);
-    let counts: Vec<f64> = fanfs.iter().map(|(n, _)| *n).collect();
+    let raw_bars = raw.iter().map(|point| point.error_bar(SUM_COLOR));
+    let fanfs_bars = fanfs.iter().map(|point| point.error_bar(FANFS_COLOR));
+    let bars: Vec<ErrorBar> = raw_bars.chain(fanfs_bars).collect();
+    let most = bars.iter().map(|bar| bar.y.max).fold(0.0, f64::max);
+    let counts: Vec<f64> = fanfs.iter().map(|point| point.replicas).collect();
     let last = counts.iter().copied().fold(1.0, f64::max);
     let replicas = Axis {
         name: "replicas".to_owned(),
@@ -156,14 +202,15 @@ pub fn plot_scaling(report: &Report) -> Result<Option<String>, String> {
         ticks: counts.into_iter().map(|n| (n, format!("{n:.0}"))).collect(),
     };
     let title = "Sequential reads over more and more replicas: median, least to largest";
-    draw(title, &replicas, &Axis::linear("MiB/s", most), &lines, &bars).map(Some)
+    let y = Axis::linear("MiB/s", most);
+    Plot { title, x: &replicas, y: &y, lines: &lines, bars: &bars }.render().map(Some)
 }
 
 /// How long single reads of the random load took, raw and through fanfs.
 ///
 /// # Errors
 /// In one line, where it cannot be drawn.
-pub fn plot_latency(report: &Report) -> Result<Option<String>, String> {
+pub fn plot_latency(report: &Report) -> Result<Option<String>, PlotError> {
     let rows = report.rows.iter().filter(|row| row.load == Load::Random);
     let mut alone = 0;
     let line = |row: &ResultRow| {
@@ -202,9 +249,11 @@ pub fn plot_latency(report: &Report) -> Result<Option<String>, String> {
     };
     let taken =
         Axis::logarithmic("milliseconds (logarithmic)", 10_f64.powf(least), 10_f64.powf(most));
-    let title =
-        format!("Latency of random reads of {}", format_bytes(report.settings.random_block));
-    draw(&title, &parts, &taken, &lines, &[]).map(Some)
+    let title = format!(
+        "Latency of random reads of {}",
+        format_bytes_rounded(report.settings.random_block)
+    );
+    Plot { title: &title, x: &parts, y: &taken, lines: &lines, bars: &[] }.render().map(Some)
 }
 
 /// Where a part of all stands on an axis on which each further nine is one more.
@@ -220,100 +269,111 @@ fn sequential_rate(report: &Report, kind: &str, replicas: usize) -> Option<Sprea
     row?.mib_per_second
 }
 
-fn draw(
-    title: &str,
-    x: &Axis,
-    y: &Axis,
-    lines: &[PlotLine],
-    bars: &[(f64, Spread, RGBColor)],
-) -> Result<String, String> {
-    let height = MIN_HEIGHT.max(80 + LEGEND_LINE_HEIGHT as u32 * lines.len() as u32);
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        area.fill(&WHITE).map_err(draw_error)?;
-        let ink = |size: u32| (FONT, size).into_font().color(&INK_COLOR);
-        let area = area.titled(title, ink(17)).map_err(draw_error)?;
-        let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
-        let mut chart = ChartBuilder::on(&left)
+/// One picture.
+struct Plot<'a> {
+    title: &'a str,
+    x: &'a Axis,
+    y: &'a Axis,
+    lines: &'a [PlotLine],
+    bars: &'a [ErrorBar],
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
+
+impl Plot<'_> {
+    fn render(&self) -> Result<String, PlotError> {
+        let height = MIN_HEIGHT.max(80 + LEGEND_LINE_HEIGHT as u32 * self.lines.len() as u32);
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+            area.fill(&WHITE)?;
+            let area = area.titled(self.title, ink(17))?;
+            let (left, right) = area.split_horizontally(WIDTH - LEGEND_WIDTH);
+            let mut chart = self.draw_axes(&left)?;
+            for bar in self.bars {
+                chart.draw_series([bar.element()])?;
+            }
+            for line in self.lines {
+                draw_line(&mut chart, line)?;
+            }
+            draw_legend(&right, self.lines)?;
+            area.present()?;
+        }
+        Ok(svg)
+    }
+
+    fn draw_axes<'a, 'b>(&self, area: &'a Area<'b>) -> Result<Chart<'a, 'b>, PlotError> {
+        let mut chart = ChartBuilder::on(area)
             .margin(12)
             .x_label_area_size(44)
             .y_label_area_size(64)
-            .build_cartesian_2d(x.clone(), y.clone())
-            .map_err(draw_error)?;
+            .build_cartesian_2d(self.x.clone(), self.y.clone())?;
         chart
             .configure_mesh()
-            .x_labels(x.ticks.len())
-            .y_labels(y.ticks.len())
-            .x_label_formatter(&|at| x.tick_label(*at))
-            .y_label_formatter(&|at| y.tick_label(*at))
-            .x_desc(&x.name)
-            .y_desc(&y.name)
+            .x_labels(self.x.ticks.len())
+            .y_labels(self.y.ticks.len())
+            .x_label_formatter(&|at| self.x.tick_label(*at))
+            .y_label_formatter(&|at| self.y.tick_label(*at))
+            .x_desc(&self.x.name)
+            .y_desc(&self.y.name)
             .bold_line_style(INK_COLOR.mix(0.15))
             .light_line_style(TRANSPARENT)
             .axis_style(INK_COLOR)
             .label_style(ink(14))
             .axis_desc_style(ink(14))
-            .draw()
-            .map_err(draw_error)?;
-        for (n, rate, colour) in bars {
-            let bar =
-                PathElement::new(vec![(*n, rate.min), (*n, rate.max)], colour.stroke_width(1));
-            chart.draw_series([bar]).map_err(draw_error)?;
-        }
-        for PlotLine { points, style: look, .. } in lines {
-            let points = points.clone();
-            match look.dash {
-                Some((dash, gap)) => {
-                    let line = DashedLineSeries::new(points.clone(), dash, gap, look.shape_style());
-                    chart.draw_series(line).map_err(draw_error)?;
-                }
-                None => {
-                    let line = LineSeries::new(points.clone(), look.shape_style());
-                    chart.draw_series(line).map_err(draw_error)?;
-                }
-            }
-            if look.has_points {
-                let circle = |at: (f64, f64)| Circle::new(at, 4, look.color.filled());
-                chart.draw_series(points.into_iter().map(circle)).map_err(draw_error)?;
-            }
-        }
-        draw_legend(&right, lines)?;
-        area.present().map_err(draw_error)?;
+            .draw()?;
+        Ok(chart)
     }
-    Ok(svg)
 }
 
-fn draw_legend(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    lines: &[PlotLine],
-) -> Result<(), String> {
-    for (number, PlotLine { name, style: look, .. }) in (0..).zip(lines) {
+fn ink(size: u32) -> TextStyle<'static> {
+    (FONT, size).into_font().color(&INK_COLOR)
+}
+
+fn draw_line(chart: &mut Chart<'_, '_>, line: &PlotLine) -> Result<(), PlotError> {
+    let style = line.style;
+    let points = || line.points.iter().copied();
+    match style.dash {
+        Some(dash) => {
+            let line = DashedLineSeries::new(points(), dash.length, dash.gap, style.shape_style());
+            chart.draw_series(line)?;
+        }
+        None => {
+            chart.draw_series(LineSeries::new(points(), style.shape_style()))?;
+        }
+    }
+    if style.has_points {
+        let circle = |at: (f64, f64)| Circle::new(at, 4, style.color.filled());
+        chart.draw_series(points().map(circle))?;
+    }
+    Ok(())
+}
+
+fn draw_legend(area: &Area<'_>, lines: &[PlotLine]) -> Result<(), PlotError> {
+    for (number, PlotLine { name, style, .. }) in (0..).zip(lines) {
         let y = 24 + LEGEND_LINE_HEIGHT * number;
         let sample = [(4, y), (32, y)];
-        match look.dash {
-            Some((dash, gap)) => {
-                area.draw(&DashedPathElement::new(sample, dash, gap, look.shape_style()))
-            }
-            None => area.draw(&PathElement::new(sample, look.shape_style())),
+        match style.dash {
+            Some(dash) => area.draw(&DashedPathElement::new(
+                sample,
+                dash.length,
+                dash.gap,
+                style.shape_style(),
+            ))?,
+            None => area.draw(&PathElement::new(sample, style.shape_style()))?,
         }
-        .map_err(draw_error)?;
-        if look.has_points {
-            area.draw(&Circle::new((18, y), 4, look.color.filled())).map_err(draw_error)?;
+        if style.has_points {
+            area.draw(&Circle::new((18, y), 4, style.color.filled()))?;
         }
         let longest = 20;
         let name = match name.char_indices().nth(longest) {
             Some((end, _)) => format!("{}…", &name[..end]),
             None => name.clone(),
         };
-        let text = Text::new(name, (40, y - 7), (FONT, 14).into_font().color(&INK_COLOR));
-        area.draw(&text).map_err(draw_error)?;
+        area.draw(&Text::new(name, (40, y - 7), ink(14)))?;
     }
     Ok(())
-}
-
-fn draw_error(error: impl Display) -> String {
-    format!("cannot draw: {error}")
 }
 
 #[cfg(test)]

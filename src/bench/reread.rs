@@ -1,11 +1,12 @@
 //! How much of what a pass reads was read before it, in the same run.
 //!
 //! Pure. What this machine has cached is dropped before each pass; what a server has
-//! cached is not, and is there for whoever comes next. Turning the order lets that be
-//! each candidate's luck alike; this says how much of it there is.
+//! cached is not, and is there for the next pass. The turned order gives each candidate the
+//! same luck; this says how much of it there is.
 
 use super::plan::{Candidate, Load};
 use super::results::{CompletedPass, PassOutcome};
+use crate::volume::ByteRange;
 
 /// Bytes of sequential and parallel passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,53 +24,60 @@ impl RereadShare {
     }
 }
 
-/// What was read past fanfs, and through it.
-pub(super) fn reread_shares(outcomes: &[PassOutcome]) -> (RereadShare, RereadShare) {
-    let (mut raw, mut fanfs) = (RereadShare::default(), RereadShare::default());
+/// Shares by the way in which the file was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RereadShares {
+    /// Past fanfs.
+    pub(super) raw: RereadShare,
+    pub(super) fanfs: RereadShare,
+}
+
+pub(super) fn reread_shares(outcomes: &[PassOutcome]) -> RereadShares {
+    let mut shares = RereadShares::default();
     let mut known = FileRanges::default();
-    for pass in outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()) {
+    for pass in outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok()) {
         if pass.spec.load == Load::Random {
             continue;
         }
         let sum = match pass.spec.candidate {
-            Candidate::Fanfs(_) => &mut fanfs,
-            Candidate::Alone(_) | Candidate::Sum(_) => &mut raw,
+            Candidate::Fanfs(_) => &mut shares.fanfs,
+            Candidate::Alone(_) | Candidate::Sum(_) => &mut shares.raw,
         };
-        let its = stretches_read(pass);
-        sum.bytes += its.iter().map(|(begin, end)| end - begin).sum::<u64>();
-        sum.reread_bytes += its.iter().map(|stretch| known.common_bytes(*stretch)).sum::<u64>();
-        for stretch in its {
-            known.add(stretch);
+        let ranges = ranges_read(pass);
+        sum.bytes += ranges.iter().map(ByteRange::len).sum::<u64>();
+        sum.reread_bytes += ranges.iter().map(|range| known.common_bytes(*range)).sum::<u64>();
+        for range in ranges {
+            known.add(range);
         }
     }
-    (raw, fanfs)
+    shares
 }
 
-/// Where each reader has come to, as if all had been as fast as each other.
-fn stretches_read(pass: &CompletedPass) -> Vec<(u64, u64)> {
+/// What each reader has read, as if all had been as fast as each other.
+fn ranges_read(pass: &CompletedPass) -> Vec<ByteRange> {
     let each = pass.bytes / pass.parts.len().max(1) as u64;
-    pass.parts.iter().map(|part| (part.offset, part.offset + each.min(part.len))).collect()
+    pass.parts.iter().map(|part| ByteRange::at(part.offset, each.min(part.len))).collect()
 }
 
 /// Parts of the file, in order, none of which touches another.
 #[derive(Default)]
-struct FileRanges(Vec<(u64, u64)>);
+struct FileRanges(Vec<ByteRange>);
 
 impl FileRanges {
-    fn common_bytes(&self, (begin, end): (u64, u64)) -> u64 {
-        self.0.iter().map(|(b, e)| end.min(*e).saturating_sub(begin.max(*b))).sum()
+    fn common_bytes(&self, range: ByteRange) -> u64 {
+        self.0.iter().map(|known| known.intersect(range).len()).sum()
     }
 
-    fn add(&mut self, (mut begin, mut end): (u64, u64)) {
-        self.0.retain(|(b, e)| {
-            let is_apart = *e < begin || *b > end;
+    fn add(&mut self, mut range: ByteRange) {
+        self.0.retain(|known| {
+            let is_apart = known.end < range.start || known.start > range.end;
             if !is_apart {
-                (begin, end) = (begin.min(*b), end.max(*e));
+                range = ByteRange::new(range.start.min(known.start), range.end.max(known.end));
             }
             is_apart
         });
-        self.0.push((begin, end));
-        self.0.sort_unstable();
+        self.0.push(range);
+        self.0.sort_unstable_by_key(|known| known.start);
     }
 }
 
@@ -78,14 +86,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_are_joined_and_counted_once() {
+    fn ranges_are_joined_and_counted_once() {
+        let range = ByteRange::new;
         let mut known = FileRanges::default();
-        for stretch in [(10, 20), (30, 40), (18, 32), (50, 60)] {
-            known.add(stretch);
+        for added in [range(10, 20), range(30, 40), range(18, 32), range(50, 60)] {
+            known.add(added);
         }
-        assert_eq!(known.0, [(10, 40), (50, 60)]);
-        assert_eq!(known.common_bytes((0, 100)), 40);
-        assert_eq!(known.common_bytes((35, 55)), 10);
-        assert_eq!(known.common_bytes((41, 50)), 0);
+        assert_eq!(known.0, [range(10, 40), range(50, 60)]);
+        assert_eq!(known.common_bytes(range(0, 100)), 40);
+        assert_eq!(known.common_bytes(range(35, 55)), 10);
+        assert_eq!(known.common_bytes(range(41, 50)), 0);
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::pass_error::PassError;
 use super::plan::{Candidate, FilePart, Load, PassSpec};
+use crate::format::to_mib;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// One pass that came to its end.
@@ -37,20 +39,21 @@ pub struct CompletedPass {
 impl CompletedPass {
     /// MiB/s.
     pub fn rate(&self) -> f64 {
-        mib(self.bytes) / self.time.as_secs_f64().max(1e-9)
+        to_mib(self.bytes) / self.time.as_secs_f64().max(1e-9)
     }
 
     fn seconds_per_gib(&self, time: Duration) -> f64 {
-        time.as_secs_f64() / (mib(self.bytes) / 1024.0).max(1e-9)
+        time.as_secs_f64() / (to_mib(self.bytes) / 1024.0).max(1e-9)
     }
 }
 
-/// A pass, or why there is none.
-pub type PassOutcome = (PassSpec, Result<CompletedPass, String>);
-
-/// Bytes as MiB.
-pub fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
+/// What became of a pass.
+#[derive(Debug)]
+pub struct PassOutcome {
+    /// Which.
+    pub spec: PassSpec,
+    /// Its figures, or why there are none.
+    pub result: Result<CompletedPass, PassError>,
 }
 
 /// The least, the middle and the largest of some values.
@@ -69,7 +72,8 @@ impl Spread {
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
+        let min = *values.first()?;
+        let max = *values.last()?;
         let half = values.len() / 2;
         let median = if values.len().is_multiple_of(2) {
             f64::midpoint(values[half - 1], values[half])
@@ -248,8 +252,16 @@ pub struct RateSeries {
     pub mib_per_second: Vec<f64>,
 }
 
-/// What was counted at a time: the reader's bytes, and each replica's.
-pub type CounterSample = (Duration, u64, Vec<u64>);
+/// What was counted at a time.
+#[derive(Clone, Debug)]
+pub struct CounterSample {
+    /// Since the pass began.
+    pub time: Duration,
+    /// The reader's.
+    pub bytes: u64,
+    /// Each replica's.
+    pub replica_bytes: Vec<u64>,
+}
 
 impl RateTimeline {
     /// Rates between samples, the first of which is the begin.
@@ -258,14 +270,13 @@ impl RateTimeline {
         let line = |name: &String| RateSeries { name: name.clone(), mib_per_second: Vec::new() };
         lines.replicas = names.iter().map(line).collect();
         for pair in samples.windows(2) {
-            let ((from, before, each_before), (to, after, each_after)) = (&pair[0], &pair[1]);
-            let seconds = to.saturating_sub(*from).as_secs_f64().max(1e-9);
-            let rate = |before: u64, after: u64| mib(after.saturating_sub(before)) / seconds;
-            lines.seconds.push(to.as_secs_f64());
-            lines.reader.push(rate(*before, *after));
-            for (line, (before, after)) in
-                lines.replicas.iter_mut().zip(each_before.iter().zip(each_after))
-            {
+            let [before, after] = pair else { continue };
+            let seconds = after.time.saturating_sub(before.time).as_secs_f64().max(1e-9);
+            let rate = |before: u64, after: u64| to_mib(after.saturating_sub(before)) / seconds;
+            lines.seconds.push(after.time.as_secs_f64());
+            lines.reader.push(rate(before.bytes, after.bytes));
+            let each = before.replica_bytes.iter().zip(&after.replica_bytes);
+            for (line, (before, after)) in lines.replicas.iter_mut().zip(each) {
                 line.mib_per_second.push(rate(*before, *after));
             }
         }
@@ -301,9 +312,9 @@ pub fn result_rows(
 ) -> Vec<ResultRow> {
     let mut kinds: Vec<(Load, Candidate)> = Vec::new();
     for load in Load::ALL {
-        for (step, _) in outcomes.iter().filter(|(step, _)| step.load == load) {
-            if !kinds.contains(&(load, step.candidate)) {
-                kinds.push((load, step.candidate));
+        for PassOutcome { spec, .. } in outcomes.iter().filter(|one| one.spec.load == load) {
+            if !kinds.contains(&(load, spec.candidate)) {
+                kinds.push((load, spec.candidate));
             }
         }
     }
@@ -320,11 +331,12 @@ fn result_row(
     readers: usize,
     name: &impl Fn(ReplicaId) -> String,
 ) -> ResultRow {
-    let its = outcomes.iter().filter(|(s, _)| (s.load, s.candidate) == (load, candidate));
+    let is_its = |one: &&PassOutcome| one.spec.load == load && one.spec.candidate == candidate;
+    let its = outcomes.iter().filter(is_its);
     let passes: Vec<&CompletedPass> =
-        its.clone().filter_map(|(_, outcome)| outcome.as_ref().ok()).collect();
-    let failure = |(step, outcome): &PassOutcome| {
-        outcome.as_ref().err().map(|why| format!("round {}: {why}", step.round + 1))
+        its.clone().filter_map(|outcome| outcome.result.as_ref().ok()).collect();
+    let failure = |PassOutcome { spec, result }: &PassOutcome| {
+        result.as_ref().err().map(|why| format!("round {}: {why}", spec.round + 1))
     };
     let figures: Vec<PassFigures> =
         passes.iter().map(|pass| pass_figures(outcomes, pass)).collect();
@@ -368,10 +380,10 @@ fn result_row(
 fn pass_figures(outcomes: &[PassOutcome], pass: &CompletedPass) -> PassFigures {
     let PassSpec { round, load, candidate, .. } = pass.spec;
     let rate = |candidate: Candidate| {
-        let found = outcomes
-            .iter()
-            .find(|(step, _)| (step.round, step.load, step.candidate) == (round, load, candidate));
-        found.and_then(|(_, outcome)| outcome.as_ref().ok()).map(CompletedPass::rate)
+        let found = outcomes.iter().find(|PassOutcome { spec, .. }| {
+            spec.round == round && spec.load == load && spec.candidate == candidate
+        });
+        found.and_then(|outcome| outcome.result.as_ref().ok()).map(CompletedPass::rate)
     };
     let own = pass.rate();
     let set = candidate.replicas();
@@ -411,14 +423,14 @@ mod tests {
     use super::*;
 
     fn pass(round: usize, candidate: Candidate, rate: u64) -> PassOutcome {
-        let step =
+        let spec =
             PassSpec { round, load: Load::Sequential, candidate, region_index: 0, region_count: 1 };
         let mut latency = super::super::pass::histogram();
         for us in 1..=1000 {
             latency.saturating_record(us * 1000);
         }
         let pass = CompletedPass {
-            spec: step,
+            spec,
             bytes: rate << 21,
             time: Duration::from_secs(2),
             latency,
@@ -428,7 +440,7 @@ mod tests {
             fio_rate: Some(rate as f64 * 2.0),
             parts: Vec::new(),
         };
-        (step, Ok(pass))
+        PassOutcome { spec, result: Ok(pass) }
     }
 
     #[test]
@@ -441,7 +453,8 @@ mod tests {
 
     #[test]
     fn ratios_are_of_one_round() {
-        let (one, two) = (ReplicaId::new(0), ReplicaId::new(1));
+        let one = ReplicaId::new(0);
+        let two = ReplicaId::new(1);
         let both = ReplicaSet::first(2);
         let first = ReplicaSet::first(1);
         let mut outcomes = Vec::new();
@@ -474,10 +487,11 @@ mod tests {
     fn a_failed_pass_is_named_and_the_others_count() {
         let set = ReplicaSet::first(1);
         let mut outcomes = vec![pass(0, Candidate::Fanfs(set), 10)];
-        let step = PassSpec { round: 1, ..outcomes[0].0 };
-        outcomes.push((step, Err("r1: it rains".to_owned())));
+        let spec = PassSpec { round: 1, ..outcomes[0].spec };
+        let unresponsive = PassError::Unresponsive { reader: "r1".to_owned() };
+        outcomes.push(PassOutcome { spec, result: Err(unresponsive) });
         let rows = result_rows(&outcomes, 4, |_| String::new());
-        assert_eq!(rows[0].failures, ["round 2: r1: it rains"]);
+        assert_eq!(rows[0].failures, ["round 2: r1 did not answer before"]);
         assert_eq!(rows[0].mib_per_second.map(|s| s.median), Some(10.0));
         assert_eq!(rows[0].of_sum, None);
     }
@@ -486,10 +500,15 @@ mod tests {
     fn rates_between_samples() {
         let names = ["a".to_owned(), "b".to_owned()];
         let second = Duration::from_secs(1);
+        let sample = |time, mib: u64, replicas: [u64; 2]| CounterSample {
+            time,
+            bytes: mib << 20,
+            replica_bytes: replicas.map(|mib| mib << 20).to_vec(),
+        };
         let samples = [
-            (Duration::ZERO, 0, vec![5 << 20, 7 << 20]),
-            (second, 3 << 20, vec![6 << 20, 10 << 20]),
-            (second * 3, 7 << 20, vec![8 << 20, 10 << 20]),
+            sample(Duration::ZERO, 0, [5, 7]),
+            sample(second, 3, [6, 10]),
+            sample(second * 3, 7, [8, 10]),
         ];
         let lines = RateTimeline::from_samples(1, &names, &samples);
         assert_eq!(lines.seconds, [1.0, 3.0]);

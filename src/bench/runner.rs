@@ -7,31 +7,22 @@ mod jobs;
 mod summary;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pass::{self, PassFailure, ReaderJob};
+use super::pass_error::PassError;
 use super::plan::{self, Candidate, FilePart, Load, PassSpec};
-use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Report, mib};
+use super::progress::ProgressWatcher;
+use super::results::{CompletedPass, CounterSample, PassOutcome, RateTimeline, Report};
 use super::scratch_file::ScratchFile;
-use super::scratch_mount::ScratchMount;
+use super::scratch_mount::{ScratchMount, ScratchMountError};
 use super::target_file::{TargetFile, find_largest_file, open};
 use super::{BenchError, BenchOptions};
 use crate::config::Config;
+use crate::format::to_mib;
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
-
-/// Who is told how far it is, and says whether to go on.
-pub trait ProgressWatcher {
-    /// So many passes are to be done, which takes about so long.
-    fn on_plan(&self, passes: usize, expected: Duration);
-    /// So much of the file is written.
-    fn on_file_progress(&self, written: u64, size: u64);
-    /// The pass number `number`, from 0, is under way: which, for how long, and how many
-    /// bytes it has read.
-    fn on_pass_progress(&self, number: usize, what: &str, time: Duration, bytes: u64);
-    /// Whether somebody wants it to end.
-    fn is_interrupted(&self) -> bool;
-}
 
 /// Measures a volume.
 ///
@@ -65,34 +56,38 @@ fn measure(
         Some(file) => file.to_owned(),
         None => find_largest_file(config, least, settings.deadline)?,
     };
-    let subject = TargetFile::inspect(config, &file, settings.deadline)?;
-    if subject.size < least {
+    let target = TargetFile::inspect(config, &file, settings.deadline)?;
+    if target.size < least {
         return Err(BenchError::Usage(format!(
             "{} has {:.1} MiB; at least {:.0} MiB are needed for {readers} readers and these blocks",
             file.display(),
-            mib(subject.size),
-            mib(least),
+            to_mib(target.size),
+            to_mib(least),
         )));
     }
-    let room = tempfile::Builder::new().prefix("fanfs-bench-").tempdir();
-    let room = room.map_err(|e| BenchError::Failed(format!("{}: {e}", temp_dir().display())))?;
-    let mut campaign = BenchRunner::new(config, settings, watcher, &subject, room.path());
-    let steps = plan::plan_passes(subject.readable_replicas(), settings.rounds);
-    campaign.prepare_jobs(&steps)?;
+    let scratch_dir = tempfile::Builder::new().prefix("fanfs-bench-").tempdir();
+    let scratch_dir =
+        scratch_dir.map_err(|e| BenchError::Failed(format!("{}: {e}", temp_dir().display())))?;
+    let mut runner = BenchRunner::new(config, settings, watcher, &target, scratch_dir.path());
+    let steps = plan::plan_passes(target.readable_replicas(), settings.rounds);
+    runner.prepare_jobs(&steps)?;
     let each = if settings.run_fio { 2 } else { 1 };
     watcher.on_plan(steps.len(), plan::total_duration(steps.len() * each, settings.pass_duration));
-    let done = campaign.mount(&steps).and_then(|()| campaign.run_passes(&steps));
-    let unmounted = campaign.unmount();
+    let done = runner.mount(&steps).and_then(|()| runner.run_passes(&steps));
+    let unmounted = runner.unmount();
     if let Err(error) = done {
         // That something is left there matters more.
-        unmounted.map_err(BenchError::Failed)?;
+        unmounted.map_err(|left| BenchError::Failed(left.to_string()))?;
         return Err(error);
     }
-    let written = settings.fio_dir.as_deref().map_or(Ok(()), |to| campaign.write_jobs(to));
-    let mut report = campaign.report(made.is_some(), started.elapsed());
-    for failed in [unmounted, written] {
-        // The figures are there, whatever comes after them.
-        failed.unwrap_or_else(|why| report.add_failure(why));
+    let written = settings.fio_dir.as_deref().map_or(Ok(()), |to| runner.write_jobs(to));
+    let mut report = runner.report(made.is_some(), started.elapsed());
+    // The figures are there, whatever comes after them.
+    if let Err(error) = unmounted {
+        report.add_failure(error.to_string());
+    }
+    if let Err(error) = written {
+        report.add_failure(error.to_string());
     }
     Ok(report)
 }
@@ -108,13 +103,27 @@ struct BenchRunner<'a> {
     target: &'a TargetFile,
     /// For the mounts, and for fio's files.
     scratch_dir: &'a Path,
-    mounts: Vec<(ReplicaSet, Result<ScratchMount, String>)>,
-    /// Who does not come back from calls.
+    mounts: Vec<MountOfSet>,
+    /// Replicas that a call did not return from.
     unresponsive: ReplicaSet,
     outcomes: Vec<PassOutcome>,
-    /// With the rate of the pass.
-    timelines: Vec<(f64, RateTimeline)>,
+    timelines: Vec<SampledPass>,
     fio_failures: Vec<String>,
+}
+
+/// fanfs over some of the replicas.
+struct MountOfSet {
+    replicas: ReplicaSet,
+    /// Each pass that needs it shows the same error.
+    mount: Result<ScratchMount, Arc<ScratchMountError>>,
+}
+
+/// A pass whose rates were sampled.
+#[derive(Clone)]
+struct SampledPass {
+    /// Of the whole pass, MiB/s.
+    rate: f64,
+    timeline: RateTimeline,
 }
 
 /// How often the replicas' counters are looked at, and more often in short passes.
@@ -126,15 +135,15 @@ impl<'a> BenchRunner<'a> {
         config: &'a Config,
         settings: &'a BenchOptions,
         watcher: &'a dyn ProgressWatcher,
-        subject: &'a TargetFile,
-        room: &'a Path,
+        target: &'a TargetFile,
+        scratch_dir: &'a Path,
     ) -> Self {
         Self {
             config,
             settings,
             watcher,
-            target: subject,
-            scratch_dir: room,
+            target,
+            scratch_dir,
             mounts: Vec::new(),
             unresponsive: ReplicaSet::EMPTY,
             outcomes: Vec::new(),
@@ -151,10 +160,10 @@ impl<'a> BenchRunner<'a> {
     fn mount(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
         for step in steps {
             let Candidate::Fanfs(set) = step.candidate else { continue };
-            if self.mounts.iter().all(|(mounted, _)| *mounted != set) {
-                let mounted =
+            if self.mounts.iter().all(|mounted| mounted.replicas != set) {
+                let mount =
                     ScratchMount::start(self.config, set, self.scratch_dir, self.settings.deadline);
-                self.mounts.push((set, mounted));
+                self.mounts.push(MountOfSet { replicas: set, mount: mount.map_err(Arc::new) });
             }
             if self.watcher.is_interrupted() {
                 return Err(BenchError::Interrupted);
@@ -163,19 +172,18 @@ impl<'a> BenchRunner<'a> {
         Ok(())
     }
 
-    fn unmount(&mut self) -> Result<(), String> {
-        let mounts = std::mem::take(&mut self.mounts);
-        let stop =
-            |(_, mounted): (_, Result<ScratchMount, String>)| mounted.ok().map(ScratchMount::stop);
-        // All of them, whatever one says.
-        let ended: Vec<_> = mounts.into_iter().filter_map(stop).collect();
+    fn unmount(&mut self) -> Result<(), ScratchMountError> {
+        let mounts = std::mem::take(&mut self.mounts).into_iter();
+        // All of them, also after one that fails.
+        let ended: Vec<_> =
+            mounts.filter_map(|mounted| mounted.mount.ok()).map(ScratchMount::stop).collect();
         ended.into_iter().collect()
     }
 
     fn run_passes(&mut self, steps: &[PassSpec]) -> Result<(), BenchError> {
         for (number, step) in steps.iter().enumerate() {
             let with_fio = self.settings.run_fio;
-            // Who comes second may find a server's cache warm: in turns.
+            // The second one may find a server's cache warm: in turns.
             let before = (with_fio && step.round % 2 == 1).then(|| self.run_fio(number, step));
             let mut outcome = self.run_pass(number, step)?;
             let beside = match before {
@@ -191,7 +199,7 @@ impl<'a> BenchRunner<'a> {
                     Err(why) => self.fio_failures.push(format!("{}: {why}", describe_pass(step))),
                 }
             }
-            self.outcomes.push((*step, outcome));
+            self.outcomes.push(PassOutcome { spec: *step, result: outcome });
         }
         Ok(())
     }
@@ -200,7 +208,7 @@ impl<'a> BenchRunner<'a> {
         &mut self,
         number: usize,
         step: &PassSpec,
-    ) -> Result<Result<CompletedPass, String>, BenchError> {
+    ) -> Result<Result<CompletedPass, PassError>, BenchError> {
         let set = step.candidate.replicas();
         let is_raw = !matches!(step.candidate, Candidate::Fanfs(_));
         let jobs = match self.check_responsive(step).and_then(|()| self.reader_jobs(number, step)) {
@@ -220,9 +228,10 @@ impl<'a> BenchRunner<'a> {
         let watch = |time: Duration, bytes: u64| {
             if let Some(mounted) = sampled
                 && !time.is_zero()
-                && samples.last().is_none_or(|(last, ..)| time >= *last + every)
+                && samples.last().is_none_or(|last| time >= last.time + every)
             {
-                samples.push((time, bytes, mounted.delivered_bytes()));
+                let replica_bytes = mounted.delivered_bytes();
+                samples.push(CounterSample { time, bytes, replica_bytes });
             }
             self.watcher.on_pass_progress(number, &what, time, bytes);
             !self.watcher.is_interrupted()
@@ -249,45 +258,47 @@ impl<'a> BenchRunner<'a> {
         };
         if samples.len() > 2 {
             let names: Vec<String> = set.iter().map(|id| self.name(id).to_owned()).collect();
-            let lines = RateTimeline::from_samples(step.round + 1, &names, &samples);
-            self.timelines.push((pass.rate(), lines));
+            let timeline = RateTimeline::from_samples(step.round + 1, &names, &samples);
+            self.timelines.push(SampledPass { rate: pass.rate(), timeline });
         }
         Ok(Ok(pass))
     }
 
-    /// Who did not come back from a call is not read from again; fanfs does without them.
-    fn check_responsive(&self, step: &PassSpec) -> Result<(), String> {
+    /// A replica that a call did not return from is not read again; fanfs does without it.
+    fn check_responsive(&self, step: &PassSpec) -> Result<(), PassError> {
         if matches!(step.candidate, Candidate::Fanfs(_)) {
             return Ok(());
         }
         match step.candidate.replicas().and(self.unresponsive).iter().next() {
-            Some(id) => Err(format!("{} did not answer before", self.name(id))),
+            Some(id) => Err(PassError::Unresponsive { reader: self.name(id).to_owned() }),
             None => Ok(()),
         }
     }
 
-    /// Why there is no pass; who did not answer is not asked again.
-    fn handle_failure(&mut self, lost: PassFailure) -> Result<String, BenchError> {
-        match lost {
+    /// Why there is no pass; a replica that did not answer is not asked again.
+    fn handle_failure(&mut self, failure: PassFailure) -> Result<PassError, BenchError> {
+        let name = |replica: Option<ReplicaId>| {
+            replica.map_or("fanfs", |id| &self.config.replicas[id.index()].name).to_owned()
+        };
+        match failure {
             PassFailure::Interrupted => Err(BenchError::Interrupted),
-            PassFailure::Failed { replica, why } => Ok(self.failure_text(replica, &why)),
+            PassFailure::Failed { replica, error } => {
+                Ok(PassError::Reader { reader: name(replica), error })
+            }
             PassFailure::Hung { replica } => {
+                let reader = name(replica);
                 self.unresponsive =
                     replica.map_or(self.unresponsive, |id| self.unresponsive.with(id));
-                let why = format!("no answer within {} s", self.settings.deadline.as_secs_f64());
-                Ok(self.failure_text(replica, &why))
+                Ok(PassError::TimedOut { reader, deadline: self.settings.deadline })
             }
         }
     }
 
-    fn failure_text(&self, replica: Option<ReplicaId>, why: &str) -> String {
-        format!("{}: {why}", replica.map_or("fanfs", |id| self.name(id)))
-    }
-
-    fn mount_of(&self, candidate: Candidate) -> Option<Result<&ScratchMount, String>> {
+    /// The mount that a candidate is read through; `None` past fanfs.
+    fn mount_of(&self, candidate: Candidate) -> Option<Result<&ScratchMount, PassError>> {
         let Candidate::Fanfs(set) = candidate else { return None };
-        let (_, mounted) = self.mounts.iter().find(|(mounted, _)| *mounted == set)?;
-        Some(mounted.as_ref().map_err(Clone::clone))
+        let mounted = self.mounts.iter().find(|mounted| mounted.replicas == set)?;
+        Some(mounted.mount.as_ref().map_err(|error| Arc::clone(error).into()))
     }
 
     fn block_size(&self, load: Load) -> u64 {
@@ -303,7 +314,7 @@ impl<'a> BenchRunner<'a> {
         self.settings.seed.wrapping_add(1000 * number as u64)
     }
 
-    fn reader_jobs(&self, number: usize, step: &PassSpec) -> Result<Vec<ReaderJob>, String> {
+    fn reader_jobs(&self, number: usize, step: &PassSpec) -> Result<Vec<ReaderJob>, PassError> {
         let mount = self.mount_of(step.candidate).transpose()?.map(|mounted| &*mounted.path);
         let readers = step.candidate.readers(step.load, self.settings.readers);
         let block = self.block_size(step.load);
@@ -317,7 +328,7 @@ impl<'a> BenchRunner<'a> {
             };
             let directory = match (replica, mount) {
                 (Some(id), _) => &self.config.replicas[id.index()].path,
-                (None, mount) => mount.ok_or("fanfs is not mounted")?,
+                (None, mount) => mount.ok_or(PassError::NotMounted)?,
             };
             Ok(ReaderJob {
                 path: directory.join(&self.target.file),
@@ -342,7 +353,7 @@ impl<'a> BenchRunner<'a> {
                 let all = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
                 all.map_err(std::io::Error::from)
             };
-            // Who cannot do that fails in its own pass.
+            // A replica that cannot do that fails in its own pass.
             let _ = run_with_timeout(self.settings.deadline, forget);
         }
     }

@@ -12,7 +12,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::BenchError;
-use super::runner::ProgressWatcher;
+use super::progress::ProgressWatcher;
 use crate::config::{Access, Config};
 use crate::timeout::run_with_timeout;
 use crate::volume::VolumeMode;
@@ -60,24 +60,25 @@ impl ScratchFile {
     }
 
     fn write(&self, size: u64, watcher: &dyn ProgressWatcher) -> Result<(), BenchError> {
-        let written = Arc::new((AtomicU64::new(0), AtomicBool::new(false)));
+        let progress = Arc::new(WriteProgress::default());
         let (answer, answered) = sync_channel(1);
-        let (path, shared) = (self.path.clone(), Arc::clone(&written));
+        let path = self.path.clone();
+        let shared = Arc::clone(&progress);
         let is_ours = Arc::clone(&self.is_created);
         let thread = move || {
-            // Whose is there already is somebody else's, and stays.
+            // A file of that name that is there already stays.
             let made = OpenOptions::new().write(true).create_new(true).open(&path);
             let done = made.and_then(|file| {
                 is_ours.store(true, Ordering::Relaxed);
-                write_content(file, size, &shared.0, &shared.1)
+                write_content(file, size, &shared)
             });
             let _ = answer.send(done);
         };
         let failed = |why: String| BenchError::Failed(format!("{}: {why}", self.path.display()));
         let spawned = std::thread::Builder::new().name("bench-make".to_owned()).spawn(thread);
         spawned.map_err(|error| failed(error.to_string()))?;
-        let (written, stop) = &*written;
-        let (mut last, mut since) = (0, Instant::now());
+        let mut last = 0;
+        let mut since = Instant::now();
         loop {
             match answered.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => return done.map_err(|error| failed(error.to_string())),
@@ -87,17 +88,18 @@ impl ScratchFile {
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if watcher.is_interrupted() {
-                stop.store(true, Ordering::Relaxed);
+                progress.stop.store(true, Ordering::Relaxed);
                 // So that nothing is written after the file is removed.
                 let _ = answered.recv_timeout(self.deadline);
                 return Err(BenchError::Interrupted);
             }
-            let now = written.load(Ordering::Relaxed);
+            let now = progress.written.load(Ordering::Relaxed);
             watcher.on_file_progress(now, size);
             if now != last {
-                (last, since) = (now, Instant::now());
+                last = now;
+                since = Instant::now();
             } else if since.elapsed() > self.deadline.max(Duration::from_secs(30)) {
-                stop.store(true, Ordering::Relaxed);
+                progress.stop.store(true, Ordering::Relaxed);
                 return Err(failed("the write replica does not answer".to_owned()));
             }
         }
@@ -139,23 +141,27 @@ fn scratch_name() -> PathBuf {
     PathBuf::from(format!(".fanfs-bench-{machine}-{}", std::process::id()))
 }
 
-fn write_content(
-    mut file: File,
-    size: u64,
-    written: &AtomicU64,
-    stop: &AtomicBool,
-) -> io::Result<()> {
+/// Shared with the thread that writes.
+#[derive(Default)]
+struct WriteProgress {
+    /// Bytes.
+    written: AtomicU64,
+    /// The thread is to end.
+    stop: AtomicBool,
+}
+
+fn write_content(mut file: File, size: u64, progress: &WriteProgress) -> io::Result<()> {
     let mut content = blake3::Hasher::new_derive_key("fanfs bench data").finalize_xof();
     let mut block = vec![0; WRITE_BLOCK_BYTES];
     let mut left = size;
     while left > 0 {
-        if stop.load(Ordering::Relaxed) {
+        if progress.stop.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let n = left.min(WRITE_BLOCK_BYTES as u64) as usize;
         content.fill(&mut block[..n]);
         file.write_all(&block[..n])?;
-        written.fetch_add(n as u64, Ordering::Relaxed);
+        progress.written.fetch_add(n as u64, Ordering::Relaxed);
         left -= n as u64;
     }
     file.sync_all()

@@ -1,16 +1,17 @@
 //! fanfs over some of a volume's replicas, mounted for the time of a run.
 //!
 //! The volume is as it is configured, but for this: nothing can be changed through it,
-//! no page cache is kept (`cache = "direct"`), no file is passed through, nobody else
-//! is let in, it has no control socket, and nothing is published of it.
+//! no page cache is kept (`cache = "direct"`), no file is passed through, no other
+//! user is let in, it has no control socket, and nothing is published of it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::config::{
     Access, AffinityConfig, CachePolicy, Config, LockMode, MetricsConfig, Passthrough,
 };
-use crate::daemon::{Mount, MountOverrides};
+use crate::daemon::{Mount, MountOverrides, StartError};
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -20,29 +21,52 @@ pub(super) struct ScratchMount {
     pub(super) path: PathBuf,
 }
 
+/// Why fanfs could not be mounted, or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum ScratchMountError {
+    /// The mount point cannot be made.
+    #[error("{}: {error}", .path.display())]
+    CreateDir {
+        /// The mount point.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A replica hung.
+    #[error("a replica did not answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+    /// The mount failed.
+    #[error(transparent)]
+    Start(StartError),
+    /// The unmount failed.
+    #[error(transparent)]
+    Stop(StartError),
+}
+
 /// How long is waited for what is under way after a pass.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl ScratchMount {
-    /// Mounts `config` over `set` at a directory that it makes in `room`.
+    /// Mounts `config` over `set` at a directory that it makes in `scratch_dir`.
     pub(super) fn start(
         config: &Config,
         set: ReplicaSet,
-        room: &Path,
+        scratch_dir: &Path,
         deadline: Duration,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ScratchMountError> {
         let config = read_only_subset(config, set);
-        let path = room.join(format!("fanfs-{}", set.len()));
-        std::fs::create_dir(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let path = scratch_dir.join(format!("fanfs-{}", set.len()));
+        if let Err(error) = std::fs::create_dir(&path) {
+            return Err(ScratchMountError::CreateDir { path, error });
+        }
         let extra =
             MountOverrides { no_control: true, read_only: true, ..MountOverrides::default() };
-        let (of, at) = (config.clone(), path.clone());
+        let mount_point = path.clone();
         let started = run_with_timeout(deadline, move || {
-            Mount::start_from_config(of, ReplicaSet::EMPTY, &at, &extra)
+            Mount::start_from_config(config, ReplicaSet::EMPTY, &mount_point, &extra)
         });
-        let mount = started
-            .ok_or_else(|| format!("a replica did not answer within {} s", deadline.as_secs_f64()))?
-            .map_err(|error| error.to_string())?;
+        let started = started.ok_or(ScratchMountError::TimedOut(deadline))?;
+        let mount = started.map_err(ScratchMountError::Start)?;
         Ok(Self { mount, path })
     }
 
@@ -51,8 +75,7 @@ impl ScratchMount {
         self.mount.status().replicas.iter().map(|replica| replica.counters.bytes).collect()
     }
 
-    /// Waits until nothing is under way that was fetched ahead: it would take from who
-    /// is measured next.
+    /// Waits until no fetch ahead is under way: it would take bandwidth from the next pass.
     pub(super) fn wait_quiet(&self) {
         let until = Instant::now() + QUIET_TIMEOUT;
         let is_busy = || self.mount.status().replicas.iter().any(|replica| replica.in_flight > 0);
@@ -62,8 +85,8 @@ impl ScratchMount {
     }
 
     /// Unmounts.
-    pub(super) fn stop(self) -> Result<(), String> {
-        self.mount.stop().map_err(|error| error.to_string())
+    pub(super) fn stop(self) -> Result<(), ScratchMountError> {
+        self.mount.stop().map_err(|error| ScratchMountError::Stop(error.into()))
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use super::plan::Load;
-use super::results::{Report, ResultRow, Spread, mib};
+use super::results::{Report, ResultRow, Spread};
+use crate::format::{format_bytes_rounded, to_mib};
 
 /// What a row is called.
 pub fn row_label(row: &ResultRow) -> String {
@@ -57,7 +58,7 @@ pub fn cells(row: &ResultRow, report: &Report) -> Vec<String> {
         number(latency.map(|latency| latency.max), 1),
         number(row.daemon_cpu_per_gib, 2),
         number(row.reader_cpu_per_gib, 2),
-        number(Some(mib(row.bytes) / 1024.0), 2),
+        number(Some(to_mib(row.bytes) / 1024.0), 2),
     ];
     if has_fio(report) {
         cells.extend([number(median(row.fio_mib_per_second), 1), number(median(row.of_fio), 3)]);
@@ -70,16 +71,16 @@ pub fn load_heading(load: Load, report: &Report) -> String {
     let settings = &report.settings;
     match load {
         Load::Sequential => {
-            format!("sequential, blocks of {}, one reader", format_bytes(settings.block))
+            format!("sequential, blocks of {}, one reader", format_bytes_rounded(settings.block))
         }
         Load::Random => format!(
             "random, blocks of {}, several readers, one read at a time each",
-            format_bytes(settings.random_block)
+            format_bytes_rounded(settings.random_block)
         ),
         Load::Parallel => {
             format!(
                 "parallel: several sequential readers, blocks of {}",
-                format_bytes(settings.block)
+                format_bytes_rounded(settings.block)
             )
         }
     }
@@ -93,7 +94,7 @@ pub fn preamble(report: &Report) -> Vec<String> {
             "volume {}, file {} ({}{}); {} rounds, {} s a pass, seed {}; took {:.0} s",
             report.volume,
             report.file,
-            format_bytes(report.file_bytes),
+            format_bytes_rounded(report.file_bytes),
             if report.made { ", made for this and removed" } else { "" },
             settings.rounds,
             settings.seconds_per_pass,
@@ -125,18 +126,6 @@ CPU: processor seconds for each GiB.";
 
 fn has_fio(report: &Report) -> bool {
     report.rows.iter().any(|row| row.fio_mib_per_second.is_some())
-}
-
-/// Bytes in the largest unit that leaves a whole number, or nearly.
-pub(super) fn format_bytes(bytes: u64) -> String {
-    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
-        if bytes >= 1 << shift {
-            let value = bytes as f64 / (1_u64 << shift) as f64;
-            let digits = usize::from(value.fract() > 0.05 && value.fract() < 0.95);
-            return format!("{value:.digits$} {unit}");
-        }
-    }
-    format!("{bytes} B")
 }
 
 /// The whole report.
@@ -172,17 +161,4 @@ pub fn render_text(report: &Report) -> String {
         let _ = writeln!(text, "note: {note}");
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::format_bytes;
-
-    #[test]
-    fn sizes_are_short() {
-        assert_eq!(format_bytes(1 << 20), "1 MiB");
-        assert_eq!(format_bytes(65536), "64 KiB");
-        assert_eq!(format_bytes(3 << 29), "1.5 GiB");
-        assert_eq!(format_bytes(100), "100 B");
-    }
 }

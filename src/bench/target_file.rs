@@ -1,4 +1,4 @@
-//! The file that is read: which one, and who of the replicas shows it how.
+//! The file that is read: which one, and how each replica can be read.
 //!
 //! *Invariant:* whatever looks at a replica does so in a thread that is left alone
 //! after the deadline.
@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::{ALIGNMENT, BenchError};
 use crate::config::Config;
+use crate::format::to_mib;
 use crate::survey::sample::{self, SampleFile};
 use crate::timeout::run_with_timeout;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
@@ -47,41 +48,40 @@ impl TargetFile {
         file: &Path,
         deadline: Duration,
     ) -> Result<Self, BenchError> {
-        let seen: Vec<Result<(u64, bool), String>> = std::thread::scope(|scope| {
+        let seen: Vec<Result<ReplicaFile, InspectError>> = std::thread::scope(|scope| {
             let look = |replica: &crate::config::ReplicaConfig| {
                 let path = replica.path.join(file);
                 scope.spawn(move || run_with_timeout(deadline, move || inspect_replica_file(&path)))
             };
             let threads: Vec<_> = config.replicas.iter().map(look).collect();
-            let silent = || Err(format!("did not answer within {} s", deadline.as_secs_f64()));
+            let silent = || Err(InspectError::TimedOut(deadline));
             let join = |thread: std::thread::ScopedJoinHandle<'_, Option<_>>| {
                 thread.join().ok().flatten().unwrap_or_else(silent)
             };
             threads.into_iter().map(join).collect()
         });
-        let Some(size) = seen.iter().flatten().map(|(size, _)| *size).next() else {
+        let Some(size) = seen.iter().flatten().map(|file| file.size).next() else {
             let why = seen.into_iter().zip(&config.replicas).filter_map(|(seen, replica)| {
                 seen.err().map(|why| format!("{}: {why}", replica.name))
             });
             let why = why.collect::<Vec<_>>().join("; ");
             return Err(BenchError::Failed(format!("no replica shows {}: {why}", file.display())));
         };
-        let sight = |seen: Result<(u64, bool), String>| match seen {
-            Ok((other, _)) if other != size => {
+        let read_mode = |seen: Result<ReplicaFile, InspectError>| match seen {
+            Ok(ReplicaFile { size: other, .. }) if other != size => {
                 ReadMode::Absent(format!("the file has {other} bytes here and {size} elsewhere"))
             }
-            Ok((_, true)) => ReadMode::Direct,
-            Ok((_, false)) => ReadMode::Cached,
-            Err(why) => ReadMode::Absent(why),
+            Ok(ReplicaFile { is_direct: true, .. }) => ReadMode::Direct,
+            Ok(ReplicaFile { is_direct: false, .. }) => ReadMode::Cached,
+            Err(why) => ReadMode::Absent(why.to_string()),
         };
-        let sights = seen.into_iter().map(sight).collect();
-        Ok(Self { file: file.to_owned(), size, read_modes: sights })
+        let read_modes = seen.into_iter().map(read_mode).collect();
+        Ok(Self { file: file.to_owned(), size, read_modes })
     }
 
-    /// Who can be read from.
+    /// The replicas that can be read from.
     pub(super) fn readable_replicas(&self) -> ReplicaSet {
-        let live =
-            self.read_modes.iter().filter(|(_, sight)| !matches!(sight, ReadMode::Absent(_)));
+        let live = self.read_modes.iter().filter(|(_, mode)| !matches!(mode, ReadMode::Absent(_)));
         live.fold(ReplicaSet::EMPTY, |set, (id, _)| set.with(id))
     }
 
@@ -91,17 +91,35 @@ impl TargetFile {
     }
 }
 
-/// The file's size, and whether it can be read with O_DIRECT.
-fn inspect_replica_file(path: &Path) -> Result<(u64, bool), String> {
-    let said = |error: io::Error| format!("{}: {error}", path.display());
-    let seen = std::fs::symlink_metadata(path).map_err(said)?;
-    if !seen.is_file() {
-        return Err(format!("{} is no regular file", path.display()));
+/// The file as one replica shows it.
+struct ReplicaFile {
+    /// Bytes.
+    size: u64,
+    /// Whether it can be read with O_DIRECT.
+    is_direct: bool,
+}
+
+/// Why a replica's file cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum InspectError {
+    #[error("{}: {error}", .path.display())]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{} is no regular file", .0.display())]
+    NotAFile(PathBuf),
+    #[error("did not answer within {} s", .0.as_secs_f64())]
+    TimedOut(Duration),
+}
+
+fn inspect_replica_file(path: &Path) -> Result<ReplicaFile, InspectError> {
+    let failed = |error: io::Error| InspectError::Io { path: path.to_owned(), error };
+    let stat = std::fs::symlink_metadata(path).map_err(failed)?;
+    if !stat.is_file() {
+        return Err(InspectError::NotAFile(path.to_owned()));
     }
-    open(path, false).map_err(said)?;
+    open(path, false).map_err(failed)?;
     let mut memory = vec![0; 2 * ALIGNMENT as usize];
     let direct = open(path, true).and_then(|file| file.read_at(aligned(&mut memory), 0));
-    Ok((seen.len(), direct.is_ok()))
+    Ok(ReplicaFile { size: stat.len(), is_direct: direct.is_ok() })
 }
 
 /// Opens a file for reading.
@@ -131,18 +149,17 @@ pub(super) fn find_largest_file(
         if !found.is_root_listable {
             continue;
         }
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         let seen = match found.best {
             Some(best) if best.size >= least => return Ok(best.path),
             Some(SampleFile { path, size, .. }) => {
-                format!("the one with the most data is {}, {:.1} MiB", path.display(), mib(size))
+                format!("the one with the most data is {}, {:.1} MiB", path.display(), to_mib(size))
             }
             None => "there is none at all".to_owned(),
         };
         return Err(BenchError::Usage(format!(
             "a regular file of at least {:.0} MiB is needed, and among the {} entries of {} that \
              were looked at {seen}; name one with --file, or have one made with --make",
-            mib(least),
+            to_mib(least),
             found.entries,
             replica.path.display()
         )));

@@ -56,7 +56,7 @@ impl Budget {
         self.inner.state.lock().used
     }
 
-    /// Claims `bytes` for a demand, if they are free and nobody waits in line.
+    /// Claims `bytes` for a demand, if they are free and no demand waits in line.
     pub fn claim(&self, bytes: u64) -> Option<Reservation> {
         self.claim_below(bytes, self.inner.limit)
     }
@@ -140,7 +140,7 @@ impl Budget {
         }
     }
 
-    /// How many bytes the first in line is short of; 0 where nobody waits.
+    /// How many bytes the first in line is short of; 0 where none waits.
     pub fn shortage(&self) -> u64 {
         let state = self.inner.state.lock();
         let wanted = state.waiters.values().next().map_or(0, |(bytes, _)| *bytes);

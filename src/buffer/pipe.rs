@@ -92,10 +92,11 @@ impl Pipe {
     /// The same pipe, of a kind that no further one can be made of.
     #[cfg(test)]
     pub(super) fn without_siblings(mut self) -> Self {
-        let (ends, holds) = (self.ends.take(), std::mem::take(&mut self.buffered));
+        let ends = self.ends.take();
+        let buffered = std::mem::take(&mut self.buffered);
         // More than any pipe takes.
         let inner = PipePoolInner { bytes: usize::MAX, idle: Mutex::default() };
-        Self { ends, buffered: holds, pool: Arc::new(inner) }
+        Self { ends, buffered, pool: Arc::new(inner) }
     }
 
     /// An empty pipe of the same kind.
@@ -138,7 +139,8 @@ impl Pipe {
     pub fn splice_to(&mut self, other: &mut Pipe, bytes: usize) -> io::Result<()> {
         let mut left = bytes;
         while left > 0 {
-            let (from, to) = (&self.ends().read, &other.ends().write);
+            let from = &self.ends().read;
+            let to = &other.ends().write;
             let moved = splice(from, None, to, None, left, SpliceFlags::NONBLOCK)?;
             if moved == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
@@ -201,7 +203,8 @@ mod tests {
     #[test]
     fn bytes_come_out_as_they_went_in() {
         let pipes = PipePool::new(8192).unwrap();
-        let (mut first, mut second) = (pipes.pipe().unwrap(), pipes.pipe().unwrap());
+        let mut first = pipes.pipe().unwrap();
+        let mut second = pipes.pipe().unwrap();
         first.write(b"header").unwrap();
         second.write(b"data and more").unwrap();
         second.splice_to(&mut first, 4).unwrap();

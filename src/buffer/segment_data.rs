@@ -137,16 +137,16 @@ impl SegmentData {
 
 impl PipedPages {
     /// The piece that `at` lies in.
-    fn piece_bounds(&self, at: usize) -> io::Result<(usize, usize)> {
+    fn piece_bounds(&self, at: usize) -> io::Result<Range<usize>> {
         let (start, piece) = self.pieces.range(..=at).next_back().ok_or(io::ErrorKind::NotFound)?;
-        let end = start + piece.len();
-        if at < end { Ok((*start, end)) } else { Err(io::ErrorKind::NotFound.into()) }
+        let bounds = *start..start + piece.len();
+        if bounds.contains(&at) { Ok(bounds) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     fn move_to_pipe(&mut self, part: Range<usize>, to: &mut Pipe) -> io::Result<()> {
         let mut at = part.start;
         while at < part.end {
-            let (start, end) = self.piece_bounds(at)?;
+            let Range { start, end } = self.piece_bounds(at)?;
             let next = end.min(part.end);
             let is_last = next == end;
             if next - at < MIN_SPLICE_BYTES && !is_last {
@@ -157,7 +157,7 @@ impl PipedPages {
                 at = next;
                 continue;
             }
-            // Who wants what lies before is late; it waits in a pipe of its own.
+            // A request for what lies before is late; those pages wait in a pipe of their own.
             let front = match self.pieces.get(&start) {
                 Some(PagePiece::Piped(pipe)) if start < at => match pipe.new_sibling() {
                     Ok(front) => Some(front),
@@ -220,7 +220,9 @@ impl PipedPages {
         let mut at = part.start;
         while at < part.end {
             match self.piece_bounds(at) {
-                Ok((start, end)) if matches!(self.pieces[&start], PagePiece::Copied(_)) => at = end,
+                Ok(piece) if matches!(self.pieces[&piece.start], PagePiece::Copied(_)) => {
+                    at = piece.end;
+                }
                 _ => return false,
             }
         }
@@ -265,9 +267,11 @@ mod tests {
 
     #[test]
     fn parts_are_taken_as_pages_in_any_order_and_once() {
-        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let budget = Budget::new(1 << 20);
+        let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);
-        let (page, half) = (4096, LEN / 2);
+        let page = 4096;
+        let half = LEN / 2;
         for part in [LEN - page..LEN, half..LEN - page, 0..half] {
             assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part.clone()]);
             assert!(given(&data, part, &pipes).is_err(), "a pipe gave the same bytes twice");
@@ -278,7 +282,8 @@ mod tests {
 
     #[test]
     fn who_takes_a_small_part_has_the_rest_copied_and_it_stays() {
-        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let budget = Budget::new(1 << 20);
+        let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);
         let quarter = LEN / 4;
         given(&data, 0..quarter, &pipes).unwrap();
@@ -292,13 +297,15 @@ mod tests {
 
     #[test]
     fn what_lies_before_is_copied_where_no_further_pipe_can_be_made() {
-        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let budget = Budget::new(1 << 20);
+        let pipes = PipePool::new(1 << 20).unwrap();
         let mut pipe = pipes.pipe().unwrap().without_siblings();
         pipe.write(&bytes()).unwrap();
         assert!(pipe.new_sibling().is_err());
         let claim = budget.claim(size_class(LEN as u64)).unwrap();
         let data = SegmentData::from_pipe(pipe, claim, BufferPool::new(budget));
-        let (quarter, half) = (LEN / 4, LEN / 2);
+        let quarter = LEN / 4;
+        let half = LEN / 2;
         for part in [half..LEN, quarter..half, 0..quarter] {
             assert_eq!(given(&data, part.clone(), &pipes).unwrap(), bytes()[part]);
         }
@@ -306,7 +313,8 @@ mod tests {
 
     #[test]
     fn settled_at_once_it_is_whole_and_paid_for() {
-        let (budget, pipes) = (Budget::new(1 << 20), PipePool::new(1 << 20).unwrap());
+        let budget = Budget::new(1 << 20);
+        let pipes = PipePool::new(1 << 20).unwrap();
         let data = piped(&budget, &pipes);
         assert!(data.materialize(0..LEN));
         assert!(data.is_fully_in_memory());

@@ -1,22 +1,30 @@
 //! `fanfs bench`: what fanfs gives on the replicas of one's own.
 
+#[cfg(feature = "plots")]
+mod report_file;
+
 use std::cell::RefCell;
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::io::IsTerminal;
+#[cfg(not(feature = "plots"))]
+use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use tempfile::NamedTempFile;
 
 use super::cancellation::{self, Cancellation, print_message};
 use super::{CommandResult, Failure, print_result, to_json, verify, volume};
-use crate::bench::runner::{self, ProgressWatcher};
-use crate::bench::{ALIGNMENT, BenchError, BenchOptions, html_report, table};
+#[cfg(not(feature = "plots"))]
+use crate::bench::Report;
+use crate::bench::progress::ProgressWatcher;
+use crate::bench::runner;
+use crate::bench::{ALIGNMENT, BenchError, BenchOptions, table};
 use crate::config::units::{Size, Time};
 use crate::config::{self, Config};
+use crate::format::to_mib;
+#[cfg(feature = "plots")]
+use report_file::ReportFile;
 
 /// Arguments of `fanfs bench`.
 #[derive(clap::Args)]
@@ -107,67 +115,23 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     // The figures first: the page may still fail.
     print_result(&if args.json { to_json(&report)? } else { table::render_text(&report) })?;
     if let Some(place) = place {
-        place.write(&html_report::render_html(&report).map_err(Failure::failed)?)?;
+        place.write(&report)?;
     }
     Ok(ExitCode::from(u8::from(report.failed)))
 }
 
-fn path_failure(path: &Path, error: &io::Error) -> Failure {
-    Failure::failed(format!("{}: {error}", path.display()))
-}
+/// A build without plots has no page to write.
+#[cfg(not(feature = "plots"))]
+enum ReportFile {}
 
-/// Where the page goes. What is there already stays as it is until there is a page.
-struct ReportFile {
-    path: PathBuf,
-    /// What takes the place of a regular file, or of none; goes with its value. None for
-    /// all else (a pipe, a terminal), which is written as it is.
-    temp_file: Option<NamedTempFile>,
-}
-
+#[cfg(not(feature = "plots"))]
 impl ReportFile {
-    /// Finds out whether it can be written.
-    fn prepare(path: &Path) -> Result<Self, Failure> {
-        let prepare = || {
-            let (path, mode) = match fs::metadata(path) {
-                Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
-                // /dev/stdout may be a file, which has the table in it by then.
-                Ok(there) if !there.is_file() || path.starts_with("/dev") => {
-                    return Ok(Self { path: path.to_owned(), temp_file: None });
-                }
-                Ok(there) => {
-                    OpenOptions::new().write(true).open(path)?;
-                    // A link stays one.
-                    (fs::canonicalize(path)?, Some(there.permissions()))
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => (path.to_owned(), None),
-                Err(error) => return Err(error),
-            };
-            let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-            let aside = tempfile::Builder::new()
-                .prefix(".fanfs-bench-")
-                // As any new file: less what the umask takes.
-                .permissions(Permissions::from_mode(0o666))
-                .tempfile_in(directory.unwrap_or(Path::new(".")))?;
-            if let Some(mode) = mode {
-                aside.as_file().set_permissions(mode)?;
-            }
-            Ok(Self { path, temp_file: Some(aside) })
-        };
-        prepare().map_err(|error| path_failure(path, &error))
+    fn prepare(_: &Path) -> Result<Self, Failure> {
+        Err(Failure::not_built("--report", "plots"))
     }
 
-    fn write(self, page: &str) -> Result<(), Failure> {
-        let Self { path, temp_file: aside } = self;
-        let written = match aside {
-            None => OpenOptions::new()
-                .append(true)
-                .open(&path)
-                .and_then(|mut file| file.write_all(page.as_bytes())),
-            Some(mut aside) => aside
-                .write_all(page.as_bytes())
-                .and_then(|()| aside.persist(&path).map_err(io::Error::from).map(drop)),
-        };
-        written.map_err(|error| path_failure(&path, &error))
+    fn write(self, _: &Report) -> Result<(), Failure> {
+        match self {}
     }
 }
 
@@ -181,14 +145,15 @@ fn settings(args: &Args, config: &Config) -> Result<BenchOptions, Failure> {
     if args.run_fio && !has_fio() {
         return Err(Failure::usage("--run-fio: there is no fio here; install it (package fio)"));
     }
-    let (seconds, rounds) = if args.quick { (1, 1) } else { (3, 3) };
+    let default_seconds = if args.quick { 1 } else { 3 };
+    let default_rounds = if args.quick { 1 } else { 3 };
     let file = args.file.as_deref().map(|path| verify::path_in_volume(config, path)).transpose()?;
     Ok(BenchOptions {
         block_size: args.block.0,
         random_block_size: args.random_block.0,
         readers: args.readers.map_or(config.replicas.len().max(4), usize::from),
-        rounds: args.rounds.map_or(rounds, usize::from),
-        pass_duration: Duration::from_secs(args.seconds.unwrap_or(seconds).into()),
+        rounds: args.rounds.map_or(default_rounds, usize::from),
+        pass_duration: Duration::from_secs(args.seconds.unwrap_or(default_seconds).into()),
         deadline: args.deadline.0.max(Duration::from_millis(100)),
         seed: args.seed,
         file,
@@ -259,7 +224,7 @@ impl ProgressWatcher for ProgressDisplay<'_> {
             number as u64 * STEPS_PER_PASS + (part.min(1.0) * STEPS_PER_PASS as f64) as u64,
         );
         if self.shown_pass.replace(Some(number)) != Some(number) || bytes > 0 {
-            let rate = bytes as f64 / f64::from(1 << 20) / time.as_secs_f64().max(1e-3);
+            let rate = to_mib(bytes) / time.as_secs_f64().max(1e-3);
             self.bar.set_message(format!("{what}: {rate:.0} MiB/s"));
         }
     }

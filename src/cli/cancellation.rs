@@ -190,7 +190,8 @@ fn is_hangup_ignored() -> bool {
 /// Waits until the reader of standard output has gone, or the terminal of standard output
 /// or standard error. Returns whether it has; without anything to watch, false at once.
 fn wait_for_hangup(ending: CancelPolicy) -> bool {
-    let (output, error) = (io::stdout(), io::stderr());
+    let output = io::stdout();
+    let error = io::stderr();
     let terminals = ending == CancelPolicy::TerminalUi || !is_hangup_ignored();
     let mut watched: Vec<PollFd<'_>> = Vec::new();
     if terminals || ending == CancelPolicy::Streaming || !output.is_terminal() {
@@ -224,7 +225,8 @@ fn wait_for_hangup(ending: CancelPolicy) -> bool {
 /// /dev/null, and a signal interrupts the write in progress, which is then repeated.
 fn unblock_writer() {
     let Ok(null) = std::fs::File::options().write(true).open("/dev/null") else { return };
-    let (output, error) = (io::stdout(), io::stderr());
+    let output = io::stdout();
+    let error = io::stderr();
     let is_full = |fd: BorrowedFd<'_>| {
         let mut one = [PollFd::new(&fd, PollFlags::OUT)];
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };

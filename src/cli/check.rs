@@ -6,14 +6,13 @@
 use std::fmt;
 use std::process::ExitCode;
 
-use bytesize::ByteSize;
-use serde::Serialize;
-
 use super::{CommandResult, print_result, printable, to_json};
 use crate::config::Config;
 use crate::daemon::passthrough_findings;
+use crate::format::format_bytes;
 use crate::survey::{DEFAULT_LIMIT, Finding, Observation, ProbeResult, Severity, Survey, survey};
 use crate::volume::VolumeMode;
+use serde::Serialize;
 
 /// What `fanfs check` prints: a table with `Display`, or JSON. Bytes of paths
 /// that are not UTF-8 are replaced in both.
@@ -145,7 +144,6 @@ impl CheckedReplica {
 
     fn cells(&self) -> [String; 9] {
         let text = |value: &Option<String>| value.as_deref().map_or_else(|| "-".into(), printable);
-        let bytes = |value: Option<u64>| value.map(|n| ByteSize(n).display().iec().to_string());
         let fs_type = match (&self.fs_type, &self.nfs_version) {
             (Some(_), Some(version)) => format!("nfs {version}"),
             (fs_type, _) => text(fs_type),
@@ -157,8 +155,8 @@ impl CheckedReplica {
             fs_type,
             text(&self.source),
             text(&self.mount_point),
-            text(&bytes(self.size)),
-            text(&bytes(self.free)),
+            text(&self.size.map(format_bytes)),
+            text(&self.free.map(format_bytes)),
             text(&self.root_inode.map(|ino| ino.to_string())),
         ]
     }

@@ -21,6 +21,7 @@ use crate::backend::{Backend, DirBackend, RateLimited};
 use crate::config;
 use crate::config::units::{Rate, Size};
 use crate::daemon::{Mount, MountOverrides};
+use crate::format::{format_percent, to_mib};
 use crate::volume::{MAX_REPLICAS, ReplicaMap};
 
 /// Arguments of `fanfs demo`.
@@ -73,11 +74,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     }
 }
 
-fn run_demo(
-    args: &Args,
-    room: &Path,
-    interrupted: &Arc<AtomicBool>,
-) -> Result<Vec<DemoRow>, Failure> {
+fn run_demo(args: &Args, room: &Path, interrupted: &AtomicBool) -> Result<Vec<DemoRow>, Failure> {
     let tree = room.join("tree");
     let mount_point = room.join("mnt");
     for dir in [&tree, &mount_point] {
@@ -93,56 +90,66 @@ fn run_demo(
     let expected = make_file(&tree.join("data"), args.size.0, &bar, interrupted);
     let expected = expected.map_err(|e| Failure::failed(format!("{}: {e}", tree.display())))?;
     bar.finish_and_clear();
+    let demo = Demo { args, tree: &tree, mount_point: &mount_point, expected, interrupted };
     let mut rows: Vec<DemoRow> = Vec::new();
     let mut counts = vec![1, 2, usize::from(args.replicas)];
     counts.retain(|n| *n <= usize::from(args.replicas));
     counts.dedup();
     for n in counts {
-        let mut row = measure(args, n, &tree, &mount_point, expected, interrupted)?;
+        let mut row = demo.measure(n)?;
         row.ratio = rows.first().map_or(1.0, |one| row.mib_per_second / one.mib_per_second);
         rows.push(row);
     }
     Ok(rows)
 }
 
-fn measure(
-    args: &Args,
-    n: usize,
-    tree: &Path,
-    mount_point: &Path,
+/// A file that is made, and what reading it has to give.
+struct Demo<'a> {
+    args: &'a Args,
+    /// The file's directory, which all replicas show.
+    tree: &'a Path,
+    mount_point: &'a Path,
+    /// Of the file's bytes.
     expected: blake3::Hash,
-    interrupted: &Arc<AtomicBool>,
-) -> Result<DemoRow, Failure> {
-    let backend = |_| {
-        let directory = DirBackend::open(tree).map_err(Failure::failed)?;
-        Ok(Arc::new(RateLimited::new(directory, args.rate.0)) as Arc<dyn Backend>)
-    };
-    let backends = (0..n).map(backend).collect::<Result<ReplicaMap<_>, Failure>>()?;
-    let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
-    let mount = Mount::start_with_backends(demo_config(n)?, backends, mount_point, &extra)
-        .map_err(Failure::failed)?;
-    let bar = progress(&format!("reading through {n}"), args.size.0);
-    let started = Instant::now();
-    let read = read_all(&mount_point.join("data"), &bar, interrupted);
-    let took = started.elapsed();
-    bar.finish_and_clear();
-    let status = mount.status();
-    mount.stop().map_err(Failure::failed)?;
-    let got = read.map_err(|e| Failure::failed(format!("reading through {n} replicas: {e}")))?;
-    if got != expected {
-        return Err(Failure::failed(format!(
-            "through {n} replicas the file has other bytes than were written"
-        )));
+    interrupted: &'a AtomicBool,
+}
+
+impl Demo<'_> {
+    /// Reads the file through a mount over `n` replicas.
+    fn measure(&self, n: usize) -> Result<DemoRow, Failure> {
+        let backend = |_| {
+            let directory = DirBackend::open(self.tree).map_err(Failure::failed)?;
+            Ok(Arc::new(RateLimited::new(directory, self.args.rate.0)) as Arc<dyn Backend>)
+        };
+        let backends = (0..n).map(backend).collect::<Result<ReplicaMap<_>, Failure>>()?;
+        let extra = MountOverrides { no_control: true, ..MountOverrides::default() };
+        let mount = Mount::start_with_backends(demo_config(n)?, backends, self.mount_point, &extra)
+            .map_err(Failure::failed)?;
+        let size = self.args.size.0;
+        let bar = progress(&format!("reading through {n}"), size);
+        let started = Instant::now();
+        let read = read_all(&self.mount_point.join("data"), &bar, self.interrupted);
+        let took = started.elapsed();
+        bar.finish_and_clear();
+        let status = mount.status();
+        mount.stop().map_err(Failure::failed)?;
+        let got =
+            read.map_err(|e| Failure::failed(format!("reading through {n} replicas: {e}")))?;
+        if got != self.expected {
+            return Err(Failure::failed(format!(
+                "through {n} replicas the file has other bytes than were written"
+            )));
+        }
+        let total: u64 = status.replicas.iter().map(|replica| replica.counters.bytes).sum();
+        let share = |bytes: u64| bytes as f64 / total.max(1) as f64;
+        Ok(DemoRow {
+            replicas: n,
+            seconds: took.as_secs_f64(),
+            mib_per_second: to_mib(size) / took.as_secs_f64(),
+            ratio: 1.0,
+            shares: status.replicas.iter().map(|replica| share(replica.counters.bytes)).collect(),
+        })
     }
-    let total: u64 = status.replicas.iter().map(|replica| replica.counters.bytes).sum();
-    let share = |bytes: u64| bytes as f64 / total.max(1) as f64;
-    Ok(DemoRow {
-        replicas: n,
-        seconds: took.as_secs_f64(),
-        mib_per_second: args.size.0 as f64 / f64::from(1 << 20) / took.as_secs_f64(),
-        ratio: 1.0,
-        shares: status.replicas.iter().map(|replica| share(replica.counters.bytes)).collect(),
-    })
 }
 
 /// A volume of `n` replicas. The paths in it are names only: the backends are
@@ -219,8 +226,7 @@ fn print_report(args: &Args, rows: &[DemoRow]) -> CommandResult {
     }
     let mut text = "\n  replicas   MiB/s   ratio   share of each replica\n".to_owned();
     for row in rows {
-        let shares: Vec<_> =
-            row.shares.iter().map(|share| format!("{:.0}%", share * 100.0)).collect();
+        let shares: Vec<_> = row.shares.iter().map(|share| format_percent(*share)).collect();
         text.push_str(&format!(
             "  {:>8} {:>7.1} {:>7.2}   {}\n",
             row.replicas,

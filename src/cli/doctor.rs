@@ -9,18 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anstyle::AnsiColor;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::volume::{self, VolumeArg};
-use super::{CommandResult, Failure, absolute, print_result, to_json};
+use super::{CommandResult, Failure, absolute, color, print_result, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
 use crate::doctor::checks::{PERSIST_HINT, measured_gain};
-use crate::doctor::{CheckReport, examine, run_checks};
 use crate::doctor::{
-    CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding, MeasureOptions,
+    CheckReport, CheckResult, CheckStatus, DEFAULT_SECONDS, DoctorFacts, DoctorOptions, Finding,
+    MeasureOptions, examine, run_checks,
 };
+use crate::format::format_mib_rate;
 use crate::survey::DEFAULT_LIMIT;
 
 /// Arguments of `fanfs doctor`.
@@ -66,10 +68,14 @@ pub(super) struct Args {
     json: bool,
 }
 
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("must be a number from 0.1 to 600")]
+struct SecondsOutOfRange;
+
 /// From a tenth of a second to ten minutes.
-fn seconds(text: &str) -> Result<f64, String> {
+fn seconds(text: &str) -> Result<f64, SecondsOutOfRange> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=600.0).contains(seconds));
-    seconds.ok_or_else(|| "must be a number from 0.1 to 600".to_owned())
+    seconds.ok_or(SecondsOutOfRange)
 }
 
 /// What `fanfs doctor --json` prints; docs/DOCTOR.md says what changes and what does not.
@@ -90,7 +96,7 @@ struct DoctorReport<'a> {
 const JSON_FORMAT: u32 = 1;
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (config, is_volume) = resolve_target(&args.what)?;
+    let DoctorTarget { config, is_volume } = resolve_target(&args.what)?;
     let measure = args.measure.then(|| {
         let file = args.file.as_deref().map(|file| path_in_replicas(&config, file)).transpose()?;
         Ok::<_, Failure>(MeasureOptions {
@@ -98,14 +104,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
             step_duration: Duration::from_secs_f64(args.seconds),
         })
     });
-    let unkept = if is_volume {
-        super::mount_lookup::unsupervised_mounts(&config.volume.name)
-    } else {
-        Vec::new()
-    };
     let options = DoctorOptions {
         is_volume,
-        unsupervised: unkept,
+        unsupervised: match is_volume {
+            true => super::mount_lookup::unsupervised_mounts(&config.volume.name),
+            false => Vec::new(),
+        },
         timeout: args.deadline.map_or(DEFAULT_LIMIT, |time| time.0),
         is_write_allowed: args.write,
         measure: measure.transpose()?,
@@ -116,28 +120,33 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let CheckReport { rows, findings } = run_checks(&facts);
     let state = rows.iter().map(|row| row.state).max().unwrap_or(CheckStatus::Ok);
     let text = if args.json {
-        let (checks, findings, gain) =
-            (rows.as_slice(), findings.as_slice(), measured_gain(&facts));
         to_json(&DoctorReport {
             format: JSON_FORMAT,
             state,
-            checks,
-            findings,
-            gain,
+            checks: &rows,
+            findings: &findings,
+            gain: measured_gain(&facts),
             facts: &facts,
         })?
     } else {
-        let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        render_checks(&rows, in_colour)
+        let in_color = color::is_enabled();
+        render_checks(&rows, in_color)
             + &render_rates(&facts)
-            + &render_findings(&findings, in_colour)
+            + &render_findings(&findings, in_color)
     };
     print_result(&text)?;
     Ok(ExitCode::from(u8::from(state == CheckStatus::Bad)))
 }
 
-/// The volume, or one made of the paths, with the defaults; and whether it is the former.
-fn resolve_target(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
+/// What is examined.
+struct DoctorTarget {
+    config: Config,
+    /// Whether it is a volume's own configuration, not one made of paths.
+    is_volume: bool,
+}
+
+/// The volume, or one made of the paths, with the defaults.
+fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
     if let [one] = what {
         let is_toml = one.extension().is_some_and(|extension| extension == "toml");
         match volume::resolve(one)? {
@@ -154,10 +163,17 @@ fn resolve_target(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
             VolumeArg::Unknown(..) if !is_toml => {}
             found => {
                 let file = volume::config_file_of(found, one)?;
-                return Ok((config::load(&file).map_err(Failure::usage)?, true));
+                let config = config::load(&file).map_err(Failure::usage)?;
+                return Ok(DoctorTarget { config, is_volume: true });
             }
         }
     }
+    let config = config_of_paths(what)?;
+    Ok(DoctorTarget { config, is_volume: false })
+}
+
+/// A volume over these directories.
+fn config_of_paths(what: &[PathBuf]) -> Result<Config, Failure> {
     let mut text = "[volume]\nname = \"doctor\"\nmode = \"shared\"\n".to_owned();
     let mut seen = BTreeSet::new();
     for path in what {
@@ -179,7 +195,7 @@ fn resolve_target(what: &[PathBuf]) -> Result<(Config, bool), Failure> {
         let _ = write!(text, "[[replica]]\npath = {quoted}\nrequire_mount = false\n");
         let _ = writeln!(text, "name = {}", toml::Value::String(replica_name(shown, what)));
     }
-    Ok((config::parse(&text, Path::new("PATH")).map_err(Failure::usage)?, false))
+    config::parse(&text, Path::new("PATH")).map_err(Failure::usage)
 }
 
 /// What a path is called in the table: its last part, unless another has the same
@@ -220,24 +236,23 @@ fn progress_spinner() -> ProgressBar {
     bar
 }
 
-/// The status as a word, padded, in its colour.
-fn status_word(status: CheckStatus, in_colour: bool) -> String {
-    let word = format!("{:<8}", status.as_str());
-    let colour = match status {
-        CheckStatus::Ok => 32,
-        CheckStatus::Unknown => 90,
-        CheckStatus::Warn => 33,
-        CheckStatus::Bad => 31,
+/// The status as a word, padded, in its color.
+fn status_word(status: CheckStatus, in_color: bool) -> String {
+    let color = match status {
+        CheckStatus::Ok => AnsiColor::Green,
+        CheckStatus::Unknown => AnsiColor::BrightBlack,
+        CheckStatus::Warn => AnsiColor::Yellow,
+        CheckStatus::Bad => AnsiColor::Red,
     };
-    if in_colour { format!("\x1b[{colour}m{word}\x1b[0m") } else { word }
+    color::paint(&format!("{:<8}", status.as_str()), color, in_color)
 }
 
-fn render_checks(rows: &[CheckResult], in_colour: bool) -> String {
+fn render_checks(rows: &[CheckResult], in_color: bool) -> String {
     let width = rows.iter().map(|row| row.title.len()).max().unwrap_or_default();
     let mut text = String::new();
     for row in rows {
         let more = row.note.clone().unwrap_or_else(|| row.replicas.join(", "));
-        let line = format!("{}{:<width$}  {more}", status_word(row.state, in_colour), row.title);
+        let line = format!("{}{:<width$}  {more}", status_word(row.state, in_color), row.title);
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
@@ -250,7 +265,7 @@ fn render_rates(facts: &DoctorFacts) -> String {
         return String::new();
     };
     let rate = |rate: Option<f64>| match rate {
-        Some(rate) => format!("{:>8.1} MiB/s", rate / f64::from(1 << 20)),
+        Some(rate) => format!("{:>14}", format_mib_rate(rate)),
         None => format!("{:>14}", "-"),
     };
     let width = facts.replicas.iter().map(|r| r.name.len()).max().unwrap_or(0).max(8);
@@ -268,11 +283,12 @@ fn render_rates(facts: &DoctorFacts) -> String {
     text
 }
 
-fn render_findings(findings: &[Finding], in_colour: bool) -> String {
+fn render_findings(findings: &[Finding], in_color: bool) -> String {
     if findings.is_empty() {
         return "\nNothing holds reads back.\n".to_owned();
     }
-    let (mut text, mut shown) = (String::new(), BTreeSet::new());
+    let mut text = String::new();
+    let mut shown = BTreeSet::new();
     for finding in findings {
         let mut remedy = finding.remedy.clone();
         for line in finding.mounts.iter().filter(|line| !shown.insert(*line)) {
@@ -285,7 +301,7 @@ fn render_findings(findings: &[Finding], in_colour: bool) -> String {
         let _ = write!(
             text,
             "\n{}{}{cost}\n  why:  {}\n  mend: {remedy}\n",
-            status_word(finding.severity, in_colour),
+            status_word(finding.severity, in_color),
             finding.id,
             finding.text,
         );

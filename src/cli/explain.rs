@@ -1,22 +1,21 @@
 //! `fanfs explain`: where a file's chunks are, and what to expect of it.
 
 use std::fmt::Write;
-use std::io::{self, IsTerminal};
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
-use bytesize::ByteSize;
+use anstyle::AnsiColor;
 
 use super::{
-    CommandResult, Failure, absolute, mount_lookup, print_result, printable, to_json, volume,
+    CommandResult, Failure, absolute, color, mount_lookup, print_result, printable, to_json, volume,
 };
 use crate::backend::{Backend, DirBackend, FileKind};
-use crate::config;
-use crate::control;
 use crate::daemon::{check_placement, explain_facts_unmounted};
 use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
+use crate::format::{format_byte_rate, format_bytes};
 use crate::mount_table::MountTable;
 use crate::timeout::run_with_timeout;
+use crate::{config, control};
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]
@@ -92,14 +91,6 @@ fn facts_of_unmounted(volume: &Path, file: &Path) -> Result<ExplainFacts, Failur
     Err(Failure::failed(last.unwrap_or_default()))
 }
 
-fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
-}
-
-fn format_byte_rate(rate: f64) -> String {
-    format!("{}/s", format_bytes(rate as u64))
-}
-
 /// Adds a line to a `String`, which cannot fail.
 macro_rules! line {
     ($text:ident) => { $text.push('\n') };
@@ -110,43 +101,68 @@ macro_rules! line {
 
 fn render_text(e: &Explanation) -> String {
     let mut text = String::new();
-    let is_placed = e.chunks > 0;
-    let path = printable(&e.path);
-    match is_placed {
-        true => line!(
-            text,
-            "{path}: {} in {} chunks, placement by {}",
-            format_bytes(e.size),
-            e.chunks,
-            e.provider
-        ),
-        false if e.size == 0 => line!(text, "{path}: empty"),
-        false => line!(text, "{path}: {}, where its chunks are is not known", format_bytes(e.size)),
-    }
+    render_title(&mut text, e);
     line!(text);
-    if is_placed {
+    if is_placed(e) {
         draw_chunk_map(&mut text, e);
-        line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
-        for node in &e.nodes {
-            let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
-            line!(
-                text,
-                "  {:<28} {:>8} {:>8} {:>12}  {on}",
-                node.node,
-                node.chunks,
-                node.first,
-                format_bytes(node.bytes)
-            );
-        }
+        render_nodes(&mut text, e);
         line!(text);
-        let most = e.copies.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
-        for (copies, count) in &e.copies {
-            let bar = "#".repeat((count * 40).div_ceil(most) as usize);
-            let noun = if *copies == 1 { "copy" } else { "copies" };
-            line!(text, "  {copies:>3} {noun:<6} {count:>8}  {bar}");
-        }
+        render_copies(&mut text, e);
         line!(text);
     }
+    render_replicas(&mut text, e);
+    line!(text);
+    render_forecast(&mut text, e);
+    for finding in &e.findings {
+        line!(text, "- {finding}");
+    }
+    render_improvements(&mut text, e);
+    text
+}
+
+/// Whether it is known where the file's chunks are.
+fn is_placed(e: &Explanation) -> bool {
+    e.chunks > 0
+}
+
+fn render_title(text: &mut String, e: &Explanation) {
+    let path = printable(&e.path);
+    let size = format_bytes(e.size);
+    match is_placed(e) {
+        true => line!(text, "{path}: {size} in {} chunks, placement by {}", e.chunks, e.provider),
+        false if e.size == 0 => line!(text, "{path}: empty"),
+        false => line!(text, "{path}: {size}, where its chunks are is not known"),
+    }
+}
+
+/// What each node holds.
+fn render_nodes(text: &mut String, e: &Explanation) {
+    line!(text, "  {:<28} {:>8} {:>8} {:>12}  replicas", "node", "chunks", "first", "bytes");
+    for node in &e.nodes {
+        let on = if node.replicas.is_empty() { "-".into() } else { node.replicas.join(", ") };
+        line!(
+            text,
+            "  {:<28} {:>8} {:>8} {:>12}  {on}",
+            node.node,
+            node.chunks,
+            node.first,
+            format_bytes(node.bytes)
+        );
+    }
+}
+
+/// How many chunks have how many copies, as a histogram.
+fn render_copies(text: &mut String, e: &Explanation) {
+    let most = e.copies.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
+    for (copies, count) in &e.copies {
+        let bar = "#".repeat((count * 40).div_ceil(most) as usize);
+        let noun = if *copies == 1 { "copy" } else { "copies" };
+        line!(text, "  {copies:>3} {noun:<6} {count:>8}  {bar}");
+    }
+}
+
+/// What each replica would read.
+fn render_replicas(text: &mut String, e: &Explanation) {
     line!(text, "  {:<28} {:>8} {:>12} {:>12}", "replica", "planned", "holds", "rate");
     for replica in &e.replicas {
         let planned = format!("{:.0} %", replica.planned * 100.0);
@@ -154,13 +170,16 @@ fn render_text(e: &Explanation) -> String {
             text,
             "  {:<28} {planned:>8} {:>12} {:>12}",
             replica.name,
-            if is_placed { format_bytes(replica.bytes) } else { "-".into() },
+            if is_placed(e) { format_bytes(replica.bytes) } else { "-".into() },
             format_byte_rate(replica.rate)
         );
     }
-    line!(text);
+}
+
+/// The rate that one reader may expect.
+fn render_forecast(text: &mut String, e: &Explanation) {
     let basis = if e.is_measured { "as measured" } else { "partly assumed" };
-    let local = match is_placed {
+    let local = match is_placed(e) {
         true => format!(", {:.0} % of it read locally", e.expected_local * 100.0),
         false => String::new(),
     };
@@ -170,9 +189,9 @@ fn render_text(e: &Explanation) -> String {
         format_byte_rate(e.expected_rate),
         format_byte_rate(e.sum_of_rates)
     );
-    for finding in &e.findings {
-        line!(text, "- {finding}");
-    }
+}
+
+fn render_improvements(text: &mut String, e: &Explanation) {
     if !e.improvements.is_empty() {
         line!(text, "Faster would be:");
     }
@@ -185,7 +204,6 @@ fn render_text(e: &Explanation) -> String {
             improvement.gain
         );
     }
-    text
 }
 
 /// Cells of the picture of a file.
@@ -194,13 +212,20 @@ const MAP_WIDTH: usize = 64;
 /// Replicas that the picture has a line for.
 const MAX_MAP_LINES: usize = 16;
 
-/// Colours that can be told apart on light and dark ground.
-const ANSI_COLORS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+/// Colors that differ from each other on light and on dark ground.
+const REPLICA_COLORS: [AnsiColor; 6] = [
+    AnsiColor::Cyan,
+    AnsiColor::Yellow,
+    AnsiColor::Magenta,
+    AnsiColor::Green,
+    AnsiColor::Blue,
+    AnsiColor::Red,
+];
 
 /// A picture of the file, a line for each replica: full where its node holds
 /// all chunks of the cell, half where it holds some.
 fn draw_chunk_map(text: &mut String, e: &Explanation) {
-    let in_colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let in_color = color::is_enabled();
     let cells = e.chunk_map.len().min(MAP_WIDTH);
     for (i, replica) in e.replicas.iter().enumerate().take(MAX_MAP_LINES) {
         let cell = |cell: usize| {
@@ -214,12 +239,8 @@ fn draw_chunk_map(text: &mut String, e: &Explanation) {
         };
         let row: String = (0..cells).map(cell).collect();
         let name: String = replica.name.chars().take(20).collect();
-        match in_colour {
-            true => {
-                line!(text, "  {name:>20} \x1b[{}m{row}\x1b[0m", ANSI_COLORS[i % ANSI_COLORS.len()])
-            }
-            false => line!(text, "  {name:>20} {row}"),
-        }
+        let row = color::paint(&row, REPLICA_COLORS[i % REPLICA_COLORS.len()], in_color);
+        line!(text, "  {name:>20} {row}");
     }
     if e.replicas.len() > MAX_MAP_LINES {
         line!(text, "  {:>20} and {} more replicas", "", e.replicas.len() - MAX_MAP_LINES);

@@ -3,7 +3,7 @@
 //! All of it comes from what the program itself goes by: the command line's definition, the
 //! mount options ([`super::mount_options`]), the keys of a volume file
 //! ([`crate::config::schema`]). Copies are in `packaging/` and `config/`; tests/generated.rs
-//! compares them, and `FANFS_BLESS=1 cargo test --test generated` writes them anew.
+//! compares them, and `FANFS_BLESS=1 cargo test --test generated` writes them again.
 //!
 //! *Invariant:* the output depends on the program alone: no date, no host name, no width of a
 //! terminal. (Units depend on their arguments.)
@@ -90,13 +90,20 @@ fn completions(language: CompletionShell) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Writes files below `dir`, each with its path there.
-fn write_files(dir: &Path, files: &[(String, String)]) -> CommandResult {
-    for (name, text) in files {
-        let path = dir.join(name);
+/// A file that is generated.
+struct GeneratedFile {
+    /// Below the directory that it is written to.
+    path: String,
+    text: String,
+}
+
+/// Writes files below `dir`.
+fn write_files(dir: &Path, files: &[GeneratedFile]) -> CommandResult {
+    for file in files {
+        let path = dir.join(&file.path);
         let parent = path.parent().unwrap_or(dir);
         fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, text))
+            .and_then(|()| fs::write(&path, &file.text))
             .map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     }
     Ok(std::process::ExitCode::SUCCESS)

@@ -231,7 +231,7 @@ fn check_survey(survey: &Survey) -> Result<(), Failure> {
 }
 
 /// The file systems that servers say they export, by the mount's device number.
-fn read_nfs_fsids() -> Vec<((u32, u32), String)> {
+fn read_nfs_fsids() -> Vec<infer::NfsFsid> {
     let text = std::fs::read_to_string("/proc/fs/nfsfs/volumes").unwrap_or_default();
     infer::parse_nfs_fsids(&text)
 }

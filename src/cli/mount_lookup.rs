@@ -201,11 +201,20 @@ pub(super) fn status_error(point: &Path, error: &io::Error) -> StatusError {
     }))
 }
 
-/// The mounted volumes: those with a daemon that answers, and the others.
+/// The mounted volumes.
+#[derive(Default)]
+pub(super) struct MountedVolumes {
+    /// Of those whose daemon answers.
+    pub(super) answers: Vec<Status>,
+    /// The others.
+    pub(super) unanswered: Vec<UnansweredMount>,
+}
+
+/// All mounted volumes that this user can see.
 ///
 /// # Errors
 /// The run-time directory cannot be read.
-pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> {
+pub(super) fn list_volumes() -> io::Result<MountedVolumes> {
     let sockets = match control::list_sockets() {
         // FANFS_RUNTIME_DIR names another user's directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Vec::new(),
@@ -238,7 +247,7 @@ pub(super) fn list_volumes() -> io::Result<(Vec<Status>, Vec<UnansweredMount>)> 
             Err(mount) => unanswered.push(mount),
         }
     }
-    Ok((answers, unanswered))
+    Ok(MountedVolumes { answers, unanswered })
 }
 
 /// Why this user may not unmount the volume at `point`, if another user mounted it.
@@ -251,13 +260,12 @@ pub(super) fn unmount_denied_reason(point: &Path) -> Option<String> {
     let shown = printable(&served.mount_point.to_string_lossy());
     let word = shell_word(&served.mount_point.to_string_lossy());
     let volume = printable(&served.volume);
-    let user = served.uid;
-    Some(match user {
+    Some(match served.uid {
         0 => format!(
             "{volume} at {shown}: root mounted it, and only root may unmount it (permission \
              denied); ask root, or use sudo: sudo fanfs umount {word}"
         ),
-        _ => format!(
+        user => format!(
             "{volume} at {shown}: user {user} mounted it, and only that user and root may unmount \
              it; unmount as that user: sudo -u '#{user}' fanfs umount {word}"
         ),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::{CommandResult, Failure, absolute, mount_lookup, upgrade, volume};
 use crate::config;
 use crate::control::ControlRequest;
-use crate::status::Status;
+use crate::status::{ReplicaStatus, Status};
 
 /// Arguments of `fanfs reload`.
 #[derive(clap::Args)]
@@ -25,7 +25,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let volume = args.file.as_deref().map(volume::config_file).transpose()?;
     let volume = volume.as_deref().map(absolute);
     let source = volume.clone().unwrap_or_else(|| now.source.clone());
-    // Looked at here as well: what is wrong with it is told the same way as by `mount`.
+    // Loaded here as well: its errors are shown as `fanfs mount` shows them.
     let config = config::load(&source).map_err(Failure::usage)?;
     crate::daemon::check_placement(&config).map_err(Failure::usage)?;
     let fixed = [
@@ -46,21 +46,29 @@ pub(super) fn run(args: &Args) -> CommandResult {
 
 /// The changes of the replicas in one line: "replicas 3 -> 4: added n4".
 fn describe_replica_changes(before: &Status, after: &Status) -> String {
-    let names = |status: &Status| -> Vec<(String, PathBuf)> {
-        status.replicas.iter().map(|one| (one.name.clone(), one.path.clone())).collect()
+    let locations = |status: &Status| -> Vec<ReplicaLocation> {
+        let location = |one: &ReplicaStatus| ReplicaLocation {
+            name: one.name.clone(),
+            path: one.path.clone(),
+        };
+        status.replicas.iter().map(location).collect()
     };
-    describe_changes(&names(before), &names(after))
+    describe_changes(&locations(before), &locations(after))
 }
 
-fn describe_changes(before: &[(String, PathBuf)], after: &[(String, PathBuf)]) -> String {
-    let has = |all: &[(String, PathBuf)], name: &String| all.iter().any(|(other, _)| other == name);
-    let missing = |from: &[(String, PathBuf)], other: &[(String, PathBuf)]| -> Vec<String> {
-        let gone = from.iter().filter(|(name, _)| !has(other, name));
-        gone.map(|(name, _)| name.clone()).collect()
+struct ReplicaLocation {
+    name: String,
+    path: PathBuf,
+}
+
+fn describe_changes(before: &[ReplicaLocation], after: &[ReplicaLocation]) -> String {
+    let missing = |from: &[ReplicaLocation], other: &[ReplicaLocation]| -> Vec<String> {
+        let is_gone = |one: &&ReplicaLocation| other.iter().all(|two| two.name != one.name);
+        from.iter().filter(is_gone).map(|one| one.name.clone()).collect()
     };
-    let moved = after.iter().filter_map(|(name, path)| {
-        let (_, old) = before.iter().find(|(other, old)| other == name && old != path)?;
-        Some(format!("{name} ({} -> {})", old.display(), path.display()))
+    let moved = after.iter().filter_map(|new| {
+        let old = before.iter().find(|old| old.name == new.name && old.path != new.path)?;
+        Some(format!("{} ({} -> {})", new.name, old.path.display(), new.path.display()))
     });
     let kinds = [
         ("added", missing(after, before)),
@@ -83,14 +91,17 @@ mod tests {
 
     #[test]
     fn what_changed_is_said_by_name() {
-        let all = |names: &[&str]| -> Vec<(String, PathBuf)> {
-            names.iter().map(|name| ((*name).to_owned(), format!("/mnt/{name}").into())).collect()
+        let location = |name: &&str| ReplicaLocation {
+            name: (*name).to_owned(),
+            path: format!("/mnt/{name}").into(),
         };
-        let (three, four) = (all(&["n1", "n2", "n3"]), all(&["n1", "n2", "n3", "n4"]));
+        let all = |names: &[&str]| -> Vec<ReplicaLocation> { names.iter().map(location).collect() };
+        let three = all(&["n1", "n2", "n3"]);
+        let four = all(&["n1", "n2", "n3", "n4"]);
         assert_eq!(describe_changes(&three, &four), "replicas 3 -> 4: added n4\n");
         assert_eq!(describe_changes(&three, &three), "replicas 3 -> 3: the same\n");
         let mut other = all(&["n2", "n4"]);
-        other[0].1 = "/srv/n2".into();
+        other[0].path = "/srv/n2".into();
         assert_eq!(
             describe_changes(&three, &other),
             "replicas 3 -> 2: added n4; removed n1, n3; moved n2 (/mnt/n2 -> /srv/n2)\n"

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use serde::Serialize;
 
-use super::mount_lookup::{self, StatusError, UnansweredMount};
+use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
+use crate::format::{format_bytes, format_count, format_micros};
 use crate::scheduler::health::{HealthReason, HealthState};
 use crate::status::{KeeperState, ReplicaStatus, Status};
 use crate::volume::shell_word;
@@ -47,9 +47,9 @@ macro_rules! line {
 }
 
 pub(super) fn run(args: &Args) -> CommandResult {
-    let (answers, unanswered) = match &args.volume {
+    let mounted = match &args.volume {
         Some(volume) => match mount_lookup::query_mount_status(&volume::mount_point(volume)?) {
-            Ok(status) => (vec![status], Vec::new()),
+            Ok(status) => MountedVolumes { answers: vec![status], unanswered: Vec::new() },
             Err(StatusError::Unanswered(mount)) if args.json => {
                 print_result(&to_json(&mount)?)?;
                 return Ok(ExitCode::FAILURE);
@@ -64,8 +64,9 @@ pub(super) fn run(args: &Args) -> CommandResult {
         None => mount_lookup::list_volumes().map_err(Failure::failed)?,
     };
     if args.check {
-        return check_health(&answers, &unanswered);
+        return check_health(&mounted);
     }
+    let MountedVolumes { answers, unanswered } = mounted;
     let (others, own): (Vec<_>, Vec<_>) =
         unanswered.into_iter().partition(UnansweredMount::has_other_owner);
     let is_failed = !own.is_empty();
@@ -102,9 +103,9 @@ enum MountReport {
 }
 
 /// One line about what is not well, for monitoring; nothing where all is well.
-fn check_health(answers: &[Status], unanswered: &[UnansweredMount]) -> CommandResult {
+fn check_health(mounted: &MountedVolumes) -> CommandResult {
     let mut wrong: Vec<String> = Vec::new();
-    for status in answers {
+    for status in &mounted.answers {
         let point = printable(&status.mount_point.to_string_lossy());
         if let Some(warning) = keeper_warning(status) {
             wrong.push(format!("{} at {point}: {warning}", status.volume));
@@ -112,11 +113,13 @@ fn check_health(answers: &[Status], unanswered: &[UnansweredMount]) -> CommandRe
         for replica in status.replicas.iter().filter(|replica| is_out_of_service(replica)) {
             let why = replica.absence.as_deref().or(reason_text(replica.health_reason));
             let why = why.map(|why| format!(": {why}")).unwrap_or_default();
-            let (name, health) = (&replica.name, health_label(replica.health));
-            wrong.push(format!("{} at {point}: replica {name} is {health}{why}", status.volume));
+            let volume = &status.volume;
+            let name = &replica.name;
+            let health = health_label(replica.health);
+            wrong.push(format!("{volume} at {point}: replica {name} is {health}{why}"));
         }
     }
-    let own = unanswered.iter().filter(|mount| !mount.has_other_owner());
+    let own = mounted.unanswered.iter().filter(|mount| !mount.has_other_owner());
     wrong.extend(own.map(UnansweredMount::text));
     if wrong.is_empty() {
         return Ok(ExitCode::SUCCESS);
@@ -128,23 +131,6 @@ fn check_health(answers: &[Status], unanswered: &[UnansweredMount]) -> CommandRe
 /// Whether nothing is asked of it but to prove itself.
 fn is_out_of_service(replica: &ReplicaStatus) -> bool {
     !matches!(replica.health, HealthState::Healthy | HealthState::Suspect)
-}
-
-fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
-}
-
-/// "1 file", "2 files".
-fn format_count(count: u64, of: &str) -> String {
-    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
-}
-
-fn format_micros(us: u64) -> String {
-    match us {
-        0..=9_999 => format!("{us} us"),
-        10_000..=9_999_999 => format!("{} ms", us / 1000),
-        _ => format!("{} s", us / 1_000_000),
-    }
 }
 
 /// One volume's state for people.
@@ -159,6 +145,24 @@ fn render_volume(status: &Status) -> String {
         printable(&status.source.to_string_lossy()),
         status.pid
     );
+    render_replica_table(&mut text, &status.replicas);
+    for replica in &status.replicas {
+        render_warning(&mut text, replica);
+        render_hung_objects(&mut text, replica);
+    }
+    render_totals(&mut text, status);
+    if let Some(warning) = keeper_warning(status) {
+        line!(text, "  warning: {warning}");
+    }
+    render_content_check(&mut text, status);
+    render_passthrough(&mut text, status);
+    render_placement(&mut text, status);
+    render_affinities(&mut text, status);
+    render_lost_log_lines(&mut text, status);
+    text
+}
+
+fn render_replica_table(text: &mut String, replicas: &[ReplicaStatus]) {
     line!(
         text,
         "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
@@ -174,13 +178,12 @@ fn render_volume(status: &Status) -> String {
         "late",
         "busy"
     );
-    for replica in &status.replicas {
-        let health = health_label(replica.health);
+    for replica in replicas {
         line!(
             text,
             "  {:<14} {:<8} {:>10} {:>12} {:>12} {:>11} {:>9} {:>9} {:>7} {:>6} {:>5}",
             replica.name,
-            health,
+            health_label(replica.health),
             format_bytes(replica.counters.bytes),
             format_bytes(replica.counters.bytes_per_second),
             format_bytes(replica.rate),
@@ -192,11 +195,12 @@ fn render_volume(status: &Status) -> String {
             replica.busy_threads,
         );
     }
-    for replica in &status.replicas {
-        render_warning(&mut text, replica);
-        render_hung_objects(&mut text, replica);
-    }
-    let (c, g) = (&status.counters, &status.gauges);
+}
+
+/// What the volume has done since its mount, and what it holds now.
+fn render_totals(text: &mut String, status: &Status) {
+    let c = &status.counters;
+    let g = &status.gauges;
     line!(
         text,
         "  delivered {} in {} reads ({} from memory, {} failed; p50 {}, p99 {}); {} metadata calls ({} failed over)",
@@ -223,15 +227,6 @@ fn render_volume(status: &Status) -> String {
         g.inodes,
         g.requests
     );
-    if let Some(warning) = keeper_warning(status) {
-        line!(text, "  warning: {warning}");
-    }
-    render_content_check(&mut text, status);
-    render_passthrough(&mut text, status);
-    render_placement(&mut text, status);
-    render_affinities(&mut text, status);
-    render_lost_log_lines(&mut text, status);
-    text
 }
 
 /// Log lines that could not be written.
@@ -335,11 +330,12 @@ fn render_content_check(text: &mut String, status: &Status) {
     }
 }
 
-/// What the kernel reads by itself, and what keeps it from it.
+/// The files that the kernel reads by itself, and the obstacles to that.
 fn render_passthrough(text: &mut String, status: &Status) {
     let p = &status.passthrough;
     if p.wanted {
-        let (opens, files) = (format_count(p.opens, "open"), format_count(p.files as u64, "file"));
+        let opens = format_count(p.opens, "open");
+        let files = format_count(p.files as u64, "file");
         line!(text, "  passthrough: {opens}, {files} open now");
         for why in &p.obstacles {
             line!(text, "  warning: no passthrough: {why}");
@@ -347,7 +343,7 @@ fn render_passthrough(text: &mut String, status: &Status) {
     }
 }
 
-/// Where chunks are, as far as somebody was to say so.
+/// Where chunks are, as far as a provider says so.
 fn render_placement(text: &mut String, status: &Status) {
     let p = &status.placement;
     if p.provider == "none" {
@@ -358,8 +354,8 @@ fn render_placement(text: &mut String, status: &Status) {
     let known = local + sum(|replica| replica.counters.bytes_remote);
     let _ = write!(text, "  placement: {}, {}", p.provider, format_count(p.files as u64, "file"));
     if p.provider != "learned" {
-        let (answers, failures) =
-            (format_count(p.answers, "answer"), format_count(p.failures, "failure"));
+        let answers = format_count(p.answers, "answer");
+        let failures = format_count(p.failures, "failure");
         let _ = write!(text, ", {answers}, {failures}");
     }
     if p.asking > 0 {
@@ -382,7 +378,7 @@ fn render_placement(text: &mut String, status: &Status) {
     }
 }
 
-/// What is pinned, and whether that pays.
+/// The pinned subtrees, and whether another replica is quicker.
 fn render_affinities(text: &mut String, status: &Status) {
     for rule in &status.affinities {
         let time = |name: &String| {
@@ -404,15 +400,5 @@ fn render_affinities(text: &mut String, status: &Status) {
             let _ = write!(text, "; {name} is quicker ({})", format_micros(time));
         }
         line!(text, "");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_is_not_many() {
-        assert_eq!([0, 1, 2].map(|n| format_count(n, "file")), ["0 files", "1 file", "2 files"]);
     }
 }

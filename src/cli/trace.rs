@@ -1,7 +1,7 @@
 //! `fanfs trace`: what becomes of each read of a mounted volume, shown or recorded.
 //!
-//! The daemon tells it line by line ([`crate::telemetry::trace`]) until this hangs up.
-//! Where another daemon goes on with the mount, this goes on with that one.
+//! The daemon sends it line by line ([`crate::telemetry::trace`]) until this hangs up.
+//! After a handover this connects to the next daemon of the mount.
 
 mod render;
 mod summary;
@@ -63,7 +63,7 @@ pub(super) struct Args {
 /// How often it is looked whether to end, while nothing comes.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often a daemon may hang up before it has told anything, [`POLL_INTERVAL`] apart: one that is
+/// How often a daemon may hang up before it has sent a line, [`POLL_INTERVAL`] apart: one that is
 /// about to end does.
 const MAX_SILENT_CONNECTS: u32 = 10;
 
@@ -79,7 +79,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     let mut summary = Summary::default();
     // What is beyond all clocks has no end.
     let until = args.duration.and_then(|time| Instant::now().checked_add(time.0));
-    let mut silences = 0;
+    let mut silent_connects = 0;
     let enough = |summary: &Summary| args.reads.is_some_and(|reads| summary.reads() >= reads);
     while !audience.is_canceled()
         && until.is_none_or(|until| Instant::now() < until)
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
             Ok(StreamItem::Line(line)) => {
                 let parsed = parse_line(&line)
                     .map_err(|error| Failure::failed(format!("{}: {error}", point.display())))?;
-                silences = 0;
+                silent_connects = 0;
                 summary.add(&parsed);
                 match to.write_line(&line, &parsed, &summary) {
                     Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
@@ -100,10 +100,10 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
             Ok(StreamItem::Timeout) => to.flush()?,
             Ok(StreamItem::End) => {
                 if !lines.has_received {
-                    silences += 1;
+                    silent_connects += 1;
                     std::thread::sleep(POLL_INTERVAL);
                 }
-                if silences == MAX_SILENT_CONNECTS {
+                if silent_connects == MAX_SILENT_CONNECTS {
                     let what = "the daemon tells nothing; its log may say why";
                     return Err(Failure::failed(format!("{}: {what}", point.display())));
                 }
@@ -124,14 +124,24 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
     Ok(ExitCode::SUCCESS)
 }
 
-fn parse_line(line: &str) -> Result<TraceLine, String> {
-    serde_json::from_str(line).map_err(|error| {
-        control::error_response(line)
-            .unwrap_or_else(|| format!("the daemon says {line:?}: {error}"))
+/// Why a line of the daemon is none of a trace.
+#[derive(Debug, thiserror::Error)]
+enum TraceLineError {
+    /// The daemon refuses.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the daemon says {line:?}: {error}")]
+    Malformed { line: String, error: serde_json::Error },
+}
+
+fn parse_line(line: &str) -> Result<TraceLine, TraceLineError> {
+    serde_json::from_str(line).map_err(|error| match control::error_response(line) {
+        Some(refusal) => TraceLineError::Refused(refusal),
+        None => TraceLineError::Malformed { line: line.to_owned(), error },
     })
 }
 
-/// Goes on with the next daemon of the mount, if there is one.
+/// Connects to the next daemon of the mount, if there is one.
 fn reconnect(socket: &Path) -> Option<TraceConnection> {
     let until = Instant::now() + RECONNECT_TIMEOUT;
     while Instant::now() < until {
@@ -143,7 +153,7 @@ fn reconnect(socket: &Path) -> Option<TraceConnection> {
     None
 }
 
-/// What a daemon tells.
+/// A connection that a daemon sends lines on.
 struct TraceConnection {
     stream: BufReader<UnixStream>,
     /// What has come of a line.
@@ -184,7 +194,7 @@ impl TraceConnection {
     }
 }
 
-/// A recording has names of files in it, so it is nobody else's to read.
+/// A recording has names of files in it, so only its owner may read it.
 fn create_recording(path: &Path, force: bool) -> Result<File, Failure> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).create_new(!force).mode(0o600);

@@ -44,7 +44,7 @@ pub(super) fn run(args: &Args) -> CommandResult {
         utab::remove_utab_entry(&mount_point);
     }
     // The daemon removes its socket when it has put everything away. One that
-    // was killed cannot; then nobody listens there.
+    // was killed cannot; then no process listens there.
     let until = Instant::now() + DAEMON_EXIT_TIMEOUT;
     while !args.lazy && Instant::now() < until && control::query_status(&socket).is_ok() {
         std::thread::sleep(Duration::from_millis(20));

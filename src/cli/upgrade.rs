@@ -32,15 +32,12 @@ pub(super) fn run(args: &Args) -> CommandResult {
     let running = std::fs::read_link(format!("/proc/{}/exe", over.pid)).unwrap_or(program);
     let version =
         successor_status(&path, &over).map_or("unknown".to_owned(), |status| status.version);
-    let (from, to) = (before.pid, over.pid);
-    let old = before.version;
-    print_report(
-        &over,
-        &format!(
-            "program {}, version {old} -> {version}, process {from} -> {to}\n",
-            running.display()
-        ),
-    )
+    let program = running.display();
+    let Status { pid: from, version: old, .. } = before;
+    let to = over.pid;
+    let changed =
+        format!("program {program}, version {old} -> {version}, process {from} -> {to}\n");
+    print_report(&over, &changed)
 }
 
 /// Has the daemon of the volume at `mount_point` hand it over.
@@ -57,8 +54,8 @@ pub(super) fn request_handover(
             // The answer is missing, so the result is unknown: another upgrade or reload may
             // have replaced the daemon.
             K::UnexpectedEof | K::ConnectionReset | K::BrokenPipe => {
-                let (shown, point) = (mount_point.display(), mount_point.to_string_lossy());
-                let point = shell_word(&point);
+                let shown = mount_point.display();
+                let point = shell_word(&mount_point.to_string_lossy());
                 Failure::failed(format!(
                     "{shown}: the daemon was replaced or has ended before it answered; see fanfs \
                      status {point}"

@@ -3,19 +3,18 @@
 use std::io::IsTerminal;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use bytesize::ByteSize;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::cancellation::{self, Cancellation, print_message};
 use super::{CommandResult, Failure, print_result, to_json, volume};
-use crate::backend::{Backend, DirBackend};
+use crate::backend::{Backend, BackendError, DirBackend};
 use crate::config::units::{Rate, Share, Time};
 use crate::config::{self, Config, PageCache};
+use crate::format::{format_bytes, format_count};
 use crate::survey::{DEFAULT_LIMIT, Severity, survey};
 use crate::verify::{
     Checkpoint, CheckpointError, ComparedReplica, Coverage, Difference, DifferenceKind,
@@ -136,7 +135,7 @@ pub(super) fn run(args: &Args, audience: &Cancellation) -> CommandResult {
         return Err(Failure::usage(format!("{}: {what}", file.display())));
     }
     let names: Vec<String> = config.replicas.iter().map(|replica| replica.name.clone()).collect();
-    let (options, state) = prepare_options(args, &config, &names)?;
+    let VerifyPlan { options, state } = plan_run(args, &config, &names)?;
     let before = state.as_ref().map(Checkpoint::totals).unwrap_or_default();
     let started = Instant::now();
     let run = Run::start(options.clone(), open_members(&config, options.deadline), state);
@@ -225,12 +224,14 @@ fn watch_run(args: &Args, run: &Run, audience: &Cancellation) -> Result<bool, Fa
     Ok(was_interrupted)
 }
 
-/// What is to be compared, and where an earlier run has got.
-fn prepare_options(
-    args: &Args,
-    config: &Config,
-    names: &[String],
-) -> Result<(VerifyOptions, Option<Checkpoint>), Failure> {
+/// A run of `fanfs verify`.
+struct VerifyPlan {
+    options: VerifyOptions,
+    /// How far an earlier run has come.
+    state: Option<Checkpoint>,
+}
+
+fn plan_run(args: &Args, config: &Config, names: &[String]) -> Result<VerifyPlan, Failure> {
     let refused = |error: CheckpointError| match error {
         CheckpointError::Io { .. } => Failure::failed(error),
         CheckpointError::Malformed { .. } | CheckpointError::OtherRun { .. } => {
@@ -262,7 +263,7 @@ fn prepare_options(
         let from = path.display();
         print_message(&format!("fanfs: going on from {from}: {objects} objects are compared"));
     }
-    Ok((options, state))
+    Ok(VerifyPlan { options, state })
 }
 
 /// A seed that is easy to type.
@@ -310,20 +311,33 @@ fn open_members(config: &Config, deadline: Duration) -> Vec<ComparedReplica> {
     ids.zip(&config.replicas).map(member).collect()
 }
 
+/// Why a replica cannot be compared.
+#[derive(Debug, thiserror::Error)]
+enum OpenReplicaError {
+    #[error("{0}")]
+    Thread(std::io::Error),
+    #[error("{}: {error}", .path.display())]
+    Failed { path: PathBuf, error: BackendError },
+    #[error("{} did not answer", .0.display())]
+    TimedOut(PathBuf),
+}
+
 /// Opens a replica's root in a thread of its own: it may hang.
 fn open_replica(
     replica: &config::ReplicaConfig,
     deadline: Duration,
-) -> Result<Arc<dyn Backend>, String> {
+) -> Result<Arc<dyn Backend>, OpenReplicaError> {
     let (answer, opened) = mpsc::channel();
     let path = replica.path.clone();
     let open = move || {
         let _ = answer.send(DirBackend::open(&path));
     };
-    std::thread::Builder::new().spawn(open).map_err(|error| error.to_string())?;
+    std::thread::Builder::new().spawn(open).map_err(OpenReplicaError::Thread)?;
+    let path = replica.path.clone();
     let directory = match opened.recv_timeout(deadline) {
-        Ok(opened) => opened.map_err(|error| format!("{}: {error}", replica.path.display()))?,
-        Err(_) => return Err(format!("{} did not answer", replica.path.display())),
+        Ok(Ok(directory)) => directory,
+        Ok(Err(error)) => return Err(OpenReplicaError::Failed { path, error }),
+        Err(_) => return Err(OpenReplicaError::TimedOut(path)),
     };
     Ok(Arc::new(match replica.page_cache {
         PageCache::Auto => directory,
@@ -341,14 +355,6 @@ fn progress_spinner() -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
     bar.enable_steady_tick(REFRESH_INTERVAL);
     bar
-}
-
-fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
-}
-
-fn format_count(count: u64, of: &str) -> String {
-    format!("{count} {of}{}", if count == 1 { "" } else { "s" })
 }
 
 /// How much was compared, on one line.

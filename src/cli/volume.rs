@@ -110,8 +110,8 @@ fn query_config_file(served: &FanfsMount) -> Option<Option<PathBuf>> {
 
 fn ambiguous_failure(volume: &str, several: &[FanfsMount]) -> Failure {
     let points = several.iter().map(|one| shell_word(&one.mount_point.to_string_lossy()));
-    let points: Vec<String> = points.collect();
-    let (volume, points) = (printable(volume), points.join(", "));
+    let points = points.collect::<Vec<String>>().join(", ");
+    let volume = printable(volume);
     Failure::usage(format!("{volume} is mounted more than once; give one of these: {points}"))
 }
 
@@ -188,7 +188,8 @@ pub(super) fn mount_point(volume: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
-    let (one, other) = (absolute(one), absolute(other));
+    let one = absolute(one);
+    let other = absolute(other);
     let real = |path: PathBuf| {
         run_with_timeout(mount_lookup::ANSWER_TIMEOUT, move || path.canonicalize().ok()).flatten()
     };

@@ -1,4 +1,4 @@
-//! Who is at the other end of the control socket, and how many of them at once.
+//! The peers of the control socket: what each may ask for, and how many there are at once.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Who is connected.
+    /// The peer of a connection.
     ///
     /// # Errors
     /// Where the kernel does not say.
@@ -23,7 +23,7 @@ impl Peer {
         Ok(Self { uid: stream.peer_cred()?.uid() })
     }
 
-    /// Whether it may ask for what changes nothing: root, and who mounted.
+    /// Whether it may ask for what changes nothing: root may, and the user that mounted.
     pub fn can_query(self) -> bool {
         self.uid == Uid::ROOT.as_raw() || self.uid == geteuid().as_raw()
     }
@@ -43,8 +43,8 @@ impl Peer {
 /// Peers that are talked to at once. More wait until they are accepted.
 const MAX_PEERS: usize = 64;
 
-/// Of these, who wait for a placement provider, which may take as long as it likes, or
-/// listen to a trace.
+/// Of these, the peers that wait for a placement provider, which may take as long as it
+/// likes, or that listen to a trace.
 const MAX_SLOW_PEERS: usize = 8;
 
 /// How many peers there are.
@@ -71,8 +71,8 @@ impl ConnectionLimiter {
     }
 }
 
-/// A descriptor that is kept to be given up: whoever asks how a daemon is that has
-/// run out of descriptors is answered.
+/// A descriptor in reserve, so that a daemon that has run out of descriptors still answers a
+/// peer.
 #[derive(Debug, Default)]
 pub(super) struct ReserveFd(Option<std::fs::File>);
 

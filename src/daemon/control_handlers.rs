@@ -14,7 +14,7 @@ use crate::telemetry::trace::{FORMAT, TraceLine};
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ControlError {
+pub(super) enum RequestError {
     #[error(transparent)]
     Explain(#[from] ExplainError),
     #[error(transparent)]
@@ -27,7 +27,7 @@ impl VolumeCore {
     pub(super) async fn handle_request(
         &self,
         request: ControlRequest,
-    ) -> Result<ControlResponse, ControlError> {
+    ) -> Result<ControlResponse, RequestError> {
         let json = match request {
             ControlRequest::Trace => return Ok(ControlResponse::TraceStream(self.start_trace())),
             ControlRequest::Busiest => serde_json::to_vec(&self.file_activity()),

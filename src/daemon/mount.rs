@@ -93,7 +93,7 @@ impl Mount {
         let answer = move |request| {
             let core = Arc::clone(&core);
             let response = async move { core.handle_request(request).await };
-            Box::pin(async move { response.await.map_err(|error| error.to_string()) })
+            Box::pin(async move { response.await.map_err(control::ControlError::failed) })
                 as control::ResponseFuture
         };
         match ControlServer::listen(runtime.handle(), &self.mount_point, answer) {

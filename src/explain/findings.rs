@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::forecast::{WhatIf, forecast};
 use super::{ExplainFacts, Explanation};
+use crate::format::format_bytes;
 
 /// A change and what it would give.
 #[derive(Clone, Debug, Serialize)]
@@ -113,7 +114,7 @@ pub(super) fn improvements(
         );
     }
     for factor in [4, 16] {
-        let window = bytesize::ByteSize(facts.readahead_max.saturating_mul(factor)).display().iec();
+        let window = format_bytes(facts.readahead_max.saturating_mul(factor));
         let what = format!("readahead_max = {window} (and {factor} times the budget)");
         consider(what, &WhatIf::LargerWindow(factor));
     }

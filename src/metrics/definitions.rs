@@ -64,7 +64,34 @@ enum Extract {
     Daemon(fn(&ProcessStats) -> Value),
 }
 
-type LabeledValue = (Vec<String>, Value);
+/// A value, and those of the labels that a metric has besides the volume's.
+struct LabeledValue {
+    labels: Vec<String>,
+    value: Value,
+}
+
+impl LabeledValue {
+    fn new(labels: Vec<String>, value: Value) -> Self {
+        Self { labels, value }
+    }
+}
+
+/// A value with its labels' names and values.
+#[derive(Debug)]
+pub(super) struct Sample {
+    pub(super) labels: Labels,
+    pub(super) value: Value,
+}
+
+impl Sample {
+    fn unlabeled(value: Value) -> Self {
+        Self { labels: Vec::new(), value }
+    }
+
+    fn of_replica(replica: &ReplicaStatus, value: Value) -> Self {
+        Self { labels: vec![("replica", replica.name.clone())], value }
+    }
+}
 
 /// What is written down for some labels.
 #[derive(Clone, Debug)]
@@ -102,27 +129,32 @@ impl Metric {
         units.iter().find(|(end, _)| name.ends_with(end)).map_or("", |(_, unit)| unit)
     }
 
-    pub(super) fn samples(&self, snapshot: &MetricsSnapshot) -> Vec<(Labels, Value)> {
+    pub(super) fn samples(&self, snapshot: &MetricsSnapshot) -> Vec<Sample> {
         let status = &snapshot.status;
-        let of = |replica: &ReplicaStatus| vec![("replica", replica.name.clone())];
         match &self.extract {
-            Volume(take) => vec![(Vec::new(), Value::Integer(take(status)))],
+            Volume(take) => vec![Sample::unlabeled(Value::Integer(take(status)))],
             Replica(take) => {
-                let replicas = status.replicas.iter();
-                replicas.map(|replica| (of(replica), Value::Integer(take(replica)))).collect()
+                let sample = |replica| Sample::of_replica(replica, Value::Integer(take(replica)));
+                status.replicas.iter().map(sample).collect()
             }
-            Labeled(labels, rows) => {
-                let labelled = |values: Vec<String>| labels.iter().copied().zip(values).collect();
-                rows(status).into_iter().map(|(values, value)| (labelled(values), value)).collect()
+            Labeled(names, rows) => {
+                let sample = |row: LabeledValue| Sample {
+                    labels: names.iter().copied().zip(row.labels).collect(),
+                    value: row.value,
+                };
+                rows(status).into_iter().map(sample).collect()
             }
-            VolumeHistogram => vec![(Vec::new(), Value::Histogram(snapshot.read_latency.clone()))],
+            VolumeHistogram => {
+                vec![Sample::unlabeled(Value::Histogram(snapshot.read_latency.clone()))]
+            }
             ReplicaHistogram => {
                 let times = status.replicas.iter().zip(&snapshot.replica_read_latency);
-                times
-                    .map(|(replica, times)| (of(replica), Value::Histogram(times.clone())))
-                    .collect()
+                let sample = |(replica, times): (_, &HistogramSnapshot)| {
+                    Sample::of_replica(replica, Value::Histogram(times.clone()))
+                };
+                times.map(sample).collect()
             }
-            Daemon(take) => snapshot.process.iter().map(|p| (Vec::new(), take(p))).collect(),
+            Daemon(take) => snapshot.process.iter().map(|p| Sample::unlabeled(take(p))).collect(),
         }
     }
 }
@@ -258,7 +290,7 @@ pub static METRICS: &[Metric] = &[
 ];
 
 fn info_row(labels: Vec<String>) -> LabeledValue {
-    (labels, Value::Integer(1))
+    LabeledValue::new(labels, Value::Integer(1))
 }
 
 fn build_info(status: &Status) -> Vec<LabeledValue> {
@@ -285,7 +317,7 @@ fn health_rows(status: &Status) -> Vec<LabeledValue> {
     use HealthState::{Absent, Ejected, Healthy, Probing, Suspect};
     let row = |replica: &ReplicaStatus, state: HealthState| {
         let is_in_it = Value::Integer(u64::from(replica.health == state));
-        (vec![replica.name.clone(), json_name(&state)], is_in_it)
+        LabeledValue::new(vec![replica.name.clone(), json_name(&state)], is_in_it)
     };
     let states =
         |replica| [Healthy, Suspect, Ejected, Probing, Absent].map(|state| row(replica, state));
@@ -299,30 +331,38 @@ fn health_reason_rows(status: &Status) -> Vec<LabeledValue> {
     status.replicas.iter().map(row).collect()
 }
 
-/// Rules by their number: what they are about is a path.
-fn numbered_affinities(status: &Status) -> impl Iterator<Item = (String, &AffinityStatus)> {
-    (1..).map(|number: usize| number.to_string()).zip(&status.affinities)
+/// An affinity rule by its number, as its path would be a file name in a metric.
+struct NumberedAffinity<'a> {
+    number: String,
+    rule: &'a AffinityStatus,
+}
+
+fn numbered_affinities(status: &Status) -> impl Iterator<Item = NumberedAffinity<'_>> {
+    let rules = (1_usize..).zip(&status.affinities);
+    rules.map(|(number, rule)| NumberedAffinity { number: number.to_string(), rule })
 }
 
 fn affinity_calls(status: &Status) -> Vec<LabeledValue> {
-    let row =
-        |(number, rule): (String, &AffinityStatus)| (vec![number], Value::Integer(rule.calls));
+    let row = |NumberedAffinity { number, rule }: NumberedAffinity<'_>| {
+        LabeledValue::new(vec![number], Value::Integer(rule.calls))
+    };
     numbered_affinities(status).map(row).collect()
 }
 
 fn affinity_times(status: &Status) -> Vec<LabeledValue> {
-    let rows = numbered_affinities(status).flat_map(|(number, rule)| {
+    let rows = numbered_affinities(status).flat_map(|NumberedAffinity { number, rule }| {
         let times = status.replicas.iter().zip(&rule.times_us).filter(|(_, us)| **us > 0);
         times.map(move |(replica, us)| {
-            (vec![number.clone(), replica.name.clone()], Value::Float(*us as f64 / 1e6))
+            let labels = vec![number.clone(), replica.name.clone()];
+            LabeledValue::new(labels, Value::Float(*us as f64 / 1e6))
         })
     });
     rows.collect()
 }
 
 fn affinity_slower(status: &Status) -> Vec<LabeledValue> {
-    let row = |(number, rule): (String, &AffinityStatus)| {
-        (vec![number], Value::Integer(u64::from(rule.quicker.is_some())))
+    let row = |NumberedAffinity { number, rule }: NumberedAffinity<'_>| {
+        LabeledValue::new(vec![number], Value::Integer(u64::from(rule.quicker.is_some())))
     };
     numbered_affinities(status).map(row).collect()
 }

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::MetricsSnapshot;
-use super::definitions::{Labels, METRICS, Metric, MetricKind, Value};
+use super::definitions::{METRICS, Metric, MetricKind, Sample, Value};
 use crate::telemetry::histogram::{BUCKET_BOUNDS_US, HistogramSnapshot};
 
 /// How metrics are written down.
@@ -36,9 +36,10 @@ impl ExpositionFormat {
 pub fn encode_metrics(snapshot: &MetricsSnapshot, form: ExpositionFormat) -> String {
     let volume = snapshot.status.volume.clone();
     let mut registry = Registry::with_labels([("volume".into(), volume.into())].into_iter());
-    let samples = METRICS.iter().map(|metric| (metric, metric.samples(snapshot)));
-    let samples = samples.filter(|(_, samples)| !samples.is_empty()).collect();
-    registry.register_collector(Box::new(MetricsCollector(samples)));
+    let all =
+        METRICS.iter().map(|metric| MetricSamples { metric, samples: metric.samples(snapshot) });
+    let present = all.filter(|one| !one.samples.is_empty()).collect();
+    registry.register_collector(Box::new(MetricsCollector(present)));
     let mut text = String::new();
     // Into a `String`, which takes everything.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
@@ -50,11 +51,17 @@ pub fn encode_metrics(snapshot: &MetricsSnapshot, form: ExpositionFormat) -> Str
 
 /// Every metric that has a value, with its values.
 #[derive(Debug)]
-struct MetricsCollector(Vec<(&'static Metric, Vec<(Labels, Value)>)>);
+struct MetricsCollector(Vec<MetricSamples>);
+
+#[derive(Debug)]
+struct MetricSamples {
+    metric: &'static Metric,
+    samples: Vec<Sample>,
+}
 
 impl Collector for MetricsCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        for (metric, samples) in &self.0 {
+        for MetricSamples { metric, samples } in &self.0 {
             let (kind, end) = match metric.kind() {
                 MetricKind::Counter => (MetricType::Counter, "_total"),
                 MetricKind::Gauge => (MetricType::Gauge, ""),
@@ -68,7 +75,7 @@ impl Collector for MetricsCollector {
                 None => (name, None),
             };
             let mut encoder = encoder.encode_descriptor(name, metric.help, unit.as_ref(), kind)?;
-            for (labels, value) in samples {
+            for Sample { labels, value } in samples {
                 encode_value(value, metric.kind(), encoder.encode_family(labels)?)?;
             }
         }

@@ -98,8 +98,8 @@ impl BoundListener {
     }
 }
 
-/// Takes an address. A socket that somebody listens on is not taken from him where this
-/// is the `first` daemon of a mount.
+/// Takes an address. The `first` daemon of a mount does not take a socket that another
+/// process listens on.
 fn bind_address(listen: &ListenAddress, first: bool) -> io::Result<BoundListener> {
     match listen {
         ListenAddress::Tcp(address) => TcpListener::bind(address).map(BoundListener::Tcp),
@@ -135,7 +135,7 @@ fn is_socket(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// How long another daemon may take to let go before somebody is told.
+/// How long another daemon may take to let go before the log says so.
 const WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// The listener of an address: what is `opened`, or else as soon as it can be had.
@@ -166,22 +166,22 @@ pub(super) async fn async_listener(
 
 async fn bind_with_retry(listen: &ListenAddress) -> BoundListener {
     let begun = Instant::now();
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         match bind_address(listen, false) {
             Ok(opened) => {
-                if is_told {
+                if is_reported {
                     tracing::info!(%listen, "metrics can be fetched now");
                 }
                 return opened;
             }
-            Err(error) if !is_told && begun.elapsed() > WARN_AFTER => {
+            Err(error) if !is_reported && begun.elapsed() > WARN_AFTER => {
                 tracing::warn!(key = "metrics.listen", %listen, %error, "no metrics can be fetched");
-                is_told = true;
+                is_reported = true;
             }
             Err(_) => {}
         }
-        let pause = if is_told { 5_000 } else { 20 };
+        let pause = if is_reported { 5_000 } else { 20 };
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
 }
@@ -202,7 +202,7 @@ mod tests {
             assert_eq!(std::fs::read(taken).unwrap(), b"mine");
             std::fs::remove_file(taken).unwrap();
         }
-        // A socket that nobody listens on any more is.
+        // A socket without a listener is.
         drop(UnixListener::bind(&next).unwrap());
         assert!(bind_address(&listen, true).is_ok() && !next.exists());
     }

@@ -31,10 +31,10 @@ const MAX_REQUEST_BYTES: usize = 8192;
 
 const INDEX_TEXT: &str = "fanfs, a mounted volume. Metrics for Prometheus are at /metrics.\n";
 
-/// Serves whoever comes.
+/// Serves all connections.
 pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
         let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
         let accepted = match &listener {
@@ -46,11 +46,11 @@ pub(super) async fn accept_loop(listener: AsyncListener, look: SnapshotFn) {
             }),
         };
         match accepted {
-            Ok(()) => is_told = false,
+            Ok(()) => is_reported = false,
             Err(error) => {
-                if !is_told {
+                if !is_reported {
                     tracing::warn!(%error, "who asks for metrics is not answered");
-                    is_told = true;
+                    is_reported = true;
                 }
                 // There may be no descriptors left.
                 tokio::time::sleep(Duration::from_secs(1)).await;

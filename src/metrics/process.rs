@@ -1,7 +1,9 @@
-//! The daemon as the kernel sees it: what every client library of Prometheus tells of
-//! its process, under the same names.
+//! The daemon as the kernel sees it: the metrics that every client library of Prometheus has
+//! of its process, under the same names.
 
 use std::io;
+
+use procfs::process::Process;
 
 /// What `/proc` says of this process.
 #[derive(Clone, Copy, Debug)]
@@ -26,38 +28,21 @@ impl ProcessStats {
     /// # Errors
     /// Where there is no `/proc`, or no descriptor is left to read it.
     pub fn read() -> io::Result<Self> {
-        let stat = std::fs::read_to_string("/proc/self/stat")?;
-        let system = std::fs::read_to_string("/proc/stat")?;
-        let descriptors = std::fs::read_dir("/proc/self/fd")?.count() as u64;
+        // That of the directory itself is closed again.
+        let open_fds = (std::fs::read_dir("/proc/self/fd")?.count() as u64).saturating_sub(1);
+        let stat = Process::myself().and_then(|own| own.stat()).map_err(io::Error::other)?;
+        let boot_time = procfs::boot_time_secs().map_err(io::Error::other)?;
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let (second, page) = (rustix::param::clock_ticks_per_second(), rustix::param::page_size());
-        let times = parse_stat(&stat, &system, second, page as u64);
-        let (cpu_s, resident, addresses, started_s) =
-            times.ok_or_else(|| io::Error::other("/proc looks otherwise"))?;
+        let seconds = |ticks: u64| ticks as f64 / procfs::ticks_per_second() as f64;
         Ok(Self {
-            cpu_s,
-            resident_memory: resident,
-            virtual_memory: addresses,
-            // That of the directory itself is closed again.
-            open_fds: descriptors.saturating_sub(1),
+            cpu_s: seconds(stat.utime + stat.stime),
+            resident_memory: stat.rss * procfs::page_size(),
+            virtual_memory: stat.vsize,
+            open_fds,
             max_fds: limit.current.unwrap_or(u64::MAX),
-            started_s,
+            started_s: boot_time as f64 + seconds(stat.starttime),
         })
     }
-}
-
-/// Processor time, resident and virtual memory, and the start, from proc(5)'s
-/// `/proc/PID/stat` and `/proc/stat`.
-fn parse_stat(stat: &str, system: &str, second: u64, page: u64) -> Option<(f64, u64, u64, f64)> {
-    // The name of the program may have spaces and parentheses in it.
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // The third field of the file is the first here.
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    let seconds = |ticks: u64| ticks as f64 / second as f64;
-    let boot = system.lines().find_map(|line| line.strip_prefix("btime "))?.trim();
-    let boot: u64 = boot.parse().ok()?;
-    let cpu = seconds(field(14)? + field(15)?);
-    Some((cpu, field(24)? * page, field(23)?, boot as f64 + seconds(field(22)?)))
 }
 
 #[cfg(test)]
@@ -65,18 +50,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_files_are_understood() {
-        let stat = "7 (a b) c) S 1 7 7 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 9 0 1000 8192 3 1 1";
-        let system = "cpu 1 2 3\nbtime 1700000000\nprocesses 1\n";
-        let parsed = parse_stat(stat, system, 100, 4096);
-        assert_eq!(parsed, Some((3.0, 3 * 4096, 8192, 1_700_000_010.0)));
-        assert_eq!(parse_stat("7 (a) S 1", system, 100, 4096), None);
-    }
-
-    #[test]
     fn this_process_is_read() {
         let process = ProcessStats::read().unwrap();
         assert!(process.resident_memory > 1 << 20 && process.open_fds > 2, "{process:?}");
+        assert!(process.virtual_memory >= process.resident_memory, "{process:?}");
         assert!(process.max_fds >= process.open_fds, "{process:?}");
+        // It was started after the machine, and a start is in seconds since 1970.
+        let boot_time = procfs::boot_time_secs().unwrap() as f64;
+        assert!(process.started_s >= boot_time && boot_time > 1e9, "{process:?}");
+    }
+
+    #[test]
+    fn used_processor_time_is_counted() {
+        let before = ProcessStats::read().unwrap().cpu_s;
+        while ProcessStats::read().unwrap().cpu_s < before + 0.02 {
+            std::hint::spin_loop();
+        }
     }
 }

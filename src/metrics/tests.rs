@@ -91,7 +91,8 @@ fn snapshot() -> MetricsSnapshot {
         },
         log: LogSnapshot { lines_lost: 11, error: None },
     };
-    let (volume, replica) = (VolumeCounters::default(), ReplicaCounters::default());
+    let volume = VolumeCounters::default();
+    let replica = ReplicaCounters::default();
     for ms in [1, 3, 60_000] {
         volume.read_latency.record(std::time::Duration::from_millis(ms));
     }
@@ -217,5 +218,5 @@ fn the_document_has_the_same_table() {
         let blessed = format!("{before}{BEGIN}{}{END}{after}", markdown_table());
         return std::fs::write(path, blessed).unwrap();
     }
-    assert_eq!(table, markdown_table(), "FANFS_BLESS=1 cargo test --lib metrics writes it anew");
+    assert_eq!(table, markdown_table(), "FANFS_BLESS=1 cargo test --lib metrics writes it again");
 }

@@ -1,6 +1,6 @@
 //! A file for node_exporter's textfile collector.
 //!
-//! It is written under another name and renamed, so whoever reads it sees all of one
+//! It is written under another name and renamed, so a reader sees all of one
 //! writing. When the volume is unmounted it goes: node_exporter would go on showing what
 //! it says. What is known of a process is not in it, as node_exporter has metrics of
 //! those names for itself.
@@ -68,19 +68,20 @@ pub(super) async fn write_periodically(
     every: Duration,
     look: SnapshotFn,
 ) {
-    let mut is_told = false;
+    let mut is_reported = false;
     loop {
-        let (written, look) = (Arc::clone(&file), Arc::clone(&look));
+        let writer = Arc::clone(&file);
+        let look = Arc::clone(&look);
         let write = move || {
             let snapshot = super::MetricsSnapshot { process: None, ..look() };
-            written.write(&encode::encode_metrics(&snapshot, ExpositionFormat::PrometheusText))
+            writer.write(&encode::encode_metrics(&snapshot, ExpositionFormat::PrometheusText))
         };
         match tokio::task::spawn_blocking(write).await {
-            Ok(Ok(())) => is_told = false,
-            Ok(Err(error)) if !is_told => {
+            Ok(Ok(())) => is_reported = false,
+            Ok(Err(error)) if !is_reported => {
                 let path = file.path.display();
                 tracing::warn!(key = "metrics.textfile", %path, %error, "metrics are not written");
-                is_told = true;
+                is_reported = true;
             }
             _ => {}
         }

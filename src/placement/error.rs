@@ -53,6 +53,13 @@ pub enum PlacementError {
         /// What went wrong.
         what: String,
     },
+    /// The provider needs what this program was built without.
+    #[cfg(not(feature = "hdfs"))]
+    #[error(
+        "this fanfs was built without WebHDFS (cargo feature `hdfs`); use `command` instead of \
+             `url`, or a fanfs with it"
+    )]
+    WebHdfsNotBuilt,
     /// The file is not known to the provider.
     #[error("the file is not known there")]
     NotFound,
@@ -76,6 +83,8 @@ impl PlacementError {
             }
             Self::InvalidAnswer(_) => "the answer makes no sense".to_owned(),
             Self::ServiceFailed { at, .. } => format!("the service failed: {}", Escaped(at)),
+            #[cfg(not(feature = "hdfs"))]
+            Self::WebHdfsNotBuilt => self.to_string(),
         }
     }
 }

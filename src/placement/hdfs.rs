@@ -1,6 +1,6 @@
 //! HDFS: a file is cut into blocks, one chunk each, that the NameNode knows.
 //!
-//! [`WebHdfs`] asks it over HTTP and gets host names; [`Fsck`] runs `hdfs fsck`,
+//! `WebHdfs` (cargo feature `hdfs`) asks it over HTTP and gets host names; [`Fsck`] runs `hdfs fsck`,
 //! which starts a Java machine per question, takes a second or more, and names nodes by
 //! address and port. WebHDFS is the one to take; fsck is for a cluster where
 //! WebHDFS is off or asks for Kerberos.
@@ -14,12 +14,14 @@
 
 mod answer;
 pub mod fsck;
-#[cfg(test)]
+#[cfg(all(test, feature = "hdfs"))]
 mod live_tests;
+#[cfg(feature = "hdfs")]
 pub mod web;
 
 pub use answer::{parse_file_block_locations, parse_located_blocks};
 pub use fsck::Fsck;
+#[cfg(feature = "hdfs")]
 pub use web::{WebHdfs, WebHdfsSettings};
 
 use super::{ChunkMap, ChunkMapBuilder, Result};

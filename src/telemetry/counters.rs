@@ -56,7 +56,7 @@ pub struct VolumeCounters {
     /// Of those that differed, those of which a third replica agreed against the
     /// deciding one.
     pub outvoted: AtomicU64,
-    /// Bytes that arrived after somebody else had delivered them.
+    /// Bytes that arrived after another replica had delivered them.
     pub bytes_wasted: AtomicU64,
     /// Metadata calls answered.
     pub metadata: AtomicU64,

@@ -2,7 +2,7 @@
 //!
 //! One counter for each range of microseconds, each range a 64th of its power of two,
 //! so a quantile is right to 1.6 %. To add to it is two additions and, for a new
-//! longest time, one more: no lock, and whoever reads it holds nobody up. A thousand
+//! longest time, one more: no lock, and a reader delays no writer. A thousand
 //! and its doublings are edges of ranges, as is every number below 128, so [`HistogramSnapshot`]
 //! can be summed up exactly to [`BUCKET_BOUNDS_US`].
 

@@ -33,16 +33,17 @@ const FUSER_DIRECTIVE: &str = "fuser=error";
 /// Does nothing where a subscriber is installed already (a test's).
 pub fn init(file: Option<LogFile>, log: &LogConfig, as_daemon: RunAsDaemon) {
     let file = file.map(|file| file.with_max_size(log.max_size));
-    let (lines, trouble) =
-        output_layer(log.format, BoxMakeWriter::new(line_writer::make_writer(file, as_daemon)));
+    let writer = BoxMakeWriter::new(line_writer::make_writer(file, as_daemon));
+    let output = output_layer(log.format, writer);
     let limit = throttle::LogThrottle::new(log.rate);
-    let _ = tracing_subscriber::registry().with(lines).with(filter(log)).with(limit).try_init();
-    if let Some(error) = trouble {
+    let _ =
+        tracing_subscriber::registry().with(output.layer).with(filter(log)).with(limit).try_init();
+    if let Some(error) = output.journal_error {
         tracing::warn!(%error, "systemd's journal cannot be reached; this is logged as text");
     }
 }
 
-/// Says what was left out or lost and not told of yet; at the end of a process.
+/// Logs what was left out or lost and not reported yet; at the end of a process.
 pub fn report_pending() {
     throttle::report_suppressed();
     line_writer::report_unreported();
@@ -58,22 +59,29 @@ fn filter(log: &LogConfig) -> EnvFilter {
     };
     // What this says is about messages that were let through.
     match format!("{}=trace", throttle::TARGET).parse() {
-        Ok(told) => filter.add_directive(told),
+        Ok(directive) => filter.add_directive(directive),
         Err(_) => filter,
     }
 }
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// How lines are written, and why not as they should be.
-fn output_layer(format: LogFormat, writer: BoxMakeWriter) -> (BoxedLayer, Option<std::io::Error>) {
+/// How lines are written.
+struct OutputLayer {
+    layer: BoxedLayer,
+    /// Why lines for the journal are written as text.
+    journal_error: Option<std::io::Error>,
+}
+
+fn output_layer(format: LogFormat, writer: BoxMakeWriter) -> OutputLayer {
     let plain = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(writer);
+    let output = |layer, journal_error| OutputLayer { layer, journal_error };
     match format {
-        LogFormat::Text => (plain.with_target(false).boxed(), None),
-        LogFormat::Json => (plain.json().boxed(), None),
+        LogFormat::Text => output(plain.with_target(false).boxed(), None),
+        LogFormat::Json => output(plain.json().boxed(), None),
         LogFormat::Journald => match tracing_journald::layer() {
-            Ok(journal) => (configure_journal(journal).boxed(), None),
-            Err(error) => (plain.with_target(false).boxed(), Some(error)),
+            Ok(journal) => output(configure_journal(journal).boxed(), None),
+            Err(error) => output(plain.with_target(false).boxed(), Some(error)),
         },
     }
 }

@@ -115,7 +115,7 @@ pub struct SegmentRecord {
     pub length: u64,
     /// Who was asked.
     pub replica: String,
-    /// Whether nobody waited for it when it came.
+    /// Whether no reader waited for it when it came.
     pub ahead: bool,
     /// Whether it is the second attempt at one that was late elsewhere.
     pub hedge: bool,
@@ -171,18 +171,39 @@ pub struct HandleReplay {
     pub reads: Vec<(u64, u64, u64)>,
 }
 
+/// Why a recording cannot be replayed. Lines are counted from 1.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A line is none of a recording.
+    #[error("line {line}: {error}")]
+    Malformed {
+        /// Which.
+        line: usize,
+        /// What is wrong with it.
+        error: serde_json::Error,
+    },
+    /// A newer fanfs has recorded it.
+    #[error("line {line}: form {format} is of a newer fanfs; {FORMAT} is known")]
+    NewerFormat {
+        /// Which.
+        line: usize,
+        /// The recording's.
+        format: u32,
+    },
+}
+
 /// Reads that a recording can be replayed from: each handle is a reader of its own.
 ///
 /// # Errors
 /// Says in one line which line is none.
-pub fn parse_replays(text: &str) -> Result<Vec<HandleReplay>, String> {
+pub fn parse_replays(text: &str) -> Result<Vec<HandleReplay>, ReplayError> {
     let mut sizes = BTreeMap::new();
     let mut reads: BTreeMap<(u64, u64), Vec<ReadRecord>> = BTreeMap::new();
-    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |what: String| format!("line {}: {what}", number + 1);
-        match serde_json::from_str(line).map_err(|error| wrong(error.to_string()))? {
+    let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    for (line, json) in lines {
+        match serde_json::from_str(json).map_err(|error| ReplayError::Malformed { line, error })? {
             TraceLine::Start { format, .. } if format > FORMAT => {
-                return Err(wrong(format!("form {format} is of a newer fanfs; {FORMAT} is known")));
+                return Err(ReplayError::NewerFormat { line, format });
             }
             TraceLine::File { file, size, .. } => {
                 sizes.insert(file, size);
@@ -223,7 +244,10 @@ mod tests {
 
     fn read(t_us: u64, took_us: u64, handle: u64, offset: u64) -> String {
         let parts = Vec::new();
-        let (file, pid, length, error) = (3, 7, 10, None);
+        let file = 3;
+        let pid = 7;
+        let length = 10;
+        let error = None;
         let read = ReadRecord { t_us, took_us, file, handle, pid, offset, length, error, parts };
         serde_json::to_string(&TraceLine::Read(read)).unwrap()
     }
@@ -241,10 +265,12 @@ mod tests {
 
     #[test]
     fn what_is_no_recording_says_in_which_line() {
-        let error = parse_replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n").unwrap_err();
+        let error = parse_replays("{\"event\":\"lost\",\"lines\":2}\noffset,length\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("line 2: "), "{error}");
         let newer = r#"{"event":"start","format":9,"version":"","volume":"","mount_point":"","replicas":[],"segment":1}"#;
-        assert!(parse_replays(newer).unwrap_err().contains("newer"));
+        assert!(parse_replays(newer).unwrap_err().to_string().contains("newer"));
     }
 
     #[test]

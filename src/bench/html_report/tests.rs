@@ -3,41 +3,52 @@
 use std::time::Duration;
 
 use super::*;
-use crate::bench::pass::histogram;
+use crate::bench::pass::{ReaderError, histogram};
+use crate::bench::pass_error::PassError;
 use crate::bench::plan::{PassSpec, plan_passes};
 use crate::bench::results::{
-    CompletedPass, RateTimeline, ReportedReplica, SettingsUsed, result_rows,
+    CompletedPass, CounterSample, PassOutcome, RateTimeline, ReportedReplica, SettingsUsed,
+    result_rows,
 };
 use crate::volume::ReplicaSet;
 
-/// A report over `replicas`, with made-up figures; the second pass has failed.
-fn report(replicas: usize) -> Report {
-    let outcome = |(number, step): (usize, PassSpec)| {
-        if number == 1 {
-            return (step, Err("r<2>: no answer & no reason".to_owned()));
-        }
-        let mut latency = histogram();
-        for us in 1..2000 {
-            latency.saturating_record(us * (1 + number as u64));
-        }
-        let pass = CompletedPass {
-            spec: step,
-            bytes: (step.candidate.replicas().len() as u64) << 27,
-            time: Duration::from_millis(1500),
-            latency,
-            reader_cpu: Duration::from_millis(90),
-            daemon_cpu: Some(Duration::from_millis(40)),
-            is_cut_short: false,
-            fio_rate: Some(99.0),
-            parts: Vec::new(),
-        };
-        (step, Ok(pass))
+/// A pass with made-up figures; the second one has failed.
+fn outcome(number: usize, spec: PassSpec) -> PassOutcome {
+    if number == 1 {
+        let error = ReaderError::Open(std::io::Error::other("no answer & no reason"));
+        let error = PassError::Reader { reader: "r<2>".to_owned(), error };
+        return PassOutcome { spec, result: Err(error) };
+    }
+    let mut latency = histogram();
+    for us in 1..2000 {
+        latency.saturating_record(us * (1 + number as u64));
+    }
+    let pass = CompletedPass {
+        spec,
+        bytes: (spec.candidate.replicas().len() as u64) << 27,
+        time: Duration::from_millis(1500),
+        latency,
+        reader_cpu: Duration::from_millis(90),
+        daemon_cpu: Some(Duration::from_millis(40)),
+        is_cut_short: false,
+        fio_rate: Some(99.0),
+        parts: Vec::new(),
     };
+    PassOutcome { spec, result: Ok(pass) }
+}
+
+/// A report over `replicas`, with made-up figures.
+fn report(replicas: usize) -> Report {
     let steps = plan_passes(ReplicaSet::first(replicas), 2);
-    let outcomes: Vec<_> = steps.into_iter().enumerate().map(outcome).collect();
+    let outcomes: Vec<_> =
+        steps.into_iter().enumerate().map(|(number, spec)| outcome(number, spec)).collect();
     let name = |index: usize| format!("r<{}>&co", index + 1);
     let names: Vec<String> = (0..replicas).map(name).collect();
-    let sample = |i: u64| (Duration::from_millis(250 * i), i << 25, vec![i << 24; replicas]);
+    let sample = |i: u64| CounterSample {
+        time: Duration::from_millis(250 * i),
+        bytes: i << 25,
+        replica_bytes: vec![i << 24; replicas],
+    };
     let samples: Vec<_> = (0..12).map(sample).collect();
     let shown = |name: &String| ReportedReplica {
         name: name.clone(),
@@ -104,7 +115,7 @@ fn pages_are_well_formed() {
         // Over one replica there is no line over their number.
         assert_eq!(count["svg"], if replicas == 1 { 2 } else { 3 });
         assert_eq!(count["table"], 3);
-        assert!(page.contains("r&lt;2&gt;: no answer &amp; no reason"));
+        assert!(page.contains("r&lt;2&gt;: open: no answer &amp; no reason"));
         assert!(!page.contains("<data>") && !page.contains("http-equiv"));
         // Nothing is loaded from anywhere.
         assert!(!page.contains("src=") && !page.contains("href="), "{replicas}");
@@ -137,7 +148,7 @@ fn the_table_shows_every_row_and_failure() {
     let report = report(3);
     let text = table::render_text(&report);
     assert_eq!(text.matches("fanfs, 3 replicas").count(), 3, "{text}");
-    assert_eq!(text.matches("failed: round 1: r<2>: no answer").count(), 1, "{text}");
+    assert_eq!(text.matches("failed: round 1: r<2>: open: no answer").count(), 1, "{text}");
     assert!(text.contains("note: a < b") && text.contains("of fio"), "{text}");
     let widths: Vec<usize> =
         text.lines().filter(|line| line.contains(" alone ")).map(|l| l.chars().count()).collect();

@@ -51,9 +51,9 @@ impl Ranged for Axis {
     type FormatOption = DefaultFormatting;
     type ValueType = f64;
 
-    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
+    fn map(&self, value: &f64, pixels: (i32, i32)) -> i32 {
         let part = (value - self.bounds.0) / (self.bounds.1 - self.bounds.0);
-        from + (part * f64::from(to - from)).round() as i32
+        pixels.0 + (part * f64::from(pixels.1 - pixels.0)).round() as i32
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {

@@ -1,19 +1,34 @@
 //! The passes of a run as jobs for fio: run beside them, or written down.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use super::{BenchRunner, describe_pass};
+use crate::bench::BenchError;
+use crate::bench::fio::{self, FioError};
+use crate::bench::pass_error::PassError;
 use crate::bench::plan::{self, Candidate, FilePart, PassSpec};
-use crate::bench::{BenchError, fio};
+use crate::bench::results::PassOutcome;
 use crate::volume::ReplicaId;
+
+/// Why a job could not be written down, or run.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JobError {
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    #[error(transparent)]
+    Fio(#[from] FioError),
+    #[error("{}: {error}", .path.display())]
+    Write { path: PathBuf, error: io::Error },
+}
 
 impl BenchRunner<'_> {
     /// Has fio do what a pass does; MiB/s.
-    pub(super) fn run_fio(&mut self, number: usize, step: &PassSpec) -> Result<f64, String> {
+    pub(super) fn run_fio(&mut self, number: usize, step: &PassSpec) -> Result<f64, JobError> {
         self.check_responsive(step)?;
         let path = self.scratch_dir.join(format!("{}.fio", pass_slug(step)));
         let text = fio::render_job(&self.fio_job(number, step, false))?;
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(&path, text).map_err(|error| write_error(&path, error))?;
         let mounted = self.mount_of(step.candidate).transpose()?;
         if let Candidate::Fanfs(set) = step.candidate {
             self.drop_page_cache(set);
@@ -24,7 +39,7 @@ impl BenchRunner<'_> {
         if let Some(mounted) = mounted {
             mounted.wait_quiet();
         }
-        rate
+        Ok(rate?)
     }
 
     fn fio_job(&self, number: usize, step: &PassSpec, time_based: bool) -> fio::FioJob {
@@ -68,45 +83,47 @@ impl BenchRunner<'_> {
         if let Some(directory) = &self.settings.fio_dir {
             let made = std::fs::create_dir_all(directory)
                 .and_then(|()| tempfile::tempfile_in(directory).map(drop));
-            made.map_err(|error| BenchError::Usage(path_error(directory, &error)))?;
+            made.map_err(|error| BenchError::Usage(write_error(directory, error).to_string()))?;
         }
         if self.settings.fio_dir.is_some() || self.settings.run_fio {
             // A name that fio cannot take.
-            let texts = steps.iter().map(|step| fio::render_job(&self.fio_job(0, step, false)));
-            texts.collect::<Result<Vec<_>, _>>().map_err(BenchError::Usage)?;
+            for step in steps {
+                let rendered = fio::render_job(&self.fio_job(0, step, false));
+                rendered.map_err(|error| BenchError::Usage(error.to_string()))?;
+            }
         }
         Ok(())
     }
 
     /// The jobs of the first round, but those over a part of the replicas: they would
     /// need a volume of their own.
-    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), String> {
+    pub(super) fn write_jobs(&self, directory: &Path) -> Result<(), JobError> {
         let all = self.target.readable_replicas();
         let mut names = Vec::new();
-        for (number, (step, outcome)) in self.outcomes.iter().enumerate() {
+        for (number, PassOutcome { spec: step, result }) in self.outcomes.iter().enumerate() {
             let is_part = matches!(step.candidate, Candidate::Fanfs(set) if set != all);
             if step.round > 0 || is_part {
                 continue;
             }
-            let is_whole = outcome.as_ref().is_ok_and(|pass| !pass.is_cut_short);
-            let text = fio::render_job(&self.fio_job(number, step, is_whole));
+            let is_whole = result.as_ref().is_ok_and(|pass| !pass.is_cut_short);
+            let text = fio::render_job(&self.fio_job(number, step, is_whole))?;
             let name = format!("{}.fio", pass_slug(step));
             let path = directory.join(&name);
-            std::fs::write(&path, text?).map_err(|error| path_error(&path, &error))?;
+            std::fs::write(&path, text).map_err(|error| write_error(&path, error))?;
             names.push(name);
         }
         let path = directory.join("run");
         let source = std::path::absolute(&self.config.source);
         let source = source.unwrap_or_else(|_| self.config.source.clone());
         std::fs::write(&path, fio::render_script(&source, &names))
-            .map_err(|error| path_error(&path, &error))?;
+            .map_err(|error| write_error(&path, error))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        std::fs::set_permissions(&path, mode).map_err(|error| path_error(&path, &error))
+        std::fs::set_permissions(&path, mode).map_err(|error| write_error(&path, error))
     }
 }
 
-fn path_error(path: &Path, error: &std::io::Error) -> String {
-    format!("{}: {error}", path.display())
+fn write_error(path: &Path, error: io::Error) -> JobError {
+    JobError::Write { path: path.to_owned(), error }
 }
 
 /// What a pass is, for a file's name.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::BenchRunner;
-use crate::bench::reread;
+use crate::bench::reread::{self, RereadShares};
 use crate::bench::results::{self, Report, ReportedReplica, SettingsUsed};
 use crate::bench::target_file::ReadMode;
 use crate::config::Passthrough;
@@ -11,36 +11,36 @@ use crate::volume::ReplicaId;
 
 impl BenchRunner<'_> {
     pub(super) fn report(self, made: bool, took: Duration) -> Report {
-        let Self { config, settings, target: subject, .. } = &self;
+        let Self { config, settings, target, .. } = &self;
         let rows =
             results::result_rows(&self.outcomes, settings.readers, |id| self.name(id).to_owned());
-        let shown = |(id, sight): (ReplicaId, &ReadMode)| ReportedReplica {
+        let shown = |(id, mode): (ReplicaId, &ReadMode)| ReportedReplica {
             name: self.name(id).to_owned(),
             path: config.replicas[id.index()].path.display().to_string(),
-            raw_reads: match sight {
+            raw_reads: match mode {
                 ReadMode::Direct => Some("O_DIRECT"),
                 ReadMode::Cached => Some("page cache"),
                 ReadMode::Absent(_) => None,
             },
-            failure: match sight {
+            failure: match mode {
                 ReadMode::Absent(why) => Some(why.clone()),
                 ReadMode::Direct | ReadMode::Cached => None,
             },
         };
-        let replicas: Vec<ReportedReplica> = subject.read_modes.iter().map(shown).collect();
+        let replicas: Vec<ReportedReplica> = target.read_modes.iter().map(shown).collect();
         let is_absent = replicas.iter().any(|replica| replica.failure.is_some());
         let failed = is_absent
             || rows.iter().any(|row| !row.failures.is_empty())
             || !self.fio_failures.is_empty();
         // The one of the middle: neither the best nor the worst is typical.
-        let mut lines = self.timelines.clone();
-        lines.sort_by(|one, other| one.0.total_cmp(&other.0));
-        let middle = lines.len() / 2;
+        let mut sampled = self.timelines.clone();
+        sampled.sort_by(|one, other| one.rate.total_cmp(&other.rate));
+        let middle = sampled.len() / 2;
         Report {
             version: env!("CARGO_PKG_VERSION"),
             volume: config.volume.name.clone(),
-            file: subject.file.display().to_string(),
-            file_bytes: subject.size,
+            file: target.file.display().to_string(),
+            file_bytes: target.size,
             made,
             replicas,
             settings: SettingsUsed {
@@ -54,16 +54,16 @@ impl BenchRunner<'_> {
             },
             seconds: took.as_secs_f64(),
             rows,
-            over_time: lines.into_iter().nth(middle).map(|(_, lines)| lines),
+            over_time: sampled.into_iter().nth(middle).map(|pass| pass.timeline),
             notes: self.notes(),
             failed,
         }
     }
 
     fn notes(&self) -> Vec<String> {
-        let Self { config, settings, target: subject, .. } = self;
+        let Self { config, settings, target, .. } = self;
         let mut notes = self.fio_failures.clone();
-        let done = || self.outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+        let done = || self.outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok());
         let cut = done().filter(|pass| pass.is_cut_short).count();
         if cut > 0 {
             notes.push(format!(
@@ -71,7 +71,7 @@ impl BenchRunner<'_> {
                  one gives steadier figures"
             ));
         }
-        let (raw, fanfs) = reread::reread_shares(&self.outcomes);
+        let RereadShares { raw, fanfs } = reread::reread_shares(&self.outcomes);
         if raw.reread_bytes + fanfs.reread_bytes > 0 {
             notes.push(format!(
                 "{:.0} % of what was read past fanfs, and {:.0} % of what was read through it, one \
@@ -87,7 +87,7 @@ impl BenchRunner<'_> {
         if config.read.passthrough != Passthrough::Off {
             notes.push("[read] passthrough was off for the time of the run".to_owned());
         }
-        let live = subject.readable_replicas().len();
+        let live = target.readable_replicas().len();
         if settings.readers < live {
             notes.push(format!(
                 "raw sums had {live} readers, one for each replica, and fanfs {}",

@@ -46,8 +46,8 @@ pub(super) fn page() -> String {
     page.item("1", &["Wrong usage or configuration."]);
     page.item("32", &["Mounting failed."]);
     page.section("FILES");
-    for (name, text) in page_sections::file_entries() {
-        page.item(&name, &[&text]);
+    for entry in page_sections::file_entries() {
+        page.item(&entry.path, &[entry.purpose]);
     }
     page.section("EXAMPLES");
     page.prose("Lines of `/etc/fstab`; the replicas' own lines come before:");

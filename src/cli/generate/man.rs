@@ -8,7 +8,7 @@ use clap::Command;
 use clap_mangen::Man;
 
 use super::man_page::ManPage;
-use super::{helper_page, page_sections, volume_page};
+use super::{GeneratedFile, helper_page, page_sections, volume_page};
 use crate::cli::EXIT_STATUS;
 
 /// What fanfs is, below the line that the help has for it.
@@ -23,15 +23,16 @@ const DESCRIPTION: &[&str] = &[
      without `/` is a name first.",
 ];
 
-/// All pages: path below the manual's directory, text.
-pub(super) fn pages(root: Command) -> Vec<(String, String)> {
-    let mut pages = vec![("man1/fanfs.1".to_owned(), main_page(&root))];
+/// All pages, to be written below the manual's directory.
+pub(super) fn pages(root: Command) -> Vec<GeneratedFile> {
+    let page = |path: &str, text| GeneratedFile { path: path.to_owned(), text };
+    let mut pages = vec![page("man1/fanfs.1", main_page(&root))];
     for command in visible_commands(&root) {
         let name = display_name(command);
-        pages.push((format!("man1/{name}.1"), command_page(&root, command)));
+        pages.push(page(&format!("man1/{name}.1"), command_page(&root, command)));
     }
-    pages.push(("man5/fanfs.toml.5".to_owned(), volume_page::page()));
-    pages.push(("man8/mount.fanfs.8".to_owned(), helper_page::page()));
+    pages.push(page("man5/fanfs.toml.5", volume_page::page()));
+    pages.push(page("man8/mount.fanfs.8", helper_page::page()));
     pages
 }
 
@@ -129,8 +130,8 @@ fn add_page_sections(page: &mut ManPage, examples: &[Example], own: &str, see: &
         page.item(name, &[text]);
     }
     page.section("FILES");
-    for (name, text) in page_sections::file_entries() {
-        page.item(&name, &[&text]);
+    for entry in page_sections::file_entries() {
+        page.item(&entry.path, &[entry.purpose]);
     }
     if !examples.is_empty() {
         page.section("EXAMPLES");
@@ -294,7 +295,7 @@ mod tests {
         let pages = pages(root.clone());
         for command in visible_commands(&root) {
             let file = format!("man1/fanfs-{}.1", command.get_name());
-            let (_, text) = pages.iter().find(|(name, _)| *name == file).expect(&file);
+            let GeneratedFile { text, .. } = pages.iter().find(|p| p.path == file).expect(&file);
             let sections =
                 ["NAME", "SYNOPSIS", "\"EXIT STATUS\"", "ENVIRONMENT", "FILES", "\"SEE ALSO\""];
             for section in sections {

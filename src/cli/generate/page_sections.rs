@@ -26,16 +26,27 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ),
 ];
 
+/// A file or directory that manual pages mention.
+pub(super) struct FileEntry {
+    pub(super) path: String,
+    pub(super) purpose: &'static str,
+}
+
 /// Files and directories.
-pub(super) fn file_entries() -> Vec<(String, String)> {
-    let own = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-    vec![
-        (
-            format!("{}/NAME.toml", volume::CONFIG_DIR),
-            "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.".to_owned(),
-        ),
-        own("/run/fanfs", "Control sockets and logs of the volumes that root has mounted."),
-        own("/usr/share/fanfs/fanfs.schema.json", "The JSON schema of a volume file, for editors."),
+pub(super) fn file_entries() -> [FileEntry; 3] {
+    [
+        FileEntry {
+            path: format!("{}/NAME.toml", volume::CONFIG_DIR),
+            purpose: "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.",
+        },
+        FileEntry {
+            path: "/run/fanfs".to_owned(),
+            purpose: "Control sockets and logs of the volumes that root has mounted.",
+        },
+        FileEntry {
+            path: "/usr/share/fanfs/fanfs.schema.json".to_owned(),
+            purpose: "The JSON schema of a volume file, for editors.",
+        },
     ]
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::GeneratedFile;
 use crate::cli::{CommandResult, Failure, absolute, print_result, volume};
 use crate::config::{self, Config};
 
@@ -42,23 +43,23 @@ pub(super) fn run(args: &Args) -> CommandResult {
         }
         None => {
             let mut text = String::new();
-            for (name, unit) in &units {
-                let _ = writeln!(text, "# /etc/systemd/system/{name}\n{unit}");
+            for unit in &units {
+                let _ = writeln!(text, "# /etc/systemd/system/{}\n{}", unit.path, unit.text);
             }
             print_result(text.trim_end_matches('\n')).and_then(|_| print_result("\n"))
         }
     }
 }
 
-/// Whether units in `dir` are not these: somebody may have changed them.
-fn refuse_overwrite(dir: &Path, units: &[(String, String)]) -> Result<(), Failure> {
-    for (name, unit) in units {
-        let path = dir.join(name);
+/// Fails where a unit in `dir` has another content: an administrator may have changed it.
+fn refuse_overwrite(dir: &Path, units: &[GeneratedFile]) -> Result<(), Failure> {
+    for unit in units {
+        let path = dir.join(&unit.path);
         let found = match std::fs::read(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             found => found,
         };
-        if !found.is_ok_and(|found| found == unit.as_bytes()) {
+        if !found.is_ok_and(|found| found == unit.text.as_bytes()) {
             let what = "exists with another content; choose another directory, or --force";
             return Err(Failure::failed(format!("{} {what}", path.display())));
         }
@@ -66,15 +67,26 @@ fn refuse_overwrite(dir: &Path, units: &[(String, String)]) -> Result<(), Failur
     Ok(())
 }
 
-/// Names and contents of both units.
+/// Why there is no unit for a volume.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum UnitError {
+    #[error("{} is not UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+    /// systemd would take the value apart.
+    #[error("{0:?} has a blank, a quote or a backslash in it; such units are written by hand")]
+    UnquotableValue(String),
+}
+
+/// The mount unit and the automount unit.
 fn render_units(
     config: &Config,
     volume: &Path,
     mount_point: &Path,
     options: &str,
-) -> Result<Vec<(String, String)>, String> {
+) -> Result<[GeneratedFile; 2], UnitError> {
     let name = unit_name(mount_point);
-    let (what, place) = (unit_path(volume)?, unit_path(mount_point)?);
+    let what = unit_path(volume)?;
+    let place = unit_path(mount_point)?;
     let options = escape_unit_value(options)?;
     let replicas = config.replicas.iter().map(|replica| unit_path(&replica.path));
     let replicas = replicas.collect::<Result<Vec<_>, _>>()?.join(" ");
@@ -110,21 +122,22 @@ fn render_units(
          [Install]\n\
          WantedBy=remote-fs.target\n"
     );
-    Ok(vec![(format!("{name}.mount"), mount), (format!("{name}.automount"), automount)])
+    Ok([
+        GeneratedFile { path: format!("{name}.mount"), text: mount },
+        GeneratedFile { path: format!("{name}.automount"), text: automount },
+    ])
 }
 
 /// A path as a value in a unit.
-fn unit_path(path: &Path) -> Result<String, String> {
-    let text = path.to_str().ok_or_else(|| format!("{} is not UTF-8", path.display()))?;
+fn unit_path(path: &Path) -> Result<String, UnitError> {
+    let text = path.to_str().ok_or_else(|| UnitError::NotUtf8(path.to_owned()))?;
     escape_unit_value(text)
 }
 
 /// `%` begins a specifier; a backslash, a quote or a blank would be taken apart.
-fn escape_unit_value(text: &str) -> Result<String, String> {
+fn escape_unit_value(text: &str) -> Result<String, UnitError> {
     if text.contains(|c: char| c.is_whitespace() || c.is_control() || "\\\"'".contains(c)) {
-        return Err(format!(
-            "{text:?} has a blank, a quote or a backslash in it; such units are written by hand"
-        ));
+        return Err(UnitError::UnquotableValue(text.to_owned()));
     }
     Ok(text.replace('%', "%%"))
 }
@@ -171,7 +184,8 @@ mod tests {
     #[test]
     fn units_that_were_changed_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let units = ["a.mount", "a.automount"].map(|name| (name.to_owned(), "[Unit]\n".to_owned()));
+        let units = ["a.mount", "a.automount"]
+            .map(|path| GeneratedFile { path: path.to_owned(), text: "[Unit]\n".to_owned() });
         let refused = || refuse_overwrite(dir.path(), &units).err().map(|failure| failure.text());
         assert_eq!(refused(), None, "there is none");
         std::fs::write(dir.path().join("a.mount"), "[Unit]\n").unwrap();
@@ -182,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_a_unit_would_take_apart_is_refused() {
-        assert_eq!(escape_unit_value("/a%b").as_deref(), Ok("/a%%b"));
+        assert_eq!(escape_unit_value("/a%b"), Ok("/a%%b".to_owned()));
         for text in ["/a b", "/a\\b", "/a\"b", "/a\nb"] {
             assert!(escape_unit_value(text).is_err(), "{text:?}");
         }

@@ -52,8 +52,8 @@ pub(super) fn page() -> String {
         add_table(&mut page, name, keys, &schema["properties"][name]);
     }
     page.section("FILES");
-    for (name, text) in page_sections::file_entries() {
-        page.item(&name, &[&text]);
+    for entry in page_sections::file_entries() {
+        page.item(&entry.path, &[entry.purpose]);
     }
     page.section("EXAMPLES");
     page.prose("The least that a volume needs:");

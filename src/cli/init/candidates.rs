@@ -94,7 +94,8 @@ impl fmt::Display for MountCandidates {
         let widest = |column: usize, least: usize| {
             rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(least)
         };
-        let (point, kind) = (widest(0, 11), widest(1, 4));
+        let point = widest(0, 11);
+        let kind = widest(1, 4);
         writeln!(f, "{:point$}  {:kind$}  SOURCE", "MOUNT POINT", "TYPE")?;
         for [mount_point, fs_type, source] in &rows {
             writeln!(f, "{mount_point:point$}  {fs_type:kind$}  {source}")?;

@@ -5,7 +5,7 @@
 //! file system show the same for the root and for every name in it, two independent trees
 //! agree by accident at most in the root's number (the root of every ext4 is inode 2).
 //!
-//! *Invariant:* where it cannot be told, it is `shared`: files are then compared by inode
+//! *Invariant:* where nothing decides it, it is `shared`: files are then compared by inode
 //! number and change time as well, so that the bytes of two versions are never mixed, and
 //! what would have been a copy is left out instead.
 
@@ -41,7 +41,7 @@ pub(super) struct InferredVolume {
 pub(super) enum Certainty {
     /// By what was seen.
     Seen,
-    /// It cannot be told; the safe one.
+    /// By nothing that was seen; the safe one.
     Unknown,
     /// The user says so.
     Given,
@@ -81,6 +81,41 @@ enum TreeRelation {
     Different,
 }
 
+/// How two directories relate, and what was seen that says so.
+struct TreeComparison {
+    relation: TreeRelation,
+    reason: String,
+}
+
+impl TreeComparison {
+    fn same(reason: impl Into<String>) -> Self {
+        Self { relation: TreeRelation::Same, reason: reason.into() }
+    }
+
+    fn unknown(reason: impl Into<String>) -> Self {
+        Self { relation: TreeRelation::Unknown, reason: reason.into() }
+    }
+
+    fn different(reason: impl Into<String>) -> Self {
+        Self { relation: TreeRelation::Different, reason: reason.into() }
+    }
+}
+
+/// A file system's number on its NFS server, as the client knows it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NfsFsid {
+    /// The mount's device number, major and minor.
+    dev: (u32, u32),
+    fsid: String,
+}
+
+/// The mode, and why.
+struct InferredMode {
+    mode: VolumeMode,
+    certainty: Certainty,
+    reasons: Vec<String>,
+}
+
 /// What `--json` prints.
 #[derive(Serialize)]
 pub(super) struct InitReport<'a> {
@@ -104,10 +139,10 @@ impl InferredVolume {
     }
 }
 
-/// Guesses all but the volume's name. `fsids` are those of NFS mounts, by device number.
-pub(super) fn infer_volume(survey: &Survey, fsids: &[((u32, u32), String)]) -> InferredVolume {
+/// Guesses all but the volume's name.
+pub(super) fn infer_volume(survey: &Survey, fsids: &[NfsFsid]) -> InferredVolume {
     let sights: Vec<&Observation> = survey.replicas.iter().map(|(_, sight)| sight).collect();
-    let (mode, certainty, reasons) = infer_mode(&sights, fsids);
+    let InferredMode { mode, certainty, reasons } = infer_mode(&sights, fsids);
     InferredVolume {
         volume: String::new(),
         mode,
@@ -119,127 +154,136 @@ pub(super) fn infer_volume(survey: &Survey, fsids: &[((u32, u32), String)]) -> I
     }
 }
 
-fn infer_mode(
-    sights: &[&Observation],
-    fsids: &[((u32, u32), String)],
-) -> (VolumeMode, Certainty, Vec<String>) {
+fn infer_mode(sights: &[&Observation], fsids: &[NfsFsid]) -> InferredMode {
+    let mode = |mode, certainty, reasons| InferredMode { mode, certainty, reasons };
     let Some((first, others)) = sights.split_first() else {
-        return (VolumeMode::Shared, Certainty::Unknown, Vec::new());
+        return mode(VolumeMode::Shared, Certainty::Unknown, Vec::new());
     };
-    let mut all = Vec::new();
+    let mut reasons = Vec::new();
+    let mut worst = None;
     for other in others {
-        let (kinship, why) = compare_trees(first, other, fsids);
-        let (a, b) = (first.spec.path.display(), other.spec.path.display());
-        all.push((kinship, format!("{a} and {b}: {why}")));
+        let TreeComparison { relation, reason } = compare_trees(first, other, fsids);
+        worst = worst.max(Some(relation));
+        let a = first.spec.path.display();
+        let b = other.spec.path.display();
+        reasons.push(format!("{a} and {b}: {reason}"));
     }
-    let worst = all.iter().map(|(kinship, _)| *kinship).max();
-    let (mode, certainty) = match worst {
+    match worst {
         None => {
-            all.push((TreeRelation::Same, "there is one replica only".to_owned()));
-            (VolumeMode::Shared, Certainty::Seen)
+            reasons.push("there is one replica only".to_owned());
+            mode(VolumeMode::Shared, Certainty::Seen, reasons)
         }
-        Some(TreeRelation::Same) => (VolumeMode::Shared, Certainty::Seen),
-        Some(TreeRelation::Unknown) => (VolumeMode::Shared, Certainty::Unknown),
-        Some(TreeRelation::Different) => (VolumeMode::Copies, Certainty::Seen),
-    };
-    (mode, certainty, all.into_iter().map(|(_, why)| why).collect())
+        Some(TreeRelation::Same) => mode(VolumeMode::Shared, Certainty::Seen, reasons),
+        Some(TreeRelation::Unknown) => mode(VolumeMode::Shared, Certainty::Unknown, reasons),
+        Some(TreeRelation::Different) => mode(VolumeMode::Copies, Certainty::Seen, reasons),
+    }
 }
 
-fn compare_trees(
-    a: &Observation,
-    b: &Observation,
-    fsids: &[((u32, u32), String)],
-) -> (TreeRelation, String) {
+fn compare_trees(a: &Observation, b: &Observation, fsids: &[NfsFsid]) -> TreeComparison {
     let (Some(one), Some(other)) = (a.directory(), b.directory()) else {
-        return (TreeRelation::Unknown, "one of them could not be looked at".to_owned());
+        return TreeComparison::unknown("one of them could not be looked at");
     };
     let is_local =
         |sight: &Observation| sight.mount.as_ref().is_some_and(|mount| !mount.is_network());
     match (is_local(a), is_local(b)) {
         (true, true) => compare_local(one, other),
         (false, false) => compare_network(one, other, fsids),
-        _ => (TreeRelation::Different, "one is on a network, the other one is not".to_owned()),
+        _ => TreeComparison::different("one is on a network, the other one is not"),
     }
 }
 
-fn compare_local(one: &RootInfo, other: &RootInfo) -> (TreeRelation, String) {
-    let show = |(major, minor): (u32, u32)| format!("{major}:{minor}");
+fn compare_local(one: &RootInfo, other: &RootInfo) -> TreeComparison {
+    let device = format_device(one.dev);
     if one.dev != other.dev {
-        let devices = format!("{} and {}", show(one.dev), show(other.dev));
-        return (TreeRelation::Different, format!("two local file systems, devices {devices}"));
+        let other = format_device(other.dev);
+        return TreeComparison::different(format!(
+            "two local file systems, devices {device} and {other}"
+        ));
     }
     match one.ino == other.ino {
-        true => (
-            TreeRelation::Same,
-            format!("one directory of one file system, device {}", show(one.dev)),
-        ),
-        false => {
-            let what = format!("two directories of one file system, device {}", show(one.dev));
-            (TreeRelation::Different, what)
-        }
+        true => TreeComparison::same(format!("one directory of one file system, device {device}")),
+        false => TreeComparison::different(format!(
+            "two directories of one file system, device {device}"
+        )),
     }
 }
 
-fn compare_network(
-    one: &RootInfo,
-    other: &RootInfo,
-    fsids: &[((u32, u32), String)],
-) -> (TreeRelation, String) {
+fn format_device(dev: (u32, u32)) -> String {
+    format!("{}:{}", dev.0, dev.1)
+}
+
+fn compare_network(one: &RootInfo, other: &RootInfo, fsids: &[NfsFsid]) -> TreeComparison {
     if one.ino != other.ino {
-        return (TreeRelation::Different, format!("root inodes {} and {}", one.ino, other.ino));
+        return TreeComparison::different(format!("root inodes {} and {}", one.ino, other.ino));
     }
-    let fsid = |dev| fsids.iter().find(|(known, _)| *known == dev).map(|(_, fsid)| fsid.as_str());
+    let fsid = |dev| fsids.iter().find(|known| known.dev == dev).map(|known| known.fsid.as_str());
     let fsids = fsid(one.dev).zip(fsid(other.dev));
     let same_time = one.ctime == other.ctime;
-    let names =
-        one.listing.as_ref().zip(other.listing.as_ref()).map(|(a, b)| count_same_inodes(a, b));
+    let listings = one.listing.as_ref().zip(other.listing.as_ref());
+    let names = listings.map(|(a, b)| CommonNames::of(a, b));
     let root = format!("root inode {} in both", one.ino);
     match (names, same_time) {
-        (Some((0, n)), _) if n > 0 => {
-            let what = format!("{root}, but the names in it have other inode numbers");
-            (TreeRelation::Different, what)
-        }
-        (Some((same, n)), true) if same == n => {
-            let names = match n {
+        (Some(CommonNames { same_inode: 0, all }), _) if all > 0 => TreeComparison::different(
+            format!("{root}, but the names in it have other inode numbers"),
+        ),
+        (Some(names), true) if names.same_inode == names.all => {
+            let names = match names.all {
                 0 => String::new(),
                 n => format!(", and the same inode number for each of the {n} names in it"),
             };
             let seen = format!("{root}, changed at the same time{names}");
             match fsids {
-                Some((a, b)) if a != b => {
-                    // Clones look like this, and so do gateways that number themselves.
-                    let what = format!("{seen}; but the servers call it {a} and {b} (fsid)");
-                    (TreeRelation::Unknown, what)
-                }
-                Some((fsid, _)) => (TreeRelation::Same, format!("{seen}; fsid {fsid}")),
-                None => (TreeRelation::Same, seen),
+                // Clones look like this, and so do gateways that number themselves.
+                Some((a, b)) if a != b => TreeComparison::unknown(format!(
+                    "{seen}; but the servers call it {a} and {b} (fsid)"
+                )),
+                Some((fsid, _)) => TreeComparison::same(format!("{seen}; fsid {fsid}")),
+                None => TreeComparison::same(seen),
             }
         }
         (names, same_time) => {
             let time = if same_time { "the same" } else { "another" };
             let names = match names {
-                Some((same, n)) => format!("; {same} of {n} names with the same inode number"),
+                Some(CommonNames { same_inode, all }) => {
+                    format!("; {same_inode} of {all} names with the same inode number")
+                }
                 None => String::new(),
             };
-            (TreeRelation::Unknown, format!("{root}, {time} time of change{names}"))
+            TreeComparison::unknown(format!("{root}, {time} time of change{names}"))
         }
     }
 }
 
-/// Of the names that both have, how many have the same inode number, and how many there are.
-fn count_same_inodes(one: &RootListing, other: &RootListing) -> (usize, usize) {
-    let both = one.entries.iter().filter_map(|(name, a)| Some((a, other.entries.get(name)?)));
-    both.fold((0, 0), |(same, n), (a, b)| (same + usize::from(a.ino == b.ino), n + 1))
+/// How many names two roots have in common.
+#[derive(Default)]
+struct CommonNames {
+    all: usize,
+    /// Those with the same inode number in both.
+    same_inode: usize,
+}
+
+impl CommonNames {
+    fn of(one: &RootListing, other: &RootListing) -> Self {
+        let mut names = Self::default();
+        for (name, entry) in &one.entries {
+            if let Some(twin) = other.entries.get(name) {
+                names.all += 1;
+                names.same_inode += usize::from(entry.ino == twin.ino);
+            }
+        }
+        names
+    }
 }
 
 /// The columns of `/proc/fs/nfsfs/volumes` (`nfs_volume_list_show` in fs/nfs/client.c): `NV
 /// SERVER PORT DEV FSID FSC`. 0:0 is said by servers that do not number what they export.
-pub(super) fn parse_nfs_fsids(volumes: &str) -> Vec<((u32, u32), String)> {
+pub(super) fn parse_nfs_fsids(volumes: &str) -> Vec<NfsFsid> {
     let line = |line: &str| {
         let mut words = line.split_whitespace().skip(3);
         let (major, minor) = words.next()?.split_once(':')?;
         let fsid = words.next().filter(|fsid| *fsid != "0:0")?;
-        Some(((major.parse().ok()?, minor.parse().ok()?), fsid.to_owned()))
+        let dev = (major.parse().ok()?, minor.parse().ok()?);
+        Some(NfsFsid { dev, fsid: fsid.to_owned() })
     };
     volumes.lines().skip(1).filter_map(line).collect()
 }

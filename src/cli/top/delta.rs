@@ -165,20 +165,21 @@ impl View {
         let seconds =
             now.taken_at.saturating_duration_since(before.taken_at).as_secs_f64().max(1e-3);
         let is_same = before.status.pid == now.status.pid;
-        let (status, was) = (&now.status, &before.status);
+        let status = &now.status;
         let mut replicas: Vec<ReplicaRow> = Vec::new();
         for replica in &status.replicas {
-            let was = was.replicas.iter().find(|other| is_same && other.name == replica.name);
+            let before = &before.status.replicas;
+            let was = before.iter().find(|other| is_same && other.name == replica.name);
             replicas.push(replica_row(was, replica, seconds));
         }
         let delivered: u64 = replicas.iter().map(|row| row.bytes_per_second).sum();
         for row in &mut replicas {
             row.share = ratio(row.bytes_per_second, delivered);
         }
-        // Where either did not tell, nothing is known of what lies between.
-        let told = before.files.as_deref().zip(now.files.as_deref()).filter(|_| is_same);
-        let uses = told.map_or_else(Vec::new, |(was, is)| reads_between(was, is, seconds));
-        let (files, readers) = file_and_reader_rows(&uses, seconds, process);
+        // Where either has no files, nothing is known of the reads between them.
+        let files = before.files.as_deref().zip(now.files.as_deref()).filter(|_| is_same);
+        let reads = files.map_or_else(Vec::new, |(was, is)| reads_between(was, is, seconds));
+        let ActivityRows { files, readers } = ActivityRows::new(&reads, seconds, process);
         View {
             volume: status.volume.clone(),
             mount_point: status.mount_point.clone(),
@@ -199,15 +200,16 @@ fn ratio(some: u64, all: u64) -> f64 {
 }
 
 fn total_row(before: &Sample, now: &Sample, seconds: f64, delivered: u64) -> Total {
-    let (was, is) = (&before.status.counters, &now.status.counters);
+    let was = &before.status.counters;
+    let is = &now.status.counters;
     let gauges = &now.status.gauges;
-    // One that began anew has counted from nothing: that is no difference either.
+    // A new daemon has counted from zero: that is no difference either.
     let since = |was: u64, is: u64| is.saturating_sub(was);
     let per_second = |was: u64, is: u64| since(was, is) as f64 / seconds;
-    let (bytes, reads) =
-        (since(was.bytes_delivered, is.bytes_delivered), since(was.reads, is.reads));
-    let (won, lost) =
-        (since(was.hedges_won, is.hedges_won), since(was.hedges_lost, is.hedges_lost));
+    let bytes = since(was.bytes_delivered, is.bytes_delivered);
+    let reads = since(was.reads, is.reads);
+    let won = since(was.hedges_won, is.hedges_won);
+    let lost = since(was.hedges_lost, is.hedges_lost);
     let wasted = since(was.bytes_wasted, is.bytes_wasted) as f64 / seconds;
     Total {
         bytes_per_second: (bytes as f64 / seconds) as u64,
@@ -260,61 +262,80 @@ fn replica_row(was: Option<&ReplicaStatus>, is: &ReplicaStatus, seconds: f64) ->
     }
 }
 
-/// What processes read of a file, and what they are called.
-type PerProcess = BTreeMap<u32, (u64, String)>;
+/// Who reads what, those that read fastest first.
+struct ActivityRows {
+    files: Vec<FileRow>,
+    readers: Vec<ReaderRow>,
+}
 
-fn file_and_reader_rows(
-    uses: &[FileReads],
-    seconds: f64,
-    process: &mut dyn FnMut(u32) -> ProcessInfo,
-) -> (Vec<FileRow>, Vec<ReaderRow>) {
-    let mut files: BTreeMap<&str, (FileRow, PerProcess)> = BTreeMap::new();
-    let mut readers: BTreeMap<u32, ReaderRow> = BTreeMap::new();
-    for used in uses.iter().filter(|used| used.reads > 0) {
-        let who = match used.thread {
-            0 => ProcessInfo { pid: 0, command: "(kernel)".to_owned() },
-            thread => process(thread),
-        };
-        let rates = (used.bytes as f64 / seconds, used.reads as f64 / seconds);
-        let empty = || {
-            let row = FileRow {
-                path: used.path.clone(),
-                bytes_per_second: 0,
-                reads_per_second: 0.0,
-                handles: 0,
-                readers: Vec::new(),
-            };
-            (row, BTreeMap::new())
-        };
-        let (file, by) = files.entry(&used.path).or_insert_with(empty);
-        file.bytes_per_second += rates.0 as u64;
-        file.reads_per_second += rates.1;
-        file.handles += used.handles;
-        let label = format!("{} {}", who.pid, who.command);
-        by.entry(who.pid).or_insert((0, label)).0 += used.bytes;
-        let ProcessInfo { pid, command } = who;
-        let reader = readers.entry(pid).or_insert_with(|| ReaderRow {
-            pid,
-            command,
+/// A file's row, and the processes that read the file.
+struct FileReaders {
+    row: FileRow,
+    by_pid: BTreeMap<u32, ProcessReads>,
+}
+
+/// What one process read of a file.
+struct ProcessReads {
+    bytes: u64,
+    /// Number and command of the process.
+    label: String,
+}
+
+impl FileReaders {
+    fn new(path: &str) -> Self {
+        let row = FileRow {
+            path: path.to_owned(),
             bytes_per_second: 0,
             reads_per_second: 0.0,
-            files: 0,
-        });
-        reader.bytes_per_second += rates.0 as u64;
-        reader.reads_per_second += rates.1;
-        reader.files += 1;
+            handles: 0,
+            readers: Vec::new(),
+        };
+        Self { row, by_pid: BTreeMap::new() }
     }
-    let ranked = |(mut file, by): (FileRow, PerProcess)| {
-        let mut by: Vec<_> = by.into_values().collect();
-        by.sort_by_key(|(bytes, _)| Reverse(*bytes));
-        file.readers = by.into_iter().map(|(_, label)| label.trim_end().to_owned()).collect();
-        file
-    };
-    let mut files: Vec<FileRow> = files.into_values().map(ranked).collect();
-    let mut readers: Vec<ReaderRow> = readers.into_values().collect();
-    files.sort_by_key(|row| Reverse(row.bytes_per_second));
-    readers.sort_by_key(|row| Reverse(row.bytes_per_second));
-    (files, readers)
+
+    /// The row, with its readers.
+    fn finish(self) -> FileRow {
+        let mut readers: Vec<_> = self.by_pid.into_values().collect();
+        readers.sort_by_key(|reads| Reverse(reads.bytes));
+        let labels = readers.into_iter().map(|reads| reads.label.trim_end().to_owned());
+        FileRow { readers: labels.collect(), ..self.row }
+    }
+}
+
+impl ActivityRows {
+    fn new(reads: &[FileReads], seconds: f64, process: &mut dyn FnMut(u32) -> ProcessInfo) -> Self {
+        let mut files: BTreeMap<&str, FileReaders> = BTreeMap::new();
+        let mut readers: BTreeMap<u32, ReaderRow> = BTreeMap::new();
+        for used in reads.iter().filter(|used| used.reads > 0) {
+            let ProcessInfo { pid, command } = match used.thread {
+                0 => ProcessInfo { pid: 0, command: "(kernel)".to_owned() },
+                thread => process(thread),
+            };
+            let bytes_per_second = (used.bytes as f64 / seconds) as u64;
+            let reads_per_second = used.reads as f64 / seconds;
+            let file = files.entry(&used.path).or_insert_with(|| FileReaders::new(&used.path));
+            file.row.bytes_per_second += bytes_per_second;
+            file.row.reads_per_second += reads_per_second;
+            file.row.handles += used.handles;
+            let unread = || ProcessReads { bytes: 0, label: format!("{pid} {command}") };
+            file.by_pid.entry(pid).or_insert_with(unread).bytes += used.bytes;
+            let reader = readers.entry(pid).or_insert_with(|| ReaderRow {
+                pid,
+                command,
+                bytes_per_second: 0,
+                reads_per_second: 0.0,
+                files: 0,
+            });
+            reader.bytes_per_second += bytes_per_second;
+            reader.reads_per_second += reads_per_second;
+            reader.files += 1;
+        }
+        let mut files: Vec<FileRow> = files.into_values().map(FileReaders::finish).collect();
+        let mut readers: Vec<ReaderRow> = readers.into_values().collect();
+        files.sort_by_key(|row| Reverse(row.bytes_per_second));
+        readers.sort_by_key(|row| Reverse(row.bytes_per_second));
+        Self { files, readers }
+    }
 }
 
 #[cfg(test)]
@@ -441,7 +462,8 @@ pub(super) mod tests {
     #[test]
     fn who_was_not_heard_of_files_has_read_none() {
         let start = Instant::now();
-        let (mut before, mut now) = (sample(start), sample(start + Duration::from_secs(1)));
+        let mut before = sample(start);
+        let mut now = sample(start + Duration::from_secs(1));
         now.files = Some(vec![file("a", Some(1), 7, 1 << 40)]);
         before.files = None;
         let view = View::between(&before, &now, &mut process);

@@ -1,11 +1,11 @@
 //! What was read of each file between two samples, and by whom. Pure.
 //!
-//! A handle is compared with itself, by its number: who read last and what the file is
-//! called may have changed meanwhile. What is closed is a sum for each file and reader,
+//! A handle is compared with itself, by its number: its last reader and its file's name may
+//! have changed meanwhile. What is closed is a sum for each file and reader,
 //! and has in it what handles had read that were open before.
 //!
 //! *Invariant:* what was read before the first sample is not taken for what was read
-//! since, where that can be told; where it cannot, it counts as nothing.
+//! since, where the samples show that; where they do not, it counts as nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -39,7 +39,8 @@ pub(super) fn reads_between(
     now: &[FileActivity],
     seconds: f64,
 ) -> Vec<FileReads> {
-    let (was, is) = (by_handle(before), by_handle(now));
+    let was = by_handle(before);
+    let is = by_handle(now);
     let newest = was.keys().next_back();
     let mut uses: BTreeMap<(&str, u32), FileReads> = BTreeMap::new();
     for (handle, file) in &is {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::INTERVAL_RANGE;
+use super::{MAX_INTERVAL, MIN_INTERVAL};
 
 /// What is to be done besides drawing again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +68,23 @@ pub(super) struct DisplayState {
     /// Which volume, of how many.
     pub(super) volume_index: usize,
     volume_count: usize,
-    /// Lines that the panel had, and could show.
-    panel_rows: (usize, usize),
+    /// When it was last drawn.
+    panel_rows: PanelRows,
+}
+
+/// Lines of the lower part of the screen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PanelRows {
+    /// As many as there are.
+    pub(super) total: usize,
+    /// As many as there is room for.
+    pub(super) visible: usize,
+}
+
+impl PanelRows {
+    fn max_scroll_offset(self) -> usize {
+        self.total.saturating_sub(self.visible)
+    }
 }
 
 impl DisplayState {
@@ -84,20 +99,20 @@ impl DisplayState {
             replica_scroll_offset: 0,
             volume_index: 0,
             volume_count: volumes,
-            panel_rows: (0, 0),
+            panel_rows: PanelRows::default(),
         }
     }
 
-    /// How many lines the panel has, and can show.
-    pub(super) fn set_panel_rows(&mut self, rows: (usize, usize)) {
+    /// The panel was drawn with these lines.
+    pub(super) fn set_panel_rows(&mut self, rows: PanelRows) {
         self.panel_rows = rows;
-        self.scroll_offset = self.scroll_offset.min(rows.0.saturating_sub(rows.1));
+        self.scroll_offset = self.scroll_offset.min(rows.max_scroll_offset());
     }
 
     /// A key was pressed.
     pub(super) fn handle_key(&mut self, key: KeyEvent) -> Action {
         let ctrl = key.modifiers.contains(KeyModifiers::CONTROL);
-        let page = self.panel_rows.1.max(1);
+        let page = self.panel_rows.visible.max(1);
         match key.code {
             KeyCode::Char('c') if ctrl => return Action::Quit,
             // Anything ends the help, and does nothing else.
@@ -109,12 +124,12 @@ impl DisplayState {
             KeyCode::Char('f') => self.toggle_panel(Panel::Files),
             KeyCode::Char('r') => self.toggle_panel(Panel::Readers),
             KeyCode::Tab => {
-                let next = match self.panel {
+                self.panel = match self.panel {
                     Panel::Both => Panel::Files,
                     Panel::Files => Panel::Readers,
                     Panel::Readers => Panel::Both,
                 };
-                (self.panel, self.scroll_offset) = (next, 0);
+                self.scroll_offset = 0;
             }
             KeyCode::Char('+') => return self.scale_interval(2.0),
             KeyCode::Char('-') => return self.scale_interval(0.5),
@@ -127,7 +142,7 @@ impl DisplayState {
             KeyCode::PageDown => self.scroll(page as isize),
             KeyCode::PageUp => self.scroll(-(page as isize)),
             KeyCode::Home => self.scroll_offset = 0,
-            KeyCode::End => self.scroll(self.panel_rows.0 as isize),
+            KeyCode::End => self.scroll(self.panel_rows.total as isize),
             KeyCode::Char(']') => self.replica_scroll_offset += 1,
             KeyCode::Char('[') => {
                 self.replica_scroll_offset = self.replica_scroll_offset.saturating_sub(1);
@@ -143,13 +158,12 @@ impl DisplayState {
     }
 
     fn scroll(&mut self, by: isize) {
-        let most = self.panel_rows.0.saturating_sub(self.panel_rows.1);
+        let most = self.panel_rows.max_scroll_offset();
         self.scroll_offset = self.scroll_offset.saturating_add_signed(by).min(most);
     }
 
     fn scale_interval(&mut self, factor: f64) -> Action {
-        let (shortest, longest) = INTERVAL_RANGE;
-        self.interval = self.interval.mul_f64(factor).clamp(shortest, longest);
+        self.interval = self.interval.mul_f64(factor).clamp(MIN_INTERVAL, MAX_INTERVAL);
         Action::SetInterval
     }
 }
@@ -202,21 +216,21 @@ mod tests {
         let mut shown = DisplayState::new(Duration::from_secs(1), 1);
         (0..20)
             .for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('+')), Action::SetInterval));
-        assert_eq!(shown.interval, INTERVAL_RANGE.1);
+        assert_eq!(shown.interval, MAX_INTERVAL);
         (0..20)
             .for_each(|_| assert_eq!(press(&mut shown, KeyCode::Char('-')), Action::SetInterval));
-        assert_eq!(shown.interval, INTERVAL_RANGE.0);
+        assert_eq!(shown.interval, MIN_INTERVAL);
     }
 
     #[test]
     fn scrolling_ends_with_the_last_line() {
         let mut shown = DisplayState::new(Duration::from_secs(1), 1);
-        shown.set_panel_rows((10, 4));
+        shown.set_panel_rows(PanelRows { total: 10, visible: 4 });
         press(&mut shown, KeyCode::Up);
         assert_eq!(shown.scroll_offset, 0);
         press(&mut shown, KeyCode::End);
         assert_eq!(shown.scroll_offset, 6);
-        shown.set_panel_rows((5, 4));
+        shown.set_panel_rows(PanelRows { total: 5, visible: 4 });
         assert_eq!(shown.scroll_offset, 1);
     }
 }

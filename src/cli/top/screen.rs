@@ -4,6 +4,7 @@ mod columns;
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::time::Duration;
 
 use ratatui::buffer::Buffer;
@@ -13,11 +14,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Widget};
 
 use super::delta::{FileRow, ReaderRow, ReplicaRow, View};
-use super::format::{
-    format_bytes, format_bytes_short, format_frequency, format_micros, format_percent,
+use super::keys::{DisplayState, HELP, Panel, PanelRows, SortOrder};
+use crate::cli::{color, printable};
+use crate::format::{
+    format_bytes, format_bytes_short, format_frequency, format_micros_short, format_percent,
+    format_percent_precise,
 };
-use super::keys::{DisplayState, HELP, Panel, SortOrder};
-use crate::cli::printable;
 use crate::scheduler::health::HealthState;
 use columns::{Column, pad_to_column, truncate};
 
@@ -66,24 +68,30 @@ pub(super) struct Screen<'a> {
     pub(super) display: &'a DisplayState,
     /// For how long the daemon has not answered, and why.
     pub(super) silent_for: Duration,
-    pub(super) last_error: Option<&'a str>,
+    pub(super) last_error: Option<&'a io::Error>,
+}
+
+/// The lower part of the screen.
+struct DrawnPanel {
+    lines: Vec<Line<'static>>,
+    rows: PanelRows,
 }
 
 impl Screen<'_> {
-    /// Draws it; returns how many lines the lower part has, and how many are seen.
-    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) -> (usize, usize) {
+    /// Draws it; returns the lines of the lower part.
+    pub(super) fn draw(&self, area: Rect, buffer: &mut Buffer) -> PanelRows {
         if area.width < MIN_WIDTH || area.height < MIN_HEIGHT {
             let text = format!("too small: {MIN_WIDTH} columns and {MIN_HEIGHT} lines are needed");
             Paragraph::new(text).render(area, buffer);
-            return (0, 0);
+            return PanelRows::default();
         }
         let Some(view) = self.view else {
             let text = match self.last_error {
-                Some(trouble) => format!("the daemon does not answer: {trouble}"),
+                Some(error) => format!("the daemon does not answer: {error}"),
                 None => "looking ...".to_owned(),
             };
             Paragraph::new(text).render(area, buffer);
-            return (0, 0);
+            return PanelRows::default();
         };
         let width = usize::from(area.width);
         let mut lines = vec![self.title_line(view, width)];
@@ -93,8 +101,8 @@ impl Screen<'_> {
         lines.extend(replicas);
         lines.push(Line::default());
         let left = usize::from(area.height).saturating_sub(lines.len() + 1);
-        let (panel, rows) = self.panel_lines(view, width, left);
-        lines.extend(panel);
+        let panel = self.panel(view, width, left);
+        lines.extend(panel.lines);
         lines.truncate(usize::from(area.height) - 1);
         for (y, line) in (area.y..).zip(&lines) {
             buffer.set_line(area.x, y, line, area.width);
@@ -103,7 +111,7 @@ impl Screen<'_> {
         if self.display.is_help_shown {
             draw_help(area, buffer);
         }
-        rows
+        panel.rows
     }
 
     fn title_line(&self, view: &View, width: usize) -> Line<'static> {
@@ -154,18 +162,20 @@ impl Screen<'_> {
         lines
     }
 
-    fn panel_lines(
-        &self,
-        view: &View,
-        width: usize,
-        left: usize,
-    ) -> (Vec<Line<'static>>, (usize, usize)) {
-        let (files, readers) = (view.files.len(), view.readers.len());
+    fn panel(&self, view: &View, width: usize, left: usize) -> DrawnPanel {
+        let files = view.files.len();
+        let readers = view.readers.len();
         let seen = left.saturating_sub(1);
         let scrolled = self.display.scroll_offset;
         match self.display.panel {
-            Panel::Files => (file_lines(&view.files, width, scrolled, seen), (files, seen)),
-            Panel::Readers => (reader_lines(&view.readers, width, scrolled, seen), (readers, seen)),
+            Panel::Files => DrawnPanel {
+                lines: file_lines(&view.files, width, scrolled, seen),
+                rows: PanelRows { total: files, visible: seen },
+            },
+            Panel::Readers => DrawnPanel {
+                lines: reader_lines(&view.readers, width, scrolled, seen),
+                rows: PanelRows { total: readers, visible: seen },
+            },
             Panel::Both => {
                 // Two headings and a blank line.
                 let seen = left.saturating_sub(3);
@@ -175,7 +185,7 @@ impl Screen<'_> {
                 lines.resize(above + 1, Line::default());
                 lines.push(Line::default());
                 lines.extend(reader_lines(&view.readers, width, 0, below));
-                (lines, (files, above))
+                DrawnPanel { lines, rows: PanelRows { total: files, visible: above } }
             }
         }
     }
@@ -202,8 +212,8 @@ fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         format_frequency(total.reads_per_second),
         format_bytes_short(total.block),
         format_percent(total.hit_ratio),
-        format_micros(total.p50_us),
-        format_micros(total.p99_us)
+        format_micros_short(total.p50_us),
+        format_micros_short(total.p99_us)
     );
     if total.errors_per_second > 0.0 {
         given.push_str(&format!(", FAILED {}/s", format_frequency(total.errors_per_second)));
@@ -217,7 +227,7 @@ fn total_lines(view: &View, width: usize) -> Vec<Line<'static>> {
         format_frequency(total.hedges_per_second),
         format_percent(total.hedges_won_ratio),
         format_frequency(total.retries_per_second),
-        columns::format_percent_precise(total.wasted_ratio)
+        format_percent_precise(total.wasted_ratio)
     );
     let now = format!(
         "now     {:>10} open  waiting: {} reads, {} calls, {} segments; {} in flight",
@@ -248,10 +258,10 @@ fn health_style(health: HealthState) -> Style {
             Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED)
         }
     };
-    match (std::env::var_os("NO_COLOR"), health) {
-        (Some(_), _) => style,
-        (None, HealthState::Ejected | HealthState::Absent) => style.fg(Color::Red),
-        (None, _) => style.fg(Color::Magenta),
+    match (color::is_enabled(), health) {
+        (false, _) => style,
+        (true, HealthState::Ejected | HealthState::Absent) => style.fg(Color::Red),
+        (true, _) => style.fg(Color::Magenta),
     }
 }
 
@@ -295,9 +305,9 @@ fn file_lines(files: &[FileRow], width: usize, from: usize, seen: usize) -> Vec<
     let readers = (width / 4).clamp(16, 40);
     let path = width.saturating_sub(readers + 2 * 9 + 6);
     let title = range_title("FILES", files.len(), from, seen);
-    let (now, reads, open) = ("NOW/s", "READS/s", "OPEN");
+    let title = truncate(&title, path);
     let mut lines = vec![heading(
-        format!("{:<path$} {now:>8} {reads:>8} {open:>4}  READERS", truncate(&title, path)),
+        format!("{title:<path$} {:>8} {:>8} {:>4}  READERS", "NOW/s", "READS/s", "OPEN"),
         width,
     )];
     for file in files.iter().skip(from).take(seen) {
@@ -323,8 +333,8 @@ fn reader_lines(
     seen: usize,
 ) -> Vec<Line<'static>> {
     let title = range_title("READERS", readers.len(), from, seen);
-    let (now, reads, files) = ("NOW/s", "READS/s", "FILES");
-    let mut lines = vec![heading(format!("{title:<27} {now:>8} {reads:>8} {files:>6}"), width)];
+    let title = format!("{title:<27} {:>8} {:>8} {:>6}", "NOW/s", "READS/s", "FILES");
+    let mut lines = vec![heading(title, width)];
     for reader in readers.iter().skip(from).take(seen) {
         lines.push(Line::raw(format!(
             "{:>10} {:<16} {:>8} {:>8} {:>6}",
@@ -348,7 +358,8 @@ fn draw_help(area: Rect, buffer: &mut Buffer) {
             ])
         })
         .collect();
-    let (width, height) = (area.width.min(72), area.height.min(lines.len() as u16 + 2));
+    let width = area.width.min(72);
+    let height = area.height.min(lines.len() as u16 + 2);
     let at = Rect {
         x: area.x + (area.width - width) / 2,
         y: area.y + (area.height - height) / 2,
@@ -363,11 +374,10 @@ fn draw_help(area: Rect, buffer: &mut Buffer) {
 /// The same as text.
 pub(super) fn render_text(view: &View, width: u16) -> String {
     let width = usize::from(width);
-    let (history, shown) = (History::default(), DisplayState::new(Duration::from_secs(1), 1));
     let screen = Screen {
         view: Some(view),
-        history: &history,
-        display: &shown,
+        history: &History::default(),
+        display: &DisplayState::new(Duration::from_secs(1), 1),
         silent_for: Duration::ZERO,
         last_error: None,
     };

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use bytesize::ByteSize;
 use hdrhistogram::Histogram;
 
 use super::unread::UnreadSegments;
+use crate::format::format_bytes;
 use crate::telemetry::trace::{AttemptEnd, TraceLine};
 
 /// Sums of what was traced.
@@ -36,18 +36,16 @@ impl Default for Summary {
     fn default() -> Self {
         let took = Histogram::new_with_bounds(1, 3_600_000_000, 2)
             .expect("constant histogram bounds are valid");
-        let (reads, errors, bytes, in_memory, hedges, lost) = (0, 0, 0, 0, 0, 0);
-        let (replicas, unread) = (BTreeMap::new(), UnreadSegments::default());
         Self {
-            reads,
-            errors,
-            bytes,
-            bytes_in_memory: in_memory,
+            reads: 0,
+            errors: 0,
+            bytes: 0,
+            bytes_in_memory: 0,
             latency: took,
-            replicas,
-            unread,
-            hedges,
-            lost_lines: lost,
+            replicas: BTreeMap::new(),
+            unread: UnreadSegments::default(),
+            hedges: 0,
+            lost_lines: 0,
         }
     }
 }
@@ -71,15 +69,15 @@ impl Summary {
             }
             TraceLine::Segment(segment) => {
                 self.hedges += u64::from(segment.hedge);
-                let brought = self.replicas.entry(segment.replica.clone()).or_default();
-                brought.segments += 1;
+                let totals = self.replicas.entry(segment.replica.clone()).or_default();
+                totals.segments += 1;
                 match segment.end {
                     AttemptEnd::Delivered => {
-                        brought.bytes += segment.length;
+                        totals.bytes += segment.length;
                         self.unread.add_segment(segment);
                     }
-                    AttemptEnd::Wasted => brought.wasted += segment.length,
-                    AttemptEnd::Failed => brought.failed += 1,
+                    AttemptEnd::Wasted => totals.wasted += segment.length,
+                    AttemptEnd::Failed => totals.failed += 1,
                 }
             }
             TraceLine::Dropped(dropped) => {
@@ -118,10 +116,6 @@ impl Summary {
     }
 }
 
-fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
-}
-
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |q| self.latency.value_at_quantile(q) as f64 / 1e3;
@@ -137,14 +131,14 @@ impl fmt::Display for Summary {
             100.0 * self.bytes_in_memory as f64 / self.bytes.max(1) as f64,
             self.hedges
         )?;
-        for (name, brought) in &self.replicas {
+        for (name, totals) in &self.replicas {
             writeln!(
                 f,
                 "  {name}: {} segments, {}; wasted {}, failed {}",
-                brought.segments,
-                format_bytes(brought.bytes),
-                format_bytes(brought.wasted),
-                brought.failed
+                totals.segments,
+                format_bytes(totals.bytes),
+                format_bytes(totals.wasted),
+                totals.failed
             )?;
         }
         if self.unread.unread_bytes() > 0 {
@@ -182,25 +176,31 @@ mod tests {
     }
 
     fn read(offset: u64, length: u64, took_us: u64) -> TraceLine {
-        let (replica, waited_us) = (Some("n1".to_owned()), 0);
-        let parts = vec![ReadPart { offset, length, replica, took_us, waited_us }];
-        let (t_us, handle, pid, error) = (0, 1, 1, None);
+        let replica = Some("n1".to_owned());
+        let parts = vec![ReadPart { offset, length, replica, took_us, waited_us: 0 }];
         TraceLine::Read(ReadRecord {
-            t_us,
+            t_us: 0,
             took_us: 1,
             file: 1,
-            handle,
-            pid,
+            handle: 1,
+            pid: 1,
             offset,
             length,
-            error,
+            error: None,
             parts,
         })
     }
 
     fn dropped(offset: u64, unread: u64, took_us: u64) -> TraceLine {
-        let (t_us, length, replica) = (0, 100, "n1".to_owned());
-        TraceLine::Dropped(DropRecord { t_us, file: 1, offset, length, unread, replica, took_us })
+        TraceLine::Dropped(DropRecord {
+            t_us: 0,
+            file: 1,
+            offset,
+            length: 100,
+            unread,
+            replica: "n1".to_owned(),
+            took_us,
+        })
     }
 
     fn start() -> TraceLine {
@@ -213,7 +213,7 @@ mod tests {
     fn summed(lines: &[TraceLine]) -> (u64, u64) {
         let mut summary = Summary::default();
         lines.iter().for_each(|line| summary.add(line));
-        let wasted = summary.replicas.values().map(|brought| brought.wasted).sum();
+        let wasted = summary.replicas.values().map(|totals| totals.wasted).sum();
         (wasted, summary.unread.unread_bytes())
     }
 
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(summed(&[segment(0, 7), read(0, 100, 7)]), (0, 0));
         // A read's line may come first, where the segment arrives at that moment.
         assert_eq!(summed(&[read(0, 100, 7), segment(0, 7)]), (0, 0));
-        // Fetched once more before the first one's end was told.
+        // Fetched once more before the trace has the first one's end.
         assert_eq!(summed(&[segment(0, 7), segment(0, 9), dropped(0, 60, 7)]), (60, 100));
         assert_eq!(summed(&[segment(0, 7), TraceLine::Lost { lines: 1 }]), (0, 0));
         assert_eq!(summed(&[segment(0, 7), start()]), (100, 0));

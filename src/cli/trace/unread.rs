@@ -4,6 +4,7 @@
 //! in the moment in which it arrives: some reads are remembered for that.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use crate::telemetry::trace::{ReadPart, SegmentRecord};
 
@@ -22,8 +23,8 @@ struct BufferedSegment {
     /// Tells it from another segment at this place.
     took_us: u64,
     end: u64,
-    /// First bytes and ends, apart.
-    unread_ranges: Vec<(u64, u64)>,
+    /// Apart from each other.
+    unread_ranges: Vec<Range<u64>>,
 }
 
 impl BufferedSegment {
@@ -34,25 +35,30 @@ impl BufferedSegment {
     }
 
     fn mark_read(&mut self, part: &ReadPart) {
-        let (from, to) = (part.offset, part.offset + part.length);
-        let left = self.unread_ranges.iter().flat_map(|(start, end)| {
-            [(*start, (*end).min(from)), ((*start).max(to), *end)].into_iter()
+        let read_end = part.offset + part.length;
+        let left = self.unread_ranges.iter().flat_map(|range| {
+            [range.start..range.end.min(part.offset), range.start.max(read_end)..range.end]
         });
-        self.unread_ranges = left.filter(|(start, end)| start < end).collect();
+        self.unread_ranges = left.filter(|range| !range.is_empty()).collect();
     }
 
     fn unread_bytes(&self) -> u64 {
-        self.unread_ranges.iter().map(|(start, end)| end - start).sum()
+        self.unread_ranges.iter().map(|range| range.end - range.start).sum()
     }
 }
 
 impl UnreadSegments {
     /// A replica has brought a segment.
     pub(super) fn add_segment(&mut self, segment: &SegmentRecord) {
-        let (offset, end) = (segment.offset, segment.offset + segment.length);
-        let (replica, took_us) = (segment.replica.clone(), segment.took_us);
-        let mut kept =
-            BufferedSegment { replica, took_us, end, unread_ranges: vec![(offset, end)] };
+        let offset = segment.offset;
+        let end = offset + segment.length;
+        let whole = offset..end;
+        let mut kept = BufferedSegment {
+            replica: segment.replica.clone(),
+            took_us: segment.took_us,
+            end,
+            unread_ranges: vec![whole],
+        };
         self.early_parts.retain(|(file, part)| {
             let is_its = *file == segment.file && kept.contains_part(offset, part);
             if is_its {
@@ -94,11 +100,15 @@ impl UnreadSegments {
         }
     }
 
-    /// Forgets all, and returns what of them was not read, by replica.
-    pub(super) fn take_unread(&mut self) -> Vec<(String, u64)> {
+    /// Forgets all; returns the bytes of each replica that no read has asked for.
+    pub(super) fn take_unread(&mut self) -> BTreeMap<String, u64> {
         self.early_parts.clear();
-        let all = std::mem::take(&mut self.segments).into_values();
-        all.map(|kept| (kept.replica.clone(), kept.unread_bytes())).collect()
+        let mut unread = BTreeMap::new();
+        for kept in std::mem::take(&mut self.segments).into_values() {
+            let bytes = kept.unread_bytes();
+            *unread.entry(kept.replica).or_default() += bytes;
+        }
+        unread
     }
 
     /// Bytes that no read has asked for.

@@ -1,12 +1,11 @@
 //! Rules about how the replicas are mounted.
 
-use bytesize::ByteSize;
-
 use super::remount::{self, PERSIST_HINT, TooFewConnections};
 use super::{
     CheckOutcome, CheckStatus, RawFinding, check_nfs_replicas, join_replica_names, replica_share,
 };
 use crate::doctor::facts::{DoctorFacts, ExaminedReplica, NfsFacts};
+use crate::format::format_bytes;
 use crate::mount_table::option_rules::OptionFault;
 use crate::volume::shell_word;
 
@@ -189,10 +188,6 @@ pub(super) fn one_connection(facts: &DoctorFacts) -> CheckOutcome {
         Some(RawFinding { status: CheckStatus::Bad, replicas: group.clone(), cost, text, remedy })
     };
     CheckOutcome::Checked(facts.one_connection.iter().filter_map(judge).collect())
-}
-
-pub(super) fn format_bytes(bytes: u64) -> String {
-    ByteSize(bytes).display().iec().to_string()
 }
 
 /// The share of a rate that calls of `size` bytes lose to the calls themselves.

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::mounts::format_bytes;
-use super::remount;
-use super::{CheckOutcome, CheckStatus, DoctorFacts, NfsFacts, RawFinding, join_replica_names};
+use super::{
+    CheckOutcome, CheckStatus, DoctorFacts, NfsFacts, RawFinding, join_replica_names, remount,
+};
+use crate::format::format_bytes;
 use crate::mount_table::option_rules::{MAX_RSIZE, OptionFault};
 
 /// An option's value, where it is to be compared.

@@ -2,6 +2,7 @@
 
 use super::{CheckOutcome, CheckStatus, RawFinding, join_replica_names};
 use crate::doctor::facts::{DoctorFacts, MeasuredRates, NetworkInterface, RateMeasurement};
+use crate::format::format_mib_rate;
 
 /// A replica below so much of the others' median is slow: rates on busy machines
 /// and networks differ by a quarter from one second to the next, not by a half.
@@ -55,11 +56,6 @@ fn median_of_others(
 ) -> Option<f64> {
     let others = measured.alone.iter().enumerate().filter(|(j, _)| *j != i);
     median(others.filter_map(|(_, sample)| of(sample)).collect())
-}
-
-/// For people: MB/s are what networks are sold by, MiB/s what is read.
-fn format_rate(rate: f64) -> String {
-    format!("{:.1} MiB/s", rate / f64::from(1 << 20))
 }
 
 const TOO_LITTLE_READ: &str = "too little was read to tell; name a larger file with --file";
@@ -124,8 +120,8 @@ fn slower(facts: &DoctorFacts, measured: &MeasuredRates, i: usize) -> Option<Raw
         text: format!(
             "{} delivers {} alone, the others {}: fanfs gives it less to do, and has that much less",
             facts.replicas[i].name,
-            format_rate(rate),
-            format_rate(other)
+            format_mib_rate(rate),
+            format_mib_rate(other)
         ),
         remedy: "compare it with the others: mount options (this table), its link (ethtool), \
                    its node's load and disks (nfsiostat 1 here, iostat -x 1 there)"
@@ -201,8 +197,8 @@ pub(super) fn together(facts: &DoctorFacts) -> CheckOutcome {
         text: format!(
             "{} deliver {} together, and {} if each did what it does alone: {}; {verdict}",
             join_replica_names(facts, &readable),
-            format_rate(together),
-            format_rate(sum),
+            format_mib_rate(together),
+            format_mib_rate(sum),
             bottleneck.text
         ),
         remedy: bottleneck.remedy,

@@ -247,7 +247,8 @@ mod tests {
     #[test]
     fn of_two_processes_one_rotates_and_the_other_follows() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut one, mut other) = (log(&dir, 8), log(&dir, 8));
+        let mut one = log(&dir, 8);
+        let mut other = log(&dir, 8);
         put(&mut one, "a one\n");
         put(&mut other, "b\n");
         assert!(put(&mut one, "c one\n") && put(&mut other, "d\n"));
@@ -262,7 +263,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let old = dir.path().join("log.1");
         let write = |name: char| {
-            let (mut log, old) = (log(&dir, MOST), old.clone());
+            let mut log = log(&dir, MOST);
+            let old = old.clone();
             move || {
                 let mut rotations = 0;
                 for number in 0..LINES {
@@ -297,7 +299,8 @@ mod tests {
     #[test]
     fn nothing_is_rotated_away_from_another_process_within_its_line() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut one, mut other) = (log(&dir, 8), log(&dir, 8));
+        let mut one = log(&dir, 8);
+        let mut other = log(&dir, 8);
         put(&mut one, "one\n");
         one.begin_line(4);
         std::thread::scope(|scope| {

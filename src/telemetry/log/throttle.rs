@@ -26,7 +26,7 @@ pub(super) const TARGET: &str = "fanfs::log";
 /// For how long messages are counted together.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// A message as long as this is told by its beginning.
+/// Of a longer message the report has the beginning.
 const MAX_MESSAGE_CHARS: usize = 200;
 
 /// What was left out of one message.
@@ -46,7 +46,7 @@ struct RepeatLimiter<K, T> {
 struct Window<T> {
     started: Instant,
     passed: u32,
-    /// Of this window, and of those before it that nobody has told of.
+    /// Of this window, and of those before it that were not reported.
     suppressed: Option<Suppressed<T>>,
 }
 
@@ -73,7 +73,7 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
         false
     }
 
-    /// What was left out in windows that are over, or `all` of it. It is told once.
+    /// What was left out in windows that are over, or `all` of it. It is reported once.
     fn take_suppressed(&mut self, now: Instant, all: bool) -> Vec<Suppressed<T>> {
         let over = |window: &&mut Window<T>| {
             let is_fresh = window.passed > 0 && window.passed < self.max_per_window;
@@ -93,7 +93,7 @@ impl<K: std::hash::Hash + Eq, T> RepeatLimiter<K, T> {
     }
 }
 
-/// A message, as it is told of later.
+/// A message, as it is reported later.
 struct Message {
     level: Level,
     target: &'static str,
@@ -168,7 +168,7 @@ impl Visit for MessageText {
     }
 }
 
-/// Tells what was left out as windows end, until there is nothing left to be told.
+/// Reports what was left out as windows end, until nothing is left to report.
 fn report_until_empty() {
     let Some(state) = STATE.get() else { return };
     loop {
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn so_many_are_let_through_and_the_others_counted() {
-        let (mut allowance, t0) = (RepeatLimiter::new(2), Instant::now());
+        let mut allowance = RepeatLimiter::new(2);
+        let t0 = Instant::now();
         assert_eq!(allowed(&mut allowance, t0, &[0.0, 1.0, 2.0, 9.9]), [true, true, false, false]);
         assert!(allowance.allows("b", t0, || ()), "another message is none of it");
         assert_eq!(allowance.next_window_end(), Some(t0 + WINDOW));
@@ -231,14 +232,15 @@ mod tests {
             allowance.take_suppressed(t0 + WINDOW, false),
             [Suppressed { message: (), times: 2 }]
         );
-        assert_eq!(allowance.take_suppressed(t0 + WINDOW, true), [], "told twice");
+        assert_eq!(allowance.take_suppressed(t0 + WINDOW, true), [], "reported twice");
         assert_eq!(allowance.next_window_end(), None);
         assert_eq!(allowed(&mut allowance, t0, &[10.0, 11.0, 12.0]), [true, true, false]);
     }
 
     #[test]
     fn what_nobody_told_of_in_time_is_told_later() {
-        let (mut allowance, t0) = (RepeatLimiter::new(2), Instant::now());
+        let mut allowance = RepeatLimiter::new(2);
+        let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0, 1.0, 2.0, 3.0, 20.0]);
         let left = allowance.take_suppressed(t0 + Duration::from_secs(21), false);
         assert_eq!(left, [Suppressed { message: (), times: 3 }]);
@@ -246,7 +248,8 @@ mod tests {
 
     #[test]
     fn at_the_end_all_is_told() {
-        let (mut allowance, t0) = (RepeatLimiter::new(1), Instant::now());
+        let mut allowance = RepeatLimiter::new(1);
+        let t0 = Instant::now();
         allowed(&mut allowance, t0, &[0.0, 0.0]);
         assert_eq!(allowance.take_suppressed(t0, true), [Suppressed { message: (), times: 1 }]);
     }

@@ -116,7 +116,8 @@ fn servers_that_number_a_file_system_differently_leave_it_open() {
                    v3 0a000002  801 0:41         11111111:0                        no\n\
                    v4 0a000003  801 0:42         0:0                               no\n";
     let ids = parse_nfs_fsids(volumes);
-    assert_eq!(ids, [((0, 40), "fb4b5cc2:0".to_owned()), ((0, 41), "11111111:0".to_owned())]);
+    let fsid = |minor, fsid: &str| NfsFsid { dev: (0, minor), fsid: fsid.to_owned() };
+    assert_eq!(ids, [fsid(40, "fb4b5cc2:0"), fsid(41, "11111111:0")]);
     let names = [("x", 11)];
     let both = || {
         survey(vec![

@@ -1,9 +1,7 @@
 //! Which columns there is room for, and text cut to them.
 
 use crate::cli::top::delta::ReplicaRow;
-use crate::cli::top::format::{
-    format_bytes_short, format_frequency, format_micros, format_percent,
-};
+use crate::format::{format_bytes_short, format_frequency, format_micros_short, format_percent};
 use crate::scheduler::health::HealthState;
 
 /// The fewest columns in which the past is worth drawing.
@@ -72,7 +70,7 @@ pub(super) fn visible_columns(longest: usize, width: usize) -> Vec<Column> {
 
 /// A replica that has read nothing has no times.
 fn micros_or_dash(us: u64) -> String {
-    if us == 0 { "-".to_owned() } else { format_micros(us) }
+    if us == 0 { "-".to_owned() } else { format_micros_short(us) }
 }
 
 fn health_label(health: HealthState) -> &'static str {
@@ -92,7 +90,8 @@ pub(super) fn titles(columns: &[Column]) -> String {
 
 /// `text` as wide as its column.
 pub(super) fn pad_to_column(text: &str, column: &Column) -> String {
-    let (text, width) = (truncate(text, column.width), column.width);
+    let width = column.width;
+    let text = truncate(text, width);
     if column.is_right_aligned { format!("{text:>width$}") } else { format!("{text:<width$}") }
 }
 
@@ -118,9 +117,4 @@ pub(super) fn truncate_path(path: &str, width: usize) -> String {
 pub(super) fn gauge_bar(part: f64, width: usize) -> String {
     let full = ((part * width as f64).round() as usize).min(width);
     format!("{:<width$}", "#".repeat(full))
-}
-
-/// "0.31%": of what should be nearly nothing.
-pub(super) fn format_percent_precise(part: f64) -> String {
-    format!("{:.2}%", part * 100.0)
 }

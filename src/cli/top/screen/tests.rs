@@ -9,12 +9,11 @@ fn draw(view: &View, shown: &DisplayState, width: u16, height: u16) -> Vec<Strin
     let mut buffer = Buffer::empty(area);
     let mut history = History::default();
     (0..100).for_each(|_| history.add(view));
-    let silent = Duration::ZERO;
     let screen = Screen {
         view: Some(view),
         history: &history,
         display: shown,
-        silent_for: silent,
+        silent_for: Duration::ZERO,
         last_error: None,
     };
     screen.draw(area, &mut buffer);
@@ -70,7 +69,8 @@ fn no_size_is_too_small_to_draw() {
         for panel in [Panel::Both, Panel::Files, Panel::Readers] {
             for is_help in [false, true] {
                 let mut shown = shown();
-                (shown.panel, shown.is_help_shown) = (panel, is_help);
+                shown.panel = panel;
+                shown.is_help_shown = is_help;
                 draw(&view, &shown, width, height);
             }
         }
@@ -101,13 +101,12 @@ fn names_cannot_move_the_cursor_and_long_ones_are_cut() {
 
 #[test]
 fn a_silent_daemon_is_seen() {
-    let (view, history, shown) = (view(), History::default(), shown());
-    let silent = Duration::from_secs(12);
+    let view = view();
     let screen = Screen {
         view: Some(&view),
-        history: &history,
-        display: &shown,
-        silent_for: silent,
+        history: &History::default(),
+        display: &shown(),
+        silent_for: Duration::from_secs(12),
         last_error: None,
     };
     assert!(screen.title_line(&view, 100).to_string().contains("NO ANSWER for 12 s"));

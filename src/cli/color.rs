@@ -1,0 +1,31 @@
+//! Colors of what commands print.
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::AnsiColor;
+
+/// Whether standard output shows colors: a terminal that can, unless `NO_COLOR` or
+/// `CLICOLOR=0` says otherwise.
+pub(super) fn is_enabled() -> bool {
+    AutoStream::choice(&std::io::stdout()) != ColorChoice::Never
+}
+
+/// `text` in `color`, or as it is where colors are not enabled.
+pub(super) fn paint(text: &str, color: AnsiColor, is_enabled: bool) -> String {
+    if !is_enabled {
+        return text.to_owned();
+    }
+    let style = color.on_default();
+    format!("{style}{text}{style:#}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_color_ends_with_its_text() {
+        assert_eq!(paint("ok", AnsiColor::Green, true), "\x1b[32mok\x1b[0m");
+        assert_eq!(paint("?", AnsiColor::BrightBlack, true), "\x1b[90m?\x1b[0m");
+        assert_eq!(paint("ok", AnsiColor::Green, false), "ok");
+    }
+}

@@ -1,0 +1,125 @@
+//! Numbers as people read them: sizes, rates, times, shares and counts. Pure.
+//!
+//! All commands print through these, so that a figure looks the same wherever it is shown.
+//! What is printed in a narrow column has a short form of its own.
+
+use bytesize::ByteSize;
+
+const BYTES_PER_MIB: f64 = (1 << 20) as f64;
+
+/// Bytes as MiB.
+pub fn to_mib(bytes: u64) -> f64 {
+    bytes as f64 / BYTES_PER_MIB
+}
+
+/// Bytes a second as MiB a second.
+pub fn to_mib_per_second(rate: f64) -> f64 {
+    rate / BYTES_PER_MIB
+}
+
+/// "98.2 MiB".
+pub fn format_bytes(bytes: u64) -> String {
+    ByteSize(bytes).display().iec().to_string()
+}
+
+/// "98.2M": for a narrow column.
+pub fn format_bytes_short(bytes: u64) -> String {
+    let text = ByteSize(bytes).display().iec_short().to_string();
+    text.replace('i', "")
+}
+
+/// "64 KiB", "1.5 GiB": for sizes that are mostly whole in some unit.
+pub fn format_bytes_rounded(bytes: u64) -> String {
+    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+        if bytes >= 1 << shift {
+            let value = bytes as f64 / (1_u64 << shift) as f64;
+            let digits = usize::from(value.fract() > 0.05 && value.fract() < 0.95);
+            return format!("{value:.digits$} {unit}");
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// "98.2 MiB/s", from bytes a second, in the unit that fits.
+pub fn format_byte_rate(rate: f64) -> String {
+    format!("{}/s", format_bytes(rate as u64))
+}
+
+/// "1250.0 MiB/s", from bytes a second: for rates that are compared with each other.
+pub fn format_mib_rate(rate: f64) -> String {
+    format!("{:.1} MiB/s", to_mib_per_second(rate))
+}
+
+/// "850 us", "12 ms", "31 s".
+pub fn format_micros(us: u64) -> String {
+    match us {
+        0..=9_999 => format!("{us} us"),
+        10_000..=9_999_999 => format!("{} ms", us / 1000),
+        _ => format!("{} s", us / 1_000_000),
+    }
+}
+
+/// "850us", "12.4ms", "3.1s": for a narrow column.
+pub fn format_micros_short(us: u64) -> String {
+    match us {
+        0..=999 => format!("{us}us"),
+        1_000..=99_999 => format!("{:.1}ms", us as f64 / 1e3),
+        100_000..=999_999 => format!("{}ms", us / 1000),
+        _ => format!("{:.1}s", us as f64 / 1e6),
+    }
+}
+
+/// "34%", from 0.34.
+pub fn format_percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+/// "0.31%": for shares that should be nearly nothing.
+pub fn format_percent_precise(share: f64) -> String {
+    format!("{:.2}%", share * 100.0)
+}
+
+/// "0", "0.4", "12", "3.4k": how often something happens.
+pub fn format_frequency(times: f64) -> String {
+    match times {
+        ..0.05 => "0".to_owned(),
+        ..9.95 => format!("{times:.1}"),
+        ..9999.5 => format!("{times:.0}"),
+        _ => format!("{:.1}k", times / 1e3),
+    }
+}
+
+/// "1 file", "2 files".
+pub fn format_count(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_stay_short() {
+        assert_eq!(
+            [0, 850, 12_400, 850_000, 3_100_000].map(format_micros_short),
+            ["0us", "850us", "12.4ms", "850ms", "3.1s"]
+        );
+        assert_eq!([0.0, 0.4, 12.3, 34_000.0].map(format_frequency), ["0", "0.4", "12", "34.0k"]);
+        assert_eq!(format_bytes(98 << 20), "98.0 MiB");
+        assert!(format_bytes_short(1023 << 20).len() <= 7, "{}", format_bytes_short(1023 << 20));
+        assert_eq!(format_percent(0.336), "34%");
+    }
+
+    #[test]
+    fn whole_sizes_have_no_digits_after_the_point() {
+        assert_eq!(format_bytes_rounded(1 << 20), "1 MiB");
+        assert_eq!(format_bytes_rounded(65536), "64 KiB");
+        assert_eq!(format_bytes_rounded(3 << 29), "1.5 GiB");
+        assert_eq!(format_bytes_rounded(100), "100 B");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!([0, 1, 2].map(|n| format_count(n, "file")), ["0 files", "1 file", "2 files"]);
+    }
+}
