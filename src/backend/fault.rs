@@ -82,9 +82,10 @@ impl FaultRule {
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
         (self.op == op || self.op == FaultOp::Any)
             && self.within.is_none_or(inside)
-            && self
-                .path
-                .is_none_or(|of| if of.is_empty() { path == of } else { path.starts_with(of) })
+            && self.path.is_none_or(|of| match of {
+                "" => path.as_os_str().is_empty(),
+                of => path.starts_with(of),
+            })
     }
 }
 

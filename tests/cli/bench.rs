@@ -15,9 +15,13 @@ use crate::room::Room;
 
 const MIB: u64 = 1 << 20;
 
-/// A block takes 12 ms and more under the throttle; a machine that is later than this is
-/// slower than the throttle.
-const LATE: Duration = Duration::from_millis(20);
+/// The throttle of each replica, bytes a second: so little that a busy machine delivers the
+/// sum of three.
+const RATE: u64 = 10 * MIB;
+
+/// A block takes 50 ms under the throttle; a machine that is later than this may be slower
+/// than the throttle.
+const LATE: Duration = Duration::from_millis(50);
 
 /// Loop-mounted images under the block layer's throttle (cgroup version 1), with one
 /// file in each.
@@ -125,7 +129,7 @@ fn expect_nothing_in(tmp: &Path) {
 #[test]
 fn throttled_replicas_give_their_rates_and_fanfs_most_of_the_sum() {
     attempts(LATE, || {
-        let Some(lab) = Throttled::new(3, 40 * MIB, 128 * MIB) else { return };
+        let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
         let has_fio = Command::new("fio").arg("--version").output().is_ok();
         let mut args = vec![
             "bench",
@@ -151,7 +155,7 @@ fn throttled_replicas_give_their_rates_and_fanfs_most_of_the_sum() {
             let alone =
                 row(&report, load, "alone", 1)["mib_per_second"]["median"].as_f64().unwrap();
             // The throttle lets a burst through at the begin.
-            assert!((20.0..80.0).contains(&alone), "{load}: {alone}");
+            assert!((5.0..20.0).contains(&alone), "{load}: {alone}");
             // How much of the sum is for a bench; that it is a sum is not.
             let of_sum = row(&report, load, "fanfs", 3)["of_sum"]["median"].as_f64().unwrap();
             assert!(of_sum > 0.7, "{load}: {of_sum}");
