@@ -11,8 +11,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::needs;
-
 /// Threads that a call goes through, each of which may have to wait its turn.
 pub(crate) const HOPS: u32 = 8;
 
@@ -97,20 +95,14 @@ const ATTEMPTS: usize = 4;
 
 /// Runs a test whose outcome follows from rates or times that the program measures. A busy
 /// machine spoils some of them, so one attempt that passes will do: without the feature none
-/// does. The test is skipped where none passes and the machine was later than `most` in each.
-#[track_caller]
-pub(crate) fn attempts(most: Duration, attempt: impl Fn()) {
-    let mut failed = None;
+/// does.
+pub(crate) fn attempts(attempt: impl Fn()) {
     for left in (0..ATTEMPTS).rev() {
         let Watched { result, late, .. } = watch(&attempt);
         let Err(panic) = result else { return };
         eprintln!("an attempt failed, {left} are left; the machine was {late:?} late");
-        if late <= most {
-            failed = Some(panic);
+        if left == 0 {
+            resume_unwind(panic);
         }
     }
-    if let Some(panic) = failed {
-        resume_unwind(panic);
-    }
-    needs::machine(false, &format!("a processor within {most:?}"));
 }

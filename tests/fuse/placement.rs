@@ -18,9 +18,6 @@ use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 const MIB: usize = 1 << 20;
 const READ: &str = "segment_size = \"512KiB\"";
 
-/// The replicas' delays are 5 to 150 ms; a machine that is later than this hides them.
-const LATE: Duration = Duration::from_millis(20);
-
 /// A tree with the file `f`.
 fn with_file(len: usize) -> (TempDir, Vec<u8>) {
     let room = tree();
@@ -95,7 +92,7 @@ fn by_locality(status: &Status) -> (f64, f64) {
 
 #[test]
 fn chunks_in_turns_are_read_where_they_are() {
-    attempts(LATE, || {
+    attempts(|| {
         const CHUNK: usize = 4 * MIB;
         let (room, content) = with_file(96 * MIB);
         let chunks = content.len() / CHUNK;
@@ -133,7 +130,7 @@ fn chunks_in_turns_are_read_where_they_are() {
 
 #[test]
 fn chunks_of_one_node_are_read_there_and_lent_where_that_is_sooner() {
-    attempts(LATE, || {
+    attempts(|| {
         let (room, content) = with_file(40 * MIB);
         let more = table(&room, "/f,,,r3", "");
         let read = "segment_size = \"512KiB\"\nthreads_per_replica = 4";
@@ -222,7 +219,7 @@ fn a_provider_that_fails_or_prints_garbage_is_counted_and_reads_go_on() {
 
 #[test]
 fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
-    attempts(LATE, || {
+    attempts(|| {
         for keys in [&[][..], &["", "aliases = [\"storage2\"]", ""][..]] {
             let (room, content) = with_file(8 * MIB);
             let more = table(&room, "/f,,,storage2.example.com:5660 elsewhere", "");
@@ -252,7 +249,7 @@ fn names_that_no_replica_has_are_shown_and_aliases_tie_them_together() {
 
 #[test]
 fn a_table_that_changes_is_followed() {
-    attempts(LATE, || {
+    attempts(|| {
         let (room, content) = with_file(24 * MIB);
         let file = room.path().join("table.csv");
         let more = table(&room, "/f,,,r3", "ttl = \"1s\"");
@@ -292,7 +289,7 @@ fn calls(status: &Status) -> [u64; 3] {
 
 #[test]
 fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
-    attempts(LATE, || {
+    attempts(|| {
         let room = tree();
         let content = bytes(2 * MIB, 3);
         for dir in (0..8).map(|i| format!("a/d{i}")).chain((0..24).map(|i| format!("b{i}"))) {
@@ -348,7 +345,7 @@ fn a_pinned_subtree_goes_to_its_replica_while_that_is_well() {
 
 #[test]
 fn a_replica_that_is_said_to_be_local_and_does_not_behave_like_it_is_not_believed() {
-    attempts(LATE, || {
+    attempts(|| {
         // The first part is on r1; the second is not, and r1 delivers it slowly;
         // the third is said to be on r1, which delivers it as slowly.
         let (room, content) = with_file(80 * MIB);
