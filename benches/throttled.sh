@@ -1,3 +1,5 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # the runner has set fanfs, n and room
 # Rate-limited replicas, for the runners beside this file, which source it.
 #
 # Expects: fanfs (the program), n (how many replicas), room (a directory of the

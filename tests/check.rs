@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fanfs::cli::check::CheckReport;
 use fanfs::config::placement::ProviderConfig;
@@ -20,6 +20,9 @@ use fanfs::survey::{Severity, survey};
 use fanfs::volume::{ReplicaId, VolumeMode};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
+use crate::machine::timed;
+use crate::needs;
+
 const LIMIT: Duration = Duration::from_secs(5);
 const DIRECTORY: &str = "FANFS_TEST_CHECK_DIRECTORY";
 const RAN: &str = "ran";
@@ -31,15 +34,16 @@ fn with_mounts(test: &str, body: impl FnOnce(&Path)) {
         fs::write(Path::new(&directory).join(RAN), "").expect("write");
         return;
     }
-    if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success()) {
-        eprintln!("skipped {test}: `unshare -m` is not permitted here");
+    let may_mount = Command::new("unshare").args(["-m", "true"]).status();
+    let may_mount = may_mount.is_ok_and(|status| status.success());
+    if !needs::machine(may_mount, "the right to `unshare -m`") {
         return;
     }
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let status = Command::new("unshare")
         .args(["-m", "--propagation", "private"])
         .arg(std::env::current_exe().expect("this test's path"))
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", &format!("check::{test}"), "--nocapture"])
         .env(DIRECTORY, scratch.path().canonicalize().expect("canonical"))
         .status()
         .expect("unshare runs");
@@ -215,7 +219,7 @@ fn a_hung_mount_does_not_hang_the_survey() {
     with_mounts("a_hung_mount_does_not_hang_the_survey", |scratch| {
         use std::os::fd::AsRawFd;
         let Ok(daemon) = fs::File::options().read(true).write(true).open("/dev/fuse") else {
-            eprintln!("skipped: no /dev/fuse");
+            needs::machine(false, "/dev/fuse");
             return;
         };
         let (a, hung) = (tmpfs(scratch.join("a")), directory(scratch.join("hung")));
@@ -223,9 +227,9 @@ fn a_hung_mount_does_not_hang_the_survey() {
         let options = std::ffi::CString::new(options).expect("no NUL");
         mount("test", &hung, "fuse.hung", MountFlags::empty(), Some(&*options)).expect("mount");
 
-        let start = Instant::now();
-        let report = check(VolumeMode::Shared, &[&a, &hung], Duration::from_millis(500));
-        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+        let (report, took) =
+            timed(|| check(VolumeMode::Shared, &[&a, &hung], Duration::from_millis(500)));
+        assert!(took < Duration::from_secs(30), "{took:?}");
         assert_eq!(report.replicas[0].state, "ok");
         let row = &report.replicas[1];
         assert_eq!((row.state, row.fs_type.as_deref()), ("silent", Some("fuse.hung")));

@@ -1,9 +1,7 @@
 //! The configuration from outside: what the example files come to, and what
 //! malformed ones are told ([`refusals`], word for word).
 
-#[path = "config/placement.rs"]
 mod placement;
-#[path = "config/refusals.rs"]
 mod refusals;
 
 use std::fs;

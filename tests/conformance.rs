@@ -19,6 +19,8 @@ use fanfs::volume::ReplicaId;
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use crate::needs;
+
 const MIB: usize = 1 << 20;
 
 fn tree() -> TempDir {
@@ -391,8 +393,7 @@ fn a_rate_limit_holds_for_all_threads_together() {
 #[test]
 fn links_of_a_proc_in_the_tree_lead_nowhere() {
     use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: mounting needs root");
+    if !needs::root() {
         return;
     }
     let room = tree();

@@ -1,19 +1,10 @@
 //! A mount that outlives its daemon: handed over, kept, begun again.
 
-#[path = "cli/room.rs"]
-mod room;
-
-#[path = "handover/journal.rs"]
 mod journal;
-#[path = "handover/kept.rs"]
 mod kept;
-#[path = "handover/load.rs"]
 mod load;
-#[path = "handover/reload.rs"]
 mod reload;
-#[path = "handover/reused.rs"]
 mod reused;
-#[path = "handover/upgrade.rs"]
 mod upgrade;
 
 use std::fs;
@@ -21,7 +12,8 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use room::Room;
+use crate::needs;
+use crate::room::Room;
 
 /// The process that serves the mount.
 fn daemon(room: &Room) -> Pid {
@@ -56,10 +48,7 @@ fn kernel_resends() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map(|n| n.parse::<u32>().unwrap_or(0));
     let is_there = (numbers.next(), numbers.next()) >= (Some(6), Some(9));
-    if !is_there {
-        eprintln!("skipped: Linux 6.9 is needed");
-    }
-    is_there
+    needs::machine(is_there, "Linux 6.9")
 }
 
 /// A room with a volume over `replicas` names of one tree, and files in it.

@@ -15,6 +15,10 @@ mod census;
 mod content;
 #[path = "nemesis/judge.rs"]
 mod judge;
+#[allow(dead_code, reason = "what tests/mounted.rs and tests/program.rs alone ask of it")]
+mod machine;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod needs;
 #[path = "nemesis/readers.rs"]
 mod readers;
 #[path = "nemesis/schedule.rs"]
@@ -275,7 +279,7 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
     let mut warm = 0;
     std::thread::scope(|scope| {
         let judge = &judge;
-        scope.spawn(|| judge.watch_machine());
+        scope.spawn(|| judge.machine.watch(|| judge.is_over()));
         let (many, first) = setup.crew;
         for manner in CREW.into_iter().cycle().skip(first).take(many) {
             let (root, random, seat) = (mount_point.clone(), random.fork(), judge.seat());

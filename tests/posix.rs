@@ -9,45 +9,22 @@
 //! Needs root, and the programs that `.ci/run` installs; what is missing is skipped
 //! with a note, and is an error where the variable CI is set.
 
-#[path = "posix/caller.rs"]
 mod caller;
-#[path = "posix/consistency.rs"]
 mod consistency;
-#[path = "posix/fsx.rs"]
 mod fsx;
-#[path = "posix/given.rs"]
 mod given;
-#[path = "posix/locks.rs"]
 mod locks;
-#[path = "posix/own_writes.rs"]
 mod own_writes;
-#[path = "posix/permissions.rs"]
 mod permissions;
-#[path = "posix/pjdfstest.rs"]
 mod pjdfstest;
-#[path = "posix/programs.rs"]
 mod programs;
-#[path = "posix/python.rs"]
 mod python;
-#[path = "posix/reader.rs"]
 mod reader;
-#[path = "fuse/recorder.rs"]
-#[allow(dead_code, reason = "what tests/fuse.rs alone asks of it")]
-mod recorder;
-#[path = "fuse/rig.rs"]
-#[allow(dead_code, reason = "what tests/fuse.rs alone asks of it")]
-mod rig;
-#[path = "posix/set_id.rs"]
 mod set_id;
-#[path = "posix/shown.rs"]
 mod shown;
-#[path = "posix/stamp.rs"]
 mod stamp;
-#[path = "posix/tool.rs"]
 mod tool;
-#[path = "posix/tree.rs"]
 mod tree;
-#[path = "posix/writer.rs"]
 mod writer;
 
 use std::fs;
@@ -55,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rig::{Rig, Setup};
+use crate::rig::{self, Rig, Setup};
 
 const KERNEL: &str = "cache = \"kernel\"";
 const DIRECT: &str = "cache = \"direct\"";

@@ -13,7 +13,7 @@
 //!   the replica's, after which it is left alone with that file for three seconds.
 //!
 //! What holds for every seed is in [`Run::judge`]. A seed that fails is run again by
-//! `FANFS_SIM_SEED=N cargo test --test sim_faults`.
+//! `FANFS_SIM_SEED=N cargo test --test library sim_faults`.
 
 // The nemesis uses all of it.
 #[allow(dead_code)]

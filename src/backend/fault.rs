@@ -91,7 +91,7 @@ impl FaultRule {
 
 /// The empty path means the root alone.
 fn is_beneath(path: &Path, of: &str) -> bool {
-    if of.is_empty() { path == of } else { path.starts_with(of) }
+    if of.is_empty() { path.as_os_str().is_empty() } else { path.starts_with(of) }
 }
 
 /// What one backend is to do wrong; shared with the test that says so.

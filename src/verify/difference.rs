@@ -229,8 +229,8 @@ impl fmt::Display for Difference {
                 }
                 if self.content.more_ranges > 0 {
                     let ContentDifference { more_ranges, differing_bytes, .. } = self.content;
-                    let more = format_args!("{path}: and {more_ranges} more ranges");
-                    write!(f, "\n{more}; {differing_bytes} bytes differ in all")?;
+                    write!(f, "\n{path}: and {more_ranges} more ranges; ")?;
+                    write!(f, "{differing_bytes} bytes differ in all")?;
                 }
                 Ok(())
             }

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::table::Manager;
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::table::Manager;
+use super::with_mounts;
+use super::world::{State, World};
 
 /// Kills the daemon, with its journal gone.
 pub(crate) fn kill_without_journal(world: &World) -> i64 {

@@ -15,9 +15,9 @@ use rustix::fs::OFlags;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::bare::kill_without_journal;
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::bare::kill_without_journal;
+use super::with_mounts;
+use super::world::{State, World};
 
 /// A volume with the write replica `n3`, which is a FUSE mount, and a file `old`.
 fn world() -> World {

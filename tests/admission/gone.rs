@@ -10,8 +10,8 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 
-use crate::with_mounts;
-use crate::world::World;
+use super::with_mounts;
+use super::world::World;
 
 /// A volume with a nested mount `inner` in each replica; `kept` is a second mount of `n3`.
 struct Nested(World);

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::with_mounts;
+use super::world::{State, World};
 
 /// Content that differs at every offset.
 fn large() -> Vec<u8> {

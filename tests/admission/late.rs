@@ -4,8 +4,8 @@ use std::fs;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::with_mounts;
+use super::world::{State, World};
 
 /// The rule that a replica stays the file system that it was holds for it as well. In
 /// `copies` mode no other rule keeps the wrong one out.

@@ -1,7 +1,7 @@
 //! How many replicas a start waits for.
 
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::with_mounts;
+use super::world::{State, World};
 
 #[test]
 fn no_replica_at_all_is_one_clear_error() {

@@ -13,8 +13,8 @@ use std::time::Duration;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::with_mounts;
-use crate::world::{State, World};
+use super::with_mounts;
+use super::world::{State, World};
 
 /// How a daemon begins to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::needs;
 use crate::room::Room;
 
 /// Denied by the lists.
@@ -28,8 +29,7 @@ fn looks(dir: &Path, user: u32) -> String {
 /// A mounted tree with access control lists; `None` without support for them or without
 /// root.
 fn room(access: &str) -> Option<Room> {
-    if !rustix::process::geteuid().is_root() || !tool("python3", &["--version"]) {
-        eprintln!("skipped: needs root and Python");
+    if !needs::root() || !needs::program("python3") || !needs::program("setfacl") {
         return None;
     }
     let room = Room::new();
@@ -38,10 +38,7 @@ fn room(access: &str) -> Option<Room> {
     fs::create_dir(tree.join("denied")).unwrap();
     for file in ["denied/file", "file", "plain"] {
         fs::write(tree.join(file), "text\n").unwrap();
-        if !tool("setfattr", &["-n", "user.secret", "-v", "value", &at(file)])
-            && !python_xattr(&at(file), "user.secret")
-        {
-            eprintln!("skipped: no extended attributes here");
+        if !needs::machine(python_xattr(&at(file), "user.secret"), "extended attributes") {
             return None;
         }
     }
@@ -50,8 +47,8 @@ fn room(access: &str) -> Option<Room> {
     fs::write(tree.join("program"), "#!/bin/sh\necho ran\n").unwrap();
     for name in ["program", "denied", "file"] {
         fs::set_permissions(tree.join(name), PermissionsExt::from_mode(0o755)).unwrap();
-        if !tool("setfacl", &["-m", &format!("u:{DENIED}:---"), &at(name)]) {
-            eprintln!("skipped: no access control lists here");
+        let is_set = tool("setfacl", &["-m", &format!("u:{DENIED}:---"), &at(name)]);
+        if !needs::machine(is_set, "access control lists") {
             return None;
         }
     }

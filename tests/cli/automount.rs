@@ -7,13 +7,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::needs;
 use crate::room::Room;
 
 #[test]
 fn a_look_at_an_automount_mounts_the_volume() {
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap();
-    if !rustix::process::geteuid().is_root() || !filesystems.contains("autofs") {
-        eprintln!("skipped: needs root and autofs in the kernel");
+    if !needs::root() || !needs::machine(filesystems.contains("autofs"), "autofs") {
         return;
     }
     let room = Room::new();

@@ -9,9 +9,15 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::machine::attempts;
+use crate::needs;
 use crate::room::Room;
 
 const MIB: u64 = 1 << 20;
+
+/// The throttle of each replica, bytes a second: so little that a busy machine delivers the
+/// sum of three.
+const RATE: u64 = 10 * MIB;
 
 /// Loop-mounted images under the block layer's throttle (cgroup version 1), with one
 /// file in each.
@@ -30,12 +36,12 @@ impl Throttled {
     /// None where that is not possible here.
     fn new(count: usize, rate: u64, size: u64) -> Option<Self> {
         let parent = Path::new("/sys/fs/cgroup/blkio");
-        if !rustix::process::geteuid().is_root()
-            || !parent.join("blkio.throttle.read_bps_device").exists()
-                && !parent.join("cgroup.procs").exists()
-            || !Path::new("/dev/loop-control").exists()
+        let is_v1 = ["blkio.throttle.read_bps_device", "cgroup.procs"];
+        let is_v1 = is_v1.iter().any(|name| parent.join(name).exists());
+        if !needs::root()
+            || !needs::machine(is_v1, "blkio of cgroup version 1")
+            || !needs::machine(Path::new("/dev/loop-control").exists(), "loop devices")
         {
-            eprintln!("skipped: needs root, loop devices, and blkio of cgroup version 1");
             return None;
         }
         let group = parent.join(format!("fanfs-bench-test-{}", std::process::id()));
@@ -118,51 +124,57 @@ fn expect_nothing_in(tmp: &Path) {
 
 #[test]
 fn throttled_replicas_give_their_rates_and_fanfs_most_of_the_sum() {
-    let Some(lab) = Throttled::new(3, 40 * MIB, 128 * MIB) else { return };
-    let has_fio = Command::new("fio").arg("--version").output().is_ok();
-    let mut args = vec![
-        "bench",
-        "lab.toml",
-        "--seconds",
-        "1",
-        "--rounds",
-        "1",
-        "--json",
-        "--report",
-        "b.html",
-        "--fio",
-        "jobs",
-    ];
-    if has_fio {
-        args.push("--run-fio");
-    }
-    let output = lab.fanfs(&args);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let report = json(&output);
-    assert_eq!((&report["file"], report["failed"].as_bool()), (&"data".into(), Some(false)));
-    for load in ["sequential", "random", "parallel"] {
-        let alone = row(&report, load, "alone", 1)["mib_per_second"]["median"].as_f64().unwrap();
-        // The throttle lets a burst through at the begin.
-        assert!((20.0..80.0).contains(&alone), "{load}: {alone}");
-        // How much of the sum is for a bench; that it is a sum is not.
-        let of_sum = row(&report, load, "fanfs", 3)["of_sum"]["median"].as_f64().unwrap();
-        assert!(of_sum > 0.7, "{load}: {of_sum}");
-        let of_one = row(&report, load, "fanfs", 3)["of_fastest"]["median"].as_f64().unwrap();
-        assert!(of_one > 1.4, "{load}: {of_one}");
-    }
-    assert!(row(&report, "sequential", "fanfs", 2)["daemon_cpu_per_gib"].as_f64().unwrap() > 0.0);
-    assert_eq!(report["over_time"]["replicas"].as_array().unwrap().len(), 3);
-    if has_fio {
-        let of_fio = row(&report, "sequential", "alone", 1)["of_fio"]["median"].as_f64().unwrap();
-        assert!((0.6..1.67).contains(&of_fio), "{of_fio}");
-    }
-    let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
-    assert_eq!(page.matches("<svg").count(), 3);
-    let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
-    assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
-    // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
-    assert_eq!(fs::read_dir(lab.room.path("jobs")).unwrap().count(), 6 + 5 + 5 + 1);
-    expect_nothing_in(&lab.tmp());
+    attempts(|| {
+        let Some(lab) = Throttled::new(3, RATE, 128 * MIB) else { return };
+        let has_fio = Command::new("fio").arg("--version").output().is_ok();
+        let mut args = vec![
+            "bench",
+            "lab.toml",
+            "--seconds",
+            "1",
+            "--rounds",
+            "1",
+            "--json",
+            "--report",
+            "b.html",
+            "--fio",
+            "jobs",
+        ];
+        if has_fio {
+            args.push("--run-fio");
+        }
+        let output = lab.fanfs(&args);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let report = json(&output);
+        assert_eq!((&report["file"], report["failed"].as_bool()), (&"data".into(), Some(false)));
+        for load in ["sequential", "random", "parallel"] {
+            let alone =
+                row(&report, load, "alone", 1)["mib_per_second"]["median"].as_f64().unwrap();
+            // The throttle lets a burst through at the begin.
+            assert!((5.0..20.0).contains(&alone), "{load}: {alone}");
+            // How much of the sum is for a bench; that it is a sum is not.
+            let of_sum = row(&report, load, "fanfs", 3)["of_sum"]["median"].as_f64().unwrap();
+            assert!(of_sum > 0.7, "{load}: {of_sum}");
+            let of_one = row(&report, load, "fanfs", 3)["of_fastest"]["median"].as_f64().unwrap();
+            assert!(of_one > 1.4, "{load}: {of_one}");
+        }
+        assert!(
+            row(&report, "sequential", "fanfs", 2)["daemon_cpu_per_gib"].as_f64().unwrap() > 0.0
+        );
+        assert_eq!(report["over_time"]["replicas"].as_array().unwrap().len(), 3);
+        if has_fio {
+            let of_fio =
+                row(&report, "sequential", "alone", 1)["of_fio"]["median"].as_f64().unwrap();
+            assert!((0.6..1.67).contains(&of_fio), "{of_fio}");
+        }
+        let page = fs::read_to_string(lab.room.path("b.html")).unwrap();
+        assert_eq!(page.matches("<svg").count(), 3);
+        let job = fs::read_to_string(lab.room.path("jobs/sequential-alone-2.fio")).unwrap();
+        assert!(job.contains(&format!("directory={}\n", lab.root(2).display())), "{job}");
+        // 3 replicas, sums of 2 and 3, fanfs over 3; then twice 3, 1 and 1; and the script.
+        assert_eq!(fs::read_dir(lab.room.path("jobs")).unwrap().count(), 6 + 5 + 5 + 1);
+        expect_nothing_in(&lab.tmp());
+    });
 }
 
 fn bench(room: &Room, args: &[&str]) -> Command {

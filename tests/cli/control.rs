@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::needs;
 use crate::room::Room;
 
 fn socket(room: &Room) -> PathBuf {
@@ -128,8 +129,7 @@ fn who_listens_to_traces_leaves_room_for_others() {
 
 #[test]
 fn nobody_else_may_ask_even_where_the_socket_is_open() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: becoming another user needs root");
+    if !needs::root() {
         return;
     }
     let room = Room::new();

@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::machine::{attempts, timed};
+use crate::needs;
 use crate::room::Room;
 
 fn pid(room: &Room) -> Pid {
@@ -144,10 +146,11 @@ fn signals_unmount_also_while_files_are_open_and_being_read() {
         let mut file = File::open(room.path("mnt/slow")).unwrap();
         let reader = std::thread::spawn(move || file.read_to_end(&mut Vec::new()).is_err());
         std::thread::sleep(Duration::from_millis(300));
-        let started = Instant::now();
-        kill_process(pid(&room), signal).unwrap();
-        room.expect_gone();
-        assert!(started.elapsed() < Duration::from_secs(25), "{:?}", started.elapsed());
+        let ((), took) = timed(|| {
+            kill_process(pid(&room), signal).unwrap();
+            room.expect_gone();
+        });
+        assert!(took < Duration::from_secs(25), "{took:?}");
         assert!(reader.join().unwrap(), "the read should have failed");
     }
 }
@@ -194,8 +197,7 @@ fn as_a_helper_of_mount() {
 /// systemd and `umount -a -O _netdev` go by the table of mount(8), which its helpers write.
 #[test]
 fn that_a_volume_needs_the_network_is_noted_while_it_is_mounted() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -243,9 +245,7 @@ fn as_a_helper_of_mount_that_is_a_copy() {
 
 #[test]
 fn by_mount_fuse3() {
-    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sbin/mount.fuse3").exists()
-    {
-        eprintln!("skipped: needs root and mount.fuse3");
+    if !needs::root() || !needs::program("mount.fuse3") {
         return;
     }
     let room = Room::new();
@@ -268,21 +268,31 @@ fn by_mount_fuse3() {
 
 #[test]
 fn the_demo_shows_what_it_promises_and_leaves_nothing() {
-    let room = Room::new();
-    let dir = room.path("mnt");
-    let args =
-        ["demo", "--size", "24MiB", "--rate", "40MiB/s", "--json", "--dir", dir.to_str().unwrap()];
-    let rows: serde_json::Value = serde_json::from_slice(&room.expect(&args).stdout).unwrap();
-    let rows = rows.as_array().unwrap();
-    assert_eq!(
-        rows.iter().map(|row| row["replicas"].as_u64().unwrap()).collect::<Vec<_>>(),
-        [1, 2, 3]
-    );
-    // How much faster is for a bench; that all take part is not.
-    for share in rows[2]["shares"].as_array().unwrap() {
-        assert!(share.as_f64().unwrap() > 0.15, "{rows:?}");
-    }
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "something is left behind");
+    attempts(|| {
+        let room = Room::new();
+        let dir = room.path("mnt");
+        let args = [
+            "demo",
+            "--size",
+            "24MiB",
+            "--rate",
+            "40MiB/s",
+            "--json",
+            "--dir",
+            dir.to_str().unwrap(),
+        ];
+        let rows: serde_json::Value = serde_json::from_slice(&room.expect(&args).stdout).unwrap();
+        let rows = rows.as_array().unwrap();
+        assert_eq!(
+            rows.iter().map(|row| row["replicas"].as_u64().unwrap()).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
+        // How much faster is for a bench; that all take part is not.
+        for share in rows[2]["shares"].as_array().unwrap() {
+            assert!(share.as_f64().unwrap() > 0.15, "{rows:?}");
+        }
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0, "something is left behind");
+    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::process::Output;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::needs;
 use crate::room::Room;
 
 fn said(output: &Output) -> String {
@@ -152,8 +153,7 @@ fn a_replica_that_is_out_of_service_fails_the_check() {
 
 #[test]
 fn an_ordinary_user_is_told_whose_mount_it_is() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: becoming another user needs root");
+    if !needs::root() {
         return;
     }
     let room = Room::new();

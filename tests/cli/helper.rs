@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Output};
 
+use crate::needs;
 use crate::room::Room;
 
 /// A room with `mount.fanfs` in it.
@@ -47,8 +48,7 @@ fn it_ends_with_the_statuses_of_mount() {
 
 #[test]
 fn it_mounts_in_another_name_space() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !needs::root() {
         return;
     }
     let room = room();
@@ -79,8 +79,7 @@ fn it_mounts_in_another_name_space() {
 /// else is there.
 #[test]
 fn set_id_bits_and_devices_count_through_mount_where_it_passes_on_that_they_are_to() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !needs::root() {
         return;
     }
     let room = Room::new();

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::needs;
 use crate::room::Room;
 
 /// Mounts in a room; unmounted with it.
@@ -17,8 +18,7 @@ struct Mounts<'a> {
 impl<'a> Mounts<'a> {
     /// None where this is not root's.
     fn new(room: &'a Room) -> Option<Self> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: needs root");
+        if !needs::root() {
             return None;
         }
         Some(Self { room, points: Vec::new() })

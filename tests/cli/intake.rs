@@ -14,9 +14,9 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::limits::resident;
+use super::limits::resident;
+use super::served::Server;
 use crate::room::{Room, in_a_process};
-use crate::served::Server;
 
 /// One request.
 const MIB: usize = 1 << 20;
@@ -37,7 +37,7 @@ const A_WHILE: Duration = Duration::from_secs(2);
 /// has this test's files open until its exec(2), and waits there for the stopped replica;
 /// each reader of its `/proc` entry waits with it.
 fn alone(test: &str, body: impl FnOnce()) {
-    in_a_process(test, |program| Some(Command::new(program)), body);
+    in_a_process(&format!("cli::intake::{test}"), |program| Some(Command::new(program)), body);
 }
 
 /// A replica that is read, another one that is written, and a volume over both.
@@ -126,7 +126,7 @@ impl Drop for Volume {
 
 #[test]
 fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
-    alone("intake::writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon", || {
+    alone("writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon", || {
         let volume = Volume::new(WRITERS, "100s");
         let writers = volume.writers();
         thread::sleep(A_WHILE);
@@ -141,41 +141,38 @@ fn writers_of_a_stopped_replica_wait_without_the_memory_of_the_daemon() {
 
 #[test]
 fn where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on() {
-    alone(
-        "intake::where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on",
-        || {
-            let volume = Volume::new(WRITERS, "1s");
-            let other = File::open(volume.at("other")).unwrap();
-            let writers = volume.writers();
-            // A write that finds no room holds this up no longer than the replica may take.
-            let mut bytes = vec![0; MIB];
-            for _ in 0..10 {
-                other.read_exact_at(&mut bytes, 0).unwrap();
-                thread::sleep(A_WHILE / 10);
-            }
-            assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
-            volume.expect_little_memory();
-            volume.written.send(Signal::CONT);
-            let mut failed = 0;
-            for (i, writer) in writers.into_iter().enumerate() {
-                match writer.join().unwrap() {
-                    Ok(()) => assert!(volume.is_written(i), "{i} is not written"),
-                    Err(error) => {
-                        assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
-                        failed += 1;
-                    }
+    alone("where_the_write_replica_is_silent_writes_without_room_fail_and_reads_go_on", || {
+        let volume = Volume::new(WRITERS, "1s");
+        let other = File::open(volume.at("other")).unwrap();
+        let writers = volume.writers();
+        // A write that finds no room holds this up no longer than the replica may take.
+        let mut bytes = vec![0; MIB];
+        for _ in 0..10 {
+            other.read_exact_at(&mut bytes, 0).unwrap();
+            thread::sleep(A_WHILE / 10);
+        }
+        assert!(bytes == [1; MIB] && writers.iter().any(|writer| !writer.is_finished()));
+        volume.expect_little_memory();
+        volume.written.send(Signal::CONT);
+        let mut failed = 0;
+        for (i, writer) in writers.into_iter().enumerate() {
+            match writer.join().unwrap() {
+                Ok(()) => assert!(volume.is_written(i), "{i} is not written"),
+                Err(error) => {
+                    assert_eq!(Errno::from_io_error(&error), Some(Errno::IO));
+                    failed += 1;
                 }
             }
-            assert!((1..WRITERS).contains(&failed), "{failed} of {WRITERS} failed");
-            drop(other);
-            volume.end();
-        },
-    );
+        }
+        assert!((1..WRITERS).contains(&failed), "{failed} of {WRITERS} failed");
+        drop(other);
+        volume.end();
+    });
 }
 
 #[test]
 fn values_of_attributes_are_within_the_budget_too() {
-    alone("intake::values_of_attributes_are_within_the_budget_too", || {
+    alone("values_of_attributes_are_within_the_budget_too", || {
         let (setters, value) = (12 * WRITERS / 2, vec![7; 64 << 10]);
         let volume = Volume::new(setters, "1s");
         (0..setters).for_each(|i| assert!(volume.at(i).exists()));
@@ -221,7 +218,7 @@ sys.exit(str(failed) if failed else 0)
 
 #[test]
 fn an_upgrade_goes_on_while_writes_wait_for_room() {
-    alone("intake::an_upgrade_goes_on_while_writes_wait_for_room", || {
+    alone("an_upgrade_goes_on_while_writes_wait_for_room", || {
         let volume = Volume::new(WRITERS, "100s");
         let mut command = Command::new("python3");
         command.args(["-c", WRITER]).args((0..WRITERS).map(|i| volume.at(i)));

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use rustix::mount::{MountPropagationFlags, mount_change};
 
+use crate::needs;
 use crate::room::Room;
 
 /// In every name.
@@ -170,7 +171,7 @@ fn lines_of_json_have_what_a_program_looks_for() {
 #[test]
 fn the_same_message_is_not_logged_for_ever() {
     for (rate, logged) in [(3, 3), (0, 30)] {
-        let (room, port) = (Room::new(), crate::metrics::free_port());
+        let (room, port) = (Room::new(), super::metrics::free_port());
         mount_with(
             &room,
             &format!(
@@ -209,8 +210,7 @@ fn the_environment_says_more_than_the_file() {
 
 /// Runs the daemon in the foreground where `/run` is another directory, until `is_done`.
 fn in_another_run(room: &Room, mut is_done: impl FnMut() -> bool) -> Option<String> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !needs::root() {
         return None;
     }
     room.volume("v.toml", "", "[log]\nformat = \"journald\"\n");
@@ -261,8 +261,7 @@ fn without_a_journal_lines_go_where_they_went() {
 
 /// Gives this thread, and the programs that it starts, a mount namespace of their own.
 fn own_mounts() -> bool {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !needs::root() {
         return false;
     }
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
@@ -276,8 +275,8 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
     if !own_mounts() {
         return;
     }
-    let (room, port) = (Room::new(), crate::metrics::free_port());
-    let Some(small) = crate::limits::Small::new(&room, "small") else { return };
+    let (room, port) = (Room::new(), super::metrics::free_port());
+    let Some(small) = super::limits::Small::new(&room, "small") else { return };
     let more = format!(
         "[metrics]\nlisten = \"{port}\"\n\
          [log]\nlevel = \"warn,fanfs=info,fanfs::metrics=debug\"\nrate = 0\n"
@@ -323,9 +322,9 @@ fn lines_that_a_full_disk_has_lost_are_counted_and_reported() {
         line.starts_with("  warning: ") && line.ends_with("No space left on device (os error 28)")
     };
     assert!(warning.is_some_and(is_told), "{status}");
-    let text = crate::metrics::get(port, "/metrics").unwrap();
+    let text = super::metrics::get(port, "/metrics").unwrap();
     let counted = "fanfs_log_lines_lost_total{volume=\"v\"}";
-    assert!(crate::metrics::value(&text, counted).unwrap() > 0.0, "{text}");
+    assert!(super::metrics::value(&text, counted).unwrap() > 0.0, "{text}");
 
     fs::remove_file(small.at.join("filler")).unwrap();
     ask(3);
@@ -368,7 +367,7 @@ fn failed_requests(room: &Room, files: &[&str]) -> usize {
 fn two_processes_rotate_one_log_and_lose_no_line() {
     let room = Room::new();
     fs::create_dir(room.path("mnt2")).unwrap();
-    let mounts = ["mnt", "mnt2"].map(|at| (at, crate::metrics::free_port()));
+    let mounts = ["mnt", "mnt2"].map(|at| (at, super::metrics::free_port()));
     for (at, port) in mounts {
         room.volume(
             &format!("{at}.toml"),
@@ -408,7 +407,7 @@ fn two_processes_rotate_one_log_and_lose_no_line() {
 
 #[test]
 fn a_log_that_logrotate_has_moved_is_made_again() {
-    let (room, port) = (Room::new(), crate::metrics::free_port());
+    let (room, port) = (Room::new(), super::metrics::free_port());
     mount_with(&room, &with_a_line_a_request(port, ""));
     have_logged(port, 3);
     let log = fs::read_dir(room.path("run")).unwrap().map(|entry| entry.unwrap().path());

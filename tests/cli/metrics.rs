@@ -8,11 +8,13 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fanfs::metrics::METRICS;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::machine::timed;
+use crate::needs;
 use crate::room::Room;
 
 /// A port that nobody listened on a moment ago.
@@ -87,14 +89,15 @@ fn who_asks_and_does_not_go_on_is_cut_off() {
     let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     let silent: Vec<_> = (0..20).map(|_| connect()).collect();
     let large = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-    let begun = Instant::now();
-    room.eventually("somebody else is answered", || {
-        get(port, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
+    let ((), took) = timed(|| {
+        room.eventually("somebody else is answered", || {
+            get(port, "/metrics").is_some_and(|text| text.contains("fanfs_reads_total"))
+        });
+        // Who talks at length as well, with an error.
+        assert!(!ask(connect(), &large).contains("fanfs_reads_total"));
+        fs::read(room.path("mnt/hello")).unwrap();
     });
-    // Who talks at length as well, with an error.
-    assert!(!ask(connect(), &large).contains("fanfs_reads_total"));
-    fs::read(room.path("mnt/hello")).unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert!(took < Duration::from_secs(30), "{took:?}");
     drop(silent);
     room.expect(&["umount", "mnt"]);
 }
@@ -261,23 +264,9 @@ fn rules_and_dashboard_name_metrics_that_there_are() {
     }
 }
 
-/// Whether promtool is there; in CI it has to be.
-fn has_promtool() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = std::env::split_paths(&path).any(|dir| dir.join("promtool").is_file());
-    if !is_there {
-        assert!(
-            std::env::var_os("CI").is_none(),
-            "promtool is not installed: apt-get install prometheus"
-        );
-        println!("skipped: promtool is not installed: apt-get install prometheus");
-    }
-    is_there
-}
-
 #[test]
 fn promtool_has_nothing_to_say() {
-    if !has_promtool() {
+    if !needs::program("promtool") {
         return;
     }
     let (room, port) = (Room::new(), free_port());

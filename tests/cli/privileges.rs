@@ -7,6 +7,7 @@ use std::process::Command;
 
 use rustix::thread::CapabilitySet as Set;
 
+use crate::needs;
 use crate::room::Room;
 
 /// What a thread may do: effective, permitted, bounding.
@@ -29,14 +30,6 @@ pub(crate) fn of_all_threads(pid: i32) -> BTreeSet<[u64; 3]> {
 fn field(pid: i32, name: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()
-}
-
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: needs root");
-    }
-    root
 }
 
 /// The daemon of `volume` has exactly this, in each of its threads, after reads,
@@ -71,7 +64,7 @@ fn expect(room: &Room, options: &[&str], [used, permitted, programs]: Sets, work
 
 #[test]
 fn who_only_reads_may_only_read() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -96,7 +89,7 @@ fn who_only_reads_may_only_read() {
 /// capabilities may look into it, and it leaves a core dump, unless it is not dumpable.
 #[test]
 fn a_daemon_of_root_is_not_dumpable() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -123,7 +116,7 @@ fn a_daemon_of_root_is_not_dumpable() {
 
 #[test]
 fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -142,7 +135,7 @@ fn set_id_bits_and_devices_count_for_nothing_unless_they_are_asked_for() {
 /// The caller is outside of the daemon's pid name space.
 #[test]
 fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -179,7 +172,7 @@ fn a_caller_that_the_daemon_does_not_see_has_no_groups_and_waits_for_no_lock() {
 
 #[test]
 fn who_lets_others_in_may_become_them() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -203,7 +196,7 @@ fn who_lets_others_in_may_become_them() {
 
 #[test]
 fn who_writes_may_change_what_is_others() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -230,8 +223,7 @@ fn who_writes_may_change_what_is_others() {
         let capability: &[u8] = &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         for (name, value) in [("trusted.x", &b"y"[..]), ("security.capability", capability)] {
             let on_disk = setxattr(room.path("tree/hello"), name, value, XattrFlags::empty());
-            if on_disk.is_err() {
-                eprintln!("skipped: no {name} on this file system");
+            if !needs::machine(on_disk.is_ok(), &format!("the attribute {name}")) {
                 continue;
             }
             setxattr(&file, name, value, XattrFlags::empty()).unwrap();
@@ -253,12 +245,14 @@ impl<'a> Reserved<'a> {
     fn new(room: &'a Room) -> Option<Self> {
         let image = room.path("image");
         File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        if !needs::program("mkfs.ext4") {
+            return None;
+        }
         let make = Command::new("mkfs.ext4").args(["-q", "-F", "-m", "50"]).arg(&image).status();
-        let is_made = make.is_ok_and(|made| made.success());
+        assert!(make.unwrap().success());
         let mut mount = Command::new("mount");
         mount.args(["-o", "loop"]).arg(&image).arg(room.path("tree"));
-        if !is_made || !mount.status().unwrap().success() {
-            eprintln!("skipped: needs mkfs.ext4 and loop devices");
+        if !needs::machine(mount.status().unwrap().success(), "loop devices") {
             return None;
         }
         Some(Self(room))
@@ -276,7 +270,7 @@ impl Drop for Reserved<'_> {
 #[test]
 fn a_file_systems_reserve_is_not_for_other_users() {
     use std::os::unix::process::CommandExt;
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -305,7 +299,7 @@ fn a_file_systems_reserve_is_not_for_other_users() {
 
 #[test]
 fn passthrough_goes_on_without_privileges_in_use() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();
@@ -327,7 +321,7 @@ fn passthrough_goes_on_without_privileges_in_use() {
 
 #[test]
 fn programs_that_say_where_chunks_are_may_become_others() {
-    if !is_root() {
+    if !needs::root() {
         return;
     }
     let room = Room::new();

@@ -4,11 +4,12 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::machine::timed;
 use crate::room::Room;
 
 const SIZE: usize = 4 << 20;
@@ -162,9 +163,7 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
     read(&room);
     servers.iter().for_each(|server| server.send(Signal::STOP));
     let within = |what: &str, most: Duration, call: &dyn Fn() -> std::io::Result<()>| {
-        let started = Instant::now();
-        let answer = call();
-        let took = started.elapsed();
+        let (answer, took) = timed(call);
         assert!(took < most, "{what} took {took:?}");
         answer
     };
@@ -184,10 +183,11 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
         // Somebody waits while it ends.
         let waiting = scope.spawn(|| fs::read(room.path("mnt/data")));
         thread::sleep(Duration::from_millis(200));
-        let started = Instant::now();
-        kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
-        room.eventually("the mount is gone", || room.mounted().is_none());
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        let ((), took) = timed(|| {
+            kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+            room.eventually("the mount is gone", || room.mounted().is_none());
+        });
+        assert!(took < Duration::from_secs(5), "{took:?}");
         assert!(waiting.join().unwrap().is_err());
     });
     servers.iter().for_each(|server| server.send(Signal::CONT));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fanfs::config::placement::{ClusterTool, ProviderConfig};
 use fanfs::volume::{ReplicaId, ReplicaSet};
 
-use crate::{parse, with};
+use super::{parse, with};
 
 fn provider(text: &str) -> ProviderConfig {
     parse(&with(&format!("[placement]\n{text}"))).unwrap().placement.provider

@@ -1,7 +1,7 @@
 //! Malformed files, one for every way to be malformed, and the exact line that
 //! each is refused with.
 
-use crate::{parse, with};
+use super::{parse, with};
 
 /// A file, and the one line it is refused with.
 type Case = (&'static str, &'static str);

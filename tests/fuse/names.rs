@@ -21,6 +21,7 @@ use rustix::fs::{
 };
 use rustix::io::{Errno, Result};
 
+use crate::needs;
 use crate::rig::{Rig, Setup, mount, root, tree};
 
 const HOUR: &str = "[fuse]\nattribute_ttl = \"1h\"\n";
@@ -295,8 +296,7 @@ fn a_removal_does_not_go_on_in_another_directory() {
 /// Whether a directory may be listed is asked of the directory that the user opens.
 #[test]
 fn an_open_is_of_the_directory_that_the_kernel_knows() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can be another user");
+    if !needs::root() {
         return;
     }
     use std::os::unix::fs::PermissionsExt;

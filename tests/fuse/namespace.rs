@@ -12,6 +12,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, fstat, mkdirat, mknodat, openat};
 
+use crate::needs;
 use crate::rig::{Setup, mount, root, tree};
 
 fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
@@ -132,9 +133,9 @@ fn extended_attributes() {
     let room = tree();
     fs::write(root(&room).join("f"), "x").unwrap();
     let value = vec![7; 3000];
-    if rustix::fs::setxattr(root(&room).join("f"), "user.key", &value, XattrFlags::empty()).is_err()
-    {
-        eprintln!("skipped: the temporary directory has no extended attributes");
+    let is_set =
+        rustix::fs::setxattr(root(&room).join("f"), "user.key", &value, XattrFlags::empty());
+    if !needs::machine(is_set.is_ok(), "extended attributes in the temporary directory") {
         return;
     }
     let rig = mount(room, &Setup::default());
@@ -273,8 +274,7 @@ fn paths_deeper_than_the_kernel_takes_at_once() {
 
 #[test]
 fn permissions_are_checked_for_the_caller() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can become somebody else");
+    if !needs::root() {
         return;
     }
     let room = tree();
@@ -361,8 +361,7 @@ struct Handle {
 /// on another mount it has not cached it yet.
 #[test]
 fn a_file_handle_is_stale_once_the_kernel_has_evicted_its_inode() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: open_by_handle_at(2) needs root");
+    if !needs::root() {
         return;
     }
     let room = tree();

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::needs;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -35,7 +36,7 @@ fn rig(setup: &Setup) -> Option<(Rig, Vec<u8>)> {
     drop(File::open(rig.at("probe")).unwrap());
     let status = rig.eventually("the probe is closed", |status| status.gauges.handles == 0);
     if status.passthrough.opens == 0 {
-        eprintln!("NOT RUN: no passthrough here: {:?}", status.passthrough.obstacles);
+        needs::machine(false, &format!("passthrough: {:?}", status.passthrough.obstacles));
         let works = rustix::process::getuid().is_root() && kernel_has_it();
         assert!(!works, "root on Linux 6.9 or later should have passthrough");
         return None;

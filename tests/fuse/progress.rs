@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::io::Errno;
 
+use crate::machine::timed;
 use crate::rig::{Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;
@@ -131,8 +132,8 @@ fn what_hangs_ends_at_its_deadline_while_its_replica_serves_others() {
         }
         let ended = calls.map(|call| {
             scope.spawn(move || {
-                let started = Instant::now();
-                (call().err().and_then(|error| Errno::from_io_error(&error)), started.elapsed())
+                let (ended, took) = timed(call);
+                (ended.err().and_then(|error| Errno::from_io_error(&error)), took)
             })
         });
         let ended = ended.map(|call| call.join().unwrap());

@@ -609,7 +609,7 @@ fn a_read_that_is_done_again_ends_by_its_first_deadline() {
             let started = Instant::now();
             (errno(reader.read_at(&mut [0; 4096], 0)), started.elapsed())
         });
-        std::thread::sleep(Duration::from_millis(400));
+        rig.eventually("it waits", |status| status.gauges.requests > 0);
         // Now it has to be read again, from the write replica.
         let writer = File::options().write(true).open(rig.at("f")).unwrap();
         // So much sooner than a deadline that begins now does the first one end.
@@ -650,7 +650,7 @@ fn a_lookup_that_is_done_again_ends_by_its_first_deadline() {
             let started = Instant::now();
             (errno(fs::metadata(rig.at("f"))), started.elapsed())
         });
-        std::thread::sleep(Duration::from_millis(300));
+        rig.eventually("it waits", |status| status.gauges.calls > 0);
         // A change by the other name: only the write replica, which hangs, knows it.
         fs::set_permissions(rig.at("g"), fs::Permissions::from_mode(0o600)).unwrap();
         looks.join().unwrap()

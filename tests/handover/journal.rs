@@ -5,8 +5,9 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use super::{kernel_resends, kill, room, unmount};
+use crate::needs;
 use crate::room::Room;
-use crate::{kernel_resends, kill, room, unmount};
 
 /// An ordinary user.
 const USER: u32 = 65_534;
@@ -24,7 +25,7 @@ fn make_files(room: &Room, dir: &str) {
 
 #[test]
 fn after_an_ordinary_users_load_and_a_kill_each_descriptor_reads_its_own_file() {
-    if !kernel_resends() || !rustix::process::geteuid().is_root() {
+    if !kernel_resends() || !needs::root() {
         return;
     }
     let room = room(2, "rw");

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Signal, kill_process};
 
-use crate::load::Load;
+use super::load::Load;
+use super::{daemon, room, unmount, volume};
 use crate::room::Room;
-use crate::{daemon, room, unmount, volume};
 
 fn replicas(room: &Room) -> usize {
     let status = room.expect(&["status", "mnt", "--json"]).stdout;

@@ -10,8 +10,9 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::{daemon, kernel_resends, kill, unmount, volume};
+use crate::needs;
 use crate::room::Room;
-use crate::{daemon, kernel_resends, kill, unmount, volume};
 
 /// A volume over an ext4 of its own; it is unmounted with the room.
 struct Ext4 {
@@ -21,22 +22,20 @@ struct Ext4 {
 impl Ext4 {
     /// None where that is not possible here.
     fn new() -> Option<Self> {
-        let is_root = rustix::process::geteuid().is_root();
-        if !is_root || !Path::new("/dev/loop-control").exists() {
-            eprintln!("skipped: needs root and loop devices");
+        let has_loops = Path::new("/dev/loop-control").exists();
+        if !needs::root()
+            || !needs::machine(has_loops, "loop devices")
+            || !needs::program("mkfs.ext4")
+        {
             return None;
         }
         let it = Self { room: Room::new() };
         let (image, tree) = (it.room.path("image"), it.room.path("tree"));
         File::create(&image).unwrap().set_len(64 << 20).unwrap();
         let made = Command::new("mkfs.ext4").args(["-q", "-F", "-I", "256"]).arg(&image).status();
-        if !made.is_ok_and(|made| made.success()) {
-            eprintln!("skipped: needs mkfs.ext4");
-            return None;
-        }
+        assert!(made.unwrap().success());
         let mount = Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&tree).status();
-        if !mount.unwrap().success() {
-            eprintln!("skipped: an image cannot be mounted here");
+        if !needs::machine(mount.unwrap().success(), "loop devices") {
             return None;
         }
         volume(&it.room, "v.toml", "v", 2, "rw");

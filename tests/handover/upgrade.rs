@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, fcntl_lock};
 
-use crate::load::Load;
-use crate::{Listing, daemon, room, unmount};
+use super::load::Load;
+use super::{Listing, daemon, room, unmount};
 
 #[test]
 fn nothing_fails_and_what_is_open_stays_open() {

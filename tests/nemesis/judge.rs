@@ -8,8 +8,8 @@
 //! - Bytes are right, always.
 //!
 //! A machine that does not let this process run makes everything late. How late, a
-//! thread measures that does nothing but sleep ([`Judge::watch_machine`]); so much
-//! is allowed on top, [`HOPS`] times, as a call is handed from thread to thread.
+//! thread measures that does nothing but sleep ([`Machine`]); so much is allowed on top,
+//! [`HOPS`] times, as a call is handed from thread to thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,17 +20,12 @@ use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use serde::Serialize;
 
+use crate::machine::{HOPS, Machine};
 use crate::schedule::Schedule;
 use crate::world::DEADLINE;
 
-/// Threads that a call goes through, each of which may have to wait its turn.
-const HOPS: u32 = 8;
-
 /// Healing may take so long after its scheduled time, beside what the machine is late.
 const HEALING: Duration = Duration::from_millis(100);
-
-/// The watch on the machine keeps one figure for so long.
-const SLOT: Duration = Duration::from_millis(100);
 
 /// The errnos that docs/SEMANTICS.md allows while no replica is well: EIO, ETIMEDOUT, ESTALE,
 /// and the replica's own. A FUSE replica answers ENOTCONN once its server has died, and
@@ -109,8 +104,7 @@ pub(crate) struct Judge {
     wrong: AtomicU64,
     failed: AtomicU64,
     late: AtomicU64,
-    /// The worst oversleeping in each [`SLOT`], microseconds.
-    machine: Mutex<Vec<u32>>,
+    pub(crate) machine: Machine,
 }
 
 impl Judge {
@@ -129,7 +123,7 @@ impl Judge {
             wrong: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             late: AtomicU64::new(0),
-            machine: Mutex::default(),
+            machine: Machine::new(),
         }
     }
 
@@ -179,7 +173,7 @@ impl Judge {
             sums.times.saturating_record(took.as_micros().max(1) as u64);
         }
         // A replica may still be broken for a moment after its episode.
-        let since = from.saturating_sub(HEALING + self.machine(from, until) * HOPS);
+        let since = from.saturating_sub(HEALING + self.machine.late(from, until) * HOPS);
         let spared = self.schedule.spares(since, until.min(from + self.bound * call.requests));
         let must_succeed = spared && !call.may_fail;
         let limit = self.limit(call, must_succeed, from, until);
@@ -198,7 +192,7 @@ impl Judge {
     /// The longest that a call may take.
     fn limit(&self, call: Call, must_succeed: bool, from: Duration, until: Duration) -> Duration {
         let each = if must_succeed { self.bound } else { call.deadline.mul_f64(2.1) + self.grace };
-        each * call.requests + self.machine(from, until) * HOPS
+        each * call.requests + self.machine.late(from, until) * HOPS
     }
 
     /// Bytes that were read and are right, or what is wrong with them.
@@ -239,28 +233,6 @@ impl Judge {
         })
     }
 
-    /// Measures how late this machine lets a thread run; returns when all is over.
-    pub(crate) fn watch_machine(&self) {
-        while !self.is_over() {
-            let from = Instant::now();
-            std::thread::sleep(Duration::from_millis(10));
-            let over = from.elapsed().saturating_sub(Duration::from_millis(10));
-            let slot = (self.now().as_millis() / SLOT.as_millis()) as usize;
-            let mut machine = self.machine.lock();
-            if machine.len() <= slot {
-                machine.resize(slot + 1, 0);
-            }
-            machine[slot] = machine[slot].max(over.as_micros() as u32);
-        }
-    }
-
-    fn machine(&self, from: Duration, until: Duration) -> Duration {
-        let slot = |time: Duration| (time.as_millis() / SLOT.as_millis()) as usize;
-        let machine = self.machine.lock();
-        let slots = machine.iter().take(slot(until) + 1).skip(slot(from).saturating_sub(1));
-        Duration::from_micros(slots.max().copied().unwrap_or(0).into())
-    }
-
     pub(crate) fn report(&self) -> Report {
         let state = |(state, sums): (&&'static str, &Sums)| {
             let us = |q| sums.times.value_at_quantile(q);
@@ -278,7 +250,7 @@ impl Judge {
             failed_as_documented: states.values().map(|state| state.failed).sum::<u64>()
                 - self.failed.load(SeqCst),
             late: self.late.load(SeqCst),
-            machine_late_us: self.machine.lock().iter().copied().max().unwrap_or(0),
+            machine_late_us: self.machine.worst().as_micros() as u32,
             states,
             violations: self.violations.lock().clone(),
         }

@@ -12,13 +12,13 @@ mod plan;
 #[path = "second/site.rs"]
 mod site;
 
-use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::judge::{Judge, Report};
+use crate::needs;
 use crate::readers::{Manner, Reader};
 use crate::schedule::Random;
 use crate::world::{ATTEMPT, DEADLINE};
@@ -36,10 +36,7 @@ pub(crate) fn describe(seed: u64, length: Duration) -> String {
 
 /// Whether this machine can run it. Under CI it has to.
 pub(crate) fn is_possible() -> bool {
-    let is_installed = Command::new("bindfs").arg("--version").output().is_ok();
-    let is_possible = is_installed && rustix::process::geteuid().is_root();
-    assert!(is_possible || std::env::var_os("CI").is_none(), "bindfs is missing, or root");
-    is_possible
+    needs::root() && needs::program("bindfs")
 }
 
 /// Runs one seed and returns the judge's report.
@@ -53,7 +50,7 @@ pub(crate) fn play(seed: u64, length: Duration) -> Report {
     let mut random = Random::new(seed);
     std::thread::scope(|scope| {
         let (judge, load, written) = (&judge, &load, &written);
-        scope.spawn(|| judge.watch_machine());
+        scope.spawn(|| judge.machine.watch(|| judge.is_over()));
         for manner in CREW {
             let (root, random, seat) = (site.path("mnt"), random.fork(), judge.seat());
             scope.spawn(move || Reader { judge, root, random, seat }.go_on(manner));

@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, RwLock};
 use std::time::Duration;
 
-use crate::reader::Reader;
-use crate::stamp::BLOCK;
-use crate::writer::Writer;
+use super::reader::Reader;
+use super::stamp::BLOCK;
+use super::writer::Writer;
 
 /// Sizes that the files have, give or take some.
 const SIZES: [u64; 3] = [4 << 10, 300 << 10, 5 << 20];

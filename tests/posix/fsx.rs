@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::FallocateFlags;
 
-use crate::tool::{bounded, ended};
+use super::tool::{bounded, ended};
 
 /// How often each operation comes, in relation to the others.
 const WEIGHTS: &[(&str, u32)] = &[

@@ -1,6 +1,6 @@
 //! The same on directories that are given, for a lab with real mounts:
 //!
-//!     FANFS_MOUNT=/fan/dir FANFS_DIRECT=/nfs/dir cargo test --test posix given -- \
+//!     FANFS_MOUNT=/fan/dir FANFS_DIRECT=/nfs/dir cargo test --test mounted given -- \
 //!         --ignored --nocapture
 //!
 //! Both are one and the same directory, in the mount and beside it. Besides:
@@ -13,7 +13,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::{consistency, locks, own_writes, permissions};
+use super::{consistency, locks, own_writes, permissions};
 
 fn given(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from)

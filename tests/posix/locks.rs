@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::python::{self, Python};
+use super::python::{self, Python};
 
 /// Everything that is to happen happens within this, on a busy machine too.
 const SOON: Duration = Duration::from_secs(20);

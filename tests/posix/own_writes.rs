@@ -6,7 +6,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use crate::stamp::{self, BLOCK, Found};
+use super::stamp::{self, BLOCK, Found};
 
 /// Blocks of the file at the beginning; it is mapped as long as that.
 const BLOCKS: u64 = 80;

@@ -10,7 +10,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::python::{self, Python};
+use super::python::{self, Python};
+
+use crate::needs;
 
 /// Which of the cases are done, about one in so many: a few seconds' worth. All
 /// of them (74,000) with `FANFS_EVERY=1`.
@@ -33,8 +35,7 @@ pub(crate) type Place<'a> = (&'a Path, &'a Path);
 /// Operations named in `except` may come out differently: what the mount does not
 /// offer, and says so.
 pub(crate) fn compare(oracle: Place<'_>, mount: Place<'_>, except: &[&str]) -> Option<Compared> {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: becoming other users needs root");
+    if !needs::root() {
         return None;
     }
     let python = python::find()?;

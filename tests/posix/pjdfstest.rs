@@ -5,7 +5,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::tool::{bounded, ended};
+use super::tool::{bounded, ended};
 
 /// What came of one case; with the suite's reason where it gives one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::tool::{bounded, ended, succeeds};
-use crate::tree;
+use super::tool::{bounded, ended, succeeds};
+use super::tree;
 
 /// Random writes, each block with its checksum, read back and compared: through
 /// the page cache, around it, through a mapping, and many at a time; 64 MiB in

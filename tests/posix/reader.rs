@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use crate::consistency::{Random, Report, Setup, Shared};
-use crate::stamp::{self, BLOCK, Found};
+use super::consistency::{Random, Report, Setup, Shared};
+use super::stamp::{self, BLOCK, Found};
 
 const ESTALE: i32 = rustix::io::Errno::STALE.raw_os_error();
 

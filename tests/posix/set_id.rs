@@ -6,8 +6,10 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 use rustix::thread::CapabilitySet;
 
-use crate::caller::Caller;
-use crate::{KERNEL, volume};
+use super::caller::Caller;
+use super::{KERNEL, volume};
+
+use crate::needs;
 
 /// A change of a file through one descriptor; the other is of a file to copy from.
 type Change = fn(&File, &File);
@@ -32,8 +34,7 @@ const MODES: &[(u32, u32)] = &[(0o6755, 0o755), (0o4711, 0o711), (0o2755, 0o755)
 
 #[test]
 fn a_change_by_a_caller_without_cap_fsetid_removes_them() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: becoming another user needs root");
+    if !needs::root() {
         return;
     }
     let rig = volume(3, KERNEL);

@@ -9,7 +9,8 @@ use rustix::fs::{
     AtFlags, FallocateFlags, StatxFlags, XattrFlags, copy_file_range, fallocate, statx,
 };
 
-use crate::caller::Caller;
+use super::caller::Caller;
+use crate::needs;
 use crate::rig::{self, Setup};
 
 const HOUR: &str = "[fuse]\nattribute_ttl = \"1h\"\n";
@@ -112,8 +113,7 @@ fn mode(path: &Path) -> u16 {
 
 #[test]
 fn every_change_through_the_mount_shows_in_the_attributes_at_once() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: becoming another user needs root");
+    if !needs::root() {
         return;
     }
     let setup = Setup { write: true, plain: true, rest: HOUR, ..Setup::default() };

@@ -1,37 +1,14 @@
 //! A foreign program that a test runs: found through PATH, bounded in time.
 
-use std::env;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// How each program gets onto a Debian machine.
-const INSTALL: &[(&str, &str)] = &[
-    ("cargo", "see https://rustup.rs"),
-    ("cp", "apt-get install coreutils"),
-    ("fio", "apt-get install fio"),
-    ("fsx", "cargo install --locked fsx@0.3.2"),
-    ("git", "apt-get install git"),
-    ("pjdfstest", "cargo install --locked pjdfstest@0.2.2"),
-    ("sqlite3", "apt-get install sqlite3"),
-    ("stress-ng", "apt-get install stress-ng"),
-    ("tar", "apt-get install tar"),
-    ("timeout", "apt-get install coreutils"),
-];
+use crate::needs;
 
-/// Whether `program` and what bounds it are there. Without them a test is
-/// skipped, but not in CI, where everything has to be installed.
+/// Whether `program` and what bounds it are there.
+#[track_caller]
 pub(crate) fn installed(program: &str) -> bool {
-    for name in [program, "timeout"] {
-        let path = env::var_os("PATH").unwrap_or_default();
-        if env::split_paths(&path).any(|dir| dir.join(name).is_file()) {
-            continue;
-        }
-        let (_, how) = INSTALL.iter().find(|(known, _)| *known == name).unwrap();
-        assert!(env::var_os("CI").is_none(), "{name} is not installed: {how}");
-        println!("skipped: {name} is not installed: {how}");
-        return false;
-    }
-    true
+    needs::program(program) && needs::program("timeout")
 }
 
 /// `program`, in `dir`, and killed with its children after so many seconds.

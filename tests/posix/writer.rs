@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use crate::consistency::{Random, Setup, Shared};
-use crate::stamp::{self, BLOCK};
+use super::consistency::{Random, Setup, Shared};
+use super::stamp::{self, BLOCK};
 
 pub(crate) struct Writer<'a> {
     setup: &'a Setup,

@@ -25,11 +25,13 @@ impl RunAs {
     /// Makes a call with them.
     pub(super) fn run<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
         use rustix::io::Errno;
+        let caller;
         let (first, second): (_, Option<&dyn Fn() -> Credentials>) = match self {
             Self::Only(identity) => (identity, None),
             Self::CallerThenDaemon(identity) => (identity, Some(&|| Credentials::DAEMON)),
             Self::DaemonThenCaller(requester) => {
-                (&Credentials::DAEMON, Some(&|| requester.credentials()))
+                caller = || requester.credentials();
+                (&Credentials::DAEMON, Some(&caller))
             }
         };
         let with = |identity: &Credentials| {

@@ -1,0 +1,108 @@
+//! How late this machine lets a thread run that could. The time limits of tests allow for
+//! that, so that a busy machine fails none.
+//!
+//! - A limit on a time: [`timed`].
+//! - An outcome that follows from rates or times that the program itself measures:
+//!   [`attempts`].
+//! - Anything else asserts an order of events, or counters.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Threads that a call goes through, each of which may have to wait its turn.
+pub(crate) const HOPS: u32 = 8;
+
+/// The watch keeps one figure for so long.
+const SLOT: Duration = Duration::from_millis(100);
+
+/// The sleep whose end shows how late a thread runs.
+const NAP: Duration = Duration::from_millis(10);
+
+/// A watch on the machine.
+pub(crate) struct Machine {
+    started: Instant,
+    /// The worst oversleeping in each [`SLOT`], microseconds.
+    late: Mutex<Vec<u32>>,
+}
+
+impl Machine {
+    pub(crate) fn new() -> Self {
+        Self { started: Instant::now(), late: Mutex::default() }
+    }
+
+    /// Measures until it `is_over`: does nothing but sleep.
+    pub(crate) fn watch(&self, is_over: impl Fn() -> bool) {
+        while !is_over() {
+            let from = Instant::now();
+            std::thread::sleep(NAP);
+            let over = from.elapsed().saturating_sub(NAP);
+            let slot = Self::slot(self.started.elapsed());
+            let mut late = self.late.lock().unwrap();
+            if late.len() <= slot {
+                late.resize(slot + 1, 0);
+            }
+            late[slot] = late[slot].max(over.as_micros() as u32);
+        }
+    }
+
+    fn slot(time: Duration) -> usize {
+        (time.as_millis() / SLOT.as_millis()) as usize
+    }
+
+    /// The latest that a thread was between two times, which count from [`Self::new`].
+    pub(crate) fn late(&self, from: Duration, until: Duration) -> Duration {
+        let late = self.late.lock().unwrap();
+        let slots = late.iter().take(Self::slot(until) + 1);
+        let worst = slots.skip(Self::slot(from).saturating_sub(1)).max();
+        Duration::from_micros(worst.copied().unwrap_or(0).into())
+    }
+
+    /// The latest of all.
+    pub(crate) fn worst(&self) -> Duration {
+        self.late(Duration::ZERO, self.started.elapsed())
+    }
+}
+
+/// Does `work`, and says how long that took without what the machine was late meanwhile,
+/// [`HOPS`] times.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let watched = watch(work);
+    let result = watched.result.unwrap_or_else(|panic| resume_unwind(panic));
+    (result, watched.took.saturating_sub(watched.late * HOPS))
+}
+
+struct Watched<T> {
+    result: std::thread::Result<T>,
+    took: Duration,
+    late: Duration,
+}
+
+fn watch<T>(work: impl FnOnce() -> T) -> Watched<T> {
+    let (machine, is_over) = (Machine::new(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| machine.watch(|| is_over.load(Ordering::Relaxed)));
+        let result = catch_unwind(AssertUnwindSafe(work));
+        let took = machine.started.elapsed();
+        is_over.store(true, Ordering::Relaxed);
+        Watched { result, took, late: machine.worst() }
+    })
+}
+
+/// How often a test is tried whose outcome follows from measured rates.
+const ATTEMPTS: usize = 4;
+
+/// Runs a test whose outcome follows from rates or times that the program measures. A busy
+/// machine spoils some of them, so one attempt that passes will do: without the feature none
+/// does.
+pub(crate) fn attempts(attempt: impl Fn()) {
+    for left in (0..ATTEMPTS).rev() {
+        let Watched { result, late, .. } = watch(&attempt);
+        let Err(panic) = result else { return };
+        eprintln!("an attempt failed, {left} are left; the machine was {late:?} late");
+        if left == 0 {
+            resume_unwind(panic);
+        }
+    }
+}

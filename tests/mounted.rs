@@ -1,0 +1,16 @@
+//! The file system through real mounts, in this process.
+//!
+//! Needs root, or fusermount3 and a readable /dev/fuse.
+
+mod check;
+mod fuse;
+#[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
+mod machine;
+mod model;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod needs;
+mod posix;
+#[path = "fuse/recorder.rs"]
+mod recorder;
+#[path = "fuse/rig.rs"]
+mod rig;

@@ -1,0 +1,90 @@
+//! What a test cannot run without. A test that lacks something is skipped, and its name goes
+//! to [`record`], which `tests/untested.rs` shows at the end of `cargo test`.
+//!
+//! CI has root's rights and every program, so there the lack of one fails the test. Kernels
+//! and file systems differ in CI as well.
+
+use std::io::Write as _;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+/// How each program gets onto a Debian machine.
+const INSTALL: &[(&str, &str)] = &[
+    ("bindfs", "apt-get install bindfs"),
+    ("cargo", "see https://rustup.rs"),
+    ("cp", "apt-get install coreutils"),
+    ("faketime", "apt-get install faketime"),
+    ("fio", "apt-get install fio"),
+    ("fsx", "cargo install --locked fsx@0.3.2"),
+    ("fusermount3", "apt-get install fuse3"),
+    ("git", "apt-get install git"),
+    ("groff", "apt-get install groff"),
+    ("mkfs.ext4", "apt-get install e2fsprogs"),
+    ("mount.fuse3", "apt-get install fuse3"),
+    ("pjdfstest", "cargo install --locked pjdfstest@0.2.2"),
+    ("promtool", "apt-get install prometheus"),
+    ("python3", "apt-get install python3"),
+    ("sqlite3", "apt-get install sqlite3"),
+    ("stress-ng", "apt-get install stress-ng"),
+    ("systemd-analyze", "apt-get install systemd"),
+    ("tar", "apt-get install tar"),
+    ("timeout", "apt-get install coreutils"),
+];
+
+/// Whether this process has root's rights.
+#[track_caller]
+pub(crate) fn root() -> bool {
+    has(rustix::process::geteuid().is_root(), true, "root's rights are needed")
+}
+
+/// Whether `name` is installed.
+#[track_caller]
+pub(crate) fn program(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    // Users other than root do not have these in their PATH.
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let is_there = env::split_paths(&path).chain(more).any(|dir| dir.join(name).is_file());
+    let (_, how) = INSTALL.iter().find(|(known, _)| *known == name).expect("a known program");
+    has(is_there, true, &format!("{name} is not installed: {how}"))
+}
+
+/// Whether the kernel or the file system has `what`, as the caller `found`.
+#[track_caller]
+pub(crate) fn machine(found: bool, what: &str) -> bool {
+    has(found, false, &format!("this machine lacks {what}"))
+}
+
+#[track_caller]
+fn has(found: bool, is_in_ci: bool, lack: &str) -> bool {
+    if !found {
+        assert!(!is_in_ci || env::var_os("CI").is_none(), "{lack}");
+        let thread = std::thread::current();
+        // Without threads of their own (`--test-threads=1`) tests run in the main one.
+        let place = Location::caller().to_string();
+        let test = thread.name().filter(|name| *name != "main").unwrap_or(&place);
+        // Past the capture of a test's output, which is not shown of tests that pass.
+        let _ = writeln!(std::io::stderr(), "skipped {test}: {lack}");
+        let line = format!("{}\t{lack}\t{test}\n", boot());
+        let file = fs::File::options().create(true).append(true).open(record());
+        // In a guest there is no such directory: the line above has to do.
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
+    found
+}
+
+/// Where the tests that were skipped are noted.
+pub(crate) fn record() -> &'static Path {
+    Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped"))
+}
+
+/// Which start of the machine this is, and the time since then in clock ticks, which is how
+/// the kernel shows when a process was started.
+pub(crate) fn boot() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let ticks = rustix::param::clock_ticks_per_second();
+    let nanoseconds = time.tv_nsec as u64;
+    let now = time.tv_sec as u64 * ticks + nanoseconds * ticks / 1_000_000_000;
+    format!("{}\t{now}", id.trim())
+}

@@ -1,0 +1,11 @@
+//! The program and its processes, as users start them.
+
+mod admission;
+mod cli;
+mod handover;
+#[allow(dead_code, reason = "the watch itself is for tests/nemesis.rs")]
+mod machine;
+#[allow(dead_code, reason = "tests here need less than others")]
+mod needs;
+#[path = "cli/room.rs"]
+mod room;
