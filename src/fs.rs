@@ -24,6 +24,7 @@ mod file_replacement;
 mod fsync;
 mod getattr;
 mod handles;
+mod ino;
 mod inode_ref;
 mod inodes;
 mod journal;
@@ -84,7 +85,7 @@ pub use cache_mode::{CacheMode, CacheModePolicy};
 pub use entry_name::EntryName;
 pub use error::Errno;
 pub use handles::HandleId;
-pub use inodes::{Ino, ROOT};
+pub use ino::{Ino, ROOT};
 pub use journal::recover_journal;
 pub use listing::{ListedEntry, Listing};
 pub use lock::{LockOwner, LockWait};
@@ -198,8 +199,7 @@ impl Fs {
         let own = Arc::clone(&counters);
         let to = policy.write.map_or("", |write| &replicas[write.replica].name);
         let intake = PayloadBudget::new(Arc::clone(&reader), policy.attempt_deadline, to);
-        let caller =
-            MetadataClient::new(&policy, replicas, Arc::clone(&reader), counters, &runtime);
+        let caller = MetadataClient::new(&policy, replicas, Arc::clone(&reader), counters);
         Arc::new(Self {
             recent_changes: recent,
             name_freshness: NameFreshness::default(),
@@ -216,7 +216,7 @@ impl Fs {
             unanswered: Arc::default(),
             direct_mmap: AtomicBool::new(false),
             passthrough,
-            client: Arc::new(caller),
+            client: caller,
             reader,
             policy,
         })

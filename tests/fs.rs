@@ -103,6 +103,8 @@ fn volume_with(
     let counters = Arc::new(VolumeCounters::default());
     let reader =
         Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), Arc::new(locator));
+    let reader = Arc::new(reader);
+    runtime.spawn(Arc::clone(&reader).run_ticker());
     let policy = FsPolicy {
         mode: VolumeMode::Shared,
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
@@ -117,7 +119,7 @@ fn volume_with(
         }),
         lock_replica: None,
     };
-    Fs::new(policy, replicas, Arc::new(reader), counters, runtime.handle().clone())
+    Fs::new(policy, replicas, reader, counters, runtime.handle().clone())
 }
 
 /// A name in the root.

@@ -158,8 +158,8 @@ struct CancelSignals {
 impl CancelSignals {
     fn new() -> io::Result<Self> {
         let hangup = (!is_hangup_ignored()).then(|| signal(SignalKind::hangup())).transpose()?;
-        let (interrupt, terminate) =
-            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let interrupt = signal(SignalKind::interrupt())?;
+        let terminate = signal(SignalKind::terminate())?;
         Ok(Self { interrupt, terminate, hangup })
     }
 

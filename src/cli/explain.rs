@@ -10,12 +10,13 @@ use super::{
     CommandResult, Failure, absolute, color, mount_lookup, print_result, printable, to_json, volume,
 };
 use crate::backend::{Backend, DirBackend, FileKind};
+use crate::config;
+use crate::control;
 use crate::daemon::{check_placement, explain_facts_unmounted};
 use crate::explain::{ExplainFacts, Explanation, ListedChunk, explain};
 use crate::format::{format_byte_rate, format_bytes};
 use crate::mount_table::MountTable;
 use crate::timeout::run_with_timeout;
-use crate::{config, control};
 
 /// Arguments of `fanfs explain`.
 #[derive(clap::Args)]

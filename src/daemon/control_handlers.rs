@@ -3,8 +3,8 @@
 use tokio::sync::oneshot;
 
 use super::explain_facts::ExplainError;
-use super::handover::error::HandoverError;
-use super::handover::request::HandoverRequest;
+use super::handover_error::HandoverError;
+use super::handover_request::HandoverRequest;
 use super::volume_core::VolumeCore;
 use crate::control::{
     ControlRequest, ControlResponse, FileActivity, HandoverReport, MAX_ACTIVE_FILES,

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::handover::error::TakeoverError;
+use super::handover_error::TakeoverError;
 use crate::fuse::MountError;
 use crate::metrics::MetricsError;
 use crate::placement::PlacementError;

@@ -5,11 +5,9 @@
 //! more requests are taken, those under way end, the rest is written down and sent.
 //! Applications wait for as long as that takes and notice nothing else.
 //!
-//! [`request`] asks for it, [`predecessor`] and [`successor`] are the two sides, and
+//! A [`HandoverRequest`](super::handover_request) asks for it, [`predecessor`] and [`successor`] are the two sides, and
 //! [`protocol`] has their messages and steps.
 
-pub(super) mod error;
 pub(super) mod predecessor;
 pub(super) mod protocol;
-pub(super) mod request;
 pub(super) mod successor;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::device_number::DeviceNumber;
-use super::handover::error::{JournalError, TakeoverError};
-use super::handover::protocol::MountSnapshot;
+use super::handover_error::{JournalError, TakeoverError};
+use super::mount_snapshot::MountSnapshot;
 use super::volume_core::VolumeCore;
 use crate::control::{self, journal_path};
 use crate::fs::{FsSnapshot, recover_journal};

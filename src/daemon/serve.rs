@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
-use super::handover::request::HandoverRequest;
+use super::handover_request::HandoverRequest;
 use super::mount::Mount;
 use super::systemd::ServiceReporter;
 use crate::fuse::MountError;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::earlier_daemons::EarlierDaemons;
 use super::error::StartError;
-use super::handover::request::HandoverRequest;
+use super::handover_request::HandoverRequest;
 use super::supervisor::client::SupervisorClient;
 use super::volume_backends::VolumeBackends;
 use super::volume_policies::{

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 
-use super::Ino;
+use super::ino::Ino;
 use crate::backend::Attr;
 use crate::volume::ReplicaId;
 

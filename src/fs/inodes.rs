@@ -27,19 +27,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::entry_name::{EntryName, ReplicaAttr};
+use super::ino::{Ino, ROOT};
 use super::journal::{Journal, JournalEntry};
 use crate::backend::{Attr, FileKind, Generation};
-use crate::fs::entry_name::{EntryName, ReplicaAttr};
 use crate::volume::{FileVersion, VolumeMode};
 use kernel_attrs::KernelAttrs;
 use snapshot::InodeEvent;
-
-/// An inode number on this mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ino(pub u64);
-
-/// The root's, fixed by the FUSE protocol.
-pub const ROOT: Ino = Ino(1);
 
 /// Numbers that are made, not taken from a replica, have this bit; replicas
 /// that count from 1 never reach it.

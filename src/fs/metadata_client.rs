@@ -12,8 +12,8 @@
 //! nobody else when that one fails or is late, and not even that one any more when
 //! its turn comes after the caller has been told that it was late.
 //!
-//! One task looks after all calls, every [`ticker::TICK`] while there are any: a task or
-//! a timer for each would cost more than most calls take.
+//! The volume's ticker looks after all calls ([`crate::replicas`]): a task or a timer for each
+//! would cost more than most calls take.
 
 mod call_attempt;
 mod call_future;
@@ -23,21 +23,20 @@ mod order;
 mod pending_changes;
 mod run_as;
 mod target;
-mod ticker;
 mod timeout;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{FsPolicy, task};
 use crate::backend::{
     Backend, BackendError, JobOptions, PathKey, Replica, RequestingThread, Result,
 };
 use crate::read::{Reader, RequestDeadline};
+use crate::replicas::{PendingWork, Ticked};
 use crate::scheduler::health::CallOutcome;
 use crate::scheduler::hedge;
 use crate::telemetry::VolumeCounters;
@@ -47,7 +46,6 @@ use call_future::{AnswerSlot, CallFuture};
 use call_latency::CallLatency;
 use lookup_timeouts::LookupTimeouts;
 use pending_changes::{PendingChange, PendingChanges};
-use ticker::{Ticked, run_ticker};
 
 use call_attempt::CallAttempt;
 pub use call_latency::PinnedLatencies;
@@ -73,9 +71,32 @@ pub(super) struct MetadataClient {
     hedge_tokens: AtomicI64,
     /// Lookups that have just passed their deadline.
     lookup_timeouts: LookupTimeouts,
-    /// Where the clock gets the calls from. It holds no more than are unanswered
-    /// and than are made in a [`ticker::TICK`].
-    ticker: UnboundedSender<Arc<dyn Ticked>>,
+    /// The calls that the ticker looks after: those that are unanswered, and those that were
+    /// made since its last tick. `None` once the ticker has stopped.
+    ticked_calls: Mutex<Option<Vec<Arc<dyn TickedCall>>>>,
+}
+
+/// A call as the ticker sees it.
+trait TickedCall: Send + Sync {
+    /// Does what is due; false once the call is over.
+    fn tick(self: Arc<Self>, now: Instant) -> bool;
+}
+
+impl Ticked for MetadataClient {
+    fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
+        // Without the lock: a call that fails lets its request go on, which may make another.
+        let mut calls = self.ticked_calls.lock().as_mut().map(std::mem::take).unwrap_or_default();
+        calls.retain(|call| Arc::clone(call).tick(now));
+        let mut ticked = self.ticked_calls.lock();
+        let Some(new) = &mut *ticked else { return PendingWork::Idle };
+        new.append(&mut calls);
+        if new.is_empty() { PendingWork::Idle } else { PendingWork::Calls }
+    }
+
+    fn stop(self: Arc<Self>) {
+        let calls = self.ticked_calls.lock().take();
+        drop(calls);
+    }
 }
 
 /// Before this nobody is given an old answer for want of a new one.
@@ -142,11 +163,8 @@ impl MetadataClient {
         replicas: ReplicaMap<Arc<Replica>>,
         reader: Arc<Reader>,
         counters: Arc<VolumeCounters>,
-        runtime: &tokio::runtime::Handle,
-    ) -> Self {
-        let (clock, begun) = unbounded_channel();
-        runtime.spawn(run_ticker(begun));
-        Self {
+    ) -> Arc<Self> {
+        let client = Arc::new(Self {
             policy: policy.clone(),
             latency: CallLatency::new(replicas.len()),
             pinned_latency: (0..reader.locator().affinities().rules().len())
@@ -159,8 +177,11 @@ impl MetadataClient {
             pending_changes: Arc::default(),
             hedge_tokens: AtomicI64::new(MAX_HEDGE_BURST * CALLS_PER_HEDGE),
             lookup_timeouts: LookupTimeouts::default(),
-            ticker: clock,
-        }
+            ticked_calls: Mutex::new(Some(Vec::new())),
+        });
+        let ticked: Weak<dyn Ticked> = Arc::downgrade(&client) as Weak<dyn Ticked>;
+        client.reader.ticker().add(ticked);
+        client
     }
 
     /// Calls that have not been answered.
@@ -264,8 +285,10 @@ impl MetadataClient {
         // From here on this call stands for the request; the one before is over.
         task::release_held();
         call.send_next();
-        // Without a ticker the volume is going away.
-        let _ = self.ticker.send(call);
+        if let Some(ticked) = &mut *self.ticked_calls.lock() {
+            ticked.push(call);
+        }
+        self.reader.ticker().wake();
         future
     }
 

@@ -199,4 +199,8 @@ impl Ticked for Reader {
         self.serve_waiters();
         self.pending_work()
     }
+
+    fn stop(self: Arc<Self>) {
+        // Requests are dropped with the reader.
+    }
 }

@@ -37,6 +37,19 @@ pub enum PendingWork {
 pub trait Ticked: Send + Sync {
     /// Does what is due at `now`. Returns what there is left to look after. Does not block.
     fn tick(self: Arc<Self>, now: Instant) -> PendingWork;
+
+    /// The clock has stopped for good, as the volume goes away: lets go of what waits for it.
+    fn stop(self: Arc<Self>);
+}
+
+/// Stops what the clock looked after when it is dropped.
+struct StopOnDrop<'a>(&'a Ticker);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        let ticked = std::mem::take(&mut *self.0.ticked.lock());
+        ticked.iter().filter_map(Weak::upgrade).for_each(Ticked::stop);
+    }
 }
 
 /// The clock.
@@ -74,6 +87,7 @@ impl Ticker {
 
     /// Runs the clock; never returns. Spawn it once.
     pub async fn run(&self) {
+        let _stop = StopOnDrop(self);
         loop {
             let mut idle = 0;
             while idle < IDLE_TICKS {
@@ -115,6 +129,10 @@ mod tests {
         fn tick(self: Arc<Self>, _: Instant) -> PendingWork {
             let _ = self.ticks.send(());
             *self.left.lock()
+        }
+
+        fn stop(self: Arc<Self>) {
+            *self.left.lock() = PendingWork::Idle;
         }
     }
 

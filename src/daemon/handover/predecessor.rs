@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use super::error::HandoverError;
-use super::protocol::{MountSnapshot, PredecessorMessage, SuccessorMessage, send_state};
-use super::request::HandoverRequest;
+use super::protocol::{PredecessorMessage, SuccessorMessage, send_state};
 use crate::control::HandoverReport;
 use crate::daemon::earlier_daemons::EarlierDaemons;
 use crate::daemon::fd_channel::FdChannel;
+use crate::daemon::handover_error::HandoverError;
+use crate::daemon::handover_request::HandoverRequest;
 use crate::daemon::mount::Mount;
+use crate::daemon::mount_snapshot::MountSnapshot;
 use crate::daemon::respawn::ChildRole;
 use crate::daemon::supervisor::client::SupervisorClient;
 use crate::daemon::systemd;

@@ -4,14 +4,15 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::TakeoverError;
-use super::protocol::{MountSnapshot, PredecessorMessage, StateMessage, SuccessorMessage};
+use super::protocol::{PredecessorMessage, StateMessage, SuccessorMessage};
 use crate::backend::OwnedFds;
 use crate::daemon::admission::{ReplicaRequirement, survey_replicas};
 use crate::daemon::earlier_daemons::EarlierDaemons;
 use crate::daemon::error::StartError;
 use crate::daemon::fd_channel::FdChannel;
+use crate::daemon::handover_error::TakeoverError;
 use crate::daemon::mount::Mount;
+use crate::daemon::mount_snapshot::MountSnapshot;
 use crate::daemon::recovery_journal::{RecoveredJournal, start_journal};
 use crate::daemon::supervisor::client::{DeadDaemon, SupervisorClient};
 use crate::daemon::volume_backends::VolumeBackends;

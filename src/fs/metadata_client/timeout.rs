@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::MetadataCall;
-use super::ticker::Ticked;
+use super::{MetadataCall, TickedCall};
 use crate::backend::BackendError;
 use crate::read::DeadlineVerdict;
 use crate::volume::ReplicaId;
@@ -66,7 +65,7 @@ impl<T: Send + 'static> MetadataCall<T> {
     }
 }
 
-impl<T: Send + 'static> Ticked for MetadataCall<T> {
+impl<T: Send + 'static> TickedCall for MetadataCall<T> {
     fn tick(self: Arc<Self>, now: Instant) -> bool {
         let (over, fallback, late) = {
             let mut state = self.state.lock();

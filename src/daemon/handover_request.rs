@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use tokio::sync::oneshot;
 
-use super::error::HandoverError;
+use super::handover_error::HandoverError;
 use crate::control::HandoverReport;
 use crate::daemon::respawn::current_program;
 

@@ -1,0 +1,87 @@
+//! What is known of a mount besides inodes and handles, as the next daemon gets it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::handover_error::IncompatibleMount;
+use super::volume_core::VolumeCore;
+use crate::config::{Config, ReplicaConfig};
+use crate::fs;
+use crate::fuse::{FixedMountOptions, InitParams};
+use crate::survey::RootRecord;
+use crate::volume::{ReplicaId, VolumeMode};
+
+/// What is known of a mount besides inodes and handles.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::daemon) struct MountSnapshot {
+    /// The form of everything that is handed over.
+    format: u32,
+    pub(in crate::daemon) agreed: InitParams,
+    fixed: FixedMountOptions,
+    mode: VolumeMode,
+    /// Name, directory and record of each replica, in the configuration's order.
+    replicas: Vec<(String, OsString, Option<RootRecord>)>,
+    /// Whether the successor refuses a configuration that `fanfs mount` would refuse.
+    pub(in crate::daemon) strict: bool,
+}
+
+impl MountSnapshot {
+    /// The snapshot of a mount for which `agreed` was agreed on with the kernel.
+    pub(in crate::daemon) fn new(core: &VolumeCore, agreed: InitParams, strict: bool) -> Self {
+        let replica = |(index, replica): (usize, &ReplicaConfig)| {
+            let record = core.roster.record(ReplicaId::new(index));
+            (replica.name.clone(), replica.path.clone().into_os_string(), record)
+        };
+        Self {
+            format: fs::SNAPSHOT_FORMAT,
+            agreed,
+            fixed: core.mount_options().fixed_options(),
+            mode: core.config.volume.mode,
+            replicas: core.config.replicas.iter().enumerate().map(replica).collect(),
+            strict,
+        }
+    }
+
+    /// Whether a daemon of `config` that would mount as `fixed` can go on.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(in crate::daemon) fn check_compatible(
+        &self,
+        config: &Config,
+        fixed: &FixedMountOptions,
+    ) -> Result<(), IncompatibleMount> {
+        if self.format != fs::SNAPSHOT_FORMAT {
+            let ours = fs::SNAPSHOT_FORMAT;
+            return Err(IncompatibleMount::Format { theirs: self.format, ours });
+        }
+        if self.mode != config.volume.mode {
+            return Err(IncompatibleMount::Mode);
+        }
+        match self.fixed.first_difference(fixed) {
+            Some(option) => Err(IncompatibleMount::Option(option)),
+            None => Ok(()),
+        }
+    }
+
+    /// The replica of `config` that had the number `old`, if it is still one.
+    pub(in crate::daemon) fn map_replica(&self, config: &Config, old: u16) -> Option<ReplicaId> {
+        let (name, path, _) = self.replicas.get(usize::from(old))?;
+        let is_it =
+            |replica: &ReplicaConfig| replica.name == *name && replica.path == *PathBuf::from(path);
+        config.replicas.iter().position(is_it).map(ReplicaId::new)
+    }
+
+    /// The predecessor's record of a replica of `config`.
+    pub(in crate::daemon) fn replica_record(
+        &self,
+        config: &Config,
+        id: ReplicaId,
+    ) -> Option<RootRecord> {
+        let is_it = |old: &usize| self.map_replica(config, *old as u16) == Some(id);
+        let old = (0..self.replicas.len()).find(is_it)?;
+        self.replicas[old].2.clone()
+    }
+}
