@@ -227,57 +227,57 @@ impl Fs {
     }
 
     fn call_target(&self, path: &Path) -> CallTarget {
-        let spot = CallTarget::new(path, self.reader.locator().pin(path));
+        let target = CallTarget::new(path, self.reader.locator().pin(path));
         let now = Instant::now();
         match self.policy.write {
             Some(write) if self.recent_changes.has_path_changed(path, now) => {
-                spot.only_on(write.replica)
+                target.only_on(write.replica)
             }
             Some(write) if self.recent_changes.has_listing_changed(path, now) => {
-                spot.preferring(write.replica)
+                target.preferring(write.replica)
             }
             _ => self
                 .name_freshness
                 .preferred_replica(path, now)
-                .map_or(spot, |replica| spot.preferring(replica)),
+                .map_or(target, |replica| target.preferring(replica)),
         }
     }
 
     /// The same for what is in the directory `path`.
     fn listing_target(&self, path: &Path) -> CallTarget {
-        let spot = self.call_target(path);
+        let target = self.call_target(path);
         match self.policy.write {
             Some(write)
                 if self.recent_changes.has_listing_changed(path, Instant::now())
                     || self.handles.has_writer_in_dir(path) =>
             {
-                spot.only_on(write.replica)
+                target.only_on(write.replica)
             }
-            _ => spot,
+            _ => target,
         }
     }
 
     /// The same for a name, which may be one that the kernel was told of.
     fn call_target_of_name(&self, at: EntryName<'_>, path: &Path) -> CallTarget {
-        let spot = self.call_target(path);
+        let target = self.call_target(path);
         match self.policy.mode {
             VolumeMode::Shared if self.inodes.lock().child(at.parent, at.name).is_some() => {
-                spot.known_to_exist()
+                target.known_to_exist()
             }
-            _ => spot,
+            _ => target,
         }
     }
 
     /// The same for the path of an inode, which may have been changed by another.
     fn call_target_of_inode(&self, ino: Ino, path: &Path) -> CallTarget {
-        let spot = match self.policy.mode {
+        let target = match self.policy.mode {
             VolumeMode::Shared => self.call_target(path).known_to_exist(),
             // The first replica decides what the tree looks like.
             VolumeMode::Copies => self.call_target(path),
         };
         match self.policy.write {
-            Some(write) if self.is_recently_changed(ino) => spot.only_on(write.replica),
-            _ => spot,
+            Some(write) if self.is_recently_changed(ino) => target.only_on(write.replica),
+            _ => target,
         }
     }
 

@@ -59,12 +59,12 @@ impl InodeRef {
 
     /// Who else is asked about it, or nobody: others may not know of a change of it.
     pub(super) fn call_target(&self) -> CallTarget {
-        let spot = self.fs.call_target_of_inode(self.ino, &self.path);
+        let target = self.fs.call_target_of_inode(self.ino, &self.path);
         match &self.open {
             Some(open) if !self.fs.is_recently_changed(self.ino) => {
-                spot.with_fallback_replicas(open.current().replicas_with_descriptor())
+                target.with_fallback_replicas(open.current().replicas_with_descriptor())
             }
-            _ => spot,
+            _ => target,
         }
     }
 

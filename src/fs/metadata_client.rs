@@ -274,8 +274,8 @@ impl MetadataClient {
         call.await.map(|(_, value)| value)
     }
 
-    fn deadline(&self, spot: CallTarget) -> RequestDeadline {
-        let since = spot.requested_at.unwrap_or_else(Instant::now);
+    fn deadline(&self, target: CallTarget) -> RequestDeadline {
+        let since = target.requested_at.unwrap_or_else(Instant::now);
         RequestDeadline::new(since, self.policy.deadlines)
     }
 

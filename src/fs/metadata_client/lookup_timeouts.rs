@@ -17,32 +17,32 @@ const RECENT: Duration = Duration::from_millis(100);
 pub(super) struct LookupTimeouts(Mutex<VecDeque<(u64, Instant)>>);
 
 impl LookupTimeouts {
-    /// A lookup at `spot` passed its deadline.
-    fn add(&self, spot: CallTarget, now: Instant) {
-        self.0.lock().push_back((spot.path_hash, now));
+    /// A lookup at `target` passed its deadline.
+    fn add(&self, target: CallTarget, now: Instant) {
+        self.0.lock().push_back((target.path_hash, now));
     }
 
     /// Whether that has just happened.
-    fn contains(&self, spot: CallTarget, now: Instant) -> bool {
+    fn contains(&self, target: CallTarget, now: Instant) -> bool {
         let mut names = self.0.lock();
         while let Some((_, at)) = names.front()
             && now.saturating_duration_since(*at) >= RECENT
         {
             names.pop_front();
         }
-        names.iter().any(|(name, _)| *name == spot.path_hash)
+        names.iter().any(|(name, _)| *name == target.path_hash)
     }
 }
 
 impl MetadataClient {
-    /// A lookup at `spot` passed its deadline.
-    pub(in crate::fs) fn record_lookup_timeout(&self, spot: CallTarget) {
-        self.lookup_timeouts.add(spot, Instant::now());
+    /// A lookup at `target` passed its deadline.
+    pub(in crate::fs) fn record_lookup_timeout(&self, target: CallTarget) {
+        self.lookup_timeouts.add(target, Instant::now());
     }
 
     /// Whether one there has just done so.
-    pub(in crate::fs) fn has_recent_lookup_timeout(&self, spot: CallTarget) -> bool {
-        self.lookup_timeouts.contains(spot, Instant::now())
+    pub(in crate::fs) fn has_recent_lookup_timeout(&self, target: CallTarget) -> bool {
+        self.lookup_timeouts.contains(target, Instant::now())
     }
 }
 
@@ -55,10 +55,10 @@ mod tests {
     #[test]
     fn a_name_is_overdue_for_a_moment() {
         let (overdue, now) = (LookupTimeouts::default(), Instant::now());
-        let spot = |name: &str| CallTarget::new(Path::new(name), None);
-        overdue.add(spot("a"), now);
-        assert!(overdue.contains(spot("a"), now) && !overdue.contains(spot("b"), now));
-        assert!(!overdue.contains(spot("a"), now + RECENT));
+        let target = |name: &str| CallTarget::new(Path::new(name), None);
+        overdue.add(target("a"), now);
+        assert!(overdue.contains(target("a"), now) && !overdue.contains(target("b"), now));
+        assert!(!overdue.contains(target("a"), now + RECENT));
         assert!(overdue.0.lock().is_empty());
     }
 }

@@ -10,27 +10,27 @@ use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
 impl MetadataClient {
     /// Whom to ask, the first first.
-    pub(super) fn replica_order(&self, spot: CallTarget) -> Vec<ReplicaId> {
-        if let Some(only) = spot.sole_replica {
-            let others = spot.fallback_replicas.iter().filter(|id| *id != only);
+    pub(super) fn replica_order(&self, target: CallTarget) -> Vec<ReplicaId> {
+        if let Some(only) = target.sole_replica {
+            let others = target.fallback_replicas.iter().filter(|id| *id != only);
             return std::iter::once(only).chain(others).collect();
         }
-        let mut order = self.usual_order(spot);
-        if let Some(first) = spot.preferred {
+        let mut order = self.usual_order(target);
+        if let Some(first) = target.preferred {
             order.retain(|id| *id != first);
             order.insert(0, first);
         }
         // Where calls about the object hang, one more would wait without a thread.
-        order.sort_by_key(|id| !self.replicas[*id].has_room_for(Lane::Metadata, &spot.path_key));
+        order.sort_by_key(|id| !self.replicas[*id].has_room_for(Lane::Metadata, &target.path_key));
         order
     }
 
-    fn usual_order(&self, spot: CallTarget) -> Vec<ReplicaId> {
+    fn usual_order(&self, target: CallTarget) -> Vec<ReplicaId> {
         let Availability { usable, suspects: suspect, error_suspects: refusing } =
             self.reader.availability();
-        let times = spot.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
+        let times = target.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
-        if self.policy.mode == VolumeMode::Copies && spot.pin.is_none() {
+        if self.policy.mode == VolumeMode::Copies && target.pin.is_none() {
             let ejected = self.replicas.all().minus(usable);
             return usable.iter().chain(ejected.iter()).collect();
         }
@@ -40,8 +40,8 @@ impl MetadataClient {
             usable,
             suspects: suspect,
             error_suspects: refusing,
-            pinned: spot.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
-            path_hash: spot.path_hash,
+            pinned: target.pin.map_or(ReplicaSet::EMPTY, |pin| pin.replicas),
+            path_hash: target.path_hash,
             call_number: turn,
         });
         if let Some(first) = order.first() {

@@ -96,12 +96,12 @@ pub(super) struct CallKind {
 }
 
 impl From<CallTarget> for CallKind {
-    fn from(spot: CallTarget) -> Self {
+    fn from(target: CallTarget) -> Self {
         Self {
             is_mutation: false,
-            pin: spot.pin,
-            path_key: spot.path_key,
-            is_known_to_exist: spot.is_known_to_exist,
+            pin: target.pin,
+            path_key: target.path_key,
+            is_known_to_exist: target.is_known_to_exist,
             lane: Lane::Metadata,
         }
     }
