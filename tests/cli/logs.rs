@@ -245,7 +245,7 @@ fn systemds_journal_gets_fields() {
     };
     let Some(said) = in_another_run(&room, heard) else { return };
     assert_eq!(said, "");
-    for part in ["mounted\n", "SYSLOG_IDENTIFIER", "\x006\nTARGET\n", "fanfs::cli::mount\n"] {
+    for part in ["mounted\n", "SYSLOG_IDENTIFIER", "\x006\nTARGET\n", "fanfs::daemon::process\n"] {
         assert!(entries.contains(part), "{part} is not in {entries}");
     }
 }
