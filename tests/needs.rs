@@ -25,6 +25,7 @@ const INSTALL: &[(&str, &str)] = &[
     ("pjdfstest", "cargo install --locked pjdfstest@0.2.2"),
     ("promtool", "apt-get install prometheus"),
     ("python3", "apt-get install python3"),
+    ("setfacl", "apt-get install acl"),
     ("sqlite3", "apt-get install sqlite3"),
     ("stress-ng", "apt-get install stress-ng"),
     ("systemd-analyze", "apt-get install systemd"),
