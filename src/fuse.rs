@@ -259,6 +259,17 @@ impl Session {
         self.pauser.reacquire_device(device)
     }
 
+    /// Lets go of the device for good, so that the kernel fails the requests that still wait.
+    /// The end of the process does not do that while one of its threads hangs in a replica.
+    ///
+    /// # Errors
+    /// Where the descriptors cannot be replaced.
+    pub fn disconnect(&self) -> io::Result<()> {
+        // The session's threads hold the device while they wait for requests.
+        self.pauser.pause()?;
+        self.pauser.release_device().map(drop)
+    }
+
     /// Where it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point

@@ -65,6 +65,11 @@ impl Mount {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(100));
         }
+        if !session.has_ended()
+            && let Err(error) = session.disconnect()
+        {
+            tracing::warn!(%error, "callers may wait until all threads of this process have ended");
+        }
         if let Some(keeper) = self.core.supervisor.get() {
             keeper.report_unmounted();
         }

@@ -54,6 +54,10 @@ fn dump_connections(family: u8, port: u16) -> io::Result<Vec<TcpConnection>> {
                             .filter(|_| response.header.socket_id.destination_port == port),
                     );
                 }
+                // A dump that fails ends with an error's number, negated.
+                NetlinkPayload::Done(end) if end.code != 0 => {
+                    return Err(io::Error::from_raw_os_error(end.code.saturating_abs()));
+                }
                 NetlinkPayload::Done(_) => return Ok(found),
                 NetlinkPayload::Error(error) => return Err(error.to_io()),
                 _ => {}

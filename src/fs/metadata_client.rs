@@ -89,7 +89,9 @@ impl Ticked for MetadataClient {
         calls.retain(|call| Arc::clone(call).tick(now));
         let mut ticked = self.ticked_calls.lock();
         let Some(new) = &mut *ticked else { return PendingWork::Idle };
-        new.append(&mut calls);
+        // The oldest first: hedges are few, and the first call that asks gets one.
+        calls.append(new);
+        std::mem::swap(new, &mut calls);
         if new.is_empty() { PendingWork::Idle } else { PendingWork::Calls }
     }
 

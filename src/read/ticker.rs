@@ -34,7 +34,7 @@ struct OldRequests {
 impl Reader {
     /// Something is under way that the clock is to look after.
     pub(super) fn wake_ticker(&self) {
-        self.ticker.wake();
+        self.ticker.wake_to_linger();
     }
 
     /// Sends late segments to a second replica. Returns the replicas that are to prove that

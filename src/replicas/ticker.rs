@@ -18,8 +18,9 @@ const TICK: Duration = Duration::from_millis(25);
 /// And while the only thing to look after is that a replica comes back.
 const SLOW_TICK: Duration = Duration::from_millis(250);
 
-/// The clock stops when there was nothing to look after for so many ticks. To
-/// start it wakes a thread, which is not to happen for each of a row of reads.
+/// After reads the clock stops when there was nothing to look after for so many ticks. To
+/// start it wakes a thread, which is not to happen for each of a row of reads. After calls
+/// it stops at once: it would cost more than they do.
 const IDLE_TICKS: u32 = 40;
 
 /// What there is to look after, the least first.
@@ -57,6 +58,8 @@ impl Drop for StopOnDrop<'_> {
 pub struct Ticker {
     /// Whether it ticks, so that nothing needs to wake it.
     is_ticking: AtomicBool,
+    /// Whether it goes on ticking for a while when nothing is left ([`Ticker::wake_to_linger`]).
+    lingers: AtomicBool,
     wake: Notify,
     ticked: Mutex<Vec<Weak<dyn Ticked>>>,
 }
@@ -69,8 +72,19 @@ impl Ticker {
 
     /// Something is under way that the clock is to look after. Never blocks.
     pub fn wake(&self) {
+        self.wake_with(false);
+    }
+
+    /// The same for work that comes in rows: when nothing is left the clock goes on ticking
+    /// for [`IDLE_TICKS`], unless it ticked already.
+    pub fn wake_to_linger(&self) {
+        self.wake_with(true);
+    }
+
+    fn wake_with(&self, lingers: bool) {
         if !self.is_ticking.load(Ordering::SeqCst) && !self.is_ticking.swap(true, Ordering::SeqCst)
         {
+            self.lingers.store(lingers, Ordering::SeqCst);
             self.wake.notify_one();
         }
     }
@@ -89,8 +103,9 @@ impl Ticker {
     pub async fn run(&self) {
         let _stop = StopOnDrop(self);
         loop {
+            let limit = if self.lingers.load(Ordering::SeqCst) { IDLE_TICKS } else { 1 };
             let mut idle = 0;
-            while idle < IDLE_TICKS {
+            while idle < limit {
                 let left = self.tick(Instant::now());
                 idle = if left == PendingWork::Calls { 0 } else { idle + 1 };
                 tokio::time::sleep(TICK).await;
@@ -150,7 +165,7 @@ mod tests {
         let (idle, idle_ticks) = reporter(PendingWork::Idle);
         ticker.add(Arc::downgrade(&busy) as Weak<dyn Ticked>);
         ticker.add(Arc::downgrade(&idle) as Weak<dyn Ticked>);
-        ticker.wake();
+        ticker.wake_to_linger();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
         let own = Arc::clone(&ticker);
         runtime.spawn(async move { own.run().await });
@@ -168,7 +183,7 @@ mod tests {
         drop(busy);
         // The last tick comes after the clock says that it stops.
         idle_ticks.try_iter().for_each(drop);
-        ticker.wake();
+        ticker.wake_to_linger();
         for _ in 0..IDLE_TICKS / 2 {
             idle_ticks.recv_timeout(SOON).expect("it was woken");
         }

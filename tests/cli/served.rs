@@ -197,6 +197,44 @@ fn when_all_are_stopped_calls_end_by_their_deadline_and_the_mount_at_once() {
     }
 }
 
+/// A thread of the daemon hangs in the kernel, which has passed its request on, and does not
+/// end with the process.
+#[test]
+fn what_waits_when_the_mount_ends_fails_while_a_thread_of_the_daemon_hangs() {
+    let inner_room = Room::new();
+    let innermost = Server::new(&inner_room);
+    let served_room = Room::new();
+    volume(&served_room, &[&innermost], "");
+    let room = Room::new();
+    let replica = served_room.path("mnt");
+    let text = format!(
+        "[volume]\nname = \"v\"\nmode = \"shared\"\n\
+         [fuse]\nattribute_ttl = \"0s\"\n\
+         [[replica]]\npath = \"{}\"\nrequire_mount = false\n",
+        replica.display()
+    );
+    fs::write(room.path("outer.toml"), text).unwrap();
+    fs::write(inner_room.path("tree/data"), content()).unwrap();
+    room.expect(&["mount", "outer.toml", "mnt"]);
+    read(&room);
+    innermost.send(Signal::STOP);
+    let (send, receive) = std::sync::mpsc::channel();
+    let file = room.path("mnt/data");
+    thread::spawn(move || send.send(fs::read(file)));
+    thread::sleep(Duration::from_secs(2));
+    // It has taken the request, and does not see any more that its caller is killed.
+    let middle = Pid::from_raw(served_room.daemons()[0]).unwrap();
+    kill_process(middle, Signal::STOP).unwrap();
+    kill_process(Pid::from_raw(room.daemons()[0]).unwrap(), Signal::TERM).unwrap();
+    let answer = receive.recv_timeout(Duration::from_secs(60));
+    kill_process(middle, Signal::CONT).unwrap();
+    innermost.send(Signal::CONT);
+    assert!(answer.expect("the reader still waits").is_err());
+    room.expect_gone();
+    served_room.expect(&["umount", "--lazy", "mnt"]);
+    innermost.room.expect(&["umount", "--lazy", "mnt"]);
+}
+
 #[test]
 fn servers_that_are_stopped_for_longer_than_the_deadline_fail_nothing() {
     let room = Room::new();

@@ -28,6 +28,8 @@ pub(super) struct AnswerSlot<T>(Mutex<SlotState<T>>);
 struct SlotState<T> {
     answer: Option<Result<(ReplicaId, T)>>,
     waker: Option<Waker>,
+    /// Whether the call was dropped unanswered.
+    is_abandoned: bool,
 }
 
 /// Counts a call as pending until the request that made it has been replied to, and the
@@ -39,7 +41,8 @@ struct UnrepliedCall {
 
 impl<T> AnswerSlot<T> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(SlotState { answer: None, waker: None })))
+        let state = SlotState { answer: None, waker: None, is_abandoned: false };
+        Arc::new(Self(Mutex::new(state)))
     }
 
     /// Gives the caller the answer. This thread goes on with the request.
@@ -56,7 +59,11 @@ impl<T> AnswerSlot<T> {
 
     /// The call has been dropped.
     pub(super) fn abandon(&self) {
-        let waker = self.0.lock().waker.take();
+        let waker = {
+            let mut state = self.0.lock();
+            state.is_abandoned = true;
+            state.waker.take()
+        };
         drop(waker);
     }
 }
@@ -81,7 +88,10 @@ impl<T> Future for CallFuture<T> {
         let answer = {
             let mut state = self.slot.0.lock();
             let Some(answer) = state.answer.take() else {
-                state.waker = Some(context.waker().clone());
+                // Of a call that was dropped nothing comes any more. Without a waker the
+                // request is dropped as well.
+                let waker = (!state.is_abandoned).then(|| context.waker().clone());
+                state.waker = waker;
                 return Poll::Pending;
             };
             answer
