@@ -259,15 +259,14 @@ impl Session {
         self.pauser.reacquire_device(device)
     }
 
-    /// Lets go of the device for good, so that the kernel fails the requests that still wait.
-    /// The end of the process does not do that while one of its threads hangs in a replica.
+    /// Lets go of the device for good, so that the kernel fails the requests that still wait
+    /// and the session's threads end. The end of the process does not do that while one of
+    /// its threads hangs in a replica.
     ///
     /// # Errors
     /// Where the descriptors cannot be replaced.
     pub fn disconnect(&self) -> io::Result<()> {
-        // The session's threads hold the device while they wait for requests.
-        self.pauser.pause()?;
-        self.pauser.release_device().map(drop)
+        self.pauser.disconnect()
     }
 
     /// Where it is mounted.

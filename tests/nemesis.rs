@@ -305,9 +305,12 @@ fn play(seed: u64, length: Duration, setup: &Setup, schedule: Schedule) -> Round
         judge.note(text, end);
     }
     let counters = serde_json::to_value(world.status().counters).expect("counters are JSON");
+    // An open file keeps the mount alive, detached; the daemon has to let go of it.
+    let held = std::fs::File::open(mount_point.join(content::Fixed::large(0).path()));
     if let Err(text) = world.end() {
         judge.note(format!("unmounting: {text}"), end);
     }
+    drop(held);
     if let Err(text) = before.expect() {
         judge.note(format!("something is left over: {text}"), end);
     }

@@ -11,6 +11,10 @@ use crate::fuse::{MountError, unmount};
 /// How long what is under way may take at the end, before it is failed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// How long the kernel may take to end the session when nothing is under way. It ends it at
+/// once, unless files are open in a detached mount.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+
 impl Mount {
     /// Unmounts and ends what serves the volume. Open files keep the mount alive
     /// out of sight until what is under way has ended, [`DRAIN_TIMEOUT`] at most.
@@ -49,8 +53,12 @@ impl Mount {
                 result => result?,
             }
         }
-        let until = Instant::now() + DRAIN_TIMEOUT;
-        while !session.has_ended() && Instant::now() < until && !self.core.is_idle() {
+        let start = Instant::now();
+        while !session.has_ended() {
+            let limit = if self.core.is_idle() { END_TIMEOUT } else { DRAIN_TIMEOUT };
+            if start.elapsed() >= limit {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
         self.core.reader.stop();

@@ -129,6 +129,16 @@ impl SessionPauser {
         request_resend(device.as_fd())
     }
 
+    /// Lets go of the device for good. Later replies go nowhere, and every thread of the
+    /// session ends when it asks for its next request.
+    pub(super) fn disconnect(&self) -> io::Result<()> {
+        let nothing = open_dev_null()?;
+        redirect_fd(self.session_descriptor(), nothing.as_fd())?;
+        redirect_fd(self.device.as_fd(), nothing.as_fd())?;
+        // A thread that waits for a request holds the device.
+        self.interrupt_threads()
+    }
+
     /// Has every session thread that waits at what the descriptor stood for before go
     /// to what it stands for now.
     fn interrupt_threads(&self) -> io::Result<()> {

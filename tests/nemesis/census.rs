@@ -14,9 +14,10 @@ pub(crate) struct Census {
 impl Census {
     pub(crate) fn take() -> Self {
         let entries = |dir| fs::read_dir(dir).into_iter().flatten().flatten();
-        // Of the device a mount keeps one, as long as its process runs: see
-        // `fuse::raw_reply`.
-        let counts = |at: &PathBuf| fs::read_link(at).is_ok_and(|to| to != Path::new("/dev/fuse"));
+        // A mount keeps one descriptor as long as its process runs (see `fuse::raw_reply`). It
+        // is the device, or /dev/null if the daemon let go of the device before the mount ended.
+        let kept = [Path::new("/dev/fuse"), Path::new("/dev/null")];
+        let counts = |at: &PathBuf| fs::read_link(at).is_ok_and(|to| !kept.contains(&&*to));
         Self {
             threads: entries("/proc/self/task").count(),
             descriptors: entries("/proc/self/fd").filter(|entry| counts(&entry.path())).count(),
