@@ -15,7 +15,9 @@ use fanfs::backend::{
 };
 use fanfs::config::units::Share;
 use fanfs::placement::{Locator, LocatorPolicy, PlacementSource, ReplicaTopology};
-use fanfs::read::{CallerThread, Deadlines, ReadParams, ReadPolicy, Reader, RequestOrigin};
+use fanfs::read::{CallerThread, ReadParams, ReadPolicy, Reader, RequestOrigin};
+use fanfs::replicas::Replicas;
+use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::volume::{ByteRange, FileId, ReplicaMap, VolumeMode};
 
@@ -150,7 +152,6 @@ fn reader(replicas: usize) -> Arc<Reader> {
         },
         attempt_deadline: Duration::from_secs(5),
         pipes: None,
-        max_inline_calls: 0,
         compare_share: Share(0.0),
     };
     let limits = PoolLimits { threads: 8, queue: 1024, max_inline_calls: 0 };
@@ -171,7 +172,8 @@ fn reader(replicas: usize) -> Arc<Reader> {
         ReplicaTopology::default(),
         RUNTIME.handle().clone(),
     );
-    Arc::new(Reader::new(policy, map, limits, Arc::default(), Arc::new(locator)))
+    let replicas = Replicas::new(map, 0);
+    Reader::new(policy, replicas, limits, Arc::default(), Arc::new(locator))
 }
 
 fn gather(c: &mut Criterion) {

@@ -5,6 +5,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::assign::{Assigner, WaitingSegment};
 use fanfs::scheduler::estimate::ReplicaLoad;
 use fanfs::scheduler::rate::PerLocality;
@@ -76,12 +77,9 @@ fn cycle(c: &mut Criterion) {
     for replicas in [3, 64] {
         group.bench_function(BenchmarkId::from_parameter(replicas), |b| {
             let mut now = Instant::now();
-            let policy = SchedulerPolicy {
-                segment: MIB,
-                attempt_deadline: Duration::from_secs(5),
-                names: ReplicaMap::from_fn(replicas, |_| String::new()),
-                requires_mount_checks: false,
-            };
+            let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
+            let names = ReplicaMap::from_fn(replicas, |_| String::new());
+            let mut health = HealthBoard::new(names, false, now);
             let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
             let map = ReplicaMap::from_fn(replicas, |_| replica.clone());
             let mut scheduler = Scheduler::new(policy, map, now);
@@ -101,12 +99,13 @@ fn cycle(c: &mut Criterion) {
                     open_on: ReplicaSet::ALL,
                 };
                 scheduler.enqueue(want);
-                scheduler.schedule(now, &mut out);
+                scheduler.schedule(&mut health, now, &mut out);
                 for dispatch in out.drain(..) {
                     now += Duration::from_millis(1);
                     scheduler.attempt_finished(
                         dispatch.attempt,
                         AttemptOutcome::Delivered(MIB),
+                        &mut health,
                         now,
                     );
                 }

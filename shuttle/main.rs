@@ -20,6 +20,10 @@ mod backend {
     pub use fanfs::backend::*;
 }
 
+mod replicas {
+    pub use fanfs::replicas::*;
+}
+
 mod scheduler {
     pub use fanfs::scheduler::*;
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use fanfs::backend::BackendError;
 pub use fanfs::read::ReadError;
+use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::{QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest};
 use fanfs::volume::{ByteRange, Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use shuttle::rand::Rng;
@@ -26,10 +27,6 @@ use crate::sync::{AtomicUsize, Mutex, Ordering};
 use fetch::{DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments};
 use request::{ReadData, ReadParams, RequestOrigin};
 use segment_map::SegmentMap;
-
-mod request_deadline {
-    pub use fanfs::read::{Deadlines, RequestDeadline};
-}
 
 mod versioned_file {
     use fanfs::volume::ReplicaSet;
@@ -53,7 +50,7 @@ fn delivered_by() -> DeliveredBy {
 }
 
 /// No request waits for so long.
-const DEADLINES: request_deadline::Deadlines = request_deadline::Deadlines {
+const DEADLINES: Deadlines = Deadlines {
     while_responsive: Duration::from_secs(30),
     while_unresponsive: Duration::from_secs(300),
 };
@@ -242,8 +239,6 @@ fn some_queue_key() -> QueueKey {
     let policy = SchedulerPolicy {
         segment: LEN,
         attempt_deadline: Duration::from_secs(1),
-        names: ReplicaMap::from_fn(2, |_| String::new()),
-        requires_mount_checks: false,
     };
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: LEN, max_reads: 1 };
     let replicas = ReplicaMap::from_fn(2, |_| replica.clone());

@@ -1,8 +1,8 @@
 //! The file system: what each operation means, whichever replica carries it out.
 //!
 //! Operations come from `fuse` in fanfs's own terms, as futures that [`run`] polls on the
-//! threads that complete what they wait for ([`task`]). Metadata goes to one replica at a
-//! time and to the next where that one fails or is late ([`metadata_client`]); file data
+//! threads that complete what they wait for ([`crate::replicas::task`]). Metadata goes to one replica at a
+//! time and to the next where that one fails or is late ([`crate::replicas::metadata_client`]); file data
 //! goes through [`crate::read`]. [`inodes`] knows the inodes that the kernel knows and
 //! by which names, [`handles`] what is open. Errnos are chosen in [`error`] alone.
 //!
@@ -31,7 +31,6 @@ mod journal;
 mod listing;
 mod listing_memory;
 mod lock;
-mod metadata_client;
 mod name_freshness;
 mod namespace_ops;
 mod open;
@@ -48,7 +47,6 @@ mod root_attrs;
 mod set_id;
 mod setattr;
 mod snapshot;
-mod task;
 mod unanswered;
 mod unsettled;
 mod write;
@@ -61,10 +59,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::backend::{Attr, Backend, BackendError, Replica, RequestContext};
-use crate::read::{Deadlines, Reader};
+use crate::backend::{Attr, Backend, BackendError, RequestContext};
+use crate::read::Reader;
+use crate::replicas::metadata_client::{CallPolicy, CallTarget, MetadataClient, RunAs};
+use crate::replicas::request_deadline::Deadlines;
+use crate::replicas::{Replicas, task};
 use crate::telemetry::VolumeCounters;
-use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
+use crate::volume::{ReplicaId, VolumeMode};
 use activity::ActivityLog;
 use entry_name::ReplicaAttr;
 use entry_ref::DirEntryRef;
@@ -73,7 +74,6 @@ use handles::Handles;
 use inodes::Inodes;
 use listing_memory::ListingMemory;
 use lock::Locks;
-use metadata_client::{CallTarget, MetadataClient, RunAs};
 use name_freshness::{NameFreshness, ReplicaPath};
 use passthrough::Passthrough;
 use payload_budget::PayloadBudget;
@@ -89,17 +89,17 @@ pub use ino::{Ino, ROOT};
 pub use journal::recover_journal;
 pub use listing::{ListedEntry, Listing};
 pub use lock::{LockOwner, LockWait};
-pub use metadata_client::PinnedLatencies;
 pub use namespace_ops::RenameRequest;
 pub use open::{KernelOpen, OpenedFile};
 pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
 pub use range_ops::{CopyRequest, FallocateRequest};
 pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
 pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT, SnapshotError};
-pub use task::run;
 pub use write::{CreateRequest, CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
+pub use crate::replicas::metadata_client::PinnedLatencies;
+pub use crate::replicas::task::run;
 
 /// What an operation is answered with.
 pub type FsResult<T> = Result<T, Errno>;
@@ -149,6 +149,7 @@ pub struct WritePolicy {
 pub struct Fs {
     policy: FsPolicy,
     client: Arc<MetadataClient>,
+    replicas: Arc<Replicas>,
     reader: Arc<Reader>,
     inodes: Mutex<Inodes>,
     handles: Handles,
@@ -189,7 +190,7 @@ impl Fs {
     /// A file system over `replicas`. `runtime` keeps the deadlines.
     pub fn new(
         policy: FsPolicy,
-        replicas: ReplicaMap<Arc<Replica>>,
+        replicas: Arc<Replicas>,
         reader: Arc<Reader>,
         counters: Arc<VolumeCounters>,
         runtime: tokio::runtime::Handle,
@@ -199,7 +200,13 @@ impl Fs {
         let own = Arc::clone(&counters);
         let to = policy.write.map_or("", |write| &replicas[write.replica].name);
         let intake = PayloadBudget::new(Arc::clone(&reader), policy.attempt_deadline, to);
-        let caller = MetadataClient::new(&policy, replicas, Arc::clone(&reader), counters);
+        let calls = CallPolicy {
+            mode: policy.mode,
+            deadlines: policy.deadlines,
+            attempt_deadline: policy.attempt_deadline,
+        };
+        let rules = reader.locator().affinities().rules().len();
+        let client = MetadataClient::new(calls, Arc::clone(&replicas), rules, counters);
         Arc::new(Self {
             recent_changes: recent,
             name_freshness: NameFreshness::default(),
@@ -216,7 +223,8 @@ impl Fs {
             unanswered: Arc::default(),
             direct_mmap: AtomicBool::new(false),
             passthrough,
-            client: caller,
+            client,
+            replicas,
             reader,
             policy,
         })

@@ -9,7 +9,7 @@
 //!
 //! In goes a range and a [`Sink`]; out comes one call of that sink, with exactly
 //! the bytes asked for (fewer only at the end of the file) or with an error,
-//! not later than [`request_deadline`] says.
+//! not later than [`crate::replicas::request_deadline`] says.
 //!
 //! *Invariants:*
 //! - No method blocks on a replica; all may be called from a FUSE thread.
@@ -18,11 +18,10 @@
 //! - Memory for data is claimed before it is used, all that a request may need
 //!   at once, before the request holds on to anything else.
 //! - Locks are taken in the order: a file's segments, the scheduler, a fetch's
-//!   state; none is held while a sink is called.
+//!   state, the replicas' health; none is held while a sink is called.
 
 mod active_readers;
 mod attempt;
-mod availability;
 mod content_check;
 mod content_check_state;
 mod eviction;
@@ -37,7 +36,6 @@ pub mod readahead;
 mod reclaim;
 mod replica_slot;
 mod request;
-mod request_deadline;
 mod request_progress;
 mod segment_map;
 mod segment_timeouts;
@@ -48,17 +46,17 @@ mod tracer;
 mod versioned_file;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use rustix::param::page_size;
 
-use crate::backend::{BackendError, Credentials, InlinePermits, Replica};
+use crate::backend::{BackendError, Credentials};
 use crate::buffer::{Budget, BufferPool, Pipe, Reservation, size_class};
 use crate::placement::Locator;
-use crate::replicas::Ticker;
+use crate::replicas::{Replicas, Ticked};
 use crate::scheduler::fair_queue::FairQueue;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
 use crate::telemetry::VolumeCounters;
@@ -73,11 +71,9 @@ use split::Piece;
 use tracer::Tracer;
 use versioned_file::{FileParams, PlacementHints};
 
-pub use availability::Availability;
 pub use open_file::OpenFile;
 pub use policy::{CallerThread, ReadError, ReadPolicy};
 pub use request::{ReadData, ReadParams, RequestOrigin, Sink};
-pub use request_deadline::{DeadlineVerdict, Deadlines, RequestDeadline};
 pub use tracer::TraceStream;
 pub use versioned_file::VersionedFile;
 
@@ -88,7 +84,7 @@ const MIN_PIPED_BYTES: u64 = 64 * 1024;
 /// The read path of one volume.
 pub struct Reader {
     policy: ReadPolicy,
-    replicas: ReplicaMap<Arc<Replica>>,
+    replicas: Arc<Replicas>,
     buffers: BufferPool,
     scheduler: Mutex<Scheduler<Arc<SegmentFetch>>>,
     eviction_queues: EvictionQueues,
@@ -101,10 +97,8 @@ pub struct Reader {
     active_readers: ActiveReaders,
     counters: Arc<VolumeCounters>,
     locator: Arc<Locator>,
-    inline_permits: InlinePermits,
     content_checker: Option<ContentChecker>,
     tracer: Arc<Tracer>,
-    ticker: Arc<Ticker>,
 }
 
 type Dispatches = Vec<Dispatch<Arc<SegmentFetch>>>;
@@ -137,35 +131,32 @@ impl Reader {
     /// A read path over `replicas`, each with its policy.
     pub fn new(
         policy: ReadPolicy,
-        replicas: ReplicaMap<Arc<Replica>>,
+        replicas: Arc<Replicas>,
         limits: ReplicaMap<ReplicaPolicy>,
         counters: Arc<VolumeCounters>,
         locator: Arc<Locator>,
-    ) -> Self {
-        let scheduling = SchedulerPolicy {
-            segment: policy.segment,
-            attempt_deadline: policy.attempt_deadline,
-            names: replicas.map(|_, replica| replica.name.clone()),
-            requires_mount_checks: true,
-        };
-        let tracer = Tracer::new(scheduling.names.clone());
+    ) -> Arc<Self> {
+        let scheduling =
+            SchedulerPolicy { segment: policy.segment, attempt_deadline: policy.attempt_deadline };
+        let tracer = Tracer::new(replicas.map(|_, replica| replica.name.clone()));
         let now = Instant::now();
-        Self {
+        let reader = Arc::new(Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
             scheduler: Mutex::new(Scheduler::new(scheduling, limits, now)),
             eviction_queues: EvictionQueues::default(),
             requests: Mutex::default(),
             memory_queue: Mutex::default(),
             active_readers: ActiveReaders::new(now),
-            inline_permits: InlinePermits::new(policy.max_inline_calls),
             content_checker: ContentChecker::new(policy.compare_share),
             tracer: Arc::new(tracer),
-            ticker: Arc::default(),
             policy,
             replicas,
             counters,
             locator,
-        }
+        });
+        let ticked: Weak<dyn Ticked> = Arc::<Self>::downgrade(&reader);
+        reader.replicas.ticker().add(ticked);
+        reader
     }
 
     /// A file at `path`, at this version, that no replica has opened yet; they will
@@ -199,11 +190,6 @@ impl Reader {
     /// Who knows where chunks are.
     pub fn locator(&self) -> &Arc<Locator> {
         &self.locator
-    }
-
-    /// Session threads that are inside a replica.
-    pub fn inline_calls(&self) -> usize {
-        self.inline_permits.in_use()
     }
 
     /// A new handle's state.
@@ -366,7 +352,7 @@ impl Reader {
                 let want = fetch_queue::segment_request(&fetch, candidates, ahead, state.holders);
                 state.set_queued(scheduler.enqueue(want));
             }
-            scheduler.schedule(now, &mut dispatches);
+            scheduler.schedule(&mut self.replicas.lock_health(), now, &mut dispatches);
         }
         dispatches
     }
@@ -518,6 +504,6 @@ impl Reader {
 
     /// What the scheduler knows of each replica.
     pub fn replica_snapshots(&self) -> ReplicaMap<ReplicaSnapshot> {
-        self.scheduler.lock().snapshots(Instant::now())
+        self.scheduler.lock().snapshots(&self.replicas.lock_health(), Instant::now())
     }
 }

@@ -1,7 +1,135 @@
-//! Replicas at run time: what all that call them share.
+//! Replicas at run time: everything that reads and metadata calls share about them.
 //!
-//! [`Ticker`] is the clock that looks after whatever waits for a replica.
+//! [`Replicas`] is what both hold on to: each replica with its threads, its health, and the
+//! clock. The parts:
+//!
+//! - [`health`]: whether one replica may be asked, as a state machine; [`health_board`]: the
+//!   health of all of them together; [`availability`]: how reads and calls see and report it;
+//!   [`mount_check`]: an ejected replica proves that it is the mount that it was.
+//! - [`lateness`]: when a segment or a call is late; [`hedge_budget`]: what asking a second
+//!   replica for it may cost; [`request_deadline`]: how long a request may go without progress.
+//! - [`Ticker`]: the clock that looks after whatever waits for a replica.
+//! - [`metadata_client`]: calls that are no reads. [`metadata_order`] chooses whom to ask, and
+//!   [`task`] runs the requests that wait for the answers.
+//!
+//! *Invariants:* the lock of the health board is the last one taken: nothing else is locked,
+//! and no replica is called, while it is held.
 
+mod availability;
+pub mod health;
+pub mod health_board;
+pub mod hedge_budget;
+pub mod lateness;
+pub mod metadata_client;
+pub mod metadata_order;
+mod mount_check;
+pub mod request_deadline;
+pub mod task;
 mod ticker;
 
+use std::ops::Index;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::backend::{InlinePermits, Replica};
+use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
+use health_board::HealthBoard;
+
+pub use availability::Availability;
 pub use ticker::{PendingWork, Ticked, Ticker};
+
+/// The replicas of a volume at run time.
+pub struct Replicas {
+    members: ReplicaMap<Arc<Replica>>,
+    health: Mutex<HealthBoard>,
+    inline_permits: InlinePermits,
+    ticker: Ticker,
+}
+
+impl Replicas {
+    /// These replicas, all healthy. At most `max_inline_calls` threads of callers may be
+    /// inside a replica at once.
+    pub fn new(members: ReplicaMap<Arc<Replica>>, max_inline_calls: usize) -> Arc<Self> {
+        let names = members.map(|_, replica| replica.name.clone());
+        Arc::new(Self {
+            health: Mutex::new(HealthBoard::new(names, true, Instant::now())),
+            inline_permits: InlinePermits::new(max_inline_calls),
+            ticker: Ticker::default(),
+            members,
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// All of them, as a set.
+    pub fn all(&self) -> ReplicaSet {
+        self.members.all()
+    }
+
+    /// Each with its id.
+    pub fn iter(&self) -> impl Iterator<Item = (ReplicaId, &Arc<Replica>)> {
+        self.members.iter()
+    }
+
+    /// For each replica what `of` says of it.
+    pub fn map<T>(&self, of: impl FnMut(ReplicaId, &Arc<Replica>) -> T) -> ReplicaMap<T> {
+        self.members.map(of)
+    }
+
+    /// Leave for threads of callers to be inside a replica.
+    pub fn inline_permits(&self) -> &InlinePermits {
+        &self.inline_permits
+    }
+
+    /// The clock.
+    pub fn ticker(&self) -> &Ticker {
+        &self.ticker
+    }
+
+    /// The health of all replicas, for decisions that consist of several looks. The lock is
+    /// a leaf: see the module.
+    pub fn lock_health(&self) -> MutexGuard<'_, HealthBoard> {
+        self.health.lock()
+    }
+
+    /// Runs the clock; never returns. Spawn it once.
+    pub async fn run_ticker(self: Arc<Self>) {
+        let own: Weak<dyn Ticked> = Arc::<Self>::downgrade(&self);
+        self.ticker.add(own);
+        self.ticker.run().await;
+    }
+}
+
+impl Index<ReplicaId> for Replicas {
+    type Output = Arc<Replica>;
+
+    fn index(&self, id: ReplicaId) -> &Arc<Replica> {
+        &self.members[id]
+    }
+}
+
+impl Ticked for Replicas {
+    fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
+        self.members.iter().for_each(|(_, replica)| replica.on_tick());
+        let due = self.lock_health().due_mount_checks(now);
+        self.start_mount_checks(due);
+        match self.lock_health().all_available() {
+            true => PendingWork::Idle,
+            false => PendingWork::Replicas,
+        }
+    }
+
+    fn stop(self: Arc<Self>) {
+        // Nothing waits here.
+    }
+}

@@ -16,10 +16,12 @@
 //!   would be done sooner. Round-robin over 160, 100 and 40 MiB/s delivers 120.
 //!   Whose node holds the segment goes first; who does not is asked where that
 //!   is measurably sooner.
-//! - [`health`], [`health_board`]: who may be asked at all; [`hedge`]: what is late, and
-//!   whether a second replica may be asked for it.
+//! - `hedge_scan`: which late segments a second replica is asked for.
 //! - [`fair_queue`]: in which order files are served.
-//! - [`metadata_order`]: whom to ask for what is no file data.
+//!
+//! Which replicas may be asked at all, and when a segment is late, is decided for reads and
+//! metadata calls alike, in [`crate::replicas`]. The owner passes the
+//! [`HealthBoard`] that both share.
 //!
 //! A segment is bound to a replica as late as possible: what exceeds a
 //! replica's in-flight cap (about twice rate x latency) stays in the queue and
@@ -34,24 +36,21 @@ pub mod assign;
 pub mod cache_hits;
 pub mod estimate;
 pub mod fair_queue;
-pub mod health;
-pub mod health_board;
-pub mod hedge;
 mod hedge_scan;
-pub mod metadata_order;
 mod probe;
 pub mod rate;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::replicas::health::{HealthSnapshot, HealthState};
+use crate::replicas::health_board::HealthBoard;
+use crate::replicas::hedge_budget::{HedgeBudget, HedgeLimits, HedgePrice};
+use crate::replicas::lateness::LatenessHistogram;
 use crate::volume::{Holders, ReplicaId, ReplicaMap, ReplicaSet};
 use assign::{Assigner, Assignment, WaitingSegment};
 use estimate::{InFlightLimits, InFlightRead, ReplicaEstimate};
 use fair_queue::FairQueue;
-use health::{CallOutcome, HealthSnapshot, HealthState, MountCheck};
-use health_board::{HealthBoard, Responsiveness};
-use hedge::{HedgeBudget, LatenessHistogram};
 use rate::{Locality, PerLocality};
 
 /// Names one attempt to read one segment from one replica.
@@ -157,7 +156,7 @@ pub struct LateAttempt<T> {
     /// The attempt that is late.
     attempt: AttemptId,
     /// What the second one is to cost.
-    price: hedge::HedgePrice,
+    price: HedgePrice,
 }
 
 /// How an attempt ended.
@@ -180,11 +179,6 @@ pub struct SchedulerPolicy {
     pub segment: u64,
     /// How long an attempt may take before another replica is asked in any case.
     pub attempt_deadline: Duration,
-    /// The replicas' names, for the log.
-    pub names: ReplicaMap<String>,
-    /// Whether a replica that was ejected has to prove itself, by
-    /// [`Scheduler::mount_checked`], before it is asked again.
-    pub requires_mount_checks: bool,
 }
 
 /// What the scheduler needs to know of one replica beforehand.
@@ -246,7 +240,6 @@ pub struct ReplicaSnapshot {
 pub struct Scheduler<T> {
     policy: SchedulerPolicy,
     estimates: ReplicaMap<ReplicaEstimate>,
-    health: HealthBoard,
     lateness: ReplicaMap<LatenessHistogram>,
     hedges: HedgeBudget,
     queue: BTreeMap<QueueKey, SegmentRequest<T>>,
@@ -266,6 +259,21 @@ pub struct Scheduler<T> {
 /// Files with the replicas on which reads of them hang.
 type HungFiles = BTreeMap<u64, ReplicaSet>;
 
+/// How many segments may be read twice in one go, however much was delivered before.
+const HEDGE_BURST_SEGMENTS: u64 = 8;
+
+/// And so many more for each replica, where one delivers nothing while others do:
+/// half of what it has in flight by default.
+const HEDGE_OVERDRAFT_SEGMENTS: u64 = 3;
+
+/// What second reads may cost, in bytes.
+fn read_hedge_limits(segment: u64, replicas: usize) -> HedgeLimits {
+    HedgeLimits {
+        burst: segment * HEDGE_BURST_SEGMENTS,
+        overdraft: segment * HEDGE_OVERDRAFT_SEGMENTS * replicas as u64,
+    }
+}
+
 impl<T: Clone> Scheduler<T> {
     /// A scheduler with an empty queue.
     pub fn new(policy: SchedulerPolicy, replicas: ReplicaMap<ReplicaPolicy>, now: Instant) -> Self {
@@ -278,9 +286,8 @@ impl<T: Clone> Scheduler<T> {
             ReplicaEstimate::new(replica.weight, limits, now)
         });
         Self {
-            health: HealthBoard::new(policy.names.clone(), policy.requires_mount_checks, now),
             lateness: replicas.map(|_, _| LatenessHistogram::default()),
-            hedges: HedgeBudget::new(policy.segment, replicas.len()),
+            hedges: HedgeBudget::new(read_hedge_limits(policy.segment, replicas.len())),
             policy,
             assigner: Assigner::new(estimates.len()),
             estimates,
@@ -334,11 +341,11 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// Decides what to send now, appending to `out`.
-    pub fn schedule(&mut self, now: Instant, out: &mut Vec<Dispatch<T>>) {
+    pub fn schedule(&mut self, health: &mut HealthBoard, now: Instant, out: &mut Vec<Dispatch<T>>) {
         if self.queue.is_empty() {
             return;
         }
-        let usable = self.usable(now);
+        let usable = health.usable(now);
         // The last one is not ejected, but it may hang: what waits for its room would
         // wait until it heals, while one that is ejected may be back.
         let usable = if usable.minus(self.stuck_replicas).is_empty() {
@@ -346,14 +353,14 @@ impl<T: Clone> Scheduler<T> {
         } else {
             usable
         };
-        let loads = self.loads(now);
+        let loads = self.loads(health, now);
         // Where the others take whatever is wanted at once, nothing is left for it
         // afterwards. What is small would tell nothing.
         let tells = |id: &QueueKey, want: &SegmentRequest<T>| {
             id.is_readahead && want.bytes * 2 > self.policy.segment
         };
         if self.queue.last_key_value().is_some_and(|(id, want)| tells(id, want)) {
-            self.probe_idle_replica(usable, now, out);
+            self.probe_idle_replica(health, usable, now, out);
         }
         if self.probe_with_lone_segment(usable, &loads, now, out) {
             return;
@@ -375,10 +382,16 @@ impl<T: Clone> Scheduler<T> {
         for Assignment { key, replica, expected, .. } in decided.drain(..) {
             let want = self.queue.remove(&key).expect("assigned segments come from the queue");
             self.fair_queue.advance(key.start_tag);
-            out.push(self.start_attempt(want, replica, Duration::from_secs_f64(expected), now));
+            let dispatch =
+                self.start_attempt(want, replica, Duration::from_secs_f64(expected), now);
+            // One that is tried again is to cost nobody anything.
+            if health.state(replica) == HealthState::Probing {
+                self.arm_probe_hedge(dispatch.attempt, health, now);
+            }
+            out.push(dispatch);
         }
         self.assignments = decided;
-        self.probe_idle_replica(usable, now, out);
+        self.probe_idle_replica(health, usable, now, out);
     }
 
     fn start_attempt(
@@ -398,7 +411,7 @@ impl<T: Clone> Scheduler<T> {
         let SegmentRequest { item, bytes, candidates, is_hedge: hedge, holders, .. } = want;
         let others = candidates.minus(ReplicaSet::EMPTY.with(replica));
         let copies = others.and(holders.local);
-        let mut state = Attempt {
+        let state = Attempt {
             item: item.clone(),
             replica,
             read: sent,
@@ -413,11 +426,6 @@ impl<T: Clone> Scheduler<T> {
             is_delivered_elsewhere: false,
             is_written_off: false,
         };
-        // One that is tried again is to cost nobody anything.
-        if self.health.state(replica) == HealthState::Probing {
-            state.hedge_after =
-                self.reserve_probe_hedge(state.other_candidates, state.read.bytes, now);
-        }
         self.attempts.insert(attempt, state);
         Dispatch { attempt, item, bytes, replica, locality }
     }
@@ -428,6 +436,7 @@ impl<T: Clone> Scheduler<T> {
         &mut self,
         attempt: AttemptId,
         outcome: AttemptOutcome,
+        health: &mut HealthBoard,
         now: Instant,
     ) -> Option<FinishedAttempt> {
         let attempt = self.attempts.remove(&attempt)?;
@@ -443,12 +452,11 @@ impl<T: Clone> Scheduler<T> {
         let mut service = None;
         match outcome {
             AttemptOutcome::Delivered(bytes)
-                if attempt.is_written_off
-                    || self.health.was_ejected_since(replica, attempt.read.at) =>
+                if attempt.is_written_off || health.was_ejected_since(replica, attempt.read.at) =>
             {
                 estimate.record_hung_delivery(now, attempt.read);
                 self.hedges.refill(bytes);
-                self.health.record_delivery(replica, now);
+                health.record_delivery(replica, now);
             }
             AttemptOutcome::Delivered(bytes) => {
                 service = estimate.record_delivery(now, attempt.read, bytes);
@@ -457,18 +465,18 @@ impl<T: Clone> Scheduler<T> {
                 if service.is_some() {
                     let rate = bytes as f64 / took.as_secs_f64().max(1e-6);
                     let best = self.best_other_rate(replica, now);
-                    self.health.record_delivery_rate(replica, rate, best, now);
+                    health.record_delivery_rate(replica, rate, best, now);
                 } else {
-                    self.health.record_delivery(replica, now);
+                    health.record_delivery(replica, now);
                 }
             }
             AttemptOutcome::Failed => {
                 estimate.remove_unmeasured(now, attempt.read);
-                self.health.record_failure(replica, now);
+                health.record_failure(replica, now);
             }
             AttemptOutcome::AmbiguousError => {
                 estimate.remove_unmeasured(now, attempt.read);
-                self.health.record_ambiguous_error(replica, now);
+                health.record_ambiguous_error(replica, now);
             }
             AttemptOutcome::Neutral => estimate.remove_unmeasured(now, attempt.read),
         }
@@ -498,11 +506,11 @@ impl<T: Clone> Scheduler<T> {
     }
 
     /// What is known of each replica now.
-    pub fn snapshots(&self, now: Instant) -> ReplicaMap<ReplicaSnapshot> {
+    pub fn snapshots(&self, health: &HealthBoard, now: Instant) -> ReplicaMap<ReplicaSnapshot> {
         self.estimates.map(|id, estimate| {
             let load = estimate.load(now);
             ReplicaSnapshot {
-                health: self.health.snapshot(id, now),
+                health: health.snapshot(id, now),
                 rate: load.rate,
                 is_measured: estimate.comparable_rate(now).is_some(),
                 latency: Duration::from_secs_f64(load.latency.local.min(load.latency.remote)),
@@ -517,79 +525,12 @@ impl<T: Clone> Scheduler<T> {
         self.estimates[replica].steady_rates()
     }
 
-    /// A call outside the read path (an open, a lookup) told something about a
-    /// replica's health.
-    pub fn record_call(&mut self, replica: ReplicaId, heard: CallOutcome, now: Instant) {
-        match heard {
-            CallOutcome::Success => self.health.record_delivery(replica, now),
-            CallOutcome::Late => self.health.record_late(replica, now),
-            CallOutcome::Unanswered => {
-                // It may be the object that hangs: the replica's root decides.
-                self.health.record_late(replica, now);
-                self.health.record_ambiguous_error(replica, now);
-            }
-            CallOutcome::AmbiguousError => self.health.record_ambiguous_error(replica, now),
-        }
-    }
-
-    /// Replicas that may be asked; all of them where none should be.
-    pub fn usable(&mut self, now: Instant) -> ReplicaSet {
-        self.health.usable(now)
-    }
-
     /// When the last of these replicas delivered something.
     pub fn last_delivery(&self, of: ReplicaSet) -> Option<Instant> {
         of.iter().filter_map(|id| self.estimates[id].last_delivery()).max()
     }
 
-    /// Whether all replicas are asked as always.
-    pub fn all_available(&self) -> bool {
-        self.health.all_available()
-    }
-
-    /// Replicas that have failed or were late lately, and are asked.
-    pub fn suspects(&self) -> ReplicaSet {
-        self.health.suspects()
-    }
-
-    /// Suspect replicas that returned errors, but in time.
-    pub fn error_suspects(&self) -> ReplicaSet {
-        self.health.error_suspects()
-    }
-
-    /// Replicas that are to prove that they are the mounts that they were; see
-    /// [`SchedulerPolicy::requires_mount_checks`].
-    pub fn due_mount_checks(&mut self, now: Instant) -> ReplicaSet {
-        self.health.due_mount_checks(now)
-    }
-
-    /// What came of a proof.
-    pub fn mount_checked(&mut self, replica: ReplicaId, proof: MountCheck, now: Instant) {
-        self.health.mount_checked(replica, proof, now);
-    }
-
-    /// Whether any replica of a set answers; see [`HealthBoard::responsiveness`].
-    pub fn responsiveness(&mut self, of: ReplicaSet, now: Instant) -> Responsiveness {
-        self.health.responsiveness(of, now)
-    }
-
-    /// A replica has not been in service yet, and is being examined;
-    /// [`Scheduler::mount_checked`] reports the result.
-    pub fn mark_awaiting_admission(&mut self, replica: ReplicaId, now: Instant) {
-        self.health.mark_awaiting_admission(replica, now);
-    }
-
-    /// A replica's mount has gone from its place.
-    pub fn mount_gone(&mut self, replica: ReplicaId, now: Instant) {
-        self.health.mount_gone(replica, now);
-    }
-
-    /// Something was mounted or unmounted somewhere: absent replicas may be back.
-    pub fn mounts_changed(&mut self, now: Instant) {
-        self.health.mounts_changed(now);
-    }
-
-    fn loads(&mut self, now: Instant) -> ReplicaMap<estimate::ReplicaLoad> {
+    fn loads(&mut self, health: &HealthBoard, now: Instant) -> ReplicaMap<estimate::ReplicaLoad> {
         // One that has delivered nothing yet is taken for as good as the best,
         // by weight: that is how it gets to show what it can do.
         let best = self
@@ -604,7 +545,7 @@ impl<T: Clone> Scheduler<T> {
         }
         self.estimates.map(|id, estimate| {
             let mut load = estimate.load(now);
-            if self.health.state(id) == HealthState::Probing {
+            if health.state(id) == HealthState::Probing {
                 // One attempt at a time shows whether it is back.
                 load.cap = 1;
             }

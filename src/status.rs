@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fs::{self, FsGauges};
 use crate::placement::PlacementStatus;
-use crate::scheduler::health::{HealthReason, HealthState};
+use crate::replicas::health::{HealthReason, HealthState};
 use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
 use crate::telemetry::log::LogSnapshot;
 use crate::volume::{VolumeMode, path_serde};

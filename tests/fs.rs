@@ -36,7 +36,9 @@ use fanfs::placement::affinity::AffinityRules;
 use fanfs::placement::{
     Locator, LocatorPolicy, PlacementSource, ReplicaTopology, configured_names,
 };
-use fanfs::read::{Deadlines, ReadPolicy, Reader};
+use fanfs::read::{ReadPolicy, Reader};
+use fanfs::replicas::Replicas;
+use fanfs::replicas::request_deadline::Deadlines;
 use fanfs::scheduler::ReplicaPolicy;
 use fanfs::telemetry::{ReplicaCounters, VolumeCounters};
 use fanfs::volume::{ByteRange, ReplicaId, ReplicaMap, VolumeMode};
@@ -97,14 +99,13 @@ fn volume_with(
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },
         attempt_deadline: LONG,
         pipes: None,
-        max_inline_calls: 0,
         compare_share: Share(0.0),
     };
     let counters = Arc::new(VolumeCounters::default());
-    let reader =
-        Reader::new(read, replicas.clone(), limits, Arc::clone(&counters), Arc::new(locator));
-    let reader = Arc::new(reader);
-    runtime.spawn(Arc::clone(&reader).run_ticker());
+    let replicas = Replicas::new(replicas, 0);
+    let locator = Arc::new(locator);
+    let reader = Reader::new(read, Arc::clone(&replicas), limits, Arc::clone(&counters), locator);
+    runtime.spawn(Arc::clone(&replicas).run_ticker());
     let policy = FsPolicy {
         mode: VolumeMode::Shared,
         deadlines: Deadlines { while_responsive: LONG, while_unresponsive: LONG },

@@ -41,7 +41,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use fanfs::scheduler::health::MAX_EJECTION;
+use fanfs::replicas::health::MAX_EJECTION;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::UnshareFlags;

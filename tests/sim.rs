@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::{
     AttemptId, AttemptOutcome, Dispatch, QueueKey, ReplicaPolicy, Scheduler, SchedulerPolicy,
     SegmentRequest,
@@ -51,6 +52,7 @@ struct Sim {
     steps: u64,
     links: Vec<Link>,
     scheduler: Scheduler<u64>,
+    health: HealthBoard,
     tried: Vec<ReplicaSet>,
     /// Who holds each segment.
     holders: Vec<Holders>,
@@ -71,12 +73,8 @@ struct Sim {
 impl Sim {
     fn new(links: Vec<Link>, segments: u64) -> Self {
         let now = Instant::now();
-        let policy = SchedulerPolicy {
-            segment: MIB,
-            attempt_deadline: Duration::from_secs(5),
-            names: ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1)),
-            requires_mount_checks: false,
-        };
+        let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
+        let names = ReplicaMap::from_fn(links.len(), |id| format!("r{}", id.index() + 1));
         let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
         let replicas = ReplicaMap::from_fn(links.len(), |_| replica.clone());
         Self {
@@ -84,6 +82,7 @@ impl Sim {
             now,
             steps: 0,
             scheduler: Scheduler::new(policy, replicas, now),
+            health: HealthBoard::new(names, false, now),
             tried: vec![ReplicaSet::EMPTY; segments as usize],
             holders: vec![Holders::UNKNOWN; segments as usize],
             causes: vec![0; segments as usize],
@@ -157,7 +156,7 @@ impl Sim {
 
     fn step(&mut self) {
         let mut dispatches = Vec::new();
-        self.scheduler.schedule(self.now, &mut dispatches);
+        self.scheduler.schedule(&mut self.health, self.now, &mut dispatches);
         for Dispatch { attempt, item, replica, .. } in dispatches {
             self.sent[item as usize] += 1;
             self.tried[item as usize] = self.tried[item as usize].with(replica);
@@ -193,7 +192,7 @@ impl Sim {
         for (attempt, segment, fails) in ended {
             let outcome =
                 if fails { AttemptOutcome::Failed } else { AttemptOutcome::Delivered(MIB) };
-            self.scheduler.attempt_finished(attempt, outcome, self.now);
+            self.scheduler.attempt_finished(attempt, outcome, &mut self.health, self.now);
             if !fails {
                 self.here.insert(segment);
             } else if !self.here.contains(&segment) {
@@ -202,7 +201,7 @@ impl Sim {
         }
         if self.steps.is_multiple_of(TICK) {
             let mut late = Vec::new();
-            self.scheduler.find_late(self.now, |_| true, &mut late);
+            self.scheduler.find_late(&mut self.health, self.now, |_| true, &mut late);
             for late in late {
                 if self.seconds() < self.no_memory_until {
                     self.scheduler.cancel_hedge(&late);
@@ -352,7 +351,7 @@ fn read_beside(cached: Link) -> Sim {
         }
         sim.step();
     }
-    for (id, standing) in sim.scheduler.snapshots(sim.now).iter() {
+    for (id, standing) in sim.scheduler.snapshots(&sim.health, sim.now).iter() {
         assert_eq!(standing.health.ejections, 0, "{id:?}: {standing:?}");
     }
     sim
@@ -383,7 +382,8 @@ fn hits_are_kept_out_of_the_rate() {
     let mut sim = Sim::new(vec![link(|_| 100.0), link(|_| 100.0)], SEGMENTS);
     sim.links[0].cached_every = Some(4);
     sim.read(WINDOW);
-    let rate = sim.scheduler.snapshots(sim.now)[ReplicaId::new(0)].rate.local / MIB as f64;
+    let rate =
+        sim.scheduler.snapshots(&sim.health, sim.now)[ReplicaId::new(0)].rate.local / MIB as f64;
     assert!((80.0..120.0).contains(&rate), "{rate} MiB/s");
 }
 
@@ -462,12 +462,8 @@ struct Reader {
 /// deliveries of one replica.
 fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
     let mut now = Instant::now();
-    let policy = SchedulerPolicy {
-        segment: MIB,
-        attempt_deadline: Duration::from_secs(5),
-        names: ReplicaMap::from_fn(1, |_| String::new()),
-        requires_mount_checks: false,
-    };
+    let policy = SchedulerPolicy { segment: MIB, attempt_deadline: Duration::from_secs(5) };
+    let mut health = HealthBoard::new(ReplicaMap::from_fn(1, |_| String::new()), false, now);
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
     let mut scheduler = Scheduler::new(policy, ReplicaMap::from_fn(1, |_| replica.clone()), now);
     let mut readers: Vec<_> = windows
@@ -509,11 +505,11 @@ fn shares(windows: &[u64], rounds: u64) -> Vec<u64> {
             }
         }
         let mut out = Vec::new();
-        scheduler.schedule(now, &mut out);
+        scheduler.schedule(&mut health, now, &mut out);
         flying.extend(out);
         now += Duration::from_millis(10);
         let Dispatch { attempt, item: (i, segment), .. } = flying.pop_front().expect("work");
-        scheduler.attempt_finished(attempt, AttemptOutcome::Delivered(MIB), now);
+        scheduler.attempt_finished(attempt, AttemptOutcome::Delivered(MIB), &mut health, now);
         readers[i].wants.remove(&segment);
         readers[i].here.insert(segment);
     }

@@ -23,7 +23,8 @@ mod schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use fanfs::scheduler::health::{MAX_EJECTION, MountCheck};
+use fanfs::replicas::health::{MAX_EJECTION, MountCheck};
+use fanfs::replicas::health_board::HealthBoard;
 use fanfs::scheduler::{
     AttemptId, AttemptOutcome, Dispatch, LateAttempt, QueueKey, ReplicaPolicy, Scheduler,
     SchedulerPolicy, SegmentRequest,
@@ -132,6 +133,7 @@ struct Run {
     steps: u64,
     links: Vec<Link>,
     scheduler: Scheduler<Item>,
+    health: HealthBoard,
     readers: Vec<Reader>,
     segments: BTreeMap<Item, Segment>,
     over: bool,
@@ -154,12 +156,8 @@ impl Run {
             unmounts: true,
         };
         let epoch = Instant::now();
-        let policy = SchedulerPolicy {
-            segment: MIB,
-            attempt_deadline: ATTEMPT,
-            names: ReplicaMap::from_fn(replicas, |id| format!("r{}", id.index() + 1)),
-            requires_mount_checks: true,
-        };
+        let policy = SchedulerPolicy { segment: MIB, attempt_deadline: ATTEMPT };
+        let names = ReplicaMap::from_fn(replicas, |id| format!("r{}", id.index() + 1));
         let replica = ReplicaPolicy { weight: 1.0, max_in_flight: 32 * MIB, max_reads: 6 };
         let policies = ReplicaMap::from_fn(replicas, |_| replica.clone());
         let link = |random: &mut Random| Link {
@@ -187,6 +185,7 @@ impl Run {
             steps: 0,
             links,
             scheduler: Scheduler::new(policy, policies, epoch),
+            health: HealthBoard::new(names, true, epoch),
             readers,
             segments: BTreeMap::new(),
             over: false,
@@ -207,7 +206,7 @@ impl Run {
 
     /// How the replicas are, and what is thought of them.
     fn states(&self) -> Vec<String> {
-        let standings = self.scheduler.snapshots(self.instant());
+        let standings = self.scheduler.snapshots(&self.health, self.instant());
         let states = standings.iter().zip(&self.links).map(|((_, thought), link)| {
             let Link { rate, trouble, queue, delivered, .. } = link;
             let (health, rate) = (thought.health.state, rate / MIB as f64);
@@ -311,7 +310,8 @@ impl Run {
 
     fn send(&mut self) {
         let mut out = Vec::new();
-        self.scheduler.schedule(self.instant(), &mut out);
+        let now = self.instant();
+        self.scheduler.schedule(&mut self.health, now, &mut out);
         for Dispatch { attempt, item, replica, .. } in out {
             if let Some(segment) = self.segments.get_mut(&item) {
                 segment.tried = segment.tried.with(replica);
@@ -340,7 +340,9 @@ impl Run {
 
     fn ended(&mut self, replica: usize, attempt: AttemptId, item: Item) {
         let outcome = self.links[replica].outcome();
-        if self.scheduler.attempt_finished(attempt, outcome, self.instant()).is_none() {
+        let now = self.instant();
+        let finished = self.scheduler.attempt_finished(attempt, outcome, &mut self.health, now);
+        if finished.is_none() {
             self.note(format!("an attempt at {item:?} ended twice"));
         }
         if outcome == AttemptOutcome::Neutral {
@@ -368,20 +370,20 @@ impl Run {
 
     /// As the daemon's clock does.
     fn tick(&mut self) {
-        for id in self.scheduler.due_mount_checks(self.instant()).iter() {
+        for id in self.health.due_mount_checks(self.epoch + self.now).iter() {
             self.links[id.index()].proving = true;
         }
         for i in 0..self.links.len() {
             if let Some(proof) = self.links[i].proof()
                 && std::mem::take(&mut self.links[i].proving)
             {
-                self.scheduler.mount_checked(ReplicaId::new(i), proof, self.instant());
+                self.health.mount_checked(ReplicaId::new(i), proof, self.epoch + self.now);
             }
         }
         let mut late = Vec::new();
         let segments = &self.segments;
         let awaited = |item: &Item| segments.get(item).is_some_and(|s| s.since.is_some());
-        self.scheduler.find_late(self.epoch + self.now, awaited, &mut late);
+        self.scheduler.find_late(&mut self.health, self.epoch + self.now, awaited, &mut late);
         for LateAttempt { item, candidates, .. } in late {
             let Some(segment) = self.segments.get(&item) else { continue };
             let left = self.candidates().and(candidates).minus(segment.tried);
@@ -424,7 +426,7 @@ impl Run {
         if self.steps.is_multiple_of(TICK) {
             self.tick();
         }
-        if self.scheduler.usable(self.instant()).is_empty() {
+        if self.health.usable(self.epoch + self.now).is_empty() {
             self.note("nobody is usable".to_owned());
         }
     }
@@ -465,7 +467,7 @@ impl Run {
         if self.wrong.is_empty() && self.scheduler.depth() != (0, 0) {
             self.note(format!("left in the queue and in flight: {:?}", self.scheduler.depth()));
         }
-        let standings = self.scheduler.snapshots(self.instant());
+        let standings = self.scheduler.snapshots(&self.health, self.instant());
         let in_flight: u64 = standings.iter().map(|(_, standing)| standing.in_flight).sum();
         if self.wrong.is_empty() && in_flight > 0 {
             self.note(format!("{in_flight} bytes in flight, and nothing is"));

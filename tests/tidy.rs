@@ -42,7 +42,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "doctor",
             "format",
             "placement",
-            "scheduler",
+            "replicas",
             "backend",
             "config",
             "status",
@@ -63,6 +63,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "explain",
             "fs",
             "read",
+            "replicas",
             "buffer",
             "placement",
             "scheduler",
@@ -77,7 +78,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("control", &["explain", "fs", "read", "status", "volume"]),
-    ("status", &["fs", "read", "placement", "scheduler", "volume", "telemetry"]),
+    ("status", &["fs", "read", "placement", "replicas", "volume", "telemetry"]),
     ("fuse", &["fs", "buffer", "backend", "volume", "capabilities"]),
     (
         "fs",
@@ -85,7 +86,6 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "read",
             "replicas",
             "buffer",
-            "placement",
             "scheduler",
             "backend",
             "config",
@@ -108,14 +108,14 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
-    ("replicas", &[]),
+    ("replicas", &["placement", "backend", "volume", "telemetry"]),
     ("placement", &["config", "volume"]),
     ("bench", &["daemon", "config", "survey", "timeout", "volume", "format"]),
     ("explain", &["simulate", "placement", "volume", "format"]),
-    ("simulate", &["read", "placement", "scheduler", "config", "volume", "telemetry"]),
+    ("simulate", &["read", "replicas", "placement", "scheduler", "config", "volume", "telemetry"]),
     ("doctor", &["config", "survey", "mount_table", "timeout", "volume", "format"]),
     ("verify", &["backend", "config", "volume"]),
-    ("scheduler", &["volume"]),
+    ("scheduler", &["replicas", "volume"]),
     ("buffer", &["sync", "capabilities", "memory_headroom"]),
     (
         "backend",
@@ -129,7 +129,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("sync", &[]),
     ("telemetry", &["config", "volume"]),
-    ("metrics", &["status", "scheduler", "config", "telemetry"]),
+    ("metrics", &["status", "replicas", "config", "telemetry"]),
     ("capabilities", &[]),
     ("memory_headroom", &[]),
     ("launcher", &[]),
@@ -206,6 +206,14 @@ fn pure_modules_do_no_io_and_read_no_clock() {
     let pure = |path: &str| {
         matches!(room(path), "scheduler" | "simulate" | "explain" | "volume" | "format")
             || path.starts_with("doctor/checks")
+            || matches!(
+                path,
+                "replicas/health.rs"
+                    | "replicas/health_board.rs"
+                    | "replicas/lateness.rs"
+                    | "replicas/metadata_order.rs"
+                    | "replicas/request_deadline.rs"
+            )
             || path == "read/split.rs"
             || path == "read/readahead.rs"
             || matches!(path, "verify/diff_ranges.rs" | "verify/sample.rs" | "verify/throttle.rs")

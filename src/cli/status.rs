@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::mount_lookup::{self, MountedVolumes, StatusError, UnansweredMount};
 use super::{CommandResult, Failure, print_result, printable, to_json, volume};
 use crate::format::{format_bytes, format_count, format_micros};
-use crate::scheduler::health::{HealthReason, HealthState};
+use crate::replicas::health::{HealthReason, HealthState};
 use crate::status::{KeeperState, ReplicaStatus, Status};
 use crate::volume::shell_word;
 

@@ -4,7 +4,7 @@
 //! into service when it has passed the roster's checks
 //! ([`crate::survey::Roster`]); there is no other way. A replica that hangs or is
 //! not mounted delays nothing: it joins when it is well, as a lost replica does
-//! ([`crate::read::Reader::start_admission`]).
+//! ([`crate::replicas::Replicas::start_admission`]).
 //!
 //! *Invariant:* when a mount answers its first request, every replica that answered
 //! within [`OPTIONAL_TIMEOUT`] is in service, or its refusal is known.
@@ -17,7 +17,7 @@ use super::error::AdmissionError;
 use super::volume_core::VolumeCore;
 use crate::backend::Replica;
 use crate::config::{Access, Config};
-use crate::scheduler::health::MountCheck;
+use crate::replicas::health::MountCheck;
 use crate::survey::{Severity, Survey, survey};
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -95,7 +95,7 @@ impl VolumeCore {
         for id in awaited.iter() {
             let send = send.clone();
             let replica = self.replicas[id].name.clone();
-            self.reader.start_admission(id, move |proof| {
+            self.replicas.start_admission(id, move |proof| {
                 if send.send(id).is_err() && proof == MountCheck::SameMount {
                     tracing::info!(%replica, "it is there and joins");
                 }

@@ -145,7 +145,7 @@ impl VolumeCore {
         };
         let measured = MeasuredReplicas {
             standings: self.reader.replica_snapshots(),
-            usable: self.reader.availability().usable,
+            usable: self.replicas.availability().usable,
         };
         let locator = self.reader.locator();
         Ok(collect_facts(&self.config, locator, &path, attr.version(), Some(measured)).await)

@@ -14,7 +14,7 @@ use super::{kernel_tuning, systemd};
 use crate::control::{self, ControlServer};
 use crate::fuse::{MountError, MountTarget, Session};
 use crate::metrics::{BoundListener, Exporter, SnapshotFn};
-use crate::scheduler::health::HealthState;
+use crate::replicas::health::HealthState;
 use crate::status::Status;
 
 /// A mounted volume.

@@ -13,20 +13,18 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::backend::Replica;
 use crate::mount_table::MountTable;
-use crate::read::Reader;
-use crate::volume::ReplicaMap;
+use crate::replicas::Replicas;
 
-/// Tells `reader` of replicas whose mount has gone; never returns while the table
-/// can be watched.
-pub(super) async fn watch_mounts(reader: Arc<Reader>, replicas: ReplicaMap<Arc<Replica>>) {
-    if let Err(error) = watch_table(&reader, &replicas).await {
+/// Tells `replicas` of those whose mount has gone; never returns while the table can be
+/// watched.
+pub(super) async fn watch_mounts(replicas: Arc<Replicas>) {
+    if let Err(error) = watch_table(&replicas).await {
         tracing::warn!(%error, "the mount table is not watched");
     }
 }
 
-async fn watch_table(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io::Result<()> {
+async fn watch_table(replicas: &Replicas) -> io::Result<()> {
     // That it has changed is a priority event of an open mountinfo (proc(5)).
     let table = OwnedFd::from(File::open("/proc/self/mountinfo")?);
     // SAFETY: the descriptor is this one's own, and nobody closes or replaces it
@@ -37,10 +35,10 @@ async fn watch_table(reader: &Reader, replicas: &ReplicaMap<Arc<Replica>>) -> io
         // it had gone.
         let mounts = replicas.map(|_, replica| replica.mount_id());
         let now = MountTable::read()?;
-        reader.mounts_changed();
+        replicas.mounts_changed();
         for (id, mount) in mounts.iter() {
             if let Some(mount) = mount.filter(|mount| now.by_id(*mount).is_none()) {
-                reader.mount_gone(id, mount);
+                replicas.mount_gone(id, mount);
             }
         }
         table.ready(Interest::PRIORITY).await?.clear_ready();

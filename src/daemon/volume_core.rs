@@ -19,16 +19,15 @@ use super::volume_policies::{
 };
 use super::volume_setup::{MountOverrides, VolumeSetup};
 use super::{kernel_tuning, locator_setup, mount_watcher};
-use crate::backend::Replica;
 use crate::buffer::PipePool;
 use crate::config::{Access, Config};
 use crate::fs::{Fs, run};
 use crate::fuse::MountOptions;
 use crate::placement::{Locator, PlacementSource};
 use crate::read::Reader;
+use crate::replicas::Replicas;
 use crate::survey::Roster;
 use crate::telemetry::VolumeCounters;
-use crate::volume::ReplicaMap;
 
 /// The replicas, the read path and the file system of a volume.
 pub(super) struct VolumeCore {
@@ -41,7 +40,7 @@ pub(super) struct VolumeCore {
     earlier_daemons: OnceLock<Arc<EarlierDaemons>>,
     /// Where requests to hand the mount over go.
     pub(super) handover_requests: Mutex<Option<UnboundedSender<HandoverRequest>>>,
-    pub(super) replicas: ReplicaMap<Arc<Replica>>,
+    pub(super) replicas: Arc<Replicas>,
     /// The checks that replicas have passed, and why some are out of service.
     pub(super) roster: Arc<Roster>,
     pub(super) reader: Arc<Reader>,
@@ -92,8 +91,8 @@ impl VolumeCore {
         let source = validated_source(&setup.config)?;
         let locator = locator_setup::build_locator(&setup.config, source, runtime.handle().clone());
         let core = Arc::new(Self::new(setup, members, locator, &runtime));
-        runtime.spawn(Arc::clone(&core.reader).run_ticker());
-        runtime.spawn(mount_watcher::watch_mounts(Arc::clone(&core.reader), core.replicas.clone()));
+        runtime.spawn(Arc::clone(&core.replicas).run_ticker());
+        runtime.spawn(mount_watcher::watch_mounts(Arc::clone(&core.replicas)));
         Ok(StartedCore { core, runtime })
     }
 
@@ -109,16 +108,16 @@ impl VolumeCore {
         let policies = replicas.map(|id, _| replica_policy(&config, id, limits));
         let counters = Arc::new(VolumeCounters::default());
         let pipes = kernel_tuning::page_pipes(&config);
-        let reader = Arc::new(Reader::new(
+        let reader = Reader::new(
             read_policy(&config, pipes.as_ref().map(|pipes| pipes.segments.clone())),
-            replicas.clone(),
+            Arc::clone(&replicas),
             policies,
             Arc::clone(&counters),
             Arc::new(locator),
-        ));
+        );
         let fs = Fs::new(
             fs_policy(&config),
-            replicas.clone(),
+            Arc::clone(&replicas),
             Arc::clone(&reader),
             Arc::clone(&counters),
             runtime.handle().clone(),

@@ -11,7 +11,9 @@ use crate::config::{Access, Config, LockMode, Passthrough};
 use crate::fs::{CacheModePolicy, FsPolicy, WritePolicy};
 use crate::fuse::MountOptions;
 use crate::mount_table::fanfs_mounts;
-use crate::read::{Deadlines, ReadPolicy};
+use crate::read::ReadPolicy;
+use crate::replicas::Replicas;
+use crate::replicas::request_deadline::Deadlines;
 use crate::scheduler::ReplicaPolicy;
 use crate::telemetry::ReplicaCounters;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
@@ -45,14 +47,15 @@ pub(super) fn start_replicas(
     config: &Config,
     backends: &ReplicaMap<Arc<dyn Backend>>,
     limits: PoolLimits,
-) -> ReplicaMap<Arc<Replica>> {
-    backends.map(|id, backend| {
+) -> Arc<Replicas> {
+    let replicas = backends.map(|id, backend| {
         let name = config.replicas[id.index()].name.clone();
         let counters = Arc::new(ReplicaCounters::default());
         let replica = Replica::new(id, name, Arc::clone(backend), limits, counters);
         let is_written = config.volume.access == Access::ReadWrite && id == config.write.replica;
         Arc::new(if is_written { replica.as_write_replica() } else { replica })
-    })
+    });
+    Replicas::new(replicas, max_inline_calls(config))
 }
 
 /// What the scheduler may ask of a replica.
@@ -78,7 +81,6 @@ pub(super) fn read_policy(config: &Config, pipes: Option<PipePool>) -> ReadPolic
         budget: config.memory.budget,
         deadlines: read_deadlines(config),
         attempt_deadline: config.read.attempt_deadline,
-        max_inline_calls: max_inline_calls(config),
         compare_share: match config.volume.mode {
             VolumeMode::Shared => Share(0.0),
             VolumeMode::Copies => config.read.compare,

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::handles::FileHandle;
-use super::metadata_client::RunAs;
 use super::write::ChangeLock;
 use super::{Errno, Fs, FsResult, HandleId, LockOwner, WritePolicy};
 use crate::backend::{
     Backend, BackendFile, FileMutation, Lane, ObjectRef, RequestContext, TreeMutation,
 };
+use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
 impl Fs {

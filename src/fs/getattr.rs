@@ -11,13 +11,14 @@ use rustix::io::Errno as E;
 
 use super::file_replacement::{AttrOwner, OpenFileCheck};
 use super::handles::OpenInode;
-use super::metadata_client::{RunAs, SingleCall};
 use super::name_freshness::ReplicaPath;
 use super::renames::RetriedCall;
 use super::write_gate::Writer;
 use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
 use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, RequestContext};
-use crate::read::{OpenFile, RequestDeadline};
+use crate::read::OpenFile;
+use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::ReplicaId;
 
 /// How attributes are looked up.

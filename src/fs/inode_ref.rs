@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::handles::OpenInode;
-use super::metadata_client::CallTarget;
 use super::{Errno, Fs, FsResult, Ino};
 use crate::backend::ObjectRef;
 use crate::read::OpenFile;
+use crate::replicas::metadata_client::CallTarget;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
 /// An inode, with its last known path.

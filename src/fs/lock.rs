@@ -25,14 +25,15 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::metadata_client::{RunAs, SingleCall};
 use super::{Errno, Fs, FsResult, HandleId, Ino, task};
 use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpenOptions,
 };
 use crate::buffer::Budget;
-use crate::read::{OpenFile, RequestDeadline};
+use crate::read::OpenFile;
+use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::request_deadline::RequestDeadline;
 use lock_memory::{LockMemory, LockSlot};
 use owners::OwnerTable;
 

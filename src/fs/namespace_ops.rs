@@ -22,7 +22,6 @@ use super::entry_name::ReplicaAttr;
 use super::file_replacement::OpenFileCheck;
 use super::handles::OpenInode;
 use super::inodes::{Inodes, LinkRemoval};
-use super::metadata_client::{RunAs, SingleCall};
 use super::payload_budget::Charge;
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
@@ -32,7 +31,8 @@ use crate::backend::{
     TreeMutation,
 };
 use crate::buffer::Reservation;
-use crate::read::RequestDeadline;
+use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::request_deadline::RequestDeadline;
 use crate::telemetry::counters::increment;
 use crate::volume::ReplicaId;
 

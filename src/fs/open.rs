@@ -14,7 +14,6 @@ use std::time::Instant;
 use super::file_replacement::{AttrOwner, OpenFileCheck};
 use super::handles::{FileHandle, OpenHooks, OpenOutcome, ReleasedHandle};
 use super::inodes::{CacheValidity, Inodes};
-use super::metadata_client::{CallTarget, RunAs};
 use super::name_freshness::ReplicaPath;
 use super::passthrough::{BackingId, PassthroughFile};
 use super::renames::RetriedCall;
@@ -22,6 +21,7 @@ use super::unanswered::UnansweredEntry;
 use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, journal, task};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, Lane, RequestContext};
 use crate::read::OpenFile;
+use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A file just opened.
@@ -263,7 +263,7 @@ impl Fs {
             });
         }
         let standings = self.reader.replica_snapshots();
-        let usable = self.reader.availability().usable;
+        let usable = self.replicas.availability().usable;
         self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
     }
 

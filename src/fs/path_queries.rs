@@ -4,10 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::metadata_client::RunAs;
 use super::renames::RetriedCall;
 use super::{Errno, Fs, FsResult, Ino, ROOT};
 use crate::backend::{Backend, ObjectRef, RequestContext, StatFs};
+use crate::replicas::metadata_client::RunAs;
 
 impl Fs {
     /// A symbolic link's target, verbatim.
@@ -69,7 +69,7 @@ impl Fs {
         let ask = || async {
             let inode = self.inode_ref(ino)?;
             let mut target = inode.call_target();
-            let usable = self.reader.availability().usable;
+            let usable = self.replicas.availability().usable;
             if let Some(first) = inode.replica_with_open(usable)
                 && !target.has_sole_replica()
             {

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use super::getattr::{AttrRequest, AttrSource};
 use super::handles::{FileHandle, ReadSource};
-use super::metadata_client::RunAs;
 use super::write_gate::Writer;
 use super::{CacheMode, Errno, Fs, FsResult, HandleId, ReadData, task};
 use crate::backend::{Backend, SeekTo};
 use crate::read::{CallerThread, ReadError, ReadParams, RequestOrigin};
+use crate::replicas::metadata_client::RunAs;
 use crate::volume::{ByteRange, ReplicaId};
 
 /// The shortest time between two looks at the version of a file. Data that was read ahead

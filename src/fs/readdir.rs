@@ -16,10 +16,10 @@ use super::file_replacement::OpenFileCheck;
 use super::handles::DirHandle;
 use super::inode_ref;
 use super::listing::ListingBuilder;
-use super::metadata_client::RunAs;
 use super::renames::RetriedCall;
 use super::{EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
 use crate::backend::{Attr, Backend, BackendError, Credentials, FileKind, RequestContext, Result};
+use crate::replicas::metadata_client::RunAs;
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// One entry with its attributes, not yet given to the kernel.

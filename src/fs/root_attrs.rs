@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::file_replacement::OpenFileCheck;
-use super::metadata_client::RunAs;
 use super::{Errno, Fs, FsResult, InodeAttr, ROOT};
 use crate::backend::{Attr, Backend, FileKind};
+use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
 impl Fs {

@@ -26,7 +26,7 @@ use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, SeekTo, SyncMode, report_progress,
 };
 use crate::buffer::Buffer;
-use crate::read::RequestDeadline;
+use crate::replicas::request_deadline::RequestDeadline;
 use crate::telemetry::counters::increment;
 use crate::volume::ByteRange;
 

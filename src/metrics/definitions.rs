@@ -8,7 +8,7 @@
 use Extract::{Daemon, Labeled, Replica, ReplicaHistogram, Volume, VolumeHistogram};
 
 use super::{MetricsSnapshot, ProcessStats};
-use crate::scheduler::health::HealthState;
+use crate::replicas::health::HealthState;
 use crate::status::{AffinityStatus, KeeperState, ReplicaStatus, Status};
 use crate::telemetry::histogram::HistogramSnapshot;
 

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
-use crate::scheduler::health::{HealthReason, HealthState};
+use crate::replicas::health::{HealthReason, HealthState};
 use crate::status::{AffinityStatus, PassthroughStatus, ReplicaStatus, VolumeGauges};
 use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
 use crate::telemetry::log::LogSnapshot;

@@ -229,8 +229,9 @@ fn finish_attempt(
     let mut dispatches = Vec::new();
     let ended = {
         let mut scheduler = reader.scheduler.lock();
-        let finished = scheduler.attempt_finished(attempt, outcome, now);
-        scheduler.schedule(now, &mut dispatches);
+        let health = &mut *reader.replicas.lock_health();
+        let finished = scheduler.attempt_finished(attempt, outcome, health, now);
+        scheduler.schedule(health, now, &mut dispatches);
         EndedAttempt { replica, at: now, finished, steady_rates: scheduler.steady_rates(replica) }
     };
     let own = |next: &Dispatch<_>| next.replica == replica && next.bytes <= MAX_INLINE_BYTES;
@@ -442,7 +443,8 @@ fn handle_failure(
                     state.set_queued(scheduler.enqueue(want));
                 }
                 drop(state);
-                scheduler.schedule(Instant::now(), &mut dispatches);
+                let health = &mut *reader.replicas.lock_health();
+                scheduler.schedule(health, Instant::now(), &mut dispatches);
             }
             reader.dispatch(dispatches);
         }

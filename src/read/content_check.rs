@@ -34,7 +34,7 @@ use crate::backend::{Backend, BackendError, Lane};
 use crate::buffer::Buffer;
 use crate::config::units::Share;
 use crate::telemetry::counters::increment;
-use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaMap, ReplicaSet, splitmix64};
+use crate::volume::{ByteRange, FileVersion, ReplicaId, ReplicaSet, splitmix64};
 
 /// What is compared of a segment, bytes: enough to meet a damaged page of it or a
 /// file that was copied in part, a sixteenth of a default segment's cost.
@@ -137,7 +137,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
     if !is_due || file.is_retired() {
         return;
     }
-    let serving = file.candidates().and(reader.availability().usable);
+    let serving = file.candidates().and(reader.replicas.availability().usable);
     let Some(deciding) = serving.iter().next() else { return };
     if deciding == replica {
         return marks.checked.set_member(replica, true);
@@ -265,7 +265,7 @@ impl Comparison {
 
     fn report_outvoted(self, witness: ReplicaId) {
         increment(&self.reader.counters.outvoted);
-        let names: &ReplicaMap<_> = &self.reader.replicas;
+        let names = &self.reader.replicas;
         tracing::warn!(
             deciding = %names[self.deciding].name,
             agree = ?[&names[self.replica].name, &names[witness].name],

@@ -29,7 +29,7 @@ impl Reader {
         if thread == CallerThread::MustQueue || !sent.last().is_some_and(small) {
             return (sent, None);
         }
-        let Some(leave) = self.inline_permits.try_acquire() else { return (sent, None) };
+        let Some(leave) = self.replicas.inline_permits().try_acquire() else { return (sent, None) };
         let own = sent.pop().map(|own| (own, leave));
         (sent, own)
     }

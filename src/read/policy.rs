@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::request_deadline::Deadlines;
 use crate::backend::BackendError;
 use crate::buffer::PipePool;
 use crate::config::units::Share;
+use crate::replicas::request_deadline::Deadlines;
 
 /// Why a read was not answered with data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,8 +43,6 @@ pub struct ReadPolicy {
     pub attempt_deadline: Duration,
     /// Where segments wait as pages, if they do.
     pub pipes: Option<PipePool>,
-    /// Most callers' threads that may be inside a call on some replica at once.
-    pub max_inline_calls: usize,
     /// How much of what is delivered is compared with the deciding replica's; none in
     /// `shared` volumes.
     pub compare_share: Share,

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ReadError;
-use super::request_deadline::{Deadlines, RequestDeadline};
 use crate::backend::RequestingThread;
 use crate::buffer::{Buffer, Pipe, SegmentData};
+use crate::replicas::request_deadline::{Deadlines, RequestDeadline};
 use crate::sync::{AtomicUsize, Mutex, Ordering};
 use crate::volume::ByteRange;
 

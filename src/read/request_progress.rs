@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::fetch::{FetchProgress, ReadRequest, SegmentFetch};
-use super::request_deadline::DeadlineVerdict;
 use super::{Reader, fetch_queue};
 use crate::backend::Ticket;
+use crate::replicas::request_deadline::DeadlineVerdict;
 use crate::volume::ReplicaId;
 
 impl Reader {
@@ -39,7 +39,7 @@ impl Reader {
             return false;
         }
         let of = parts.first().map(|part| part.file.candidates_with_failing());
-        let silence = self.responsiveness(of.unwrap_or(self.replicas.all()), now);
+        let silence = self.replicas.responsiveness(of.unwrap_or(self.replicas.all()), now);
         match gather.with_deadline(|term| term.check(now, || silence)) {
             DeadlineVerdict::Wait => false,
             DeadlineVerdict::Retry => {
@@ -57,7 +57,8 @@ impl Reader {
         for fetch in parts.iter().filter(|fetch| fetch.data().is_none()) {
             fetch_queue::requeue(self, &mut scheduler, fetch);
         }
-        scheduler.schedule(Instant::now(), &mut dispatches);
+        let health = &mut *self.replicas.lock_health();
+        scheduler.schedule(health, Instant::now(), &mut dispatches);
         drop(scheduler);
         self.dispatch(dispatches);
     }

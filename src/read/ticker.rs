@@ -1,22 +1,15 @@
-//! What time brings: late segments, passed deadlines, memory to be handed on, and
-//! replicas that are to prove that they are back.
+//! What time brings: late segments, passed deadlines, and memory to be handed on.
 
-use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::fetch::ReadRequest;
-use super::request_deadline::KILL_CHECK_INTERVAL;
 use super::{ReadError, Reader, fetch_queue};
-use crate::backend::{
-    Backend, BackendError, ErrorOrigin, JobOptions, Lane, PathKey, with_daemon_credentials,
-};
-use crate::replicas::{PendingWork, Ticked, Ticker};
-use crate::scheduler::health::MountCheck;
-use crate::scheduler::hedge;
-use crate::volume::{ReplicaId, ReplicaSet};
+use crate::backend::BackendError;
+use crate::replicas::request_deadline::KILL_CHECK_INTERVAL;
+use crate::replicas::{PendingWork, Ticked, lateness};
 
 /// Answered requests behind one that is not are swept out past this number.
 const MAX_ANSWERED: usize = 1024;
@@ -34,29 +27,26 @@ struct OldRequests {
 impl Reader {
     /// Something is under way that the clock is to look after.
     pub(super) fn wake_ticker(&self) {
-        self.ticker.wake_to_linger();
+        self.replicas.ticker().wake_to_linger();
     }
 
-    /// Sends late segments to a second replica. Returns the replicas that are to prove that
-    /// they are the mounts that they were.
-    fn hedge_late_segments(self: &Arc<Self>, now: Instant) -> ReplicaSet {
+    /// Sends late segments to a second replica.
+    fn hedge_late_segments(self: &Arc<Self>, now: Instant) {
         let mut late = Vec::new();
         let mut dispatches = Vec::new();
-        let to_prove;
         {
             let mut scheduler = self.scheduler.lock();
-            scheduler.find_late(now, |fetch| fetch.is_awaited(), &mut late);
+            let health = &mut *self.replicas.lock_health();
+            scheduler.find_late(health, now, |fetch| fetch.is_awaited(), &mut late);
             for late in late {
                 fetch_queue::enqueue_hedge(self, &mut scheduler, late);
             }
             scheduler
                 .hung_attempts()
                 .for_each(|(fetch, replica)| fetch.file.ban_for_hang(replica, now));
-            scheduler.schedule(now, &mut dispatches);
-            to_prove = scheduler.due_mount_checks(now);
+            scheduler.schedule(health, now, &mut dispatches);
         }
         self.dispatch(dispatches);
-        to_prove
     }
 
     /// Sweeps answered requests out, and returns those that have waited for long.
@@ -79,7 +69,7 @@ impl Reader {
             requests.retain(|request| !request.is_answered());
         }
         let late =
-            requests.iter().take_while(|request| hedge::is_late(age(request), Duration::ZERO));
+            requests.iter().take_while(|request| lateness::is_late(age(request), Duration::ZERO));
         let fail_fast =
             late.filter(|request| request.fails_fast_on_stale).map(Arc::clone).collect();
         OldRequests { due, may_be_killed, fail_fast }
@@ -87,105 +77,16 @@ impl Reader {
 
     fn pending_work(&self) -> PendingWork {
         let scheduler = self.scheduler.lock();
-        match (self.requests.lock().is_empty() && scheduler.is_idle(), scheduler.all_available()) {
-            (false, _) => PendingWork::Calls,
-            (true, false) => PendingWork::Replicas,
-            (true, true) => PendingWork::Idle,
+        match self.requests.lock().is_empty() && scheduler.is_idle() {
+            true => PendingWork::Idle,
+            false => PendingWork::Calls,
         }
-    }
-
-    /// Has a replica look whether it is the mount that it was. Where it hangs, so
-    /// does that, on one of its own threads, and ends when it heals.
-    pub(super) fn start_mount_check(
-        self: &Arc<Self>,
-        id: ReplicaId,
-        done: impl FnOnce(MountCheck) + Send + 'static,
-    ) {
-        let reader = Arc::clone(self);
-        let prove = move |backend: &dyn Backend| {
-            let same = with_daemon_credentials(|_| backend.check_mount()).and_then(|same| same);
-            let proof = match same {
-                Ok(true) => MountCheck::SameMount,
-                Ok(false) => MountCheck::MountGone,
-                Err(error) => {
-                    tracing::debug!(replica = %reader.replicas[id].name, %error, "no proof");
-                    match error.origin() {
-                        ErrorOrigin::Machine => MountCheck::Inconclusive,
-                        _ => MountCheck::Failed,
-                    }
-                }
-            };
-            let proof = {
-                // Under one lock as in `gone`: what is out of service is absent, whatever
-                // it was found to be before it left; so it is looked at again.
-                let mut scheduler = reader.scheduler.lock();
-                let is_in = reader.replicas[id].is_in_service();
-                let proof = if is_in { proof } else { MountCheck::MountGone };
-                scheduler.mount_checked(id, proof, Instant::now());
-                proof
-            };
-            reader.wake_ticker();
-            done(proof);
-        };
-        let about = PathKey::from_path(Path::new(""));
-        let errand = JobOptions { path_key: about, is_probe: true, ..JobOptions::default() };
-        if self.replicas[id].submit_with(Lane::Metadata, errand, prove).is_err() {
-            self.scheduler.lock().mount_checked(id, MountCheck::Inconclusive, Instant::now());
-        }
-    }
-
-    /// Has a replica brought into service that has not been yet, and goes on trying;
-    /// `done` is told what came of the first look. The look blocks where the replica
-    /// does, on one of its own threads.
-    pub fn start_admission(
-        self: &Arc<Self>,
-        id: ReplicaId,
-        done: impl FnOnce(MountCheck) + Send + 'static,
-    ) {
-        self.scheduler.lock().mark_awaiting_admission(id, Instant::now());
-        self.start_mount_check(id, done);
-        self.wake_ticker();
-    }
-
-    /// A replica's `mount` has gone from its place: it leaves service, and its place is
-    /// looked at soon, where another one may be already.
-    pub fn mount_gone(&self, replica: ReplicaId, mount: u64) {
-        let now = Instant::now();
-        let mut scheduler = self.scheduler.lock();
-        self.replicas[replica].handle_unmount(mount);
-        scheduler.mount_gone(replica, now);
-        scheduler.mounts_changed(now);
-        drop(scheduler);
-        self.wake_ticker();
-    }
-
-    /// Something was mounted or unmounted somewhere: a replica that is absent may be
-    /// back.
-    pub fn mounts_changed(&self) {
-        self.scheduler.lock().mounts_changed(Instant::now());
-        self.wake_ticker();
-    }
-
-    /// The clock, for what else waits for replicas.
-    pub fn ticker(&self) -> &Arc<Ticker> {
-        &self.ticker
-    }
-
-    /// Runs the clock, which looks after reads too; never returns. Spawn it once.
-    pub async fn run_ticker(self: Arc<Self>) {
-        let reader: Weak<dyn Ticked> = Arc::<Self>::downgrade(&self);
-        self.ticker.add(reader);
-        self.ticker.run().await;
     }
 }
 
 impl Ticked for Reader {
     fn tick(self: Arc<Self>, now: Instant) -> PendingWork {
-        let to_prove = self.hedge_late_segments(now);
-        self.replicas.iter().for_each(|(_, replica)| replica.on_tick());
-        for replica in to_prove.iter() {
-            self.start_mount_check(replica, |_| {});
-        }
+        self.hedge_late_segments(now);
         let old = self.old_requests(now);
         for request in old.due.iter().filter(|request| self.is_expired(request, now)) {
             self.fail_request(request, ReadError::Deadline);

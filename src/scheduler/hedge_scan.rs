@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use super::estimate::ReplicaEstimate;
-use super::health::HealthReason;
-use super::hedge::{self, HedgeBudget, LatenessLimit};
 use super::rate::Locality;
 use super::{Attempt, LateAttempt, Scheduler};
+use crate::replicas::health::HealthReason;
+use crate::replicas::health_board::HealthBoard;
+use crate::replicas::hedge_budget::{HedgeBudget, HedgePrice};
+use crate::replicas::lateness::{self, LatenessLimit};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// An attempt of this age counts as hung, if it is also [`HUNG_FACTOR`] its expected
@@ -83,12 +85,12 @@ impl<T> Attempt<T> {
     ) -> Option<Lateness> {
         let age = now.saturating_duration_since(self.read.at);
         let is_expired = age >= deadline;
-        let is_late = is_expired || hedge::is_late(age, self.expected);
+        let is_late = is_expired || lateness::is_late(age, self.expected);
         let is_late_for_reader = !is_late
             && !self.other_holders.is_empty()
             && !self.is_hedge
             && !self.is_hedged
-            && hedge::is_late_for_reader(age, self.expected, limit)
+            && lateness::is_late_for_reader(age, self.expected, limit)
             && is_awaited(&self.item);
         let is_prepaid = self.hedge_after.is_some_and(|after| age >= after);
         (is_late || is_late_for_reader || is_prepaid).then_some(Lateness {
@@ -109,7 +111,7 @@ impl<T> Attempt<T> {
         }
     }
 
-    /// Takes from `hedges` what a second read costs; false where it may not be made.
+    /// Takes from `hedges` what a second read costs; `None` where it may not be made.
     ///
     /// What made two replicas late may be what is behind both; a third would make it worse.
     /// But nobody waits for two that hang.
@@ -117,22 +119,22 @@ impl<T> Attempt<T> {
         &self,
         lateness: Lateness,
         deliveries: Deliveries,
-        hedges: &mut HedgeBudget,
-    ) -> bool {
+        hedges: &HedgeBudget,
+    ) -> Option<HedgePrice> {
         let bytes = self.read.bytes;
         let is_silent = deliveries.is_replica_silent();
         match (self.is_hedge, lateness.is_expired) {
-            _ if lateness.is_prepaid => true,
+            _ if lateness.is_prepaid => Some(HedgePrice::NONE),
             _ if lateness.is_late_for_reader => hedges.spend_low_priority(bytes),
-            (false, true) => true,
+            (false, true) => Some(HedgePrice::NONE),
             (false, false) if is_silent => hedges.overdraw(bytes),
             // A replica that is slow and at work would get the same read twice, were there
             // no other copy.
-            (false, false) => {
-                (self.has_other_copies || !deliveries.by_replica) && hedges.spend(bytes)
+            (false, false) if self.has_other_copies || !deliveries.by_replica => {
+                hedges.spend(bytes)
             }
-            (true, true) => is_silent || self.has_other_copies,
-            (true, false) => false,
+            (true, true) if is_silent || self.has_other_copies => Some(HedgePrice::NONE),
+            (false, false) | (true, _) => None,
         }
     }
 }
@@ -175,12 +177,13 @@ impl<T: Clone> Scheduler<T> {
     /// What somebody waits for, as `is_awaited` says, may be so sooner.
     pub fn find_late(
         &mut self,
+        health: &mut HealthBoard,
         now: Instant,
         is_awaited: impl Fn(&T) -> bool,
         out: &mut Vec<LateAttempt<T>>,
     ) {
-        let suspects = self.health.suspects();
-        self.write_off_hung(now);
+        let suspects = health.suspects();
+        self.write_off_hung(health, now);
         let mut replicas = LateReplicas::default();
         for (&id, attempt) in &mut self.attempts {
             if !attempt.has_other_copies {
@@ -199,10 +202,9 @@ impl<T: Clone> Scheduler<T> {
             if attempt.is_hedged || attempt.other_candidates.is_empty() {
                 continue;
             }
-            let funds = self.hedges.clone();
-            if !attempt.pay_for_hedge(lateness, deliveries, &mut self.hedges) {
+            let Some(price) = attempt.pay_for_hedge(lateness, deliveries, &self.hedges) else {
                 continue;
-            }
+            };
             attempt.is_hedged = true;
             // A proxy may be no quicker than what is late.
             let candidates = match lateness.is_late_for_reader {
@@ -214,25 +216,30 @@ impl<T: Clone> Scheduler<T> {
                 replica: attempt.replica,
                 candidates,
                 attempt: id,
-                price: self.hedges.spent_since(&funds),
+                price,
             });
         }
-        self.record_late_replicas(&replicas, now);
+        self.record_late_replicas(&replicas, health, now);
     }
 
-    fn record_late_replicas(&mut self, found: &LateReplicas, now: Instant) {
+    fn record_late_replicas(
+        &mut self,
+        found: &LateReplicas,
+        health: &mut HealthBoard,
+        now: Instant,
+    ) {
         self.stuck_replicas = found.stuck;
         for replica in found.late.iter() {
-            self.health.record_late(replica, now);
+            health.record_late(replica, now);
         }
         for replica in found.stalled.iter() {
             match found.beaten_files(replica) >= HUNG_FILES_TO_EJECT {
-                true => self.health.eject(replica, HealthReason::Stalled, now),
-                false => self.health.eject_unless_root_ok(replica, HealthReason::Stalled, now),
+                true => health.eject(replica, HealthReason::Stalled, now),
+                false => health.eject_unless_root_ok(replica, HealthReason::Stalled, now),
             }
         }
         for replica in found.expired.iter() {
-            self.health.eject_unless_root_ok(replica, HealthReason::Deadline, now);
+            health.eject_unless_root_ok(replica, HealthReason::Deadline, now);
         }
         // Where no other replica has a copy, nothing is gained by ejecting the slow one. A file
         // that hangs on a replica is no measure of its speed.
@@ -240,12 +247,12 @@ impl<T: Clone> Scheduler<T> {
             let is_compared = !found.only_holders.contains(id) && !found.silent.contains(id);
             is_compared.then(|| estimate.recent_local_rate(now)).flatten()
         });
-        self.health.eject_slow(&rates, now);
+        health.eject_slow(&rates, now);
     }
 
     /// Takes hung attempts out of their replica's in-flight limit, at most as many as the
     /// limit allows: the pool replaces as many threads.
-    fn write_off_hung(&mut self, now: Instant) {
+    fn write_off_hung(&mut self, health: &HealthBoard, now: Instant) {
         let mut left = self.estimates.map(|_, estimate| estimate.max_reads());
         let mut hanging = BTreeSet::new();
         self.hung_files.clear();
@@ -257,7 +264,7 @@ impl<T: Clone> Scheduler<T> {
             let replica = attempt.replica;
             // From the second on.
             // A call to a mount that has gone says nothing of the mount in its place.
-            let is_old = self.health.was_ejected_since(replica, attempt.read.at);
+            let is_old = health.was_ejected_since(replica, attempt.read.at);
             if hangs && !is_old && !hanging.insert((file, replica.index())) {
                 let hung = self.hung_files.entry(file).or_insert(ReplicaSet::EMPTY);
                 *hung = hung.with(replica);

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::rate::Locality;
 use super::{AttemptId, Dispatch, Scheduler, estimate};
+use crate::replicas::health_board::HealthBoard;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// A replica that was not asked for so long is probed with a real segment.
@@ -29,6 +30,7 @@ impl<T: Clone> Scheduler<T> {
     /// is, nobody is to wait for it longer than for another one.
     pub(super) fn probe_idle_replica(
         &mut self,
+        health: &mut HealthBoard,
         usable: ReplicaSet,
         now: Instant,
         out: &mut Vec<Dispatch<T>>,
@@ -63,7 +65,7 @@ impl<T: Clone> Scheduler<T> {
                 .fold(f64::INFINITY, f64::min);
             let dispatch =
                 self.start_attempt(want, replica, Duration::from_secs_f64(expected), now);
-            self.arm_probe_hedge(dispatch.attempt, now);
+            self.arm_probe_hedge(dispatch.attempt, health, now);
             out.push(dispatch);
             self.last_probe = Some(now);
             return;
@@ -109,7 +111,7 @@ impl<T: Clone> Scheduler<T> {
         let expected = Duration::from_secs_f64(completion(replica));
         let race_after = 2 * Duration::from_secs_f64(completion(best));
         let id = *id;
-        if !self.hedges.spend_low_priority(want.bytes) {
+        if self.hedges.spend_low_priority(want.bytes).is_none() {
             return false;
         }
         let Some(want) = self.queue.remove(&id) else { return false };
@@ -124,14 +126,16 @@ impl<T: Clone> Scheduler<T> {
 
     /// Has another replica asked as well when it would have been done twice, if
     /// there is something left to pay for that.
-    fn arm_probe_hedge(&mut self, attempt: AttemptId, now: Instant) {
+    pub(super) fn arm_probe_hedge(
+        &mut self,
+        attempt: AttemptId,
+        health: &mut HealthBoard,
+        now: Instant,
+    ) {
         let Some(sent) = self.attempts.get(&attempt) else { return };
-        if sent.hedge_after.is_some() {
-            return;
-        }
         let others = sent.other_candidates;
         let bytes = sent.read.bytes;
-        let race_after = self.reserve_probe_hedge(others, bytes, now);
+        let race_after = self.reserve_probe_hedge(others, bytes, health, now);
         if let Some(sent) = self.attempts.get_mut(&attempt) {
             sent.hedge_after = race_after;
         }
@@ -139,18 +143,20 @@ impl<T: Clone> Scheduler<T> {
 
     /// When one of `others` that are well is to be asked for `bytes` as well; paid
     /// for with this.
-    pub(super) fn reserve_probe_hedge(
-        &mut self,
+    fn reserve_probe_hedge(
+        &self,
         others: ReplicaSet,
         bytes: u64,
+        health: &mut HealthBoard,
         now: Instant,
     ) -> Option<Duration> {
-        let usable = self.health.usable(now);
+        let usable = health.usable(now);
         let best = others.and(usable).iter().map(|id| {
             let load = self.estimates[id].load(now);
             load.completion(Locality::Local, load.in_flight_work, bytes)
         });
         let best = best.min_by(f64::total_cmp)?;
-        self.hedges.spend_low_priority(bytes).then(|| 2 * Duration::from_secs_f64(best))
+        let paid = self.hedges.spend_low_priority(bytes);
+        paid.map(|_| 2 * Duration::from_secs_f64(best))
     }
 }

@@ -1,13 +1,13 @@
 //! Lookups, stats and opens of one directory, spread over replicas or pinned.
 //!
 //! Each replica answers calls with a few threads, each call in a fixed time;
-//! each worker asks the replica that [`crate::scheduler::metadata_order`] names first.
+//! each worker asks the replica that [`crate::replicas::metadata_order`] names first.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use crate::scheduler::metadata_order::{OrderParams, replica_order, smoothed_latency};
+use crate::replicas::metadata_order::{OrderParams, replica_order, smoothed_latency};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 
 /// What is simulated.

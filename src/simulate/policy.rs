@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::replicas::health_board::HealthBoard;
 use crate::scheduler::{
     AttemptId, FinishedAttempt, ReplicaPolicy, Scheduler, SchedulerPolicy, SegmentRequest,
 };
@@ -79,7 +80,7 @@ pub(super) struct LateJob {
 }
 
 pub(super) enum Dispatcher {
-    Fanfs(Box<Scheduler<JobId>>),
+    Fanfs(Box<FanfsPolicy>),
     Baseline(BaselinePolicy),
 }
 
@@ -94,10 +95,12 @@ impl Dispatcher {
         let replicas = names.len();
         if kind == PolicyKind::Fanfs {
             let attempt_deadline = Duration::from_secs(5);
-            let policy =
-                SchedulerPolicy { segment, attempt_deadline, names, requires_mount_checks: false };
+            let policy = SchedulerPolicy { segment, attempt_deadline };
             let limits = ReplicaMap::from_fn(replicas, |_| limits.clone());
-            return Self::Fanfs(Box::new(Scheduler::new(policy, limits, now)));
+            return Self::Fanfs(Box::new(FanfsPolicy {
+                scheduler: Scheduler::new(policy, limits, now),
+                health: HealthBoard::new(names, false, now),
+            }));
         }
         Self::Baseline(BaselinePolicy {
             kind,
@@ -112,8 +115,8 @@ impl Dispatcher {
 
     pub(super) fn enqueue(&mut self, wanted: JobRequest) {
         match self {
-            Self::Fanfs(scheduler) => {
-                scheduler.enqueue(SegmentRequest {
+            Self::Fanfs(fanfs) => {
+                fanfs.scheduler.enqueue(SegmentRequest {
                     item: wanted.job,
                     bytes: wanted.bytes,
                     is_readahead: wanted.is_readahead,
@@ -132,9 +135,9 @@ impl Dispatcher {
 
     pub(super) fn schedule(&mut self, now: Instant, out: &mut Vec<SentJob>) {
         match self {
-            Self::Fanfs(scheduler) => {
+            Self::Fanfs(fanfs) => {
                 let mut dispatches = Vec::new();
-                scheduler.schedule(now, &mut dispatches);
+                fanfs.scheduler.schedule(&mut fanfs.health, now, &mut dispatches);
                 out.extend(dispatches.into_iter().map(|dispatch| SentJob {
                     attempt: AttemptKey::Scheduler(dispatch.attempt),
                     job: dispatch.item,
@@ -153,11 +156,10 @@ impl Dispatcher {
         now: Instant,
     ) -> Option<FinishedAttempt> {
         match (self, attempt) {
-            (Self::Fanfs(scheduler), AttemptKey::Scheduler(attempt)) => scheduler.attempt_finished(
-                attempt,
-                crate::scheduler::AttemptOutcome::Delivered(bytes),
-                now,
-            ),
+            (Self::Fanfs(fanfs), AttemptKey::Scheduler(attempt)) => {
+                let outcome = crate::scheduler::AttemptOutcome::Delivered(bytes);
+                fanfs.scheduler.attempt_finished(attempt, outcome, &mut fanfs.health, now)
+            }
             (Self::Baseline(plain), attempt) => {
                 if let Some(replica) = plain.attempts.remove(&attempt) {
                     plain.in_flight[replica] -= 1;
@@ -174,9 +176,9 @@ impl Dispatcher {
         now: Instant,
         is_awaited: impl Fn(&JobId) -> bool,
     ) -> Vec<LateJob> {
-        let Self::Fanfs(scheduler) = self else { return Vec::new() };
+        let Self::Fanfs(fanfs) = self else { return Vec::new() };
         let mut late = Vec::new();
-        scheduler.find_late(now, is_awaited, &mut late);
+        fanfs.scheduler.find_late(&mut fanfs.health, now, is_awaited, &mut late);
         late.into_iter()
             .map(|late| LateJob { job: late.item, candidates: late.candidates })
             .collect()
@@ -185,10 +187,16 @@ impl Dispatcher {
     /// Whether anything waits or is in flight.
     pub(super) fn is_idle(&self) -> bool {
         match self {
-            Self::Fanfs(scheduler) => scheduler.is_idle(),
+            Self::Fanfs(fanfs) => fanfs.scheduler.is_idle(),
             Self::Baseline(plain) => plain.queue.is_empty() && plain.attempts.is_empty(),
         }
     }
+}
+
+/// The daemon's own policy.
+pub(super) struct FanfsPolicy {
+    scheduler: Scheduler<JobId>,
+    health: HealthBoard,
 }
 
 pub(super) struct BaselinePolicy {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
-use fanfs::scheduler::health::{HealthReason, HealthState};
+use fanfs::replicas::health::{HealthReason, HealthState};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 

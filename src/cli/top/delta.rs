@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::files::{FileReads, reads_between};
 use super::process::ProcessInfo;
 use super::sample::Sample;
-use crate::scheduler::health::HealthState;
+use crate::replicas::health::HealthState;
 use crate::status::ReplicaStatus;
 use crate::volume::path_serde;
 
@@ -345,7 +345,7 @@ pub(super) mod tests {
     use super::*;
     use crate::control::FileActivity;
     use crate::placement::PlacementStatus;
-    use crate::scheduler::health::HealthReason;
+    use crate::replicas::health::HealthReason;
     use crate::status::{PassthroughStatus, Status, VolumeGauges};
     use crate::telemetry::counters::{ReplicaCountersSnapshot, VolumeCountersSnapshot};
     use crate::telemetry::log::LogSnapshot;

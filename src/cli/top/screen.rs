@@ -20,7 +20,7 @@ use crate::format::{
     format_bytes, format_bytes_short, format_frequency, format_micros_short, format_percent,
     format_percent_precise,
 };
-use crate::scheduler::health::HealthState;
+use crate::replicas::health::HealthState;
 use columns::{Column, pad_to_column, truncate};
 
 /// Fewer columns are too few to say anything.

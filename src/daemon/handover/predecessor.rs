@@ -226,7 +226,7 @@ impl PausedSession<'_> {
                 return Ok(DrainOutcome::Idle);
             }
             // A thread inside a replica only reads.
-            let changing = changing || busy > self.core.reader.inline_calls();
+            let changing = changing || busy > self.core.replicas.inline_permits().in_use();
             if !resends && self.core.fs.has_lock_waiters() {
                 return Err(HandoverError::LockWaiter);
             }
@@ -236,7 +236,7 @@ impl PausedSession<'_> {
                 return Ok(DrainOutcome::RequestsLeft);
             }
             if waited >= CHANGE_DRAIN_TIMEOUT {
-                let is_taken = busy <= self.core.reader.inline_calls();
+                let is_taken = busy <= self.core.replicas.inline_permits().in_use();
                 if resends && is_taken && self.core.fs.hand_over_changes(SILENCE_THRESHOLD) {
                     tracing::warn!("the write replica answers no change; the next daemon is asked");
                     return Ok(DrainOutcome::RequestsLeft);

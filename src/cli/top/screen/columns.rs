@@ -2,7 +2,7 @@
 
 use crate::cli::top::delta::ReplicaRow;
 use crate::format::{format_bytes_short, format_frequency, format_micros_short, format_percent};
-use crate::scheduler::health::HealthState;
+use crate::replicas::health::HealthState;
 
 /// The fewest columns in which the past is worth drawing.
 pub(super) const MIN_HISTORY_WIDTH: usize = 9;

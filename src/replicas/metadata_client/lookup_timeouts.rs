@@ -36,12 +36,12 @@ impl LookupTimeouts {
 
 impl MetadataClient {
     /// A lookup at `target` passed its deadline.
-    pub(in crate::fs) fn record_lookup_timeout(&self, target: CallTarget) {
+    pub fn record_lookup_timeout(&self, target: CallTarget) {
         self.lookup_timeouts.add(target, Instant::now());
     }
 
     /// Whether one there has just done so.
-    pub(in crate::fs) fn has_recent_lookup_timeout(&self, target: CallTarget) -> bool {
+    pub fn has_recent_lookup_timeout(&self, target: CallTarget) -> bool {
         self.lookup_timeouts.contains(target, Instant::now())
     }
 }

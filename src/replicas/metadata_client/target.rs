@@ -4,13 +4,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::Instant;
 
+use super::RunAs;
 use crate::backend::{Lane, PathKey};
 use crate::placement::affinity::Pin;
+use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// What a call is about, as far as it matters who is asked.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fs) struct CallTarget {
+pub struct CallTarget {
     /// The object, for the count of calls that hang on it.
     pub(super) path_key: PathKey,
     /// The same for all calls about one path.
@@ -31,7 +33,7 @@ pub(in crate::fs) struct CallTarget {
 
 impl CallTarget {
     /// A call about `path`, which `pin` pins.
-    pub(in crate::fs) fn new(path: &Path, pin: Option<Pin>) -> Self {
+    pub fn new(path: &Path, pin: Option<Pin>) -> Self {
         let mut hasher = DefaultHasher::new();
         path.as_os_str().hash(&mut hasher);
         Self {
@@ -47,45 +49,45 @@ impl CallTarget {
     }
 
     /// The same call, whose deadline counts from `since`.
-    pub(in crate::fs) fn requested_at(self, since: Instant) -> Self {
+    pub fn requested_at(self, since: Instant) -> Self {
         Self { requested_at: Some(since), ..self }
     }
 
     /// The same call as a repetition of `before`, with the deadline of `before`.
-    pub(in crate::fs) fn for_retry_of(self, before: Self) -> Self {
+    pub fn for_retry_of(self, before: Self) -> Self {
         Self { requested_at: before.requested_at, ..self }
     }
 
     /// The same call, which `replica` alone knows about.
-    pub(in crate::fs) fn only_on(self, replica: ReplicaId) -> Self {
+    pub fn only_on(self, replica: ReplicaId) -> Self {
         Self { sole_replica: Some(replica), ..self }
     }
 
     /// The same call, which `others` answer as well where one replica alone knows and
     /// cannot answer.
-    pub(in crate::fs) fn with_fallback_replicas(self, others: ReplicaSet) -> Self {
+    pub fn with_fallback_replicas(self, others: ReplicaSet) -> Self {
         Self { fallback_replicas: others, ..self }
     }
 
     /// The same call, about what is known to be there.
-    pub(in crate::fs) fn known_to_exist(self) -> Self {
+    pub fn known_to_exist(self) -> Self {
         Self { is_known_to_exist: true, ..self }
     }
 
     /// Whether one replica alone knows.
-    pub(in crate::fs) fn has_sole_replica(self) -> bool {
+    pub fn has_sole_replica(self) -> bool {
         self.sole_replica.is_some()
     }
 
     /// The same call, which `replica` is asked before all others.
-    pub(in crate::fs) fn preferring(self, replica: ReplicaId) -> Self {
+    pub fn preferring(self, replica: ReplicaId) -> Self {
         Self { preferred: Some(replica), ..self }
     }
 }
 
-/// The kind of a call.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CallKind {
+/// How a call is made.
+#[derive(Clone, Debug)]
+pub(super) struct CallOptions {
     /// Whether it may change something.
     pub(super) is_mutation: bool,
     pub(super) pin: Option<Pin>,
@@ -93,16 +95,21 @@ pub(super) struct CallKind {
     /// See [`CallTarget::is_known_to_exist`].
     pub(super) is_known_to_exist: bool,
     pub(super) lane: Lane,
+    pub(super) run_as: RunAs,
+    pub(super) deadline: RequestDeadline,
 }
 
-impl From<CallTarget> for CallKind {
-    fn from(target: CallTarget) -> Self {
+impl CallOptions {
+    /// Of a call about `target`, which changes nothing.
+    pub(super) fn query(target: CallTarget, run_as: RunAs, deadline: RequestDeadline) -> Self {
         Self {
             is_mutation: false,
             pin: target.pin,
             path_key: target.path_key,
             is_known_to_exist: target.is_known_to_exist,
             lane: Lane::Metadata,
+            run_as,
+            deadline,
         }
     }
 }

@@ -1,12 +1,12 @@
 //! In whose name, and how, a call is made.
 
 use crate::backend::{BackendError, Credentials, Lane, RequestContext, Result};
-use crate::read::RequestDeadline;
+use crate::replicas::request_deadline::RequestDeadline;
 use crate::volume::ReplicaId;
 
 /// In whose name a call is made.
 #[derive(Clone, Debug)]
-pub(in crate::fs) enum RunAs {
+pub enum RunAs {
     /// His. For what opens or changes something.
     Only(Credentials),
     /// The daemon's, and his where those do not do: where the server maps root to
@@ -20,7 +20,7 @@ pub(in crate::fs) enum RunAs {
 
 impl RunAs {
     /// The daemon's own.
-    pub(in crate::fs) const DAEMON: Self = Self::Only(Credentials::DAEMON);
+    pub const DAEMON: Self = Self::Only(Credentials::DAEMON);
 
     /// Makes a call with them.
     pub(super) fn run<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
@@ -47,13 +47,13 @@ impl RunAs {
 
 /// How a call that changes something is made.
 #[derive(Clone, Debug)]
-pub(in crate::fs) struct SingleCall {
+pub struct SingleCall {
     /// Who is asked.
-    pub(in crate::fs) replica: ReplicaId,
+    pub replica: ReplicaId,
     /// By which of its threads.
-    pub(in crate::fs) lane: Lane,
+    pub lane: Lane,
     /// By when it ends.
-    pub(in crate::fs) deadline: RequestDeadline,
+    pub deadline: RequestDeadline,
     /// In whose name.
-    pub(in crate::fs) run_as: RunAs,
+    pub run_as: RunAs,
 }

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use super::health::{
-    Health, HealthReason, HealthSnapshot, HealthState, HealthTransition, MountCheck,
+    CallOutcome, Health, HealthReason, HealthSnapshot, HealthState, HealthTransition, MountCheck,
     READMIT_RATE_SHARE, SLOW_RATE_SHARE,
 };
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
@@ -296,6 +296,20 @@ impl HealthBoard {
         self.log_transition(id, change);
     }
 
+    /// A metadata call told something of a replica.
+    pub fn record_call(&mut self, id: ReplicaId, outcome: CallOutcome, now: Instant) {
+        match outcome {
+            CallOutcome::Success => self.record_delivery(id, now),
+            CallOutcome::Late => self.record_late(id, now),
+            CallOutcome::Unanswered => {
+                // It may be the object that hangs: the replica's root decides.
+                self.record_late(id, now);
+                self.record_ambiguous_error(id, now);
+            }
+            CallOutcome::AmbiguousError => self.record_ambiguous_error(id, now),
+        }
+    }
+
     /// It delivered something that says nothing about its speed.
     pub fn record_delivery(&mut self, id: ReplicaId, now: Instant) {
         if !self.health[id].is_speed_unproven() {
@@ -490,7 +504,7 @@ mod tests {
         for replica in 0..3 {
             board.eject(id(replica), HealthReason::Stalled, now);
         }
-        let now = now + super::super::health::MAX_EJECTION;
+        let now = now + crate::replicas::health::MAX_EJECTION;
         let _ = board.due_mount_checks(now);
         assert_eq!(board.responsiveness(all(), now), Responsiveness::Unresponsive);
         board.mount_checked(id(1), MountCheck::SameMount, now);
@@ -573,14 +587,14 @@ mod tests {
         let now = now + SLOW_TIMEOUT;
         board.eject_slow(&rates, now);
         assert_eq!(board.state(id(1)), HealthState::Ejected);
-        let now = now + super::super::health::MIN_EJECTION;
+        let now = now + crate::replicas::health::MIN_EJECTION;
         assert_eq!(board.due_mount_checks(now), ReplicaSet::EMPTY.with(id(1)));
         board.mount_checked(id(1), MountCheck::SameMount, now);
         board.record_delivery(id(1), now);
         assert_eq!(board.state(id(1)), HealthState::Probing, "a lookup shows no speed");
         board.record_delivery_rate(id(1), 1.0, 100.0, now);
         assert_eq!(board.state(id(1)), HealthState::Ejected);
-        let now = now + super::super::health::MAX_EJECTION;
+        let now = now + crate::replicas::health::MAX_EJECTION;
         assert!(!board.due_mount_checks(now).is_empty());
         board.mount_checked(id(1), MountCheck::SameMount, now);
         board.record_delivery_rate(id(1), 50.0, 100.0, now);
@@ -607,7 +621,7 @@ mod tests {
         let mut board = HealthBoard::new(names, false, now);
         board.eject(id(0), HealthReason::Stalled, now);
         assert!(!board.usable(now).contains(id(0)));
-        assert!(board.usable(now + super::super::health::MIN_EJECTION).contains(id(0)));
+        assert!(board.usable(now + crate::replicas::health::MIN_EJECTION).contains(id(0)));
         assert_eq!(board.state(id(0)), HealthState::Probing);
     }
 }

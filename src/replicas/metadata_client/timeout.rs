@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{MetadataCall, TickedCall};
 use crate::backend::BackendError;
-use crate::read::DeadlineVerdict;
+use crate::replicas::request_deadline::DeadlineVerdict;
 use crate::volume::ReplicaId;
 
 impl<T: Send + 'static> MetadataCall<T> {
@@ -25,7 +25,7 @@ impl<T: Send + 'static> MetadataCall<T> {
                 return DeadlineVerdict::Wait;
             }
         }
-        let silence = self.client.reader.responsiveness(self.replicas, now);
+        let silence = self.client.replicas.responsiveness(self.replicas, now);
         self.state.lock().deadline.check(now, || silence)
     }
 

@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 
 use super::{CallTarget, MetadataClient};
 use crate::backend::Lane;
-use crate::read::Availability;
-use crate::scheduler::metadata_order::{self, OrderParams};
+use crate::replicas::Availability;
+use crate::replicas::metadata_order::{self, OrderParams};
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 
 impl MetadataClient {
     /// Whom to ask, the first first.
-    pub(super) fn replica_order(&self, target: CallTarget) -> Vec<ReplicaId> {
+    pub fn replica_order(&self, target: CallTarget) -> Vec<ReplicaId> {
         if let Some(only) = target.sole_replica {
             let others = target.fallback_replicas.iter().filter(|id| *id != only);
             return std::iter::once(only).chain(others).collect();
@@ -27,7 +27,7 @@ impl MetadataClient {
 
     fn usual_order(&self, target: CallTarget) -> Vec<ReplicaId> {
         let Availability { usable, suspects: suspect, error_suspects: refusing } =
-            self.reader.availability();
+            self.replicas.availability();
         let times = target.pin.map_or(&self.latency, |pin| &self.pinned_latency[pin.rule]);
         let turn = times.calls.fetch_add(1, Ordering::Relaxed);
         if self.policy.mode == VolumeMode::Copies && target.pin.is_none() {

@@ -2,7 +2,7 @@
 //!
 //! In `copies` mode replicas are asked in configuration order, so that the first
 //! healthy one decides what the tree looks like. In `shared` mode calls are
-//! spread, and subtrees may be pinned ([`crate::scheduler::metadata_order`]).
+//! spread, and subtrees may be pinned ([`crate::replicas::metadata_order`]).
 //!
 //! A replica that is late is not waited for: the next is asked as well, and the
 //! first answer counts. An error that says something about the object asked for
@@ -25,23 +25,22 @@ mod run_as;
 mod target;
 mod timeout;
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::{FsPolicy, task};
+use super::health::CallOutcome;
+use super::hedge_budget::{HedgeBudget, HedgeLimits};
+use super::request_deadline::{Deadlines, RequestDeadline};
+use super::{PendingWork, Replicas, Ticked, lateness, task};
 use crate::backend::{
     Backend, BackendError, JobOptions, PathKey, Replica, RequestingThread, Result,
 };
-use crate::read::{Reader, RequestDeadline};
-use crate::replicas::{PendingWork, Ticked};
-use crate::scheduler::health::CallOutcome;
-use crate::scheduler::hedge;
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
-use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet, VolumeMode};
+use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
 use call_future::{AnswerSlot, CallFuture};
 use call_latency::CallLatency;
 use lookup_timeouts::LookupTimeouts;
@@ -49,26 +48,36 @@ use pending_changes::{PendingChange, PendingChanges};
 
 use call_attempt::CallAttempt;
 pub use call_latency::PinnedLatencies;
-pub(super) use run_as::{RunAs, SingleCall};
-use target::CallKind;
-pub(super) use target::CallTarget;
+pub use run_as::{RunAs, SingleCall};
+use target::CallOptions;
+pub use target::CallTarget;
+
+/// How calls are made.
+#[derive(Clone, Copy, Debug)]
+pub struct CallPolicy {
+    /// How the replicas relate.
+    pub mode: VolumeMode,
+    /// By when a call ends.
+    pub deadlines: Deadlines,
+    /// How long one replica may take before the next is asked in any case.
+    pub attempt_deadline: Duration,
+}
 
 /// Asks replicas for metadata.
-pub(super) struct MetadataClient {
-    policy: FsPolicy,
-    replicas: ReplicaMap<Arc<Replica>>,
+pub struct MetadataClient {
+    policy: CallPolicy,
+    replicas: Arc<Replicas>,
     /// Of all calls.
     latency: CallLatency,
     /// Of those under each affinity rule.
     pinned_latency: Vec<CallLatency>,
-    reader: Arc<Reader>,
     counters: Arc<VolumeCounters>,
     /// Calls that have not been answered.
     pending: AtomicUsize,
     /// Those of them that may change something.
-    pub(super) pending_changes: Arc<PendingChanges>,
-    /// What is left for second calls, [`CALLS_PER_HEDGE`] each.
-    hedge_tokens: AtomicI64,
+    pub pending_changes: Arc<PendingChanges>,
+    /// What is left for second calls.
+    hedges: HedgeBudget,
     /// Lookups that have just passed their deadline.
     lookup_timeouts: LookupTimeouts,
     /// The calls that the ticker looks after: those that are unanswered, and those that were
@@ -104,11 +113,8 @@ impl Ticked for MetadataClient {
 /// Before this nobody is given an old answer for want of a new one.
 const MIN_FALLBACK_DELAY: Duration = Duration::from_millis(50);
 
-/// One call in so many may be made twice, where the first replica answers others.
-const CALLS_PER_HEDGE: i64 = 25;
-
-/// Calls that may be made twice in one go.
-const MAX_HEDGE_BURST: i64 = 16;
+/// Calls that may be made twice in one go, where the first replica answers others.
+const MAX_HEDGE_BURST: u64 = 16;
 
 type CallOp<T> = Arc<dyn Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync>;
 
@@ -116,10 +122,9 @@ struct MetadataCall<T> {
     client: Arc<MetadataClient>,
     /// Until it is over: what it holds on to may be waited for.
     op: Mutex<Option<CallOp<T>>>,
-    kind: CallKind,
+    options: CallOptions,
     /// Where it may change something.
     pending_change: Option<PendingChange>,
-    run_as: RunAs,
     /// The replicas that may answer it.
     replicas: ReplicaSet,
     /// The thread that waits.
@@ -135,7 +140,7 @@ impl<T> Drop for MetadataCall<T> {
 }
 
 /// Counts as a call until it is dropped: a call that waits before it asks.
-pub(super) struct WaitingCall(Arc<MetadataClient>);
+pub struct WaitingCall(Arc<MetadataClient>);
 
 impl Drop for WaitingCall {
     fn drop(&mut self) {
@@ -160,55 +165,54 @@ struct CallState<T> {
 }
 
 impl MetadataClient {
-    pub(super) fn new(
-        policy: &FsPolicy,
-        replicas: ReplicaMap<Arc<Replica>>,
-        reader: Arc<Reader>,
+    /// `affinity_rules` is the number of rules that pin paths to replicas.
+    pub fn new(
+        policy: CallPolicy,
+        replicas: Arc<Replicas>,
+        affinity_rules: usize,
         counters: Arc<VolumeCounters>,
     ) -> Arc<Self> {
+        let latency = || CallLatency::new(replicas.len());
         let client = Arc::new(Self {
-            policy: policy.clone(),
-            latency: CallLatency::new(replicas.len()),
-            pinned_latency: (0..reader.locator().affinities().rules().len())
-                .map(|_| CallLatency::new(replicas.len()))
-                .collect(),
-            replicas,
-            reader,
+            policy,
+            latency: latency(),
+            pinned_latency: (0..affinity_rules).map(|_| latency()).collect(),
             counters,
             pending: AtomicUsize::new(0),
             pending_changes: Arc::default(),
-            hedge_tokens: AtomicI64::new(MAX_HEDGE_BURST * CALLS_PER_HEDGE),
+            hedges: HedgeBudget::new(HedgeLimits { burst: MAX_HEDGE_BURST, overdraft: 0 }),
             lookup_timeouts: LookupTimeouts::default(),
             ticked_calls: Mutex::new(Some(Vec::new())),
+            replicas,
         });
         let ticked: Weak<dyn Ticked> = Arc::downgrade(&client) as Weak<dyn Ticked>;
-        client.reader.ticker().add(ticked);
+        client.replicas.ticker().add(ticked);
         client
     }
 
     /// Calls that have not been answered.
-    pub(super) fn pending(&self) -> usize {
+    pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
     /// A call is about to wait.
-    pub(super) fn register_waiting(self: &Arc<Self>) -> WaitingCall {
+    pub fn register_waiting(self: &Arc<Self>) -> WaitingCall {
         self.pending.fetch_add(1, Ordering::Relaxed);
         WaitingCall(Arc::clone(self))
     }
 
     /// A replica's name.
-    pub(super) fn name(&self, replica: ReplicaId) -> &str {
+    pub fn name(&self, replica: ReplicaId) -> &str {
         &self.replicas[replica].name
     }
 
     /// A replica.
-    pub(super) fn replica(&self, replica: ReplicaId) -> &Arc<Replica> {
+    pub fn replica(&self, replica: ReplicaId) -> &Arc<Replica> {
         &self.replicas[replica]
     }
 
     /// How the affinity rules do, in their order.
-    pub(super) fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
+    pub fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
         let reading = |times: &CallLatency| PinnedLatencies {
             calls: times.calls.load(Ordering::Relaxed),
             latencies_us: times.latencies_us(),
@@ -218,7 +222,7 @@ impl MetadataClient {
 
     /// Has `op` answered by a replica; `op` learns which one it asks. Calls about the same
     /// path go to the same replica while it is well.
-    pub(super) fn call<T: Send + 'static>(
+    pub fn call<T: Send + 'static>(
         self: &Arc<Self>,
         target: CallTarget,
         run_as: RunAs,
@@ -228,20 +232,20 @@ impl MetadataClient {
     }
 
     /// As [`MetadataClient::call`], with the replicas of `order` and no others.
-    pub(super) fn call_in_order<T: Send + 'static>(
+    pub fn call_in_order<T: Send + 'static>(
         self: &Arc<Self>,
         order: Vec<ReplicaId>,
         target: CallTarget,
         run_as: RunAs,
         op: impl Fn(ReplicaId, &dyn Backend) -> Result<T> + Send + Sync + 'static,
     ) -> CallFuture<T> {
-        let deadline = self.deadline(target);
-        self.start(MetadataCall::new(self, order, target.into(), run_as, deadline, Arc::new(op)))
+        let options = CallOptions::query(target, run_as, self.deadline(target));
+        self.start(MetadataCall::new(self, order, options, Arc::new(op)))
     }
 
     /// As [`MetadataClient::call`], with an answer that stands in where no replica has given
     /// one after a call's usual time, [`MIN_FALLBACK_DELAY`] at least.
-    pub(super) fn call_with_fallback<T: Send + 'static>(
+    pub fn call_with_fallback<T: Send + 'static>(
         self: &Arc<Self>,
         fallback: Option<(ReplicaId, T)>,
         target: CallTarget,
@@ -251,28 +255,30 @@ impl MetadataClient {
         let order = self.replica_order(target);
         let usual = order.first().map_or(Duration::ZERO, |first| self.latency.late_after(*first));
         let due = Instant::now() + usual.max(MIN_FALLBACK_DELAY);
-        let deadline = self.deadline(target);
-        let call = MetadataCall::new(self, order, target.into(), run_as, deadline, Arc::new(op));
+        let options = CallOptions::query(target, run_as, self.deadline(target));
+        let call = MetadataCall::new(self, order, options, Arc::new(op));
         call.state.lock().fallback = fallback.map(|(replica, value)| (due, replica, value));
         self.start(call)
     }
 
     /// Has `op` carried out by one replica, at most once.
-    pub(super) async fn call_once<T: Send + 'static>(
+    pub async fn call_once<T: Send + 'static>(
         self: &Arc<Self>,
         once: SingleCall,
         op: impl Fn(&dyn Backend) -> Result<T> + Send + Sync + 'static,
     ) -> Result<T> {
         let SingleCall { replica, lane, deadline, run_as } = once;
         let op = Arc::new(move |_, backend: &dyn Backend| op(backend));
-        let kind = CallKind {
+        let options = CallOptions {
             is_mutation: true,
             pin: None,
             path_key: PathKey::default(),
             is_known_to_exist: false,
             lane,
+            run_as,
+            deadline,
         };
-        let call = self.start(MetadataCall::new(self, vec![replica], kind, run_as, deadline, op));
+        let call = self.start(MetadataCall::new(self, vec![replica], options, op));
         call.await.map(|(_, value)| value)
     }
 
@@ -290,13 +296,13 @@ impl MetadataClient {
         if let Some(ticked) = &mut *self.ticked_calls.lock() {
             ticked.push(call);
         }
-        self.reader.ticker().wake();
+        self.replicas.ticker().wake();
         future
     }
 
     fn hedge_delay(&self, replica: ReplicaId) -> Duration {
         let patience = self.latency.late_after(replica);
-        patience.max(hedge::MIN_HEDGE_DELAY).min(self.policy.attempt_deadline)
+        patience.max(lateness::MIN_HEDGE_DELAY).min(self.policy.attempt_deadline)
     }
 
     /// Whether a call that is late may be made a second time: where its replica has
@@ -307,13 +313,7 @@ impl MetadataClient {
         {
             return true;
         }
-        let spend = |tokens: i64| (tokens >= CALLS_PER_HEDGE).then_some(tokens - CALLS_PER_HEDGE);
-        self.hedge_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
-    }
-
-    fn earn_hedge_tokens(&self) {
-        let earn = |tokens: i64| (tokens < MAX_HEDGE_BURST * CALLS_PER_HEDGE).then_some(tokens + 1);
-        let _ = self.hedge_tokens.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earn);
+        self.hedges.spend(1).is_some()
     }
 }
 
@@ -321,16 +321,14 @@ impl<T: Send + 'static> MetadataCall<T> {
     fn new(
         client: &Arc<MetadataClient>,
         order: Vec<ReplicaId>,
-        kind: CallKind,
-        run_as: RunAs,
-        deadline: RequestDeadline,
+        options: CallOptions,
         op: CallOp<T>,
     ) -> Arc<Self> {
         let replicas = order.iter().fold(ReplicaSet::EMPTY, |of, replica| of.with(*replica));
         let state = CallState {
             untried: order.into_iter().rev().collect(),
             unanswered: Vec::new(),
-            deadline,
+            deadline: options.deadline,
             error: None,
             has_negative_answer: false,
             is_over: false,
@@ -340,9 +338,8 @@ impl<T: Send + 'static> MetadataCall<T> {
         Arc::new(Self {
             client: Arc::clone(client),
             op: Mutex::new(Some(op)),
-            pending_change: kind.is_mutation.then(|| client.pending_changes.add_queued()),
-            kind,
-            run_as,
+            pending_change: options.is_mutation.then(|| client.pending_changes.add_queued()),
+            options,
             replicas,
             requesting_thread: RequestingThread::current(),
             answer: AnswerSlot::new(),
@@ -368,12 +365,12 @@ impl<T: Send + 'static> MetadataCall<T> {
             let job = move |backend: &dyn Backend| call.run_on(replica, asked, backend);
             let call = Arc::clone(self);
             let options = JobOptions {
-                path_key: self.kind.path_key,
-                is_mutation: self.kind.is_mutation,
+                path_key: self.options.path_key,
+                is_mutation: self.options.is_mutation,
                 is_probe: false,
                 is_abandoned: Some(Box::new(move || call.op.lock().is_none())),
             };
-            match self.client.replicas[replica].submit_with(self.kind.lane, options, job) {
+            match self.client.replicas[replica].submit_with(self.options.lane, options, job) {
                 Ok(ticket) => {
                     let mut state = self.state.lock();
                     let mut silent = state.unanswered.iter_mut().rev();
@@ -402,12 +399,12 @@ impl<T: Send + 'static> MetadataCall<T> {
             // The kernel sends it to the next daemon.
             return;
         }
-        let answer = self.run_as.run(|| op(replica, backend));
+        let answer = self.options.run_as.run(|| op(replica, backend));
         drop(op);
         if let Some(change) = &self.pending_change {
             change.finish_on_replica();
         }
-        if let Some(pin) = self.kind.pin {
+        if let Some(pin) = self.options.pin {
             // Without the wait for a thread: replicas that take all the calls would seem
             // slower than those that take none.
             self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
@@ -420,10 +417,12 @@ impl<T: Send + 'static> MetadataCall<T> {
         let counters = &caller.replicas[replica].counters;
         caller.latency.record(replica, took);
         let answer = match answer {
-            Err(error) if !(error.is_definite() || self.kind.is_mutation && error.is_refusal()) => {
+            Err(error)
+                if !(error.is_definite() || self.options.is_mutation && error.is_refusal()) =>
+            {
                 if error.is_replica_fault() {
                     counters.record_error();
-                    caller.reader.record_call(replica, CallOutcome::AmbiguousError);
+                    caller.replicas.record_call(replica, CallOutcome::AmbiguousError);
                 }
                 if self.handle_failure(replica, error) {
                     self.send_next();
@@ -433,8 +432,8 @@ impl<T: Send + 'static> MetadataCall<T> {
             answer => answer,
         };
         counters.record_metadata_call();
-        caller.earn_hedge_tokens();
-        caller.reader.record_call(replica, CallOutcome::Success);
+        caller.hedges.refill(1);
+        caller.replicas.record_call(replica, CallOutcome::Success);
         if let Err(error) = &answer
             && self.should_confirm_negative(replica, *error)
         {
@@ -452,9 +451,9 @@ impl<T: Send + 'static> MetadataCall<T> {
     /// shown: this replica may have another version of the directory, or have lost the file.
     fn should_confirm_negative(&self, replica: ReplicaId, error: BackendError) -> bool {
         use rustix::io::Errno as E;
-        let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.kind.is_mutation;
+        let is_shared = self.client.policy.mode == VolumeMode::Shared && !self.options.is_mutation;
         let may_differ = match error {
-            BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.kind.is_known_to_exist,
+            BackendError::Os(E::NOENT | E::NOTDIR | E::LOOP) => self.options.is_known_to_exist,
             // A server that has withdrawn its export refuses everything.
             BackendError::Os(E::ACCESS | E::PERM) => is_shared,
             _ => false,
@@ -462,7 +461,7 @@ impl<T: Send + 'static> MetadataCall<T> {
         if !may_differ {
             return false;
         }
-        let usable = self.client.reader.availability();
+        let usable = self.client.replicas.availability();
         let well = usable.usable.minus(usable.suspects);
         let mut state = self.state.lock();
         // fanfs would not wait for a replica that does not answer soon.
@@ -530,7 +529,7 @@ impl<T: Send + 'static> MetadataCall<T> {
                     true => CallOutcome::Unanswered,
                     false => CallOutcome::Late,
                 };
-                self.client.reader.record_call(replica, heard);
+                self.client.replicas.record_call(replica, heard);
             }
         }
         Some(has_failed_over)

@@ -6,12 +6,12 @@
 //! one of them answers again, the request has its deadline once more.
 //!
 //! Whether they answer is settled by their roots, which are asked from half of the deadline
-//! on ([`crate::scheduler::health_board::HealthBoard::responsiveness`]). So a request for an object that
+//! on ([`super::health_board::HealthBoard::responsiveness`]). So a request for an object that
 //! hangs while its replicas are well ends at its deadline.
 
 use std::time::{Duration, Instant};
 
-use crate::scheduler::health_board::Responsiveness;
+use super::health_board::Responsiveness;
 
 /// How often it is looked whether a request has waited too long.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// After this time, and as often, it is looked whether the thread that waits was killed.
-pub(super) const KILL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub const KILL_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// By when requests end.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,10 @@
 //! Replicas that have been asked and have not answered.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::{Replica, Ticket};
-use crate::volume::{ReplicaId, ReplicaMap};
+use crate::backend::Ticket;
+use crate::replicas::Replicas;
+use crate::volume::ReplicaId;
 
 /// A replica that was asked and has not answered.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct CallAttempt {
 }
 
 impl CallAttempt {
-    pub(super) fn last_progress(&self, replicas: &ReplicaMap<Arc<Replica>>) -> Option<Instant> {
+    pub(super) fn last_progress(&self, replicas: &Replicas) -> Option<Instant> {
         self.ticket.and_then(|ticket| replicas[self.replica].last_progress(ticket))
     }
 }

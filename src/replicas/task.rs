@@ -54,7 +54,7 @@ async fn with_guards(request: impl Future<Output = ()>) {
 
 /// Keeps `guard` until the request that this thread polls has ended, which is after its
 /// reply, or until its next call has started. Outside a request it is dropped at once.
-pub(super) fn hold_until_reply(guard: impl Send + 'static) {
+pub fn hold_until_reply(guard: impl Send + 'static) {
     if let Some(mut held) = HELD.take() {
         held.push(Box::new(guard));
         HELD.set(Some(held));
@@ -63,7 +63,7 @@ pub(super) fn hold_until_reply(guard: impl Send + 'static) {
 
 /// Drops the guards that this request has left so far: its next call has started, or it is
 /// about to wait for another request.
-pub(super) fn release_held() {
+pub fn release_held() {
     let held = HELD.take();
     if held.is_some() {
         HELD.set(Some(Vec::new()));

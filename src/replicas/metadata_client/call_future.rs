@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use super::MetadataClient;
 use super::pending_changes::PendingChange;
 use crate::backend::Result;
-use crate::fs::task;
+use crate::replicas::task;
 use crate::volume::ReplicaId;
 
 /// The answer to a call, and the replica that gave it. Where the future is dropped, the call
 /// goes on, and its answer is dropped.
-pub(in crate::fs) struct CallFuture<T> {
+pub struct CallFuture<T> {
     slot: Arc<AnswerSlot<T>>,
     unreplied: Option<UnrepliedCall>,
 }

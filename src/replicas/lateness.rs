@@ -1,16 +1,12 @@
-//! When a segment is late, and what a second read of it may cost.
+//! When a segment or a call is late.
 //!
 //! A segment is late when it takes [`MAX_LATE_FACTOR`] times as long as it was expected
 //! to when it was sent, and not before [`MIN_LATE_AGE`]. What a reader waits for is so
 //! sooner, where there is another copy: in as many times as one in a hundred of
 //! its replica's own reads exceeds, twice ([`LatenessHistogram`]), and not before
 //! [`MIN_HEDGE_DELAY`]. It may then be read from another replica too, and the first answer
-//! counts. Second reads are paid from a budget of one byte in [`BYTES_PER_HEDGED_BYTE`]
-//! delivered; so when everything is slow they cannot add more than that to the
-//! load. Half of it is left to what is late by any measure. For a replica that
-//! delivers nothing while others do the budget may be overdrawn, by what some
-//! replicas may have in flight; it is paid back later. Only the attempt deadline
-//! needs no payment.
+//! counts. What that may cost is limited by [`super::hedge_budget`]; only the attempt
+//! deadline needs no payment.
 
 use std::time::Duration;
 
@@ -27,16 +23,6 @@ pub const MIN_HEDGE_DELAY: Duration = Duration::from_millis(100);
 /// Nothing is late before this by any measure: below it a stall is not noticed by
 /// people.
 const MIN_LATE_AGE: Duration = Duration::from_millis(250);
-
-/// One byte of second reads for so many delivered.
-const BYTES_PER_HEDGED_BYTE: u64 = 25;
-
-/// Segments that may be hedged in one go, however much was delivered before.
-const BURST_SEGMENTS: i64 = 8;
-
-/// And so many more for each replica, where one delivers nothing while others do:
-/// half of what it has in flight by default.
-const OVERDRAFT_SEGMENTS: i64 = 3;
 
 /// Whether an attempt of this age is late by any measure.
 pub fn is_late(age: Duration, expected: Duration) -> bool {
@@ -106,104 +92,9 @@ impl LatenessHistogram {
     }
 }
 
-/// What is left for second reads.
-#[derive(Clone, Debug)]
-pub struct HedgeBudget {
-    /// In bytes times [`BYTES_PER_HEDGED_BYTE`], to lose no fraction.
-    tokens: i64,
-    max_tokens: i64,
-    min_tokens: i64,
-}
-
-impl HedgeBudget {
-    /// A full budget for segments of this size and so many replicas.
-    pub fn new(segment: u64, replicas: usize) -> Self {
-        let one = (segment * BYTES_PER_HEDGED_BYTE) as i64;
-        let most = one * BURST_SEGMENTS;
-        Self {
-            tokens: most,
-            max_tokens: most,
-            min_tokens: -one * OVERDRAFT_SEGMENTS * replicas as i64,
-        }
-    }
-
-    /// So many bytes were delivered.
-    pub fn refill(&mut self, bytes: u64) {
-        self.tokens = (self.tokens + bytes as i64).min(self.max_tokens);
-    }
-
-    /// Pays for a second read of `bytes`, if there is enough.
-    pub fn spend(&mut self, bytes: u64) -> bool {
-        self.try_spend(bytes, 0)
-    }
-
-    /// The same for what is not urgent: leaves half for what is.
-    pub fn spend_low_priority(&mut self, bytes: u64) -> bool {
-        self.try_spend(bytes, self.max_tokens / 2)
-    }
-
-    /// The same, with the overdraft.
-    pub fn overdraw(&mut self, bytes: u64) -> bool {
-        self.try_spend(bytes, self.min_tokens)
-    }
-
-    fn try_spend(&mut self, bytes: u64, least: i64) -> bool {
-        let left = self.tokens - (bytes * BYTES_PER_HEDGED_BYTE) as i64;
-        if left < least {
-            return false;
-        }
-        self.tokens = left;
-        true
-    }
-
-    /// How much less is left than was left `before`.
-    pub fn spent_since(&self, before: &Self) -> HedgePrice {
-        HedgePrice(before.tokens - self.tokens)
-    }
-
-    /// What was paid for was not read.
-    pub fn refund(&mut self, HedgePrice(tokens): HedgePrice) {
-        self.tokens = (self.tokens + tokens).min(self.max_tokens);
-    }
-}
-
-/// What a second read has cost; some cost nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HedgePrice(i64);
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn second_reads_never_exceed_their_share_after_the_first_burst() {
-        let mut budget = HedgeBudget::new(1000, 3);
-        while budget.spend(1000) {}
-        let mut hedged = 0;
-        for _ in 0..10_000 {
-            budget.refill(1000);
-            if budget.spend(1000) {
-                hedged += 1;
-            }
-        }
-        assert!((399..=400).contains(&hedged), "{hedged}");
-    }
-
-    #[test]
-    fn the_overdraft_is_bounded_and_paid_back() {
-        let mut budget = HedgeBudget::new(1000, 3);
-        while budget.spend(1000) {}
-        assert_eq!((0..100).filter(|_| budget.overdraw(1000)).count(), 9);
-        budget.refill(100_000);
-        assert!(!budget.spend(1000) && budget.overdraw(1000));
-    }
-
-    #[test]
-    fn what_is_not_urgent_leaves_half_of_a_burst() {
-        let mut budget = HedgeBudget::new(1000, 3);
-        assert_eq!((0..100).filter(|_| budget.spend_low_priority(1000)).count(), 4);
-        assert_eq!((0..100).filter(|_| budget.spend(1000)).count(), 4);
-    }
 
     #[test]
     fn late_is_four_times_the_expected_but_not_below_a_quarter_second() {

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::scheduler::hedge::LatenessHistogram;
-use crate::scheduler::metadata_order;
+use crate::replicas::lateness::LatenessHistogram;
+use crate::replicas::metadata_order;
 use crate::volume::{ReplicaId, ReplicaMap};
 
 /// A read's time says how far its replica is from keeping its times; a call is too
 /// short to say that of the next one so well. So another replica is asked when it
 /// takes this many times as long as a read would be given ([`LatenessHistogram`]), and not
-/// before [`crate::scheduler::hedge::MIN_HEDGE_DELAY`].
+/// before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
 const LATE_FACTOR: f64 = 2.0;
 
 /// Calls and their smoothed time, microseconds, on each replica; 0 where nothing

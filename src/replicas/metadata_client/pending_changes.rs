@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 #[derive(Default)]
-pub(in crate::fs) struct PendingChanges {
+pub struct PendingChanges {
     state: Mutex<PendingState>,
 }
 
@@ -39,18 +39,18 @@ enum ChangePhase {
 
 /// One change. It counts until its caller has the answer.
 #[derive(Clone)]
-pub(in crate::fs) struct PendingChange {
+pub(super) struct PendingChange {
     registry: Arc<PendingChanges>,
     number: u64,
 }
 
 /// Counts as a change under way until it is dropped: it waits before it is queued, or
 /// before its caller is answered.
-pub(in crate::fs) struct DelayedChange(PendingChange);
+pub struct DelayedChange(PendingChange);
 
 /// Counts as a queued change until it is dropped: it waits for another one. The next daemon
 /// may be asked instead.
-pub(in crate::fs) struct WaitingChange(PendingChange);
+pub struct WaitingChange(PendingChange);
 
 impl PendingChanges {
     /// A change is queued.
@@ -59,12 +59,12 @@ impl PendingChanges {
     }
 
     /// A change is about to wait.
-    pub(in crate::fs) fn add_delayed(self: &Arc<Self>) -> DelayedChange {
+    pub fn add_delayed(self: &Arc<Self>) -> DelayedChange {
         DelayedChange(self.add(ChangePhase::InDaemon))
     }
 
     /// A change is about to wait for another one.
-    pub(in crate::fs) fn add_waiting(self: &Arc<Self>) -> WaitingChange {
+    pub fn add_waiting(self: &Arc<Self>) -> WaitingChange {
         WaitingChange(self.add(ChangePhase::Queued))
     }
 
@@ -77,13 +77,13 @@ impl PendingChanges {
     }
 
     /// Whether any is under way.
-    pub(in crate::fs) fn has_pending(&self) -> bool {
+    pub fn has_pending(&self) -> bool {
         !self.state.lock().phases.is_empty()
     }
 
     /// Lets none begin any more, if the replica has been silent for `time`: all changes
     /// are inside it or wait for it, and none has begun or ended since.
-    pub(in crate::fs) fn freeze_if_unresponsive(&self, time: Duration) -> bool {
+    pub fn freeze_if_unresponsive(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         let moves = state.last_progress.is_some_and(|at| at.elapsed() < time);
         state.is_frozen =
@@ -92,7 +92,7 @@ impl PendingChanges {
     }
 
     /// Lets changes begin again.
-    pub(in crate::fs) fn unfreeze(&self) {
+    pub fn unfreeze(&self) {
         self.state.lock().is_frozen = false;
     }
 }

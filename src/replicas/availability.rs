@@ -1,0 +1,63 @@
+//! The availability of replicas: which of them may be asked, whether a set of them answers,
+//! and what the outcome of each call says of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Replicas;
+use super::health::CallOutcome;
+use super::health_board::Responsiveness;
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// Which replicas may be asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Availability {
+    /// All that may be asked at all.
+    pub usable: ReplicaSet,
+    /// Those of them that failed or were late lately.
+    pub suspects: ReplicaSet,
+    /// Those of the suspects that failed by errors, and answer in time.
+    pub error_suspects: ReplicaSet,
+}
+
+impl Replicas {
+    /// Which replicas may be asked now.
+    pub fn availability(&self) -> Availability {
+        let mut health = self.lock_health();
+        let availability = Availability {
+            usable: health.usable(Instant::now()),
+            suspects: health.suspects(),
+            error_suspects: health.error_suspects(),
+        };
+        let all_are_in = health.all_available();
+        drop(health);
+        if !all_are_in {
+            self.ticker.wake_to_linger();
+        }
+        availability
+    }
+
+    /// Whether any replica of a set answers; their roots are asked. For what has waited for
+    /// long.
+    pub fn responsiveness(self: &Arc<Self>, of: ReplicaSet, now: Instant) -> Responsiveness {
+        let mut health = self.lock_health();
+        let responsiveness = health.responsiveness(of, now);
+        let due = health.due_mount_checks(now);
+        drop(health);
+        self.start_mount_checks(due);
+        responsiveness
+    }
+
+    /// The outcome of a metadata call.
+    pub fn record_call(self: &Arc<Self>, replica: ReplicaId, outcome: CallOutcome) {
+        let now = Instant::now();
+        let mut health = self.lock_health();
+        health.record_call(replica, outcome, now);
+        let due = match outcome {
+            CallOutcome::AmbiguousError | CallOutcome::Unanswered => health.due_mount_checks(now),
+            CallOutcome::Success | CallOutcome::Late => ReplicaSet::EMPTY,
+        };
+        drop(health);
+        self.start_mount_checks(due);
+    }
+}
