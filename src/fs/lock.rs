@@ -18,8 +18,7 @@ mod owners;
 pub(super) mod snapshot;
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -48,6 +47,23 @@ pub enum LockWait {
     NoWait,
     /// This thread does, as this process sees it; 0 where it does not.
     Thread(u32),
+}
+
+/// What becomes of a lock whose call the replica may answer after the call has failed: the
+/// caller has the lock, or the replica's thread takes it back. Whichever is settled first holds.
+#[derive(Default)]
+struct LockOutcome(OnceLock<Option<Lock>>);
+
+impl LockOutcome {
+    /// The replica has answered. False where the caller gets an error.
+    fn keep(&self, answer: Lock) -> bool {
+        self.0.get_or_init(|| Some(answer)).is_some()
+    }
+
+    /// The call has failed. The replica's answer, if it came before.
+    fn give_up(&self) -> Option<Lock> {
+        *self.0.get_or_init(|| None)
+    }
 }
 
 /// All locks that were taken through this mount.
@@ -245,23 +261,25 @@ impl Fs {
         };
         let open = file.inode.current();
         let for_write = self.policy.write.is_some();
-        let has_failed = Arc::new(AtomicBool::new(false));
+        let outcome = Arc::new(LockOutcome::default());
         let lock = {
-            let has_failed = Arc::clone(&has_failed);
+            let outcome = Arc::clone(&outcome);
             move |backend: &dyn Backend| {
                 let file = descriptor.get_or_open(&open, for_write, backend)?;
                 let locked = file.lock(&request)?;
-                if let (LockRequest::Set(lock), true) =
-                    (request, has_failed.load(Ordering::Acquire))
-                {
-                    // The caller has got an error, so it must not have the lock.
+                let is_kept = outcome.keep(locked);
+                if let (LockRequest::Set(lock), false) = (request, is_kept) {
+                    // The caller gets an error, so it must not have the lock.
                     file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
                 }
                 Ok(locked)
             }
         };
-        let answer = self.client.call_once(once, lock).await;
-        has_failed.store(answer.is_err(), Ordering::Release);
+        let answer = match self.client.call_once(once, lock).await {
+            // It was late, and the replica has answered all the same.
+            Err(error) => outcome.give_up().ok_or(error),
+            answer => answer,
+        };
         match (&answer, request) {
             (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
                 self.locks.wake_waiters(ino);
@@ -335,4 +353,21 @@ fn has_pending_signal(thread: u32) -> bool {
     let is_alone = value("Threads:") == Some("1");
     let pending = own | if is_alone { shared } else { shared & KILL };
     pending & !mask("SigBlk:") != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: Lock = Lock { kind: LockKind::Exclusive, start: 0, end: Lock::TO_EOF };
+
+    #[test]
+    fn a_lock_that_comes_too_late_is_taken_back_and_one_that_came_before_is_had() {
+        let late = LockOutcome::default();
+        assert_eq!(late.give_up(), None);
+        assert!(!late.keep(LOCK));
+        let in_time = LockOutcome::default();
+        assert!(in_time.keep(LOCK));
+        assert_eq!(in_time.give_up(), Some(LOCK));
+    }
 }

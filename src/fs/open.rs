@@ -136,10 +136,7 @@ impl Fs {
             let opened = match self.open_on_replica(&request, path, target).await {
                 Ok(opened) => opened,
                 Err(errno) => {
-                    match self.retry_after_rename(begun, RetriedCall::Lookup, errno).await {
-                        Some(again) => begun = again,
-                        None => return Err(errno),
-                    }
+                    begun = self.retry_after_rename(begun, RetriedCall::Lookup, errno).await?;
                     continue;
                 }
             };

@@ -178,16 +178,19 @@ impl Fs {
         }
     }
 
-    /// Says whether a call that has failed with this error is to be made again, after it has
-    /// waited for the renames in progress that its path leads through.
+    /// The new start of a call that has failed with this error and is to be made again, after
+    /// it has waited for the renames in progress that its path leads through.
+    ///
+    /// # Errors
+    /// What the call is answered with if it is not made again.
     pub(super) async fn retry_after_rename(
         self: &Arc<Self>,
         begun: CallStart,
         kind: RetriedCall,
         error: Errno,
-    ) -> Option<CallStart> {
+    ) -> FsResult<CallStart> {
         if !is_path_error(error) {
-            return None;
+            return Err(error);
         }
         let mut decision = self.retry_decision(&begun);
         if decision == RetryDecision::WaitForRename {
@@ -195,14 +198,18 @@ impl Fs {
             let waiting = || self.client.pending_changes.add_waiting();
             let waiting = (kind == RetriedCall::Mutation).then(waiting);
             task::release_held();
-            decision = self.wait_for_renames(&begun).await;
+            // The volume is going away where the runtime does not end the wait: what the path
+            // leads to is not known.
+            decision = self.wait_for_renames(&begun).await.ok_or(Errno::IO)?;
             task::hold_until_reply(waiting);
         }
-        let start = || self.restart_call(begun.started_at, begun.inos.clone());
-        (decision == RetryDecision::Retry).then(start)
+        match decision {
+            RetryDecision::Retry => Ok(self.restart_call(begun.started_at, begun.inos)),
+            RetryDecision::Fail | RetryDecision::WaitForRename => Err(error),
+        }
     }
 
-    async fn wait_for_renames(self: &Arc<Self>, begun: &CallStart) -> RetryDecision {
+    async fn wait_for_renames(self: &Arc<Self>, begun: &CallStart) -> Option<RetryDecision> {
         let fs = Arc::clone(self);
         let begun = begun.clone();
         let wait = async move {
@@ -219,8 +226,7 @@ impl Fs {
                 }
             }
         };
-        // The volume is going away where the runtime does not end it.
-        self.locks.runtime().spawn(wait).await.unwrap_or(RetryDecision::Fail)
+        self.locks.runtime().spawn(wait).await.ok()
     }
 
     /// The result of `call`, which names `inos` by their paths; the call is made again where a
@@ -241,10 +247,7 @@ impl Fs {
                 Err(error) => error,
                 answer => return answer,
             };
-            match self.retry_after_rename(begun, kind, error).await {
-                Some(again) => begun = again,
-                None => return Err(error),
-            }
+            begun = self.retry_after_rename(begun, kind, error).await?;
         }
     }
 }

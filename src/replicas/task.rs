@@ -35,7 +35,38 @@ pub fn run(request: impl Future<Output = ()> + Send + 'static) {
     };
     let (first_poll, task) = async_task::spawn(with_guards(request), poll_here);
     task.detach();
+    // Held during the poll: a call that is dropped meanwhile drops its waker, and the request
+    // with it if that were the last one. A request is dropped only while nothing polls it.
+    let waker = first_poll.waker();
     first_poll.run();
+    drop(waker);
+}
+
+/// The guards of the outer request, while an inner one is polled. A poll that panics gives them
+/// back too, and drops its own.
+struct HeldScope {
+    outer: Option<Guards>,
+    is_left: bool,
+}
+
+impl HeldScope {
+    fn enter(held: Guards) -> Self {
+        Self { outer: HELD.replace(Some(held)), is_left: false }
+    }
+
+    /// The guards of the request that was polled.
+    fn leave(&mut self) -> Guards {
+        self.is_left = true;
+        HELD.replace(self.outer.take()).unwrap_or_default()
+    }
+}
+
+impl Drop for HeldScope {
+    fn drop(&mut self) {
+        if !self.is_left {
+            drop(self.leave());
+        }
+    }
 }
 
 /// The request, with the guards that it leaves.
@@ -44,9 +75,9 @@ async fn with_guards(request: impl Future<Output = ()>) {
     let mut held = Guards::new();
     poll_fn(move |context| {
         // Requests nest: one that ends a call polls the request that waits for it.
-        let outer = HELD.replace(Some(std::mem::take(&mut held)));
+        let mut poll = HeldScope::enter(std::mem::take(&mut held));
         let polled = request.as_mut().poll(context);
-        held = HELD.replace(outer).unwrap_or_default();
+        held = poll.leave();
         polled
     })
     .await;
@@ -98,6 +129,44 @@ mod tests {
         other.join().unwrap();
         let seen = receive.try_recv().unwrap();
         assert_eq!(seen, (thread::current().id(), other_id, RequestingThread::from_tid(7)));
+    }
+
+    #[test]
+    fn a_request_that_panics_leaves_the_guards_of_the_outer_one_alone() {
+        let (outer, inner) = (Arc::new(()), Arc::new(()));
+        let (of_outer, of_inner) = (Arc::clone(&outer), Arc::clone(&inner));
+        let (end, ended) = oneshot::channel::<()>();
+        run(async move {
+            hold_until_reply(of_outer);
+            let panicking = || {
+                run(async move {
+                    hold_until_reply(of_inner);
+                    panic!("on purpose");
+                })
+            };
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(panicking)).unwrap_err();
+            let _ = ended.await;
+        });
+        assert_eq!(Arc::strong_count(&outer), 2, "its request waits");
+        assert_eq!(Arc::strong_count(&inner), 1);
+        end.send(()).unwrap();
+        assert_eq!(Arc::strong_count(&outer), 1);
+    }
+
+    /// Its waker is dropped before the poll that stored it has ended.
+    #[test]
+    fn a_request_whose_call_is_dropped_in_its_first_poll_is_dropped() {
+        let kept = Arc::new(());
+        let own = Arc::clone(&kept);
+        run(async move {
+            poll_fn(|context| {
+                drop(context.waker().clone());
+                std::task::Poll::<()>::Pending
+            })
+            .await;
+            drop(own);
+        });
+        assert_eq!(Arc::strong_count(&kept), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::MetadataClient;
 use super::pending_changes::PendingChange;
-use crate::backend::Result;
+use crate::backend::{BackendError, Result};
 use crate::replicas::task;
 use crate::volume::ReplicaId;
 
@@ -87,14 +87,15 @@ impl<T> Future for CallFuture<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = {
             let mut state = self.slot.0.lock();
-            let Some(answer) = state.answer.take() else {
-                // Of a call that was dropped nothing comes any more. Without a waker the
-                // request is dropped as well.
-                let waker = (!state.is_abandoned).then(|| context.waker().clone());
-                state.waker = waker;
-                return Poll::Pending;
-            };
-            answer
+            match state.answer.take() {
+                Some(answer) => answer,
+                // The volume goes away.
+                None if state.is_abandoned => Err(BackendError::Os(rustix::io::Errno::IO)),
+                None => {
+                    state.waker = Some(context.waker().clone());
+                    return Poll::Pending;
+                }
+            }
         };
         if let Some(unreplied) = self.unreplied.take() {
             task::hold_until_reply(unreplied);
