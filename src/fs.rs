@@ -99,7 +99,7 @@ pub use write::{CreateRequest, CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
 pub use crate::replicas::metadata_client::PinnedLatencies;
-pub use crate::replicas::task::run;
+pub use crate::replicas::task::{run, run_on_session_thread};
 
 /// What an operation is answered with.
 pub type FsResult<T> = Result<T, Errno>;

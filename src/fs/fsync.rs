@@ -34,7 +34,7 @@ impl Fs {
         let sync = move |replica: ReplicaId, backend: &dyn Backend| {
             current.open_on(replica, backend)?.mutate(&FileMutation::Fsync { data_only })
         };
-        self.client.call(target, run_as, sync).await?;
+        self.client.call(target.long(), run_as, sync).await?;
         Ok(())
     }
 

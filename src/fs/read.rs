@@ -220,7 +220,7 @@ impl Fs {
         let seek = move |replica: ReplicaId, backend: &dyn Backend| {
             current.open_on(replica, backend)?.seek(offset, to)
         };
-        let (_, found) = self.client.call(target, run_as, seek).await?;
+        let (_, found) = self.client.call(target.long(), run_as, seek).await?;
         Ok(found)
     }
 }

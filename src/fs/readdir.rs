@@ -161,7 +161,7 @@ impl Fs {
             }
         };
         let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
-        let (_, packed) = self.client.call(target, run_as, list).await?;
+        let (_, packed) = self.client.call(target.long(), run_as, list).await?;
         let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
         // In another listing the offset may be another place.
         if !dir.cache_listing(&listing, offset) {
@@ -224,7 +224,7 @@ impl Fs {
                 attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &names)?)
             }
         };
-        let answer = self.client.call(target, RunAs::DaemonThenCaller(caller), stat).await;
+        let answer = self.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
         let attrs: Vec<AttrAnswer> = match answer {
             Ok((replica, attrs)) => attrs
                 .into_iter()

@@ -5,25 +5,46 @@
 //! completes the last one sends the reply. A runtime that queued requests for threads of its
 //! own would cost each metadata call a change of threads.
 //!
+//! A session thread may make a call itself ([`run_on_session_thread`]): to hand a call to a
+//! replica's thread and to be woken costs more than most calls. It makes the call when the
+//! request waits for it already. So if the call hangs, the thread that completes it in another
+//! way goes on with the request.
+//!
 //! What has to outlast the reply, such as the count of changes in progress, is left here by
 //! [`hold_until_reply`] and dropped when the request has ended.
 //!
 //! *Invariant:* a request never blocks the thread that polls it, which may be a FUSE session
 //! thread, a replica's thread or the runtime's.
 
-use std::cell::Cell;
-use std::future::poll_fn;
-use std::pin::pin;
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use async_task::Runnable;
+use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 
 use crate::backend::RequestingThread;
 
-type Guards = Vec<Box<dyn Send>>;
+type Guards = SmallVec<[Box<dyn Send>; 2]>;
+
+type DeferredCall = Box<dyn FnOnce() + Send>;
 
 thread_local! {
     /// The guards of the request that this thread polls.
     static HELD: Cell<Option<Guards>> = const { Cell::new(None) };
+    /// Whether this thread may make a call itself, and the call that it makes next.
+    static DEFERRED: RefCell<Deferral> = const { RefCell::new(Deferral::Refused) };
+}
+
+/// What a thread does with a call that it could make itself.
+enum Deferral {
+    /// It makes none.
+    Refused,
+    /// It makes the next one.
+    Accepted,
+    /// It makes this one.
+    Call(DeferredCall),
 }
 
 /// Starts a request. It is polled at once, and later by the threads that complete what it
@@ -33,13 +54,44 @@ pub fn run(request: impl Future<Output = ()> + Send + 'static) {
     let poll_here = move |request: Runnable| {
         requesting_thread.scope(|| request.run());
     };
-    let (first_poll, task) = async_task::spawn(with_guards(request), poll_here);
+    let (first_poll, task) =
+        async_task::spawn(WithGuards { request, held: Guards::new() }, poll_here);
     task.detach();
     // Held during the poll: a call that is dropped meanwhile drops its waker, and the request
     // with it if that were the last one. A request is dropped only while nothing polls it.
     let waker = first_poll.waker();
     first_poll.run();
     drop(waker);
+}
+
+/// Starts a request as [`run`] does, on a thread that may make one call at a time itself, and
+/// makes the calls that are left to it.
+pub fn run_on_session_thread(request: impl Future<Output = ()> + Send + 'static) {
+    /// The thread makes no calls any more.
+    struct Refuse;
+    impl Drop for Refuse {
+        fn drop(&mut self) {
+            DEFERRED.set(Deferral::Refused);
+        }
+    }
+    let _refuse = Refuse;
+    DEFERRED.set(Deferral::Accepted);
+    run(request);
+    while let Deferral::Call(call) = DEFERRED.replace(Deferral::Accepted) {
+        call();
+    }
+}
+
+/// Leaves `call` to the calling thread, which makes it when the request waits. Gives it back
+/// where that thread makes no calls, or makes another one.
+pub(super) fn defer<C: FnOnce() + Send + 'static>(call: C) -> Result<(), C> {
+    DEFERRED.with_borrow_mut(|deferral| match deferral {
+        Deferral::Accepted => {
+            *deferral = Deferral::Call(Box::new(call));
+            Ok(())
+        }
+        Deferral::Refused | Deferral::Call(_) => Err(call),
+    })
 }
 
 /// The guards of the outer request, while an inner one is polled. A poll that panics gives them
@@ -69,18 +121,26 @@ impl Drop for HeldScope {
     }
 }
 
-/// The request, with the guards that it leaves.
-async fn with_guards(request: impl Future<Output = ()>) {
-    let mut request = pin!(request);
-    let mut held = Guards::new();
-    poll_fn(move |context| {
+pin_project! {
+    /// A request, with the guards that it leaves.
+    struct WithGuards<F> {
+        #[pin]
+        request: F,
+        held: Guards,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for WithGuards<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
         // Requests nest: one that ends a call polls the request that waits for it.
-        let mut poll = HeldScope::enter(std::mem::take(&mut held));
-        let polled = request.as_mut().poll(context);
-        held = poll.leave();
+        let mut scope = HeldScope::enter(std::mem::take(this.held));
+        let polled = this.request.poll(context);
+        *this.held = scope.leave();
         polled
-    })
-    .await;
+    }
 }
 
 /// Keeps `guard` until the request that this thread polls has ended, which is after its
@@ -97,7 +157,7 @@ pub fn hold_until_reply(guard: impl Send + 'static) {
 pub fn release_held() {
     let held = HELD.take();
     if held.is_some() {
-        HELD.set(Some(Vec::new()));
+        HELD.set(Some(Guards::new()));
     }
     drop(held);
 }
@@ -132,6 +192,31 @@ mod tests {
     }
 
     #[test]
+    fn a_session_thread_makes_a_call_when_its_request_waits_for_it() {
+        let (complete, completed) = oneshot::channel();
+        let (send, receive) = channel();
+        let request = async move {
+            let sent = send.clone();
+            let call = move || {
+                sent.send("called").unwrap();
+                complete.send(()).unwrap();
+            };
+            assert!(defer(call).is_ok());
+            assert!(defer(|| ()).is_err(), "one at a time");
+            send.send("waits").unwrap();
+            completed.await.unwrap();
+            let sent = send.clone();
+            assert!(defer(move || sent.send("called again").unwrap()).is_ok());
+            send.send("ends").unwrap();
+        };
+        run_on_session_thread(request);
+        let order: Vec<_> = receive.try_iter().collect();
+        assert_eq!(order, ["waits", "called", "ends", "called again"]);
+        assert!(defer(|| ()).is_err(), "outside a request");
+        run(async { assert!(defer(|| ()).is_err(), "on another thread") });
+    }
+
+    #[test]
     fn a_request_that_panics_leaves_the_guards_of_the_outer_one_alone() {
         let (outer, inner) = (Arc::new(()), Arc::new(()));
         let (of_outer, of_inner) = (Arc::clone(&outer), Arc::clone(&inner));
@@ -159,9 +244,9 @@ mod tests {
         let kept = Arc::new(());
         let own = Arc::clone(&kept);
         run(async move {
-            poll_fn(|context| {
+            std::future::poll_fn(|context| {
                 drop(context.waker().clone());
-                std::task::Poll::<()>::Pending
+                Poll::<()>::Pending
             })
             .await;
             drop(own);

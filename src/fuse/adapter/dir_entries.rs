@@ -7,7 +7,7 @@ use fuser::{INodeNo, RenameFlags, ReplyCreate, ReplyEmpty, ReplyEntry, Request};
 
 use super::Adapter;
 use crate::backend::{EntryRef, TreeMutation};
-use crate::fs::{CreateRequest, EntryName, Ino, RenameRequest, run};
+use crate::fs::{CreateRequest, EntryName, Ino, RenameRequest, run_on_session_thread};
 use crate::fuse::convert::{ino, needs_serial_writes};
 use crate::fuse::replies::{reply_create, reply_empty, reply_entry};
 use crate::fuse::resend::{Call, reject_if_resent, reject_if_resent_when};
@@ -35,7 +35,9 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
-        run(async move { reply_entry(reply, ttl, fs.lookup(caller, at.get()).await) });
+        run_on_session_thread(
+            async move { reply_entry(reply, ttl, fs.lookup(caller, at.get()).await) },
+        );
     }
 
     pub(super) fn make_entry(
@@ -49,7 +51,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
-        run(async move {
+        run_on_session_thread(async move {
             reply_entry(reply, ttl, fs.make_entry(caller, at.get(), mutation).await);
         });
     }
@@ -64,7 +66,7 @@ impl Adapter {
         let Some(reply) = reject_if_resent(&self.fs, req, reply) else { return };
         let Call { fs, caller } = self.call(req);
         let at = OwnedEntryName::from(at);
-        run(async move {
+        run_on_session_thread(async move {
             reply_empty(reply, fs.unlink_or_rmdir(caller, at.get(), is_dir).await);
         });
     }
@@ -81,7 +83,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let from = OwnedEntryName::from(from);
         let to = OwnedEntryName::from(to);
-        run(async move {
+        run_on_session_thread(async move {
             let request = RenameRequest { from: from.get(), to: to.get(), flags: flags.bits() };
             reply_empty(reply, fs.rename(caller, request).await);
         });
@@ -98,7 +100,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
-        run(async move {
+        run_on_session_thread(async move {
             reply_entry(reply, ttl, fs.link(caller, ino(number), at.get()).await);
         });
     }
@@ -116,7 +118,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
-        run(async move {
+        run_on_session_thread(async move {
             let request = CreateRequest { at: at.get(), open, create };
             let answer = fs.create(caller, request).await;
             reply_create(reply, ttl, needs_serial_writes(flags), answer);

@@ -7,7 +7,7 @@ use fuser::{INodeNo, LockOwner, ReplyEmpty, ReplyLock, Request};
 
 use super::Adapter;
 use crate::backend::{Lock, LockKind};
-use crate::fs::{Errno, HandleId, LockWait, run};
+use crate::fs::{Errno, HandleId, LockWait, run_on_session_thread};
 use crate::fuse::convert::lock_owner;
 use crate::fuse::replies::{errno, reply_empty, reply_getlk};
 
@@ -29,7 +29,7 @@ impl Adapter {
     ) {
         let Some(lock) = lock else { return reply.error(errno(Errno::INVAL)) };
         let fs = self.fs_for(req);
-        run(async move {
+        run_on_session_thread(async move {
             reply_getlk(reply, fs.test_lock(handle, lock_owner(owner), lock).await);
         });
     }
@@ -45,7 +45,7 @@ impl Adapter {
         let LockCall { handle, owner, waiting } = call;
         let fs = self.fs_for(req);
         let kernel = Arc::clone(&self.notifier);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = fs.set_lock(handle, lock_owner(owner), lock, waiting).await;
             if answer.is_ok() && lock.kind != LockKind::None {
                 // The owner of a lock sees what others wrote before they released it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fuser::{INodeNo, OpenFlags, ReplyOpen, Request};
 
 use super::Adapter;
-use crate::fs::run;
+use crate::fs::run_on_session_thread;
 use crate::fuse::convert::{FMODE_EXEC, ino, needs_serial_writes, write_open};
 use crate::fuse::open_responder::FuseOpenResponder;
 use crate::fuse::resend::Call;
@@ -28,12 +28,12 @@ impl Adapter {
             serial_writes: needs_serial_writes(flags.0),
         };
         match write_open(flags.0) {
-            None => run(async move {
+            None => run_on_session_thread(async move {
                 let to_run = flags.0 & FMODE_EXEC != 0;
                 let answer = fs.open(caller, ino(number), to_run, &responder).await;
                 responder.send(answer);
             }),
-            Some(options) => run(async move {
+            Some(options) => run_on_session_thread(async move {
                 let answer = fs.open_to_write(caller, ino(number), options, &responder).await;
                 responder.send(answer);
             }),

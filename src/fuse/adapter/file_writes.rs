@@ -8,7 +8,7 @@ use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyWrite, Request};
 
 use super::Adapter;
 use crate::backend::SetAttr;
-use crate::fs::{CopyRequest, FallocateRequest, HandleId, WriteRequest, run};
+use crate::fs::{CopyRequest, FallocateRequest, HandleId, WriteRequest, run_on_session_thread};
 use crate::fuse::attr_invalidation::is_acl;
 use crate::fuse::convert::{FALLOC_SHIFT_MODES, ino};
 use crate::fuse::replies::{reply_attr, reply_empty, reply_write};
@@ -32,7 +32,7 @@ impl Adapter {
         }
         let invalidation = self.attr_invalidation_if(kills, handle.ino);
         let write = fs.write(handle, request);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = write.await;
             invalidation.send();
             reply_write(reply, answer);
@@ -50,7 +50,7 @@ impl Adapter {
         let Some(reply) = reject_if_resent_when(is_shift, &self.fs, req, reply) else { return };
         let Call { fs, caller } = self.call(req);
         let invalidation = self.attr_invalidation(handle.ino);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = fs.fallocate(caller, handle, request).await;
             invalidation.send();
             reply_empty(reply, answer);
@@ -60,7 +60,7 @@ impl Adapter {
     pub(super) fn copy_range(&self, req: &Request, request: CopyRequest, reply: ReplyWrite) {
         let Call { fs, caller } = self.call(req);
         let invalidation = self.attr_invalidation(request.target.ino);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = fs.copy_file_range(caller, request).await;
             invalidation.send();
             reply_write(reply, answer);
@@ -79,7 +79,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let invalidation = self.attr_invalidation_if(is_acl(name), ino(number));
         let set = fs.setxattr(caller, ino(number), name, value);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = set.await;
             invalidation.send();
             reply_empty(reply, answer);
@@ -96,7 +96,7 @@ impl Adapter {
     ) {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
-        run(async move {
+        run_on_session_thread(async move {
             reply_attr(reply, ttl, fs.setattr(caller, ino(number), handle, attributes).await);
         });
     }

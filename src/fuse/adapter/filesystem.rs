@@ -15,7 +15,10 @@ use fuser::{
 use super::Adapter;
 use super::file_locks::LockCall;
 use crate::backend::{SetAttr, TreeMutation};
-use crate::fs::{CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, WriteRequest, run};
+use crate::fs::{
+    CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, WriteRequest,
+    run_on_session_thread,
+};
 use crate::fuse::convert::{
     MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode, create_options, decode_device, entry_name,
     handle_id, ino, kind_of_mode, lock_owner, permission_bits, seek_to, set_time, to_lock,
@@ -51,12 +54,16 @@ impl fuser::Filesystem for Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let handle = handle.map(|handle| handle_id(number, handle));
-        run(async move { reply_attr(reply, ttl, fs.getattr(caller, ino(number), handle).await) });
+        run_on_session_thread(async move {
+            reply_attr(reply, ttl, fs.getattr(caller, ino(number), handle).await)
+        });
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
         let Call { fs, caller } = self.call(req);
-        run(async move { reply_readlink(reply, fs.readlink(caller, ino(number)).await) });
+        run_on_session_thread(async move {
+            reply_readlink(reply, fs.readlink(caller, ino(number)).await)
+        });
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -105,7 +112,9 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        run(async move { reply_empty(reply, fs.flush(handle, lock_owner(owner)).await) });
+        run_on_session_thread(async move {
+            reply_empty(reply, fs.flush(handle, lock_owner(owner)).await)
+        });
     }
 
     fn fsync(
@@ -118,12 +127,14 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        run(async move { reply_empty(reply, fs.fsync(handle, datasync).await) });
+        run_on_session_thread(async move { reply_empty(reply, fs.fsync(handle, datasync).await) });
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let Call { fs, caller } = self.call(req);
-        run(async move { reply_opendir(reply, fs.opendir(caller, ino(number)).await) });
+        run_on_session_thread(async move {
+            reply_opendir(reply, fs.opendir(caller, ino(number)).await)
+        });
     }
 
     fn readdir(
@@ -170,12 +181,12 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Call { fs, caller } = self.call(req);
         let handle = handle_id(number, handle);
-        run(async move { reply_empty(reply, fs.fsyncdir(caller, handle).await) });
+        run_on_session_thread(async move { reply_empty(reply, fs.fsyncdir(caller, handle).await) });
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let fs = self.fs_for(req);
-        run(async move { reply_statfs(reply, fs.statfs().await) });
+        run_on_session_thread(async move { reply_statfs(reply, fs.statfs().await) });
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -184,7 +195,9 @@ impl fuser::Filesystem for Adapter {
 
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let Call { fs, caller } = self.call(req);
-        run(async move { reply_xattr(reply, size, fs.listxattr(caller, ino(number)).await) });
+        run_on_session_thread(async move {
+            reply_xattr(reply, size, fs.listxattr(caller, ino(number)).await)
+        });
     }
 
     fn access(&self, _req: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -208,7 +221,9 @@ impl fuser::Filesystem for Adapter {
         };
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        run(async move { reply_lseek(reply, fs.lseek(handle, offset, to).await) });
+        run_on_session_thread(
+            async move { reply_lseek(reply, fs.lseek(handle, offset, to).await) },
+        );
     }
 
     fn setattr(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyXattr, Request};
 
 use super::Adapter;
-use crate::fs::{HandleId, run};
+use crate::fs::{HandleId, run_on_session_thread};
 use crate::fuse::convert::ino;
 use crate::fuse::readdirplus::ReaddirPlusResponder;
 use crate::fuse::replies::{reply_readdir, reply_xattr};
@@ -21,7 +21,7 @@ impl Adapter {
         reply: ReplyDirectory,
     ) {
         let fs = self.fs_for(req);
-        run(async move {
+        run_on_session_thread(async move {
             let answer = fs.readdir(handle, offset).await;
             reply_readdir(&fs, answer, offset, reply);
         });
@@ -43,7 +43,9 @@ impl Adapter {
             offset,
             ttl: self.attr_ttl,
         };
-        run(async move { responder.send(reply, fs.readdirplus(caller, handle, offset).await) });
+        run_on_session_thread(async move {
+            responder.send(reply, fs.readdirplus(caller, handle, offset).await)
+        });
     }
 
     pub(super) fn get_xattr(
@@ -56,7 +58,7 @@ impl Adapter {
     ) {
         let Call { fs, caller } = self.call(req);
         let name = name.to_owned();
-        run(async move {
+        run_on_session_thread(async move {
             reply_xattr(reply, size, fs.getxattr(caller, ino(number), &name).await);
         });
     }

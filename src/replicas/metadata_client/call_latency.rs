@@ -15,6 +15,10 @@ use crate::volume::{ReplicaId, ReplicaMap};
 /// before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
 const LATE_FACTOR: f64 = 2.0;
 
+/// Where calls take longer, microseconds, they are left to the replica's threads: two changes
+/// of threads take some ten.
+const MAX_INLINE_US: u64 = 500;
+
 /// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
 /// is known.
 pub(super) struct CallLatency {
@@ -42,6 +46,12 @@ impl CallLatency {
 
     pub(super) fn latency_us(&self, replica: ReplicaId) -> u64 {
         self.smoothed_us[replica].load(Ordering::Relaxed)
+    }
+
+    /// Whether a session thread may make a call itself: where the replica answers so soon that
+    /// a change of threads would count.
+    pub(super) fn is_quick(&self, replica: ReplicaId) -> bool {
+        (1..=MAX_INLINE_US).contains(&self.latency_us(replica))
     }
 
     pub(super) fn latencies_us(&self) -> ReplicaMap<u64> {

@@ -29,6 +29,8 @@ pub struct CallTarget {
     pub(super) is_known_to_exist: bool,
     /// When an application asked, where that was before this call.
     pub(super) requested_at: Option<Instant>,
+    /// Whether it takes longer than others: see [`CallTarget::long`].
+    pub(super) is_long: bool,
 }
 
 impl CallTarget {
@@ -45,7 +47,14 @@ impl CallTarget {
             preferred: None,
             is_known_to_exist: false,
             requested_at: None,
+            is_long: false,
         }
+    }
+
+    /// The same call, which may take long whatever others take: a listing. No session thread
+    /// makes it.
+    pub fn long(self) -> Self {
+        Self { is_long: true, ..self }
     }
 
     /// The same call, whose deadline counts from `since`.
@@ -94,6 +103,8 @@ pub(super) struct CallOptions {
     pub(super) path_key: PathKey,
     /// See [`CallTarget::is_known_to_exist`].
     pub(super) is_known_to_exist: bool,
+    /// Whether a session thread may make it.
+    pub(super) may_be_inline: bool,
     pub(super) lane: Lane,
     pub(super) run_as: RunAs,
     pub(super) deadline: RequestDeadline,
@@ -107,6 +118,7 @@ impl CallOptions {
             pin: target.pin,
             path_key: target.path_key,
             is_known_to_exist: target.is_known_to_exist,
+            may_be_inline: !target.is_long,
             lane: Lane::Metadata,
             run_as,
             deadline,
