@@ -211,6 +211,51 @@ fn the_session_goes_on_while_small_reads_hang() {
     rig.expect_quiet();
 }
 
+/// Replicas have answered soon before, so session threads make the calls themselves.
+#[test]
+fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline() {
+    // More of them than there are session threads that could make them. What hangs has taken
+    // all threads of the replicas before it counts as stuck (2 s).
+    const CALLERS: usize = 24;
+    let room = tree();
+    for dir in ["hung", "well"] {
+        fs::create_dir(root(&room).join(dir)).unwrap();
+        for i in 0..CALLERS {
+            fs::write(root(&room).join(dir).join(i.to_string()), "x").unwrap();
+        }
+    }
+    let read = "deadline = \"8s\"\ndeadline_all = \"8s\"\nattempt_deadline = \"300ms\"";
+    let rest = "[fuse]\nattribute_ttl = \"0s\"";
+    let rig = mount(room, &Setup { read, rest, ..Setup::default() });
+    let path = |dir: &str, i: usize| rig.at(format!("{dir}/{i}"));
+    let look = |dir: &str| {
+        let len = |i| fs::metadata(path(dir, i)).unwrap().len();
+        (0..CALLERS).for_each(|i| assert_eq!(len(i), 1));
+    };
+    look("hung");
+    for script in &rig.scripts {
+        script.add(FaultRule::always(FaultOp::Metadata, Fault::Hang).beneath("hung"));
+    }
+    std::thread::scope(|scope| {
+        let caller = |i: usize| {
+            let path = path("hung", i);
+            scope.spawn(move || fs::metadata(path).unwrap_err().raw_os_error())
+        };
+        let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+        rig.eventually("calls are inside replicas", |status| {
+            status.replicas.iter().map(|replica| replica.busy_threads).sum::<usize>() >= 2
+        });
+        look("well");
+        for caller in callers {
+            assert_eq!(caller.join().unwrap(), Some(Errno::TIMEDOUT.raw_os_error()));
+        }
+    });
+    rig.scripts.iter().for_each(|script| script.heal());
+    // A name whose lookup has just ended so ends so once more.
+    rig.eventually("the calls return", |_| fs::metadata(path("hung", 0)).is_ok());
+    rig.expect_quiet();
+}
+
 #[test]
 fn what_only_a_hung_replica_could_bring_keeps_no_memory() {
     const READERS: usize = 40;

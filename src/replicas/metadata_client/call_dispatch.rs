@@ -1,0 +1,100 @@
+//! The thread that makes a call: one of the replica's own, or the session thread that brought
+//! the request.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::MetadataCall;
+use crate::backend::{Backend, BackendError, JobOptions, Result};
+use crate::replicas::task;
+use crate::volume::ReplicaId;
+
+impl<T: Send + 'static> MetadataCall<T> {
+    /// Has the call made by the calling thread, where that is a session thread and the replica
+    /// is quick, and else by one of the replica's threads.
+    pub(super) fn dispatch(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
+        if self.options.may_be_inline && self.client.latency.is_quick(replica) {
+            let call = Arc::clone(self);
+            if task::defer(move || call.run_inline(replica, asked)).is_ok() {
+                return Ok(());
+            }
+        }
+        self.submit(replica, asked)
+    }
+
+    /// Queues the call on the replica's pool.
+    fn submit(self: &Arc<Self>, replica: ReplicaId, asked: Instant) -> Result<()> {
+        let call = Arc::clone(self);
+        let job = move |backend: &dyn Backend| {
+            if let Some(answer) = call.ask(replica, backend) {
+                call.handle_answer(replica, answer, asked.elapsed());
+            }
+        };
+        let call = Arc::clone(self);
+        let options = JobOptions {
+            path_key: self.options.path_key,
+            is_mutation: self.options.is_mutation,
+            is_probe: false,
+            is_abandoned: Some(Box::new(move || call.op.lock().is_none())),
+        };
+        let ticket = self.client.replicas[replica].submit_with(self.options.lane, options, job)?;
+        let mut state = self.state.lock();
+        let mut silent = state.unanswered.iter_mut().rev();
+        if let Some(silent) = silent.find(|silent| silent.replica == replica) {
+            silent.ticket = Some(ticket);
+        }
+        Ok(())
+    }
+
+    /// Makes the call on the calling thread if it may be inside the replica now, and else
+    /// queues it.
+    fn run_inline(self: &Arc<Self>, replica: ReplicaId, asked: Instant) {
+        let replicas = &self.client.replicas;
+        let path_key = self.options.path_key;
+        let mut answer = None;
+        let permits = replicas.inline_permits().try_acquire();
+        let permits = permits.and_then(|all| {
+            let own = replicas[replica].try_inline_permit(&path_key)?;
+            Some([all, own])
+        });
+        let is_inside = permits.is_some();
+        if let Some([_all, own]) = permits {
+            let call = |backend: &dyn Backend| answer = self.ask(replica, backend);
+            replicas[replica].run_inline(&own, path_key, call);
+        }
+        match answer {
+            // A session thread is interrupted for a handover.
+            Some(Err(BackendError::Os(rustix::io::Errno::INTR))) => {}
+            Some(answer) => return self.handle_answer(replica, answer, asked.elapsed()),
+            // The call is over.
+            None if is_inside => return,
+            None => {}
+        }
+        if let Err(error) = self.submit(replica, asked)
+            && self.handle_failure(replica, error)
+        {
+            self.send_next();
+        }
+    }
+
+    /// Makes the call; `None` where its answer is not wanted any more.
+    fn ask(&self, replica: ReplicaId, backend: &dyn Backend) -> Option<Result<T>> {
+        let begun = Instant::now();
+        let op = self.op.lock().clone()?;
+        if self.pending_change.as_ref().is_some_and(|change| !change.start_on_replica()) {
+            // The kernel sends it to the next daemon.
+            return None;
+        }
+        let answer = self.options.run_as.run(|| op(replica, backend));
+        drop(op);
+        if let Some(change) = &self.pending_change {
+            change.finish_on_replica();
+        }
+        if let Some(pin) = self.options.pin {
+            // Without the wait for a thread: replicas that take all the calls would seem
+            // slower than those that take none.
+            self.client.pinned_latency[pin.rule].record(replica, begun.elapsed());
+        }
+        Some(answer)
+    }
+}
