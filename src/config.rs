@@ -11,17 +11,25 @@
 //! [`validate`] (ranges, and keys that contradict each other) -> [`Config`].
 //! The first thing found wrong is the one reported.
 //!
+//! Imports run one way: [`validate`] has the tables with a file of their own ([`log`],
+//! [`metrics`], [`placement`], [`write`]) check themselves; all of them use [`checks`] of one
+//! value and the [`key_index`], which takes the known keys from [`raw`]; that describes each
+//! key with its [`defaults`] and [`choices`].
+//!
 //! [`schema`] is the same file as a JSON schema, for editors and for fanfs.toml(5).
 //!
 //! *Invariant:* nothing outside this module parses a size, a duration or a rate;
 //! [`units`] is public so that command-line arguments go through it as well.
 
+mod checks;
+mod choices;
 mod defaults;
 mod error;
 mod key_index;
 mod log;
 mod metrics;
 pub mod placement;
+mod range_text;
 mod raw;
 pub mod schema;
 pub mod units;
@@ -38,16 +46,17 @@ use rustix::fs::OFlags;
 use serde::Deserialize as _;
 use toml::de::DeTable;
 
+pub use choices::{Access, CachePolicy, ClusterTool, LockMode, LogFormat, PageCache, Passthrough};
 pub use error::ConfigError;
 pub(crate) use error::Escaped;
 use error::Problem;
 use key_index::KeyIndex;
-pub use log::{LogConfig, LogFormat};
+pub use log::LogConfig;
 pub use metrics::{ListenAddress, MetricsConfig, TextfileConfig};
 pub use placement::{AffinityConfig, PlacementConfig};
 use raw::RawConfig;
 use units::Share;
-pub use write::{LockMode, WriteConfig};
+pub use write::WriteConfig;
 
 use crate::survey::{ReplicaSpec, SurveyRequest};
 use crate::volume::VolumeMode;
@@ -168,15 +177,6 @@ pub struct VolumeConfig {
     pub min_replicas: usize,
 }
 
-/// Whether a volume may be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Nothing can be changed through the mount.
-    ReadOnly,
-    /// Everything that the write replica lets its caller change.
-    ReadWrite,
-}
-
 /// One underlying mount.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaConfig {
@@ -198,17 +198,6 @@ pub struct ReplicaConfig {
     pub page_cache: PageCache,
     /// Leave it out while the path is not (in) a mounted file system.
     pub require_mount: bool,
-}
-
-/// How a replica's own page cache is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageCache {
-    /// Past it on NFS, through it elsewhere.
-    Auto,
-    /// Through it.
-    Use,
-    /// Past it, where the file system can do that.
-    Bypass,
 }
 
 /// How reads are cut, sent and bounded.
@@ -235,26 +224,6 @@ pub struct ReadConfig {
     pub cache: CachePolicy,
     /// Which files the kernel reads from one replica by itself.
     pub passthrough: Passthrough,
-}
-
-/// Which files the kernel reads from one replica by itself, past the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passthrough {
-    /// None.
-    Off,
-    /// All, each as a whole from one replica.
-    WholeFile,
-}
-
-/// Who caches file data between reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CachePolicy {
-    /// The kernel's page cache, kept across opens while the file is unchanged.
-    Kernel,
-    /// Nobody: every read reaches fanfs.
-    Direct,
-    /// One or the other, decided for each open.
-    Auto,
 }
 
 /// The buffer budget.

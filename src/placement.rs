@@ -41,7 +41,8 @@ pub use locator::{
 };
 pub use node_names::NodeNames;
 
-use crate::config::placement::{ClusterTool, CommandError, ProviderConfig as Written};
+use crate::config::ClusterTool;
+use crate::config::placement::{CommandError, ProviderConfig as Written};
 use crate::config::{self, PlacementConfig};
 use crate::volume::{ByteRange, ReplicaId};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytesize::{KIB, MIB};
 
+use super::choices::{CachePolicy, LogFormat, Passthrough};
 use super::units::{Rate, Share, Size, Time};
-use super::{CachePolicy, LogFormat, Passthrough};
 
 /// MapR's default chunk; a multiple of HDFS's block (128 MiB) and of CephFS's
 /// object (4 MiB), so that a wrong guess costs locality and nothing else.

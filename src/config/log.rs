@@ -2,9 +2,10 @@
 
 use tracing_subscriber::EnvFilter;
 
+use super::checks::{check_range, parse_choice, parse_count};
+use super::choices::{LOG_FORMATS, LogFormat};
 use super::error::ConfigError;
 use super::key_index::{KeyIndex, nearest};
-use super::validate::{check_range, parse_choice, parse_count};
 use super::{defaults, raw};
 
 /// What is logged.
@@ -19,21 +20,6 @@ pub struct LogConfig {
     /// Size at which a log file is rotated, bytes; 0: never.
     pub max_size: u64,
 }
-
-/// How log lines look, and where they go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// One JSON object a line.
-    Json,
-    /// To systemd's journal, with its fields.
-    Journald,
-}
-
-/// `log.format` as written.
-pub(super) const FORMATS: [(&str, LogFormat); 3] =
-    [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
@@ -57,7 +43,7 @@ pub(super) fn validate(
     check_level(&level, outline)?;
     let format = match written.format.as_deref() {
         None => defaults::LOG_FORMAT,
-        Some(format) => parse_choice(outline, "log.format", format, &FORMATS)?,
+        Some(format) => parse_choice(outline, "log.format", format, &LOG_FORMATS)?,
     };
     let rate = parse_count(
         outline,

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::checks::{check_path, check_range};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
-use super::validate::{check_path, check_range};
 use super::{defaults, raw};
 
 /// Where metrics are published; nowhere by default.

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
+use super::checks::{check_path, check_range, parse_choice};
+use super::choices::{ClusterTool, PROVIDERS, ProviderKind};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
-use super::validate::{check_path, check_range, parse_choice};
 use super::{ReplicaConfig, defaults, raw};
 use crate::volume::{ReplicaId, ReplicaSet};
 
@@ -68,23 +69,6 @@ pub enum ProviderConfig {
     },
 }
 
-/// Tools whose output fanfs reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClusterTool {
-    /// `hadoop mfs -ls`
-    MapRfs,
-    /// `hdfs fsck`
-    Hdfs,
-    /// `ceph osd map`
-    CephFs,
-    /// The pathinfo attribute.
-    GlusterFs,
-    /// `lfs getstripe`
-    Lustre,
-    /// `beegfs-ctl --getentryinfo`
-    BeeGfs,
-}
-
 /// A subtree that is read through certain replicas.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AffinityConfig {
@@ -92,44 +76,6 @@ pub struct AffinityConfig {
     pub path: String,
     /// The replicas; at least one.
     pub replicas: ReplicaSet,
-}
-
-/// `placement.provider` as written.
-pub(super) const PROVIDERS: [(&str, ProviderKind); 10] = [
-    ("none", ProviderKind::None),
-    ("maprfs", ProviderKind::Tool(ClusterTool::MapRfs)),
-    ("hdfs", ProviderKind::Hdfs),
-    ("cephfs", ProviderKind::Tool(ClusterTool::CephFs)),
-    ("glusterfs", ProviderKind::Tool(ClusterTool::GlusterFs)),
-    ("lustre", ProviderKind::Tool(ClusterTool::Lustre)),
-    ("beegfs", ProviderKind::Tool(ClusterTool::BeeGfs)),
-    ("table", ProviderKind::Table),
-    ("exec", ProviderKind::Exec),
-    ("learned", ProviderKind::Learned),
-];
-
-#[derive(Clone, Copy)]
-pub(super) enum ProviderKind {
-    None,
-    Learned,
-    Tool(ClusterTool),
-    Hdfs,
-    Table,
-    Exec,
-}
-
-impl ProviderKind {
-    /// The keys that it uses, besides those that all do.
-    fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::None | Self::Learned => &[],
-            Self::Tool(ClusterTool::CephFs) => &["command", "layout_command", "root"],
-            Self::Tool(_) => &["command", "root"],
-            Self::Hdfs => &["url", "user", "ca_file", "command", "root"],
-            Self::Table => &["file"],
-            Self::Exec => &["command", "root"],
-        }
-    }
 }
 
 /// The places that a command's words may have, in braces.
@@ -185,6 +131,19 @@ fn placeholders(word: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The keys that this provider uses, besides those that all do.
+fn keys_of(provider: ProviderKind) -> &'static [&'static str] {
+    match provider {
+        ProviderKind::None | ProviderKind::Learned => &[],
+        ProviderKind::Tool(ClusterTool::CephFs) => &["command", "layout_command", "root"],
+        ProviderKind::Tool(_) => &["command", "root"],
+        ProviderKind::Hdfs => &["url", "user", "ca_file", "command", "root"],
+        ProviderKind::Table => &["file"],
+        ProviderKind::Exec => &["command", "root"],
+    }
+}
+
+/// Checks `[placement]`.
 pub(super) fn validate(
     written: raw::Placement,
     outline: &KeyIndex<'_>,
@@ -201,7 +160,7 @@ pub(super) fn validate(
         ("file", written.file.is_some()),
     ];
     for (key, given) in given {
-        if given && !kind.keys().contains(&key) {
+        if given && !keys_of(kind).contains(&key) {
             let what = format!("is not used by provider {name:?}; remove it");
             return Err(outline.refuse(&format!("placement.{key}"), what));
         }

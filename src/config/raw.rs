@@ -17,9 +17,10 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor, value::Error as ValueError};
 use serde_json::json;
 
-use super::schema::{bounds, names, number_bounds, time_text, times};
+use super::choices::{self, words};
+use super::defaults;
+use super::range_text::{bounds, number_bounds, time_text, times};
 use super::units::{Rate, Share, Size, Time};
-use super::{defaults, log, placement, validate, write};
 use crate::volume::MAX_REPLICAS;
 
 /// A volume of fanfs: what it is, where its replicas are mounted, and how reads are cut,
@@ -68,7 +69,7 @@ pub(super) struct Volume {
     /// `"shared"`: the replicas are one file system seen through several paths. `"copies"`:
     /// independent trees with the same content. It decides what two opens of a file are compared
     /// by, and the wrong one is dangerous, so there is no default.
-    #[schemars(extend("enum" = names(&validate::MODES), "x-default" = "required"))]
+    #[schemars(extend("enum" = words(&choices::MODES), "x-default" = "required"))]
     pub(super) mode: Option<String>,
     /// The unit of placement: the chunk size of the cluster. MapR's default is 256 MiB, HDFS's
     /// block 128 MiB, CephFS's object 4 MiB; the default is a multiple of each.
@@ -79,7 +80,7 @@ pub(super) struct Volume {
     pub(super) chunk_size: Option<Size>,
     /// What the mount may change: nothing (`"ro"`), or everything that the write replica lets its
     /// caller change (`"rw"`: `shared` volumes only, and not with `read.passthrough`).
-    #[schemars(extend("enum" = names(&validate::ACCESSES), "default" = "ro"))]
+    #[schemars(extend("enum" = words(&choices::ACCESSES), "default" = "ro"))]
     pub(super) access: Option<String>,
     /// How many replicas must be in service before the mount is up. The others join when
     /// they are there. With 1, one dead gateway takes nothing away after a power failure.
@@ -149,7 +150,7 @@ pub(super) struct Replica {
     /// Whether this replica's files are read through its mount's own page cache: `"use"`,
     /// `"bypass"` (O_DIRECT, where the file system can), or `"auto"`: bypass on NFS, where what
     /// fanfs has read is not read again soon and the page cache costs more than it saves.
-    #[schemars(extend("enum" = names(&validate::PAGE_CACHES), "default" = "auto"))]
+    #[schemars(extend("enum" = words(&choices::PAGE_CACHES), "default" = "auto"))]
     pub(super) page_cache: Option<String>,
     /// Leave the replica out while nothing is mounted at the path or above it. An unmounted
     /// mount point is an empty directory, and would look like a volume without files.
@@ -231,13 +232,13 @@ pub(super) struct Read {
     /// unchanged. `"direct"`: nobody does, and every read reaches fanfs; for data that is read
     /// once, in large blocks. `"auto"`: decided for each open; a file larger than a quarter of
     /// the memory is opened direct.
-    #[schemars(extend("enum" = names(&validate::CACHES), "default" = "auto"))]
+    #[schemars(extend("enum" = words(&choices::CACHES), "default" = "auto"))]
     pub(super) cache: Option<String>,
     /// Which files the kernel reads from one replica by itself, past fanfs: none (`"off"`) or all
     /// (`"whole-file"`). At that replica's own speed and no more; such reads do not fail over,
     /// and nothing of them is seen in the counters. Needs Linux 6.9, root (CAP_SYS_ADMIN) and
     /// replicas that are neither limited by `max_rate` nor stacked.
-    #[schemars(extend("enum" = names(&validate::PASSTHROUGHS), "default" = "off"))]
+    #[schemars(extend("enum" = words(&choices::PASSTHROUGHS), "default" = "off"))]
     pub(super) passthrough: Option<String>,
 }
 
@@ -270,7 +271,7 @@ pub(super) struct Write {
     /// or this machine's kernel, for this mount alone (`"local"`). `"forward"` makes every close
     /// of a file one more request to the daemon, as closing gives locks up.
     #[schemars(extend(
-        "enum" = names(&write::LOCKS),
+        "enum" = words(&choices::LOCKS),
         "x-default" = "`\"forward\"`; `\"local\"` in `copies`",
     ))]
     pub(super) locks: Option<String>,
@@ -392,7 +393,7 @@ pub(super) struct Log {
     /// `"json"`: an object a line, with `timestamp`, `level`, `target` and `fields`, in which
     /// `message` is. `"journald"`: to systemd's journal by its own protocol, with fields
     /// `FANFS_...`; as text, with a warning, where there is no journal.
-    #[schemars(extend("enum" = names(&log::FORMATS), "default" = "text"))]
+    #[schemars(extend("enum" = words(&choices::LOG_FORMATS), "default" = "text"))]
     pub(super) format: Option<String>,
     /// How often the same message, which is one place in the source, is logged within ten
     /// seconds. The others are left out, and then counted in one line. A replica that fails makes
@@ -421,7 +422,7 @@ pub(super) struct Log {
 pub(super) struct Placement {
     /// Who is asked. Nobody, unless somebody is named: a question runs a program or crosses the
     /// network. `"learned"` asks nobody and infers from timing.
-    #[schemars(extend("enum" = names(&placement::PROVIDERS), "default" = "none"))]
+    #[schemars(extend("enum" = words(&choices::PROVIDERS), "default" = "none"))]
     pub(super) provider: Option<String>,
     /// The volume's root in the cluster's own name space, or where the cluster's own file system
     /// is mounted for its tool. What is asked about is `root` and the file's path in the volume.

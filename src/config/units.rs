@@ -8,6 +8,8 @@
 //! Whole numbers are exact; fractions ("1.5GiB") are cut off to whole bytes.
 //! What these types print is what they accept.
 
+mod json_schema;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;

@@ -2,37 +2,16 @@
 //! and keys that contradict each other. Pure but for the number of CPUs.
 
 use std::collections::HashMap;
-use std::fmt::Display;
-use std::num::TryFromIntError;
-use std::ops::RangeInclusive;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
+use super::checks::{check_path, check_range, parse_choice, parse_count};
+use super::choices::{ACCESSES, Access, CACHES, MODES, PAGE_CACHES, PASSTHROUGHS, PageCache};
 use super::error::ConfigError;
-use super::key_index::{KeyIndex, nearest};
-use super::placement;
+use super::key_index::KeyIndex;
 use super::units::{Size, Time};
-use super::{
-    Access, CachePolicy, Config, FuseConfig, MemoryConfig, PageCache, Passthrough, ReadConfig,
-    ReplicaConfig, VolumeConfig,
-};
-use super::{defaults, log, metrics, raw, write};
-use crate::volume::{MAX_REPLICAS, VolumeMode};
-
-/// `volume.mode` as written.
-pub(super) const MODES: [(&str, VolumeMode); 2] =
-    [("shared", VolumeMode::Shared), ("copies", VolumeMode::Copies)];
-/// `read.cache` as written.
-pub(super) const CACHES: [(&str, CachePolicy); 3] =
-    [("auto", CachePolicy::Auto), ("kernel", CachePolicy::Kernel), ("direct", CachePolicy::Direct)];
-/// `read.passthrough` as written.
-pub(super) const PASSTHROUGHS: [(&str, Passthrough); 2] =
-    [("off", Passthrough::Off), ("whole-file", Passthrough::WholeFile)];
-/// `replica.page_cache` as written.
-pub(super) const PAGE_CACHES: [(&str, PageCache); 3] =
-    [("auto", PageCache::Auto), ("use", PageCache::Use), ("bypass", PageCache::Bypass)];
-/// `volume.access` as written.
-pub(super) const ACCESSES: [(&str, Access); 2] =
-    [("ro", Access::ReadOnly), ("rw", Access::ReadWrite)];
+use super::{Config, FuseConfig, MemoryConfig, ReadConfig, ReplicaConfig, VolumeConfig};
+use super::{defaults, log, metrics, placement, raw, write};
+use crate::volume::MAX_REPLICAS;
 
 const MODE_MISSING: &str = "write \"shared\" where all replicas are one file system, \
                             \"copies\" where they are independent trees of the same content";
@@ -176,22 +155,6 @@ fn replica(
     })
 }
 
-/// A path that means the same directory wherever the daemon is started, and
-/// that compares equal to another spelling of itself. `..` does not: what it
-/// leads to depends on symbolic links.
-pub(super) fn check_path(outline: &KeyIndex<'_>, key: &str, path: &str) -> Result<(), ConfigError> {
-    let advice = if !path.starts_with('/') {
-        "is not absolute; start it with /"
-    } else if path.contains('\0') {
-        "has a NUL character in it; remove it"
-    } else if Path::new(path).components().any(|part| part == Component::ParentDir) {
-        "has `..` in it; write the directory it leads to"
-    } else {
-        return Ok(());
-    };
-    Err(outline.refuse(key, format!("{path:?} {advice}")))
-}
-
 /// Replicas and nodes are host names or addresses, and become metric labels.
 fn check_label(outline: &KeyIndex<'_>, key: &str, label: &str) -> Result<(), ConfigError> {
     if (1..=253).contains(&label.len()) && label.bytes().all(is_label) {
@@ -332,64 +295,4 @@ fn check_contradictions(config: &Config, outline: &KeyIndex<'_>) -> Result<(), C
         return Err(outline.conflict("memory.budget", budget, SEGMENT_SIZE, &what));
     }
     write::check_contradictions(volume, read.passthrough, outline)
-}
-
-pub(super) fn check_range<T: PartialOrd + Display>(
-    outline: &KeyIndex<'_>,
-    key: &str,
-    value: T,
-    range: RangeInclusive<T>,
-) -> Result<(), ConfigError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let what = format!("{value} is out of range; use {} to {}", range.start(), range.end());
-    Err(outline.refuse(key, what))
-}
-
-pub(super) fn parse_count<T>(
-    outline: &KeyIndex<'_>,
-    key: &str,
-    written: Option<i64>,
-    default: T,
-    range: RangeInclusive<i64>,
-) -> Result<T, ConfigError>
-where
-    T: TryFrom<i64, Error = TryFromIntError>,
-{
-    let Some(written) = written else { return Ok(default) };
-    check_range(outline, key, written, range)?;
-    Ok(T::try_from(written).expect("ranges of counts fit their types"))
-}
-
-pub(super) fn parse_choice<T: Copy>(
-    outline: &KeyIndex<'_>,
-    key: &str,
-    written: &str,
-    choices: &[(&str, T)],
-) -> Result<T, ConfigError> {
-    if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == written) {
-        return Ok(*choice);
-    }
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let hint = match nearest(written, &names) {
-        Some(near) => format!("did you mean {near:?}?"),
-        None => {
-            let quoted: Vec<String> = names.iter().map(|name| format!("{name:?}")).collect();
-            format!("use {}", quoted.join(" or "))
-        }
-    };
-    Err(outline.refuse(key, format!("{written:?} is not known; {hint}")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modes_are_spelled_as_everywhere_else() {
-        for (written, mode) in MODES {
-            assert_eq!(serde_json::to_value(mode).unwrap(), written);
-        }
-    }
 }

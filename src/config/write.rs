@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::checks::{check_range, parse_choice};
+use super::choices::{Access, LOCKS, LockMode, Passthrough};
 use super::error::ConfigError;
 use super::key_index::KeyIndex;
-use super::raw;
-use super::validate::{check_range, parse_choice};
-use super::{Access, Passthrough, ReplicaConfig, VolumeConfig, defaults};
+use super::{ReplicaConfig, VolumeConfig, defaults, raw};
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// How changes and locks are carried out.
@@ -21,19 +21,6 @@ pub struct WriteConfig {
     /// Who keeps the locks.
     pub locks: LockMode,
 }
-
-/// Who keeps the locks of fcntl(2) and flock(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockMode {
-    /// The write replica, so that they hold for other clients as well.
-    Forward,
-    /// This machine's kernel, for this mount alone.
-    Local,
-}
-
-/// `write.locks` as written.
-pub(super) const LOCKS: [(&str, LockMode); 2] =
-    [("forward", LockMode::Forward), ("local", LockMode::Local)];
 
 /// Checks `[write]` of a volume with these replicas.
 pub(super) fn validate(

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use fanfs::config::placement::{ClusterTool, ProviderConfig};
+use fanfs::config::ClusterTool;
+use fanfs::config::placement::ProviderConfig;
 use fanfs::volume::{ReplicaId, ReplicaSet};
 
 use super::{parse, with};
