@@ -14,6 +14,7 @@
 mod adapter;
 mod attr_invalidation;
 mod convert;
+mod device_fd;
 mod features;
 mod handshake;
 mod mount;
@@ -189,7 +190,7 @@ impl Session {
         mount_point: &Path,
     ) -> io::Result<Self> {
         if agreed.can_resend() {
-            handshake::request_resend(device.as_fd())?;
+            device_fd::request_resend(device.as_fd())?;
         }
         Self::run(ready.0, agreed, device, mount_point)
     }

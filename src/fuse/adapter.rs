@@ -10,19 +10,30 @@ mod listings;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fuser::Request;
+
 use super::MountOptions;
+use super::convert;
 use super::features::InitFeatures;
 use super::notifier::KernelNotifier;
 use super::raw_reply::RawReplies;
+use super::resend::revert_earlier_try;
+use crate::backend::{RequestContext, RequestingThread};
 use crate::fs::Fs;
+
+/// The file system, and the caller that it serves.
+struct Call {
+    fs: Arc<Fs>,
+    caller: RequestContext,
+}
 
 /// The file system as fuser sees it.
 pub(super) struct Adapter {
-    pub(super) fs: Arc<Fs>,
+    fs: Arc<Fs>,
     features: InitFeatures,
     attr_ttl: Duration,
     raw_replies: Arc<RawReplies>,
-    pub(super) notifier: Arc<KernelNotifier>,
+    notifier: Arc<KernelNotifier>,
 }
 
 impl Adapter {
@@ -41,5 +52,22 @@ impl Adapter {
             raw_replies: replies,
             notifier: kernel,
         }
+    }
+
+    /// The file system, which works for the caller of `req` in this thread from now on.
+    fn fs_for(&self, req: &Request) -> Arc<Fs> {
+        RequestingThread::from_tid(req.pid()).set_current();
+        Arc::clone(&self.fs)
+    }
+
+    /// The same, with the caller.
+    fn call(&self, req: &Request) -> Call {
+        Call { fs: self.fs_for(req), caller: self.request_context(req) }
+    }
+
+    /// The caller. What an earlier try of its request has entered is taken back.
+    fn request_context(&self, req: &Request) -> RequestContext {
+        revert_earlier_try(&self.fs, req.unique());
+        convert::request_context(req)
     }
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use fuser::INodeNo;
 
-use super::adapter::Adapter;
 use super::notifier::KernelNotifier;
 use crate::fs::Ino;
 
@@ -22,24 +21,22 @@ pub(super) struct AttrInvalidation {
 }
 
 impl AttrInvalidation {
+    /// For a change that may have changed the mode of an inode.
+    pub(super) fn new(kernel: &Arc<KernelNotifier>, ino: Ino) -> Self {
+        Self::new_if(true, kernel, ino)
+    }
+
+    /// The same for a change that may have done so where `is_possible`.
+    pub(super) fn new_if(is_possible: bool, kernel: &Arc<KernelNotifier>, ino: Ino) -> Self {
+        let kernel = is_possible.then(|| Arc::clone(kernel));
+        Self { kernel, number: INodeNo(ino.0) }
+    }
+
     /// Has the kernel forget them. Also after an error: the change may have been made in part.
     pub(super) fn send(self) {
         if let Some(kernel) = self.kernel {
             kernel.invalidate_attrs(self.number);
         }
-    }
-}
-
-impl Adapter {
-    /// For a change that may have changed the mode of an inode.
-    pub(super) fn attr_invalidation(&self, ino: Ino) -> AttrInvalidation {
-        self.attr_invalidation_if(true, ino)
-    }
-
-    /// The same for a change that may have done so where `is_possible`.
-    pub(super) fn attr_invalidation_if(&self, is_possible: bool, ino: Ino) -> AttrInvalidation {
-        let kernel = is_possible.then(|| Arc::clone(&self.notifier));
-        AttrInvalidation { kernel, number: INodeNo(ino.0) }
     }
 }
 

@@ -52,6 +52,11 @@ pub(super) fn ino(number: INodeNo) -> Ino {
     Ino(number.0)
 }
 
+/// An error as fuser names it.
+pub(super) fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.raw())
+}
+
 /// A name in a directory.
 pub(super) fn entry_name(parent: INodeNo, name: &OsStr) -> EntryName<'_> {
     EntryName { parent: ino(parent), name }

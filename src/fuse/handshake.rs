@@ -7,17 +7,15 @@
 //! the same as then, to the byte, as the kernel goes by that.
 
 use std::io;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use rustix::io::DupFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
 
 use super::MountOptions;
 use super::adapter::Adapter;
+use super::device_fd::{open_dev_null, redirect_fd, seqpacket_pair};
 use super::notifier::KernelNotifier;
 use super::raw_reply::RawReplies;
 use super::session_pause::SessionPauser;
@@ -53,9 +51,6 @@ const FUSE_INIT_EXT: u32 = 1 << 30;
 /// `FUSE_HAS_RESEND`, among those.
 const FUSE_HAS_RESEND: u32 = 1 << (39 - 32);
 
-/// `FUSE_NOTIFY_RESEND`
-const FUSE_NOTIFY_RESEND: i32 = 7;
-
 impl InitParams {
     pub(super) fn init_request(&self) -> &[u8] {
         &self.asked
@@ -89,36 +84,6 @@ pub(super) fn read_message(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
             Err(errno) => return Err(errno.into()),
         }
     }
-}
-
-/// Has the kernel send again what was not answered.
-pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
-    // A `struct fuse_out_header` alone: length, what it is about, no request.
-    let mut notice = [0; 16];
-    notice[..4].copy_from_slice(&16u32.to_ne_bytes());
-    notice[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
-    rustix::io::write(device, &notice)?;
-    Ok(())
-}
-
-/// Two ends of a socket that keeps messages apart.
-pub(super) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Has the descriptor `number` stand for what `by` stands for, from now on.
-pub(super) fn redirect_fd(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the number is open for as long as it is borrowed, and is not closed
-    // through this value.
-    let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number.as_raw_fd()) });
-    Ok(rustix::io::dup3(by, &mut target, DupFlags::CLOEXEC)?)
-}
-
-/// A descriptor that takes every answer and gives no request.
-pub(super) fn open_dev_null() -> io::Result<OwnedFd> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
 }
 
 impl NegotiatedSession {

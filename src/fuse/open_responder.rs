@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fuser::{FileHandle, FopenFlags, INodeNo, ReplyOpen};
 
+use super::convert::errno;
 use super::notifier::KernelNotifier;
-use super::replies::errno;
 use crate::capabilities;
 use crate::fs::{BackingId, CacheMode, FsResult, KernelOpen, OpenedFile};
 

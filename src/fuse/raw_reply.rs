@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fuser::{ReplyData, RequestId};
 
-use super::replies::errno;
+use super::convert::errno;
 use crate::buffer::{Pipe, PipePool};
 use crate::fs::{FsResult, ReadData};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use fuser::{ReplyDirectoryPlus, RequestId};
 
-use super::convert::{bare_dir_attr, file_attr, request_number};
+use super::convert::{bare_dir_attr, errno, file_attr, request_number};
 use super::names_only_listing::NamesOnlyListing;
 use super::raw_reply::RawReplies;
-use super::replies::{GENERATION, errno};
+use super::replies::GENERATION;
 use crate::backend::FileKind;
 use crate::fs::{EntryName, Fs, FsResult, Ino, ReaddirPlusPage};
 

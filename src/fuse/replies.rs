@@ -11,14 +11,10 @@ use fuser::{
     ReplyWrite, ReplyXattr,
 };
 
-use super::convert::{file_attr, file_type, lock_type};
+use super::convert::{errno, file_attr, file_type, lock_type};
 use super::open_responder;
 use crate::backend::{Lock, StatFs};
 use crate::fs::{CreatedFile, Errno, Fs, FsResult, HandleId, InodeAttr, Listing};
-
-pub(super) fn errno(errno: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(errno.raw())
-}
 
 /// Of every inode: a number that the kernel knows stands for one object only.
 pub(super) const GENERATION: Generation = Generation(0);

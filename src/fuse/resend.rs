@@ -10,10 +10,7 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyEmpty, ReplyEntry, Request, RequestId};
 
-use super::adapter::Adapter;
-use super::convert::{ino, is_resent, request_context, request_number};
-use super::replies::errno;
-use crate::backend::{RequestContext, RequestingThread};
+use super::convert::{errno, ino, is_resent, request_number};
 use crate::fs::{Errno, Fs};
 
 /// What can be answered with an error.
@@ -34,50 +31,25 @@ macro_rules! refusable {
 
 refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 
-/// The file system, and the caller that it serves.
-pub(super) struct Call {
-    pub(super) fs: Arc<Fs>,
-    pub(super) caller: RequestContext,
-}
-
-impl Adapter {
-    /// The file system, which works for the caller of `req` in this thread from now on.
-    pub(super) fn fs_for(&self, req: &Request) -> Arc<Fs> {
-        RequestingThread::from_tid(req.pid()).set_current();
-        Arc::clone(&self.fs)
-    }
-
-    /// The same, with the caller.
-    pub(super) fn call(&self, req: &Request) -> Call {
-        Call { fs: self.fs_for(req), caller: self.request_context(req) }
-    }
-
-    /// The caller. What an earlier try of its request has entered is taken back.
-    pub(super) fn request_context(&self, req: &Request) -> RequestContext {
-        revert_earlier_try(&self.fs, req.unique());
-        request_context(req)
-    }
-
-    /// Whether a change of a file comes again. An earlier daemon may be making it.
-    pub(super) fn is_resent_change(&self, req: &Request, file: INodeNo) -> bool {
-        let again = is_resent(req.unique());
-        if again {
-            self.fs.add_resent_change(ino(file));
-        }
-        again
-    }
-}
-
 /// Takes back what an earlier try of the request has entered: the kernel does not know
 /// of it.
-fn revert_earlier_try(fs: &Arc<Fs>, id: RequestId) {
+pub(super) fn revert_earlier_try(fs: &Arc<Fs>, id: RequestId) {
     if is_resent(id) {
         fs.roll_back_request(request_number(id));
     }
 }
 
-/// The reply, where a change that cannot be made twice has not been made; else whoever
-/// asked is told that nobody knows.
+/// Whether a change of a file comes again. An earlier daemon may be making it.
+pub(super) fn is_resent_change(fs: &Arc<Fs>, req: &Request, file: INodeNo) -> bool {
+    let again = is_resent(req.unique());
+    if again {
+        fs.add_resent_change(ino(file));
+    }
+    again
+}
+
+/// The reply to a change that cannot be made twice, where the request comes for the first
+/// time. Else its caller gets an error that says that the change may have been made.
 pub(super) fn reject_if_resent<R: Refusable>(fs: &Arc<Fs>, req: &Request, reply: R) -> Option<R> {
     reject_if_resent_when(true, fs, req, reply)
 }

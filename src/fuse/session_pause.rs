@@ -23,7 +23,7 @@ use nix::libc;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use parking_lot::Mutex;
 
-use super::handshake::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
+use super::device_fd::{open_dev_null, redirect_fd, request_resend, seqpacket_pair};
 use super::notifier::KernelNotifier;
 
 /// Where a session's threads can be stopped.

@@ -5,12 +5,12 @@ use std::ffi::OsString;
 
 use fuser::{INodeNo, RenameFlags, ReplyCreate, ReplyEmpty, ReplyEntry, Request};
 
-use super::Adapter;
+use super::{Adapter, Call};
 use crate::backend::{EntryRef, TreeMutation};
 use crate::fs::{CreateRequest, EntryName, Ino, RenameRequest, run_on_session_thread};
 use crate::fuse::convert::{ino, needs_serial_writes};
 use crate::fuse::replies::{reply_create, reply_empty, reply_entry};
-use crate::fuse::resend::{Call, reject_if_resent, reject_if_resent_when};
+use crate::fuse::resend::{reject_if_resent, reject_if_resent_when};
 
 /// The name of an entry, for a request that outlives the kernel's buffer.
 struct OwnedEntryName {

@@ -8,8 +8,8 @@ use fuser::{INodeNo, LockOwner, ReplyEmpty, ReplyLock, Request};
 use super::Adapter;
 use crate::backend::{Lock, LockKind};
 use crate::fs::{Errno, HandleId, LockWait, run_on_session_thread};
-use crate::fuse::convert::lock_owner;
-use crate::fuse::replies::{errno, reply_empty, reply_getlk};
+use crate::fuse::convert::{errno, lock_owner};
+use crate::fuse::replies::{reply_empty, reply_getlk};
 
 /// A request to set a lock.
 pub(super) struct LockCall {

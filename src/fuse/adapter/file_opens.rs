@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, OpenFlags, ReplyOpen, Request};
 
-use super::Adapter;
+use super::{Adapter, Call};
 use crate::fs::run_on_session_thread;
 use crate::fuse::convert::{FMODE_EXEC, ino, needs_serial_writes, write_open};
 use crate::fuse::open_responder::FuseOpenResponder;
-use crate::fuse::resend::Call;
 
 impl Adapter {
     pub(super) fn open_file(

@@ -6,13 +6,13 @@ use std::ffi::OsStr;
 
 use fuser::{INodeNo, ReplyAttr, ReplyEmpty, ReplyWrite, Request};
 
-use super::Adapter;
+use super::{Adapter, Call};
 use crate::backend::SetAttr;
 use crate::fs::{CopyRequest, FallocateRequest, HandleId, WriteRequest, run_on_session_thread};
-use crate::fuse::attr_invalidation::is_acl;
+use crate::fuse::attr_invalidation::{AttrInvalidation, is_acl};
 use crate::fuse::convert::{FALLOC_SHIFT_MODES, ino};
 use crate::fuse::replies::{reply_attr, reply_empty, reply_write};
-use crate::fuse::resend::{Call, reject_if_resent_when};
+use crate::fuse::resend::reject_if_resent_when;
 
 impl Adapter {
     /// Writes; `kills`: the write removes set-id bits.
@@ -30,7 +30,7 @@ impl Adapter {
         if kills && !request.whole {
             request.caller = Some(self.request_context(req));
         }
-        let invalidation = self.attr_invalidation_if(kills, handle.ino);
+        let invalidation = AttrInvalidation::new_if(kills, &self.notifier, handle.ino);
         let write = fs.write(handle, request);
         run_on_session_thread(async move {
             let answer = write.await;
@@ -49,7 +49,7 @@ impl Adapter {
         let is_shift = request.mode & FALLOC_SHIFT_MODES != 0;
         let Some(reply) = reject_if_resent_when(is_shift, &self.fs, req, reply) else { return };
         let Call { fs, caller } = self.call(req);
-        let invalidation = self.attr_invalidation(handle.ino);
+        let invalidation = AttrInvalidation::new(&self.notifier, handle.ino);
         run_on_session_thread(async move {
             let answer = fs.fallocate(caller, handle, request).await;
             invalidation.send();
@@ -59,7 +59,7 @@ impl Adapter {
 
     pub(super) fn copy_range(&self, req: &Request, request: CopyRequest, reply: ReplyWrite) {
         let Call { fs, caller } = self.call(req);
-        let invalidation = self.attr_invalidation(request.target.ino);
+        let invalidation = AttrInvalidation::new(&self.notifier, request.target.ino);
         run_on_session_thread(async move {
             let answer = fs.copy_file_range(caller, request).await;
             invalidation.send();
@@ -77,7 +77,7 @@ impl Adapter {
         reply: ReplyEmpty,
     ) {
         let Call { fs, caller } = self.call(req);
-        let invalidation = self.attr_invalidation_if(is_acl(name), ino(number));
+        let invalidation = AttrInvalidation::new_if(is_acl(name), &self.notifier, ino(number));
         let set = fs.setxattr(caller, ino(number), name, value);
         run_on_session_thread(async move {
             let answer = set.await;

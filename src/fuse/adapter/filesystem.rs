@@ -12,8 +12,8 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::Adapter;
 use super::file_locks::LockCall;
+use super::{Adapter, Call};
 use crate::backend::{SetAttr, TreeMutation};
 use crate::fs::{
     CopyRequest, CreateRequest, Errno, FallocateRequest, LockWait, WriteRequest,
@@ -21,13 +21,12 @@ use crate::fs::{
 };
 use crate::fuse::convert::{
     MAX_COPY_BYTES, O_APPEND, O_DIRECT, create_mode, create_options, decode_device, entry_name,
-    handle_id, ino, kind_of_mode, lock_owner, permission_bits, seek_to, set_time, to_lock,
+    errno, handle_id, ino, kind_of_mode, lock_owner, permission_bits, seek_to, set_time, to_lock,
 };
 use crate::fuse::replies::{
-    errno, reply_attr, reply_empty, reply_lseek, reply_opendir, reply_readlink, reply_statfs,
-    reply_xattr,
+    reply_attr, reply_empty, reply_lseek, reply_opendir, reply_readlink, reply_statfs, reply_xattr,
 };
-use crate::fuse::resend::{Call, reject_if_resent, reject_if_resent_when};
+use crate::fuse::resend::{is_resent_change, reject_if_resent, reject_if_resent_when};
 use crate::volume::ByteRange;
 
 impl fuser::Filesystem for Adapter {
@@ -376,7 +375,7 @@ impl fuser::Filesystem for Adapter {
             append: !is_cached && flags.0 & O_APPEND != 0,
             is_part: flags.0 & O_DIRECT != 0,
             whole: is_cached,
-            is_resent: self.is_resent_change(req, number),
+            is_resent: is_resent_change(&self.fs, req, number),
             caller: None,
         };
         let kills = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
@@ -396,7 +395,7 @@ impl fuser::Filesystem for Adapter {
         let request = FallocateRequest {
             range: ByteRange::at(offset, length),
             mode: mode as u32,
-            is_resent: self.is_resent_change(req, number),
+            is_resent: is_resent_change(&self.fs, req, number),
         };
         self.allocate(req, handle_id(number, handle), request, reply);
     }
@@ -419,7 +418,7 @@ impl fuser::Filesystem for Adapter {
             range: ByteRange::at(offset, len.min(MAX_COPY_BYTES)),
             target: handle_id(target, to),
             target_offset: start,
-            is_resent: self.is_resent_change(req, target),
+            is_resent: is_resent_change(&self.fs, req, target),
         };
         self.copy_range(req, request, reply);
     }

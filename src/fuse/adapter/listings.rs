@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use fuser::{INodeNo, ReplyDirectory, ReplyDirectoryPlus, ReplyXattr, Request};
 
-use super::Adapter;
+use super::{Adapter, Call};
 use crate::fs::{HandleId, run_on_session_thread};
 use crate::fuse::convert::ino;
 use crate::fuse::readdirplus::ReaddirPlusResponder;
 use crate::fuse::replies::{reply_readdir, reply_xattr};
-use crate::fuse::resend::Call;
 
 impl Adapter {
     pub(super) fn list_names(

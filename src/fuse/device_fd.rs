@@ -1,0 +1,45 @@
+//! The FUSE device's descriptor, and what takes its place while it is elsewhere.
+//!
+//! The library knows the device by the number of a descriptor. The number stands for a socket
+//! while the session agrees with the kernel or rests, and for `/dev/null` when the device is
+//! released.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use rustix::io::DupFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// `FUSE_NOTIFY_RESEND`
+const FUSE_NOTIFY_RESEND: i32 = 7;
+
+/// Has the kernel send again what was not answered.
+pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
+    // A `struct fuse_out_header` alone: length, what it is about, no request.
+    let mut notice = [0; 16];
+    notice[..4].copy_from_slice(&16u32.to_ne_bytes());
+    notice[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
+    rustix::io::write(device, &notice)?;
+    Ok(())
+}
+
+/// Two ends of a socket that keeps messages apart.
+pub(super) fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Has the descriptor `number` stand for what `by` stands for, from now on.
+pub(super) fn redirect_fd(number: BorrowedFd<'_>, by: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the number is open for as long as it is borrowed, and is not closed
+    // through this value.
+    let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number.as_raw_fd()) });
+    Ok(rustix::io::dup3(by, &mut target, DupFlags::CLOEXEC)?)
+}
+
+/// A descriptor that takes every answer and gives no request.
+pub(super) fn open_dev_null() -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
+}
