@@ -15,6 +15,7 @@ mod explain;
 mod generate;
 mod init;
 mod mount;
+mod mount_helper;
 mod mount_lookup;
 mod mount_options;
 mod reload;
@@ -27,6 +28,7 @@ mod upgrade;
 mod utab;
 mod verify;
 mod volume;
+mod volume_name;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -171,7 +173,7 @@ type CommandResult = Result<ExitCode, Failure>;
 
 /// Runs the program with these arguments, the program's name first.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let outcome = match mount_options::detect_helper_call(&args) {
+    let outcome = match mount_helper::detect_helper_call(&args) {
         Some(helper) => helper.run(),
         None => match Cli::try_parse_from(args) {
             Ok(cli) => run(cli.command),

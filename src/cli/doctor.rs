@@ -14,6 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use super::volume::{self, VolumeArg};
+use super::volume_name::CONFIG_DIR;
 use super::{CommandResult, Failure, absolute, color, print_result, to_json};
 use crate::config::units::Time;
 use crate::config::{self, Config};
@@ -156,7 +157,7 @@ fn resolve_target(what: &[PathBuf]) -> Result<DoctorTarget, Failure> {
                 return Err(Failure::usage(format!(
                     "no volume {} in {}, and no directory of that name here",
                     one.display(),
-                    volume::CONFIG_DIR
+                    CONFIG_DIR
                 )));
             }
             // What does not answer is a mount.

@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::ValueEnum;
 
-use super::{CommandResult, Failure, absolute, print_result, printable, to_json, volume};
+use super::{CommandResult, Failure, absolute, print_result, printable, to_json, volume_name};
 use crate::config;
 use crate::mount_table::MountTable;
 use crate::survey::{
@@ -145,8 +145,9 @@ fn write_or_print(args: &Args, guess: &infer::InferredVolume) -> CommandResult {
         (true, _) => print_result(&to_json(&guess.report(text))?),
         (false, None) => print_result(&text),
         (false, Some(path)) => {
-            let volume =
-                path.file_stem().filter(|_| path.parent() == Some(volume::CONFIG_DIR.as_ref()));
+            let volume = path
+                .file_stem()
+                .filter(|_| path.parent() == Some(volume_name::CONFIG_DIR.as_ref()));
             let volume = volume.map_or(path.display().to_string(), |n| n.display().to_string());
             print_result(&format!("wrote {}; next: fanfs check {volume}\n", path.display()))
         }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::process::geteuid;
 use serde::Serialize;
 
-use super::{Failure, printable, volume};
+use super::volume_name::has_named_config;
+use super::{Failure, printable};
 use crate::control;
 use crate::mount_table::MountTable;
 use crate::mount_table::fanfs_mounts::{DaemonState, FanfsMount};
@@ -67,7 +68,7 @@ impl UnansweredMount {
                     _ => String::new(),
                 };
                 // Only the kernel's table is left, and it has the name alone.
-                let (file, which) = match volume::has_named_config(&served.volume) {
+                let (file, which) = match has_named_config(&served.volume) {
                     true => (volume, String::new()),
                     false => {
                         ("FILE".to_owned(), format!("; FILE is the configuration of {volume}"))

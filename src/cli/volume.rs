@@ -1,12 +1,10 @@
 //! A volume on a command line: a name, its configuration file, or where it is mounted.
 //!
-//! Every command takes all three. [`file`] and [`mount_point`] turn the argument into the one
-//! that the command needs.
+//! Every command takes all three. [`config_file`] and [`mount_point`] turn the argument into
+//! the one that the command needs.
 //!
-//! *Invariant:* a bare word is a name in /etc/fanfs first: a file that another user puts into
-//! the current directory of root does not become the volume that root mounts. A word with a
-//! `/` or `.toml` in it is never a name, so `./WORD` is a way to say a path. Names of mounted volumes
-//! count only for the user that mounted them.
+//! *Invariant:* a bare word is a name in /etc/fanfs first ([`super::volume_name`]). Names of
+//! mounted volumes count only for the user that mounted them.
 //!
 //! *Invariant:* a path is looked up in the mount table first, and nothing here waits longer than
 //! [`mount_lookup::ANSWER_TIMEOUT`] for a call on a path: a mount there may be dead or hung.
@@ -15,6 +13,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
+use super::volume_name::{
+    CONFIG_DIR, has_named_config, is_bare_name, named_config_file, named_or_path, resolve_in_dir,
+};
 use super::{Failure, absolute, mount_lookup, printable};
 use crate::config;
 use crate::control;
@@ -22,9 +23,6 @@ use crate::mount_table::MountTable;
 use crate::mount_table::fanfs_mounts::FanfsMount;
 use crate::timeout::run_with_timeout;
 use crate::volume::shell_word;
-
-/// Where volumes are that are named by a word.
-pub(super) const CONFIG_DIR: &str = "/etc/fanfs";
 
 /// The volume that an argument names.
 pub(super) enum VolumeArg {
@@ -126,7 +124,7 @@ pub(super) fn config_file(volume: &Path) -> Result<PathBuf, Failure> {
 /// The same of what was found for `volume`.
 ///
 /// # Errors
-/// As [`file`].
+/// As [`config_file`].
 pub(super) fn config_file_of(found: VolumeArg, volume: &Path) -> Result<PathBuf, Failure> {
     let served = match found {
         VolumeArg::File(file) => return Ok(file),
@@ -143,11 +141,11 @@ pub(super) fn config_file_of(found: VolumeArg, volume: &Path) -> Result<PathBuf,
     }
 }
 
-/// As [`file`], for a process that becomes a daemon: it must not have a second thread, so a path
+/// As [`config_file`], for a process that becomes a daemon: it must not have a second thread, so a path
 /// is looked up in the mount table alone.
 ///
 /// # Errors
-/// As [`file`].
+/// As [`config_file`].
 pub(super) fn config_file_to_mount(volume: &Path) -> Result<PathBuf, Failure> {
     let is_name = volume.to_str().is_some_and(has_named_config);
     match mount_lookup::find_mount(&absolute(volume)).filter(|_| !is_name) {
@@ -202,73 +200,4 @@ pub(super) fn path_below_mount(volume: &str, path: &Path) -> Option<PathBuf> {
     let mounts = public_mounts().into_iter().filter(|served| served.volume == volume);
     let below = mounts.filter_map(|served| path.strip_prefix(served.mount_point).ok());
     below.min_by_key(|rest| rest.components().count()).map(Path::to_owned)
-}
-
-/// The file of a volume that mount(8) gives, who has made a path of a name if something in
-/// the current directory is called so: at boot, `genomes` with a mount point `/genomes`.
-pub(super) fn config_file_for_helper(volume: &Path) -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_default();
-    let word = volume.strip_prefix(here).ok().and_then(Path::to_str);
-    let word = word.filter(|word| volume.is_absolute() && is_bare_name(word));
-    match word.map(|word| named_config_file(word, Path::new(CONFIG_DIR))) {
-        Some(named) if named.exists() => named,
-        _ => resolve_in_dir(volume, Path::new(CONFIG_DIR)),
-    }
-}
-
-/// A word is a name also where there is no such volume, if there is nothing else.
-fn named_or_path(volume: &Path, is_there: bool) -> PathBuf {
-    match volume.to_str().filter(|text| is_bare_name(text)) {
-        Some(word) if !is_there => named_config_file(word, Path::new(CONFIG_DIR)),
-        _ => volume.to_owned(),
-    }
-}
-
-fn resolve_in_dir(volume: &Path, dir: &Path) -> PathBuf {
-    match volume.to_str() {
-        Some(word) if is_bare_name(word) => {
-            let named = named_config_file(word, dir);
-            let is_meant = named.exists() || !volume.exists();
-            if is_meant { named } else { volume.to_owned() }
-        }
-        _ => volume.to_owned(),
-    }
-}
-
-fn named_config_file(word: &str, dir: &Path) -> PathBuf {
-    dir.join(format!("{word}.toml"))
-}
-
-/// Whether /etc/fanfs has the configuration of a volume of this name.
-pub(super) fn has_named_config(volume: &str) -> bool {
-    is_bare_name(volume) && named_config_file(volume, Path::new(CONFIG_DIR)).exists()
-}
-
-fn is_bare_name(text: &str) -> bool {
-    !text.is_empty() && !text.contains('/') && !text.starts_with('.') && !text.ends_with(".toml")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bare_word_is_a_name_and_all_else_is_a_path() {
-        let dir = Path::new("/etc/fanfs");
-        assert_eq!(resolve_in_dir(Path::new("genomes"), dir), Path::new("/etc/fanfs/genomes.toml"));
-        assert_eq!(resolve_in_dir(Path::new("hg38.v2"), dir), Path::new("/etc/fanfs/hg38.v2.toml"));
-        for path in ["genomes.toml", "./genomes", "/etc/genomes", "a/b", "..", "", "/"] {
-            assert_eq!(resolve_in_dir(Path::new(path), dir), Path::new(path));
-        }
-        // There is a directory `src` where the tests run, which is no volume.
-        assert_eq!(resolve_in_dir(Path::new("src"), dir), Path::new("src"));
-        let volumes = tempfile::tempdir().unwrap();
-        // A volume has the name: nothing that lies here can take its place, file or not.
-        for here in ["src", "Cargo", "README.md"] {
-            let named = volumes.path().join(format!("{here}.toml"));
-            std::fs::write(&named, "").unwrap();
-            assert_eq!(resolve_in_dir(Path::new(here), volumes.path()), named);
-        }
-        assert_eq!(resolve_in_dir(Path::new("./src"), volumes.path()), Path::new("./src"));
-    }
 }

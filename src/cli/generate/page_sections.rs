@@ -1,6 +1,6 @@
 //! What several manual pages say alike: environment, files, other pages.
 
-use crate::cli::volume;
+use crate::cli::volume_name;
 
 /// What the program asks its environment for, and what for.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
@@ -36,7 +36,7 @@ pub(super) struct FileEntry {
 pub(super) fn file_entries() -> [FileEntry; 3] {
     [
         FileEntry {
-            path: format!("{}/NAME.toml", volume::CONFIG_DIR),
+            path: format!("{}/NAME.toml", volume_name::CONFIG_DIR),
             purpose: "A volume's configuration, fanfs.toml(5); as VOLUME, `NAME` stands for it.",
         },
         FileEntry {
