@@ -30,7 +30,8 @@ struct BloomFilter {
 
 /// The word and the bit in it of each hash.
 fn bit_positions(mark: ChangeMark) -> impl Iterator<Item = (usize, u64)> {
-    let (first, step) = (mark & u64::from(u32::MAX), mark >> 32 | 1);
+    let first = mark & u64::from(u32::MAX);
+    let step = mark >> 32 | 1;
     (0..HASHES_PER_MARK).map(move |i| {
         let place = (first + i * step) as usize % FILTER_BITS;
         (place / 64, 1 << (place % 64))
