@@ -31,7 +31,7 @@ const OUTSIDE: &str = "outside, and nobody's business\n";
 
 /// A replica beside what it must not lead to; from the mount point, which is less deep,
 /// the same links lead nowhere.
-fn room(write: bool, more: &str) -> (Room, PathBuf) {
+fn room(mode: &str, write: bool, more: &str) -> (Room, PathBuf) {
     let room = Room::new();
     let (tree, outside) = (room.path("tree/replica"), room.path("tree/outside"));
     fs::create_dir_all(tree.join("dir")).unwrap();
@@ -52,7 +52,7 @@ fn room(write: bool, more: &str) -> (Room, PathBuf) {
         format!("[[replica]]\npath = \"{}\"\nrequire_mount = false\n", path.display())
     };
     let text = format!(
-        "[volume]\nname = \"v\"\nmode = \"shared\"\naccess = \"{access}\"\n{}{}{more}",
+        "[volume]\nname = \"v\"\nmode = \"{mode}\"\naccess = \"{access}\"\n{}{}{more}",
         replica("replica"),
         replica("again")
     );
@@ -133,7 +133,12 @@ fn reads(path: &Path) -> bool {
         return false;
     }
     let inside = bytes.chunks(INSIDE.len()).all(|line| INSIDE.as_bytes().starts_with(line));
-    assert!(inside, "{}: {}", path.display(), String::from_utf8_lossy(&bytes[..40]));
+    assert!(
+        inside,
+        "{}: {}",
+        path.display(),
+        String::from_utf8_lossy(&bytes[..bytes.len().min(40)])
+    );
     true
 }
 
@@ -150,7 +155,7 @@ fn lists(path: &Path) -> bool {
 }
 
 fn reading(more: &str) {
-    let (room, mnt) = room(false, more);
+    let (room, mnt) = room("shared", false, more);
     mount(&room);
     let kept = File::open(mnt.join("dir/large")).unwrap();
     let [in_dir, large, file, dir] = ["dir/file", "dir/large", "file", "dir"].map(|p| mnt.join(p));
@@ -181,6 +186,31 @@ fn who_reads_never_gets_outside() {
     reading("[fuse]\nattribute_ttl = \"0s\"\n");
 }
 
+/// The kernel takes the name for the directory that it was, and asks for what is two levels
+/// below. In `copies` no inode number tells the daemon that another directory is there, so
+/// only the way to it does.
+#[test]
+fn a_directory_that_has_become_a_link_leads_nowhere() {
+    for mode in ["shared", "copies"] {
+        let (room, mnt) = room(mode, false, "[fuse]\nattribute_ttl = \"1h\"\n");
+        let tree = room.path("tree/replica");
+        for (parent, content) in [(tree.join("dir"), INSIDE), (room.path("tree/outside"), OUTSIDE)]
+        {
+            fs::create_dir(parent.join("sub")).unwrap();
+            for name in ["first", "second"] {
+                fs::write(parent.join("sub").join(name), content).unwrap();
+            }
+        }
+        mount(&room);
+        let file = |name: &str| mnt.join("dir/sub").join(name);
+        assert!(reads(&file("first")), "{mode}: nothing can be read");
+        let [dir, link] = ["dir", "dir-link"].map(|name| tree.join(name));
+        renameat_with(CWD, dir, CWD, link, RenameFlags::EXCHANGE).unwrap();
+        assert!(!reads(&file("second")), "{mode}: it has gone");
+        unmount(&room);
+    }
+}
+
 #[test]
 fn who_reads_past_the_daemon_never_gets_outside() {
     reading("[read]\npassthrough = \"whole-file\"\n[fuse]\nattribute_ttl = \"0s\"\n");
@@ -188,7 +218,7 @@ fn who_reads_past_the_daemon_never_gets_outside() {
 
 #[test]
 fn who_writes_never_gets_outside() {
-    let (room, mnt) = room(true, "[fuse]\nattribute_ttl = \"0s\"\n");
+    let (room, mnt) = room("shared", true, "[fuse]\nattribute_ttl = \"0s\"\n");
     mount(&room);
     let before = listing(&room.path("tree/outside"));
     let [new, deep, file, link] = ["dir/new", "dir/deep", "dir/file", "dir/l"].map(|p| mnt.join(p));
