@@ -12,7 +12,7 @@
 //! The first thing found wrong is the one reported.
 //!
 //! Imports run one way: [`validate`] has the tables with a file of their own ([`log`],
-//! [`metrics`], [`placement`], [`write`]) check themselves; all of them use [`checks`] of one
+//! [`metrics`], [`placement`], [`mod@write`]) check themselves; all of them use [`checks`] of one
 //! value and the [`key_index`], which takes the known keys from [`raw`]; that describes each
 //! key with its [`defaults`] and [`choices`].
 //!
