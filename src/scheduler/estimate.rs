@@ -275,11 +275,17 @@ impl ReplicaEstimate {
         self.last_activity = now;
     }
 
+    /// A read hangs, and is not expected any more. How long the replica was busy with it says
+    /// nothing of how fast it delivers what comes next.
+    pub fn write_off(&mut self, now: Instant, sent: InFlightRead) {
+        self.remove_unmeasured(now, sent);
+        self.busy_at_last_delivery = self.busy;
+    }
+
     /// A read came back that had hung with its replica. How long it took says that it
     /// hung, and nothing of how fast the replica is now.
     pub fn record_hung_delivery(&mut self, now: Instant, sent: InFlightRead) {
-        self.remove_unmeasured(now, sent);
-        self.busy_at_last_delivery = self.busy;
+        self.write_off(now, sent);
         self.last_delivery = Some(now);
     }
 
