@@ -575,6 +575,18 @@ mod tests {
     }
 
     #[test]
+    fn a_read_that_hangs_does_not_slow_what_is_delivered_after_it() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
+        let hung = large(link.now);
+        e.record_sent(hung);
+        link.now += Duration::from_secs(2);
+        e.write_off(link.now, hung);
+        link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
+        assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+    }
+
+    #[test]
     fn small_reads_do_not_make_a_replica_slow() {
         let (mut link, mut e) = link();
         link.run(&mut e, 100.0, Duration::ZERO, 1, 20);
