@@ -57,8 +57,7 @@ impl Reader {
         for fetch in parts.iter().filter(|fetch| fetch.data().is_none()) {
             fetch_queue::requeue(self, &mut scheduler, fetch);
         }
-        let health = &mut *self.replicas.lock_health();
-        scheduler.schedule(health, Instant::now(), &mut dispatches);
+        scheduler.schedule(&mut self.replicas.lock_health(), Instant::now(), &mut dispatches);
         drop(scheduler);
         self.dispatch(dispatches);
     }
