@@ -17,8 +17,9 @@
 //! - All bytes of one answer belong to one version of the file.
 //! - Memory for data is claimed before it is used, all that a request may need
 //!   at once, before the request holds on to anything else.
-//! - Locks are taken in the order: a file's segments, the scheduler, a fetch's
-//!   state, the replicas' health; none is held while a sink is called.
+//! - Locks are taken in the order: a file's segments, the scheduler, the
+//!   replicas' health, a fetch's state; none is held while a sink is called or an attempt
+//!   is submitted.
 
 mod active_readers;
 mod attempt;

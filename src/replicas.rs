@@ -12,8 +12,8 @@
 //! - [`metadata_client`]: calls that are no reads. [`metadata_order`] chooses whom to ask, and
 //!   [`task`] runs the requests that wait for the answers.
 //!
-//! *Invariants:* the lock of the health board is the last one taken: nothing else is locked,
-//! and no replica is called, while it is held.
+//! *Invariant:* while the health board is locked no replica is called, nothing is submitted to
+//! one, and of all other locks only those of single fetches are taken.
 
 mod availability;
 pub mod health;
@@ -96,8 +96,8 @@ impl Replicas {
         &self.ticker
     }
 
-    /// The health of all replicas, for decisions that consist of several looks. The lock is
-    /// a leaf: see the module.
+    /// The health of all replicas, for decisions that consist of several looks. See the module
+    /// for what may be done meanwhile.
     pub fn lock_health(&self) -> MutexGuard<'_, HealthBoard> {
         self.health.lock()
     }
