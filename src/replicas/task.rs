@@ -17,6 +17,7 @@
 //! thread, a replica's thread or the runtime's.
 
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -78,7 +79,10 @@ pub fn run_on_session_thread(request: impl Future<Output = ()> + Send + 'static)
     DEFERRED.set(Deferral::Accepted);
     run(request);
     while let Deferral::Call(call) = DEFERRED.replace(Deferral::Accepted) {
-        call();
+        // It polls the rest of the request. The thread serves other requests after it.
+        if catch_unwind(AssertUnwindSafe(call)).is_err() {
+            tracing::error!("a request panicked; this is a bug in fanfs");
+        }
     }
 }
 
@@ -214,6 +218,16 @@ mod tests {
         assert_eq!(order, ["waits", "called", "ends", "called again"]);
         assert!(defer(|| ()).is_err(), "outside a request");
         run(async { assert!(defer(|| ()).is_err(), "on another thread") });
+    }
+
+    #[test]
+    fn a_session_thread_survives_a_request_that_panics_in_its_call() {
+        run_on_session_thread(async { assert!(defer(|| panic!("on purpose")).is_ok()) });
+        let (send, receive) = channel();
+        run_on_session_thread(async move {
+            assert!(defer(move || send.send(()).unwrap()).is_ok());
+        });
+        assert!(receive.try_recv().is_ok());
     }
 
     #[test]

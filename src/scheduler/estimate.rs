@@ -275,17 +275,20 @@ impl ReplicaEstimate {
         self.last_activity = now;
     }
 
-    /// A read hangs, and is not expected any more. How long the replica was busy with it says
-    /// nothing of how fast it delivers what comes next.
+    /// A read hangs, and is not expected any more. How long the replica was busy with it alone
+    /// says nothing of how fast it delivers what comes next.
     pub fn write_off(&mut self, now: Instant, sent: InFlightRead) {
         self.remove_unmeasured(now, sent);
-        self.busy_at_last_delivery = self.busy;
+        if self.large_in_flight == 0 {
+            self.busy_at_last_delivery = self.busy;
+        }
     }
 
     /// A read came back that had hung with its replica. How long it took says that it
     /// hung, and nothing of how fast the replica is now.
     pub fn record_hung_delivery(&mut self, now: Instant, sent: InFlightRead) {
-        self.write_off(now, sent);
+        self.remove_unmeasured(now, sent);
+        self.busy_at_last_delivery = self.busy;
         self.last_delivery = Some(now);
     }
 
@@ -584,6 +587,23 @@ mod tests {
         e.write_off(link.now, hung);
         link.run(&mut e, 100.0, Duration::ZERO, 1, 1);
         assert!(mib(&e, link.now) > 90.0, "{}", mib(&e, link.now));
+    }
+
+    /// The replica works on another read meanwhile, and slowly.
+    #[test]
+    fn a_read_that_hangs_beside_another_one_does_not_make_the_replica_quick() {
+        let (mut link, mut e) = link();
+        link.run(&mut e, 1.0, Duration::ZERO, 1, 5);
+        for _ in 0..20 {
+            let (hung, slow) = (large(link.now), large(link.now));
+            e.record_sent(hung);
+            e.record_sent(slow);
+            link.now += Duration::from_secs(2);
+            e.write_off(link.now, hung);
+            link.now += Duration::from_millis(100);
+            e.record_delivery(link.now, slow, MIB);
+        }
+        assert!(mib(&e, link.now) < 2.0, "{}", mib(&e, link.now));
     }
 
     #[test]

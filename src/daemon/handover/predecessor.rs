@@ -222,11 +222,13 @@ impl PausedSession<'_> {
             // First the threads: what they took is counted by what comes then.
             let busy = self.session.busy_threads()?;
             let changing = self.core.fs.has_changes_in_flight();
-            if busy == 0 && !changing && self.core.is_idle() {
+            // A thread inside a replica changes nothing. Its call may have been answered by
+            // another replica: then nothing is owed, however long it hangs.
+            let inside = self.core.replicas.inline_permits().in_use();
+            if busy <= inside && !changing && self.core.is_idle() {
                 return Ok(DrainOutcome::Idle);
             }
-            // A thread inside a replica only reads.
-            let changing = changing || busy > self.core.replicas.inline_permits().in_use();
+            let changing = changing || busy > inside;
             if !resends && self.core.fs.has_lock_waiters() {
                 return Err(HandoverError::LockWaiter);
             }
