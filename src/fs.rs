@@ -1,10 +1,11 @@
 //! The file system: what each operation means, whichever replica carries it out.
 //!
 //! Operations come from `fuse` in fanfs's own terms, as futures that [`run`] polls on the
-//! threads that complete what they wait for ([`crate::replicas::task`]). Metadata goes to one replica at a
-//! time and to the next where that one fails or is late ([`crate::replicas::metadata_client`]); file data
-//! goes through [`crate::read`]. [`inodes`] knows the inodes that the kernel knows and
-//! by which names, [`handles`] what is open. Errnos are chosen in [`error`] alone.
+//! threads that complete what they wait for ([`crate::replicas::task`]). Metadata goes to one
+//! replica at a time and to the next where that one fails or is late
+//! ([`crate::replicas::metadata_client`]); file data goes through [`crate::read`]. [`inodes`]
+//! knows the inodes that the kernel knows and by which names, [`handles`] what is open.
+//! Errnos are chosen in [`error`] alone.
 //!
 //! *Invariants:*
 //! - No method blocks on a replica.

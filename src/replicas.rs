@@ -9,7 +9,7 @@
 //! - [`lateness`]: when a segment or a call is late; [`hedge_budget`]: what asking a second
 //!   replica for it may cost; [`request_deadline`]: how long a request may go without progress.
 //! - [`Ticker`]: the clock that looks after whatever waits for a replica.
-//! - [`metadata_client`]: calls that are no reads. [`metadata_order`] chooses whom to ask, and
+//! - [`metadata_client`]: calls that are not reads. [`metadata_order`] orders the replicas, and
 //!   [`task`] runs the requests that wait for the answers.
 //!
 //! *Invariant:* while the health board is locked no replica is called, nothing is submitted to
@@ -49,8 +49,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// These replicas, all healthy. At most `max_inline_calls` threads of callers may be
-    /// inside a replica at once.
+    /// These replicas, all healthy. At most `max_inline_calls` session threads may be inside a
+    /// replica at once.
     pub fn new(members: ReplicaMap<Arc<Replica>>, max_inline_calls: usize) -> Arc<Self> {
         let names = members.map(|_, replica| replica.name.clone());
         Arc::new(Self {
@@ -81,12 +81,12 @@ impl Replicas {
         self.members.iter()
     }
 
-    /// For each replica what `of` says of it.
+    /// The result of `of` for each replica.
     pub fn map<T>(&self, of: impl FnMut(ReplicaId, &Arc<Replica>) -> T) -> ReplicaMap<T> {
         self.members.map(of)
     }
 
-    /// Leave for threads of callers to be inside a replica.
+    /// The permits by which session threads call a replica themselves.
     pub fn inline_permits(&self) -> &InlinePermits {
         &self.inline_permits
     }

@@ -384,7 +384,7 @@ impl<T: Clone> Scheduler<T> {
             self.fair_queue.advance(key.start_tag);
             let dispatch =
                 self.start_attempt(want, replica, Duration::from_secs_f64(expected), now);
-            // One that is tried again is to cost nobody anything.
+            // A reader does not wait longer because a replica is probed.
             if health.state(replica) == HealthState::Probing {
                 self.arm_probe_hedge(dispatch.attempt, health, now);
             }

@@ -20,7 +20,7 @@ use super::mount_options::{ParsedMountOptions, SUPPORTED_OPTIONS};
 use super::{Cli, CommandResult, Failure, absolute, mount, print_result, volume_name};
 use crate::config;
 
-/// What mount(8) or mount.fuse3 wants.
+/// The action that mount(8) or mount.fuse3 requests.
 pub(super) enum HelperAction {
     /// A mount, in this mount name space.
     Mount {
@@ -103,7 +103,7 @@ fn is_mount_fuse3_call(args: &[OsString]) -> bool {
 /// The arguments of a helper, as mount(8) has them.
 #[derive(Default)]
 struct Invocation {
-    /// What comes without a flag: the volume and the mount point.
+    /// The arguments that are not flags: the volume and the mount point.
     places: Vec<OsString>,
     /// `-o`
     option_lists: Vec<String>,
@@ -160,7 +160,7 @@ impl Invocation {
         Ok(())
     }
 
-    /// What is wanted; `of_mount` where mount(8) calls, not mount.fuse3.
+    /// The requested action. `of_mount` is set if mount(8) calls, and not mount.fuse3.
     fn action(mut self, of_mount: bool) -> Result<HelperAction, Failure> {
         if let Some(information) = self.information {
             return Ok(information);

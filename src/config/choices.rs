@@ -93,7 +93,7 @@ pub enum LogFormat {
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 3] =
     [("text", LogFormat::Text), ("json", LogFormat::Json), ("journald", LogFormat::Journald)];
 
-/// Who is asked where chunks are, without what each needs.
+/// The placement provider, without its settings.
 #[derive(Clone, Copy)]
 pub(super) enum ProviderKind {
     None,

@@ -58,7 +58,7 @@ impl Fs {
     /// EROFS on a volume that is only read.
     pub(super) fn change_policy(&self) -> FsResult<WritePolicy> {
         let write = self.write_policy()?;
-        let is_there = self.client.replica(write.replica).is_in_service();
+        let is_there = self.replicas[write.replica].is_in_service();
         if is_there && !self.handles.unsettled.is_all_blocked() {
             Ok(write)
         } else {

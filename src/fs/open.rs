@@ -354,7 +354,7 @@ impl Fs {
         let can_map = self.direct_mmap.load(Ordering::Relaxed);
         let open_backing = move || {
             let (replica, file) = backing?;
-            let name = self.client.name(replica);
+            let name = &self.replicas[replica].name;
             self.passthrough.open_backing(replica, name, file, version.size, kernel)
         };
         let make_file = || {
@@ -434,7 +434,7 @@ impl Fs {
         if let Some(backing) = closed.backing {
             self.passthrough.release(&backing);
             // Closing may ask the replica, so nobody else's thread does it.
-            let replica = self.client.replica(backing.replica);
+            let replica = &self.replicas[backing.replica];
             let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
         }
         if let Some(file) = closed.last_version {

@@ -24,9 +24,10 @@ use super::listing_memory::ListingMemory;
 use super::lock::snapshot::LockOwnerRecord;
 use super::recent_changes::{RecentChangesGuard, RecentChangesRecord};
 use super::unanswered::UnansweredEntries;
-use super::{Fs, Ino, MetadataClient, WritePolicy};
+use super::{Fs, Ino, WritePolicy};
 use crate::backend::{BackendFile, OwnedFds, with_daemon_credentials};
 use crate::read::Reader;
+use crate::replicas::Replicas;
 use crate::volume::{ReplicaId, VolumeMode};
 
 pub(super) use super::handles::snapshot::HandleRecord;
@@ -66,7 +67,7 @@ pub(super) struct SnapshotBuilder {
 
 /// What is there to go on with.
 pub(super) struct RestoreContext<'a> {
-    pub(super) client: &'a MetadataClient,
+    pub(super) replicas: &'a Replicas,
     pub(super) reader: &'a Reader,
     pub(super) listing_memory: &'a ListingMemory,
     pub(super) mode: VolumeMode,
@@ -145,7 +146,7 @@ impl RestoreContext<'_> {
         if parts.is_empty() {
             return None;
         }
-        self.client.replica(replica).adopt(parts)
+        self.replicas[replica].adopt(parts)
     }
 }
 
@@ -255,7 +256,7 @@ impl Fs {
         map: &dyn Fn(u16) -> Option<ReplicaId>,
     ) -> Result<(), SnapshotError> {
         let mut heir = RestoreContext {
-            client: &self.client,
+            replicas: &self.replicas,
             reader: &self.reader,
             listing_memory: &self.listing_memory,
             mode: self.policy.mode,

@@ -296,7 +296,7 @@ impl HealthBoard {
         self.log_transition(id, change);
     }
 
-    /// A metadata call told something of a replica.
+    /// Records the outcome of a metadata call on a replica.
     pub fn record_call(&mut self, id: ReplicaId, outcome: CallOutcome, now: Instant) {
         match outcome {
             CallOutcome::Success => self.record_delivery(id, now),

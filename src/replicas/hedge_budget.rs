@@ -21,7 +21,7 @@ pub struct HedgeLimits {
     pub overdraft: u64,
 }
 
-/// What is left for second requests. All threads may share it.
+/// The budget for second requests. Threads may share it.
 #[derive(Debug)]
 pub struct HedgeBudget {
     /// In units times [`DELIVERED_PER_HEDGED`], to lose no fraction.
@@ -61,7 +61,7 @@ impl HedgeBudget {
         self.try_spend(units, self.min_tokens)
     }
 
-    /// What was paid for was not requested.
+    /// Returns the price of a second request that was not sent.
     pub fn refund(&self, HedgePrice(tokens): HedgePrice) {
         self.add(tokens);
     }
@@ -85,7 +85,7 @@ fn price_of(units: u64) -> i64 {
     (units * DELIVERED_PER_HEDGED) as i64
 }
 
-/// What a second request has cost.
+/// The price of a second request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HedgePrice(i64);
 

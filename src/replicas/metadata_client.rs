@@ -36,7 +36,7 @@ use super::health::CallOutcome;
 use super::hedge_budget::{HedgeBudget, HedgeLimits};
 use super::request_deadline::{Deadlines, RequestDeadline};
 use super::{PendingWork, Replicas, Ticked, lateness, task};
-use crate::backend::{Backend, BackendError, PathKey, Replica, RequestingThread, Result};
+use crate::backend::{Backend, BackendError, PathKey, RequestingThread, Result};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ReplicaId, ReplicaSet, VolumeMode};
@@ -75,7 +75,7 @@ pub struct MetadataClient {
     pending: AtomicUsize,
     /// Those of them that may change something.
     pub pending_changes: Arc<PendingChanges>,
-    /// What is left for second calls.
+    /// Pays for calls that are sent to a second replica.
     hedges: HedgeBudget,
     /// Lookups that have just passed their deadline.
     lookup_timeouts: LookupTimeouts,
@@ -198,16 +198,6 @@ impl MetadataClient {
     pub fn register_waiting(self: &Arc<Self>) -> WaitingCall {
         self.pending.fetch_add(1, Ordering::Relaxed);
         WaitingCall(Arc::clone(self))
-    }
-
-    /// A replica's name.
-    pub fn name(&self, replica: ReplicaId) -> &str {
-        &self.replicas[replica].name
-    }
-
-    /// A replica.
-    pub fn replica(&self, replica: ReplicaId) -> &Arc<Replica> {
-        &self.replicas[replica]
     }
 
     /// How the affinity rules do, in their order.

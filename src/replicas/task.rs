@@ -7,8 +7,8 @@
 //!
 //! A session thread may make a call itself ([`run_on_session_thread`]): to hand a call to a
 //! replica's thread and to be woken costs more than most calls. It makes the call when the
-//! request waits for it already. So if the call hangs, the thread that completes it in another
-//! way goes on with the request.
+//! request waits for it already. So if the call hangs, and another
+//! replica or the ticker completes it, that thread continues the request.
 //!
 //! What has to outlast the reply, such as the count of changes in progress, is left here by
 //! [`hold_until_reply`] and dropped when the request has ended.

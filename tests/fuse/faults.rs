@@ -214,8 +214,8 @@ fn the_session_goes_on_while_small_reads_hang() {
 /// Replicas have answered soon before, so session threads make the calls themselves.
 #[test]
 fn the_session_goes_on_while_metadata_calls_hang_and_they_end_at_their_deadline() {
-    // More of them than there are session threads that could make them. What hangs has taken
-    // all threads of the replicas before it counts as stuck (2 s).
+    // More callers than session threads. Their calls take all threads of the replicas before
+    // the first one counts as stuck (2 s).
     const CALLERS: usize = 24;
     let room = tree();
     for dir in ["hung", "well"] {

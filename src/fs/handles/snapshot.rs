@@ -430,7 +430,7 @@ fn restore_writer(
             // Another file may be where it was, with its number.
             let path = inodes.path(ino);
             let known = InodeIdentity { ino: at.version.ino, generation: inodes.generation(ino) };
-            let backend = heir.client.replica(write.replica).backend();
+            let backend = heir.replicas[write.replica].backend();
             Arc::new(LazyFile::new(backend, path, known, record.readable, sync))
         }
         None => return Err(SnapshotError::MissingFile),

@@ -15,8 +15,8 @@ use crate::volume::{ReplicaId, ReplicaMap};
 /// before [`crate::replicas::lateness::MIN_HEDGE_DELAY`].
 const LATE_FACTOR: f64 = 2.0;
 
-/// Where calls take longer, microseconds, they are left to the replica's threads: two changes
-/// of threads take some ten.
+/// A replica's own threads make calls that take longer than this, in microseconds. Two changes
+/// of threads take about ten.
 const MAX_INLINE_US: u64 = 500;
 
 /// Calls and their smoothed time, microseconds, on each replica; 0 where nothing
