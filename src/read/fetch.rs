@@ -275,16 +275,16 @@ impl SegmentFetch {
         }
     }
 
-    /// Joins `gather`, which wants `part`, to those who wait, if there is
+    /// Joins `request`, which wants `part`, to those who wait, if there is
     /// something to wait for.
-    pub(super) fn join(&self, gather: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
+    pub(super) fn join(&self, request: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
         let mut state = self.state.lock();
         state.is_shared |= state.requested.intersects(part);
         state.requested.add(part);
         match state.stage {
             FetchStage::Ready(_) => JoinOutcome::Ready,
             FetchStage::Pending => {
-                state.waiters.push(Arc::clone(gather));
+                state.waiters.push(Arc::clone(request));
                 JoinOutcome::Waiting(state.queue_key)
             }
             FetchStage::Ended => JoinOutcome::Failed(state.error.unwrap_or(BackendError::Late)),
