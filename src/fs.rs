@@ -17,19 +17,25 @@
 
 mod activity;
 mod append;
+mod append_queue;
 mod cache_mode;
 mod entry_name;
 mod entry_ref;
 mod error;
 mod file_replacement;
+mod file_transfer;
 mod fsync;
 mod getattr;
+mod handle_id;
 mod handles;
 mod ino;
 mod inode_ref;
 mod inodes;
 mod journal;
+mod journal_replay;
+mod kernel_open;
 mod listing;
+mod listing_cache;
 mod listing_memory;
 mod lock;
 mod name_freshness;
@@ -43,15 +49,18 @@ mod range_ops;
 mod read;
 mod readdir;
 mod recent_changes;
+mod records;
 mod renames;
 mod root_attrs;
 mod set_id;
 mod setattr;
 mod snapshot;
+mod step_log;
 mod unanswered;
 mod unsettled;
 mod write;
 mod write_gate;
+mod write_replica_reads;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -72,7 +81,7 @@ use entry_name::ReplicaAttr;
 use entry_ref::DirEntryRef;
 use file_replacement::{AttrOwner, OpenFileCheck};
 use handles::Handles;
-use inodes::Inodes;
+use inodes::{InodeTable, Inodes};
 use listing_memory::ListingMemory;
 use lock::Locks;
 use name_freshness::{NameFreshness, ReplicaPath};
@@ -80,30 +89,30 @@ use passthrough::Passthrough;
 use payload_budget::PayloadBudget;
 use recent_changes::RecentChanges;
 use renames::{RenameTracker, RetriedCall};
+use step_log::StepLog;
 
 pub use activity::ReadActivity;
 pub use cache_mode::{CacheMode, CacheModePolicy};
 pub use entry_name::EntryName;
-pub use error::Errno;
-pub use handles::HandleId;
+pub use error::{Errno, FsResult};
+pub use file_transfer::SnapshotError;
+pub use handle_id::HandleId;
 pub use ino::{Ino, ROOT};
-pub use journal::recover_journal;
+pub use journal_replay::recover_journal;
+pub use kernel_open::{BackingId, KernelOpen};
 pub use listing::{ListedEntry, Listing};
 pub use lock::{LockOwner, LockWait};
 pub use namespace_ops::RenameRequest;
-pub use open::{KernelOpen, OpenedFile};
-pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
+pub use open::OpenedFile;
+pub use passthrough::{PassthroughFile, PassthroughStatus};
 pub use range_ops::{CopyRequest, FallocateRequest};
 pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
-pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT, SnapshotError};
+pub use records::{FsSnapshot, SNAPSHOT_FORMAT};
 pub use write::{CreateRequest, CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
 pub use crate::replicas::metadata_client::PinnedLatencies;
 pub use crate::replicas::task::{run, run_on_session_thread};
-
-/// What an operation is answered with.
-pub type FsResult<T> = Result<T, Errno>;
 
 /// An object as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -152,14 +161,14 @@ pub struct Fs {
     client: Arc<MetadataClient>,
     replicas: Arc<Replicas>,
     reader: Arc<Reader>,
-    inodes: Mutex<Inodes>,
+    inodes: InodeTable,
     handles: Handles,
     /// Memory for listings.
     listing_memory: ListingMemory,
     /// Memory for what requests carry.
     payload_budget: PayloadBudget,
-    /// The entries of these tables that the kernel may not know of.
-    unanswered: Arc<Mutex<unanswered::UnansweredEntries>>,
+    /// Where the tables write their steps down.
+    log: Arc<StepLog>,
     /// Whether the kernel maps files that are open direct.
     direct_mmap: AtomicBool,
     passthrough: Passthrough,
@@ -197,7 +206,9 @@ impl Fs {
         runtime: tokio::runtime::Handle,
     ) -> Arc<Self> {
         let passthrough = Passthrough::new(policy.passthrough, replicas.len());
-        let recent = RecentChanges::new(policy.write.map_or(Duration::ZERO, |write| write.lag));
+        let log = Arc::<StepLog>::default();
+        let lag = policy.write.map_or(Duration::ZERO, |write| write.lag);
+        let recent = RecentChanges::new(lag, Arc::clone(&log));
         let own = Arc::clone(&counters);
         let to = policy.write.map_or("", |write| &replicas[write.replica].name);
         let intake = PayloadBudget::new(Arc::clone(&reader), policy.attempt_deadline, to);
@@ -217,11 +228,11 @@ impl Fs {
             activity: ActivityLog::default(),
             last_root_attr: Mutex::new(None),
             counters: own,
-            inodes: Mutex::new(Inodes::new(policy.mode)),
-            handles: Handles::default(),
+            inodes: InodeTable::new(policy.mode, Arc::clone(&log)),
+            handles: Handles::new(Arc::clone(&log)),
+            log,
             listing_memory: ListingMemory::new(Arc::clone(&reader)),
             payload_budget: intake,
-            unanswered: Arc::default(),
             direct_mmap: AtomicBool::new(false),
             passthrough,
             client,

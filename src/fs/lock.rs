@@ -13,9 +13,9 @@
 //! A signal ends the wait: the kernel does not tell this library of it, so it is
 //! looked for in /proc.
 
-pub(super) mod lock_memory;
+mod lock_memory;
 mod owners;
-pub(super) mod snapshot;
+mod snapshot;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -33,6 +33,7 @@ use crate::buffer::Budget;
 use crate::read::OpenFile;
 use crate::replicas::metadata_client::{RunAs, SingleCall};
 use crate::replicas::request_deadline::RequestDeadline;
+use crate::sync::{LockRank, RankedMutex};
 use lock_memory::{LockMemory, LockSlot};
 use owners::OwnerTable;
 
@@ -69,7 +70,7 @@ impl LockOutcome {
 /// All locks that were taken through this mount.
 pub(super) struct Locks {
     runtime: tokio::runtime::Handle,
-    owners: Mutex<OwnerTable>,
+    owners: RankedMutex<OwnerTable>,
     memory: LockMemory,
     /// Files that somebody waits for.
     waiters: Mutex<HashMap<Ino, Arc<Notify>>>,
@@ -101,8 +102,9 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Locks {
     pub(super) fn new(runtime: tokio::runtime::Handle, budget: Budget) -> Self {
-        let room = LockMemory::new(budget);
-        Self { runtime, memory: room, owners: Mutex::default(), waiters: Mutex::default() }
+        let memory = LockMemory::new(budget);
+        let owners = RankedMutex::new(LockRank::LockOwners, OwnerTable::default());
+        Self { runtime, memory, owners, waiters: Mutex::default() }
     }
 
     /// Where whoever has to wait for something does so.

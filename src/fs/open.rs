@@ -4,24 +4,31 @@
 //! file from a replica by itself ([`super::passthrough`]), that replica opens it
 //! too, unless it was the one; and as long as the kernel does, it is that
 //! replica whose opens count, so that its mount looks whether the file changed.
+//!
+//! The kernel is asked for something twice during an open: to lend it the file, and to forget
+//! attributes. Both are system calls, which are made with no table locked. The file is lent
+//! before the open is entered into the tables. The first open that is entered decides how
+//! all of them read the file, so what a second one lent at the same time is given back; the
+//! kernel knows of it only what the answer to an open says. Attributes are forgotten after the
+//! open was entered, and before it is answered ([`super::inodes`]).
 
-use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::file_replacement::{AttrOwner, OpenFileCheck};
-use super::handles::{FileHandle, OpenHooks, OpenOutcome, ReleasedHandle};
+use super::handles::{FileHandle, OpenMethod, OpenOutcome, ReleasedHandle};
 use super::inodes::{CacheValidity, Inodes};
+use super::kernel_open::KernelOpen;
 use super::name_freshness::ReplicaPath;
-use super::passthrough::{BackingId, PassthroughFile};
+use super::passthrough::PassthroughFile;
+use super::records::UnansweredEntry;
 use super::renames::RetriedCall;
-use super::unanswered::UnansweredEntry;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, journal, task};
+use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, task};
 use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, Lane, RequestContext};
-use crate::read::OpenFile;
 use crate::replicas::metadata_client::{CallTarget, RunAs};
+use crate::sync::before_io;
 use crate::volume::{ReplicaId, ReplicaSet};
 
 /// A file just opened.
@@ -38,19 +45,6 @@ pub struct OpenedFile {
     pub backing: Option<Arc<PassthroughFile>>,
     /// Whether it may be written through.
     pub is_writable: bool,
-}
-
-/// The kernel's side of an open(2) that is in progress.
-pub trait KernelOpen: Send + Sync {
-    /// Lends the kernel a descriptor to read through.
-    ///
-    /// # Errors
-    /// The errno with which the kernel refuses it.
-    fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId>;
-
-    /// Has the kernel forget the attributes that it has of the file, before the reply. Called
-    /// with tables locked.
-    fn invalidate_attrs(&self);
 }
 
 /// A request to open a file for reading.
@@ -106,8 +100,30 @@ type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 struct EnteredOpen {
     cache_validity: CacheValidity,
     outcome: OpenOutcome,
-    /// The version that was open before.
-    retired: Option<Arc<OpenFile>>,
+}
+
+/// The file that was lent to the kernel for an open, before that is entered.
+enum Lent {
+    /// The file was open already, so that it is settled how it is read.
+    NotTried,
+    /// The file, if it could be lent.
+    Tried(Option<Arc<PassthroughFile>>),
+}
+
+/// An open that has not been entered.
+struct NotEntered {
+    lent: Lent,
+    /// The open's answer; `None` where it is made again.
+    answer: Option<Errno>,
+}
+
+impl Lent {
+    fn into_file(self) -> Option<Arc<PassthroughFile>> {
+        match self {
+            Self::NotTried => None,
+            Self::Tried(file) => file,
+        }
+    }
 }
 
 /// Looks for a file's chunks in at most so many places, to tell which replicas are local to
@@ -266,7 +282,7 @@ impl Fs {
 
     /// Enters the open file into the tables; the kernel may read `backing` by itself, if this
     /// is the file's first open. `None` where the version that was found may be older than a
-    /// change that has ended since.
+    /// change that has ended since, and where all handles were closed since.
     fn register_open(
         &self,
         request: &OpenRequest,
@@ -276,25 +292,22 @@ impl Fs {
     ) -> Option<FsResult<OpenedFile>> {
         let ino = request.ino;
         let attr = opened.found.attr;
-        let entered = {
-            // Held, so that nothing is changed between these checks and the entry.
-            let mut inodes = self.inodes.lock();
-            if !inodes.is_unchanged_since(ino, opened.asked) {
-                return None;
+        let lent = self.lend_to_kernel(ino, backing, attr.size, kernel);
+        let entered = match self.try_enter_open(request, opened, lent) {
+            Ok(entered) => entered,
+            Err(NotEntered { lent, answer }) => {
+                self.return_backing(lent.into_file());
+                return answer.map(Err);
             }
-            // The kernel looks the name up once more, and opens the object that has it now.
-            if !self.is_open_of_inode(&inodes, ino, &opened.found) {
-                return Some(Err(Errno::STALE));
-            }
-            inodes.record_kernel_attrs(ino, attr.version());
-            inodes.invalidate_if_ambiguous(ino, || kernel.invalidate_attrs());
-            self.enter_open(&mut inodes, request, opened, backing, kernel)
         };
-        if let Some(old) = entered.retired {
+        let EnteredOpen { cache_validity, outcome } = entered;
+        let OpenOutcome { inode, cache_mode, retired, unused_backing } = outcome;
+        self.return_backing(unused_backing);
+        self.invalidate_ambiguous_attrs(ino, kernel);
+        if let Some(old) = retired {
             self.reader.retire_file(&old);
         }
-        let OpenOutcome { inode, cache_mode } = entered.outcome;
-        let keep_cache = entered.cache_validity.is_valid();
+        let keep_cache = cache_validity.is_valid();
         let backing = inode.backing().cloned();
         if backing.is_some() {
             self.passthrough.count_open();
@@ -305,7 +318,7 @@ impl Fs {
         let handle = FileHandle {
             ino,
             inode,
-            cache_validity: entered.cache_validity,
+            cache_validity,
             cache_mode,
             read_stats: Arc::default(),
             read_handle: Arc::new(self.reader.new_handle()),
@@ -315,6 +328,66 @@ impl Fs {
         };
         let handle = self.handles.insert_file(handle, request.request);
         Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
+    }
+
+    /// Lends the kernel the file, of `size` bytes, that it is to read by itself, where this
+    /// looks like the first open.
+    fn lend_to_kernel(
+        &self,
+        ino: Ino,
+        backing: BackingCandidate,
+        size: u64,
+        kernel: &impl KernelOpen,
+    ) -> Lent {
+        let Some((replica, file)) = backing else { return Lent::Tried(None) };
+        if self.handles.find_inode(ino).is_some() {
+            return Lent::NotTried;
+        }
+        let name = &self.replicas[replica].name;
+        Lent::Tried(self.passthrough.open_backing(replica, name, file, size, kernel))
+    }
+
+    /// The kernel does not read by itself, any more or at all, what was lent to it.
+    fn return_backing(&self, backing: Option<Arc<PassthroughFile>>) {
+        if let Some(backing) = backing {
+            self.passthrough.release(&backing);
+            // Closing may ask the replica, so no other thread does it.
+            let replica = &self.replicas[backing.replica];
+            let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
+        }
+    }
+
+    /// Has the kernel forget attributes of the file that are not those of its open handles,
+    /// which an open has entered. Call it before that open is answered.
+    pub(super) fn invalidate_ambiguous_attrs(&self, ino: Ino, kernel: &impl KernelOpen) {
+        let notice = self.inodes.lock().attr_notice(ino);
+        if let Some(notice) = notice {
+            before_io("a notice to the kernel");
+            kernel.invalidate_attrs();
+            self.inodes.lock().finish_attr_notice(notice);
+        }
+    }
+
+    fn try_enter_open(
+        &self,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        lent: Lent,
+    ) -> Result<EnteredOpen, NotEntered> {
+        let ino = request.ino;
+        // Held, so that nothing is changed between these checks and the entry.
+        let mut inodes = self.inodes.lock();
+        let is_closed_since =
+            || matches!(lent, Lent::NotTried) && self.handles.find_inode(ino).is_none();
+        if !inodes.is_unchanged_since(ino, opened.asked) || is_closed_since() {
+            return Err(NotEntered { lent, answer: None });
+        }
+        // The kernel looks the name up once more, and opens the object that has it now.
+        if !self.is_open_of_inode(&inodes, ino, &opened.found) {
+            return Err(NotEntered { lent, answer: Some(Errno::STALE) });
+        }
+        inodes.record_kernel_attrs(ino, opened.found.attr.version());
+        Ok(self.enter_open(&mut inodes, request, opened, lent.into_file()))
     }
 
     /// Whether the replica has opened the file that the kernel means, and that it reads by
@@ -336,8 +409,7 @@ impl Fs {
         inodes: &mut Inodes,
         request: &OpenRequest,
         opened: InodeOpen,
-        backing: BackingCandidate,
-        kernel: &impl KernelOpen,
+        backing: Option<Arc<PassthroughFile>>,
     ) -> EnteredOpen {
         let ino = request.ino;
         let InodeOpen { found, path, .. } = opened;
@@ -352,21 +424,16 @@ impl Fs {
         let path = inodes.path(ino).unwrap_or(path);
         let has_small_reads = inodes.has_small_block_reads(ino);
         let can_map = self.direct_mmap.load(Ordering::Relaxed);
-        let open_backing = move || {
-            let (replica, file) = backing?;
-            let name = &self.replicas[replica].name;
-            self.passthrough.open_backing(replica, name, file, version.size, kernel)
-        };
         let make_file = || {
             self.reader
                 .new_open_file(path.clone(), version, mode, request.credentials().clone())
                 .with_generation(found.attr.generation)
         };
         let cache_mode = self.policy.cache_mode.choose(version.size, has_small_reads, can_map);
-        let hooks = OpenHooks { cache_mode, open_backing, make_file };
+        let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
-        let (outcome, retired) = self.handles.open_inode(ino, version, mode, file, hooks);
-        EnteredOpen { cache_validity, outcome, retired }
+        let outcome = self.handles.open_inode(ino, version, mode, file, method);
+        EnteredOpen { cache_validity, outcome }
     }
 
     /// Closes a file or directory.
@@ -386,10 +453,8 @@ impl Fs {
         {
             // Held throughout, so that a rewritten journal has all of it or nothing.
             let mut inodes = self.inodes.lock();
-            let entered = self.unanswered.lock().take_entries_of(request);
-            if let Some(journal) = self.handles.journal().filter(|_| !entered.is_empty()) {
-                journal.append(&journal::JournalEntry::TakenBack(request));
-            }
+            let (entered, recorded) = self.log.roll_back(request);
+            inodes.add_unflushed(recorded);
             for entered in entered {
                 match entered {
                     UnansweredEntry::Lookup(ino) => inodes.undo_lookup(Ino(ino)),
@@ -407,7 +472,8 @@ impl Fs {
 
     /// Takes a handle out of the tables.
     fn remove_handle(&self, inodes: &mut Inodes, handle: HandleId) -> ReleasedHandle {
-        let closed = self.handles.remove(handle);
+        let (closed, recorded) = self.handles.remove(handle);
+        inodes.add_unflushed(recorded);
         if closed.last_version.is_some()
             && let Some(ino) = closed.ino
         {
@@ -431,12 +497,7 @@ impl Fs {
         if let Some(read) = closed.read_handle {
             self.reader.close_handle(&read);
         }
-        if let Some(backing) = closed.backing {
-            self.passthrough.release(&backing);
-            // Closing may ask the replica, so nobody else's thread does it.
-            let replica = &self.replicas[backing.replica];
-            let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
-        }
+        self.return_backing(closed.backing);
         if let Some(file) = closed.last_version {
             self.reader.retire_file(&file);
         }

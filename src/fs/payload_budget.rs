@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Errno;
+use super::error::Errno;
 use crate::buffer::{Buffer, Reservation, size_class};
 use crate::read::Reader;
 

@@ -8,7 +8,7 @@
 //! another listing.
 
 use std::ffi::{OsStr, OsString};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::entry_name::ReplicaAttr;
@@ -16,6 +16,7 @@ use super::file_replacement::OpenFileCheck;
 use super::handles::DirHandle;
 use super::inode_ref;
 use super::listing::ListingBuilder;
+use super::listing_cache::ListingCache;
 use super::renames::RetriedCall;
 use super::{EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
 use crate::backend::{Attr, Backend, BackendError, Credentials, FileKind, RequestContext, Result};
@@ -128,7 +129,7 @@ impl Fs {
         offset: u64,
     ) -> FsResult<Arc<Listing>> {
         let dir = self.handles.dir(handle).ok_or(Errno::BADF)?;
-        if let Some(listing) = dir.cached_listing(offset) {
+        if let Some(listing) = dir.listing.get(offset) {
             return Ok(listing);
         }
         let list = || self.list_dir(handle, &dir, offset);
@@ -164,12 +165,13 @@ impl Fs {
         let (_, packed) = self.client.call(target.long(), run_as, list).await?;
         let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
         // In another listing the offset may be another place.
-        if !dir.cache_listing(&listing, offset) {
+        if !dir.listing.set(&listing, offset) {
             return Err(Errno::STALE);
         }
-        self.handles.journal_listing(handle.number, &listing);
+        self.handles.record_listing(handle.number, &listing);
         if !listing.packed.is_whole() {
-            self.listing_memory.track_window(handle.number, dir);
+            let keeper: Weak<ListingCache> = Arc::downgrade(&dir.listing);
+            self.listing_memory.track_window(handle.number, keeper);
         }
         Ok(listing)
     }

@@ -9,15 +9,16 @@ use parking_lot::Mutex;
 
 use super::entry_name::ReplicaAttr;
 use super::file_replacement::OpenFileCheck;
-use super::handles::{FileHandle, OpenHooks, OpenInode, OpenOutcome};
+use super::handles::{FileHandle, OpenInode, OpenMethod, OpenOutcome};
 use super::inodes::CacheValidity;
+use super::kernel_open::KernelOpen;
 use super::namespace_ops::ALWAYS_CURRENT;
 use super::open::OpenedFile;
 use super::payload_budget::{OnFull, Payload};
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
 use super::write_gate::Writer;
-use super::{CacheMode, EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, KernelOpen};
+use super::{CacheMode, EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr};
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, CreateOptions, Credentials, FileMutation, Lane,
     RequestContext, SyncMode, WritableFile, WriteOpenOptions,
@@ -125,8 +126,6 @@ pub struct CreateRequest<'a> {
 struct EnteredWriter {
     cache_validity: CacheValidity,
     outcome: OpenOutcome,
-    /// The version that was open before.
-    retired: Option<Arc<OpenFile>>,
 }
 
 impl Fs {
@@ -150,7 +149,7 @@ impl Fs {
             self.open_writer(request, path).await
         };
         let opened = self.with_rename_retry(&[ino], RetriedCall::Mutation, open).await?;
-        self.inodes.lock().invalidate_if_ambiguous(ino, || kernel.invalidate_attrs());
+        self.invalidate_ambiguous_attrs(ino, kernel);
         Ok(self.opened_file_of(opened.handle))
     }
 
@@ -249,8 +248,8 @@ impl Fs {
         let WritableFile { file, attr, readable } = opened;
         let writer = Arc::new(Writer::new(file, readable, sync, credentials));
         let entered = self.enter_writer(ino, path, &attr, &writer)?;
-        let OpenOutcome { inode, cache_mode } = entered.outcome;
-        for old in entered.retired.into_iter().chain([inode.current()]) {
+        let OpenOutcome { inode, cache_mode, retired, .. } = entered.outcome;
+        for old in retired.into_iter().chain([inode.current()]) {
             self.reader.retire_file(&old);
         }
         let handle = FileHandle {
@@ -297,13 +296,13 @@ impl Fs {
                 .new_open_file(path.clone(), version, mode, writer.credentials.clone())
                 .with_generation(attr.generation)
         };
-        let hooks = OpenHooks { cache_mode, open_backing: || None, make_file };
-        let (outcome, retired) = self.handles.open_inode(ino, version, mode, None, hooks);
+        let method = OpenMethod { cache_mode, backing: None, make_file };
+        let outcome = self.handles.open_inode(ino, version, mode, None, method);
         outcome.inode.add_writer(Arc::clone(writer));
         outcome.inode.gate.appends.lock().raise_kernel_end(attr.size);
         inodes.mark_cache_mixed(ino);
         inodes.mark_changed(ino, self.next_change_seq());
-        Ok(EnteredWriter { cache_validity, outcome, retired })
+        Ok(EnteredWriter { cache_validity, outcome })
     }
 
     /// A handle that could write is closed. Asks for the file's version, so that all replicas
@@ -404,7 +403,10 @@ impl Fs {
         let cached = file.clone().filter(is_cached);
         let arrived = cached.map(|file| file.inode.gate.track_write());
         let part = match request.append && request.is_part {
-            true => file.map(|file| file.inode.gate.announce_part(&request)),
+            true => file.map(|file| {
+                let len = request.data.len() as u64;
+                file.inode.gate.announce_part(request.offset, len)
+            }),
             false => None,
         };
         let on_full = match (&part, request.whole) {

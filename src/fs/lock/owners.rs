@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::{LockOwner, OwnerDescriptor};
-use crate::fs::Ino;
+use crate::fs::ino::Ino;
 
 /// An owner, on one file.
 pub(super) type OwnerKey = (Ino, LockOwner);

@@ -1,23 +1,12 @@
 //! Locks that another daemon goes on keeping.
 
-use std::collections::BTreeSet;
-
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use super::{LockOwner, Locks, OwnerDescriptor};
-use crate::fs::Ino;
-use crate::fs::snapshot::{RestoreContext, SnapshotBuilder, SnapshotError};
+use crate::fs::file_transfer::{FilesToSend, ReceivedFiles, SnapshotError};
+use crate::fs::ino::Ino;
+use crate::fs::records::LockOwnerRecord;
 use crate::volume::ReplicaId;
-
-/// An owner of locks.
-#[derive(Debug, Serialize, Deserialize)]
-pub(in crate::fs) struct LockOwnerRecord {
-    ino: u64,
-    owner: u64,
-    handles: BTreeSet<u64>,
-    file: u32,
-}
 
 impl Locks {
     /// Whether anybody waits for one.
@@ -25,37 +14,40 @@ impl Locks {
         !self.waiters.lock().is_empty()
     }
 
-    /// Writes down who has locks, and sends along what keeps them.
+    /// Writes down which owners have locks, and sends along what keeps them.
     ///
     /// # Errors
     /// Where one cannot be sent.
-    pub(in crate::fs) fn snapshot(&self, sheet: &mut SnapshotBuilder) -> Result<(), SnapshotError> {
+    pub(in crate::fs) fn snapshot(
+        &self,
+        files: &mut FilesToSend,
+    ) -> Result<Vec<LockOwnerRecord>, SnapshotError> {
+        let mut records = Vec::new();
         for ((ino, owner), taken, handles) in self.owners.lock().iter() {
             let Some(file) = taken.file.try_lock() else {
                 return Err(SnapshotError::LockWait);
             };
-            // Who has no descriptor has no lock.
+            // An owner without a descriptor has no lock.
             let Some(file) = &*file else { continue };
-            let Some(file) = sheet.attach_file(file) else {
+            let Some(file) = files.add(file) else {
                 return Err(SnapshotError::Lock);
             };
             let handles = handles.clone();
-            let record = LockOwnerRecord { ino: ino.0, owner: owner.0, handles, file };
-            sheet.snapshot.owners.push(record);
+            records.push(LockOwnerRecord { ino: ino.0, owner: owner.0, handles, file });
         }
-        Ok(())
+        Ok(records)
     }
 
-    /// Goes on with what was written down.
+    /// Goes on with the locks that the daemon before kept on `replica`.
     pub(in crate::fs) fn restore(
         &self,
         replica: ReplicaId,
         records: Vec<LockOwnerRecord>,
-        heir: &mut RestoreContext<'_>,
+        received: &mut ReceivedFiles<'_>,
     ) {
         let mut owners = self.owners.lock();
         for LockOwnerRecord { ino, owner, handles, file } in records {
-            let file = Mutex::new(heir.adopt_file(replica, Some(file)));
+            let file = Mutex::new(received.take(replica, Some(file)));
             let place = Some(self.memory.reserve_restored());
             owners.restore(
                 (Ino(ino), LockOwner(owner)),

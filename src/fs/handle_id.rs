@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fs::Ino;
+use super::ino::Ino;
 
 /// A handle, as an operation names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
