@@ -21,7 +21,7 @@ use super::records::JournalEntry;
 use super::step_log::StepLog;
 use super::unsettled::UnsettledChanges;
 use super::write_gate::{WriteGate, Writer};
-use crate::backend::{BackendFile, Credentials};
+use crate::backend::{Backend, BackendFile, Credentials};
 use crate::read::{OpenFile, ReadHandle};
 use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
@@ -370,5 +370,22 @@ impl FileHandle {
     /// Who caches what is read through it.
     pub(super) fn cache_mode(&self) -> CacheMode {
         self.cache_mode
+    }
+
+    /// The file as the write replica has it. Blocks.
+    pub(super) fn file_on_write_replica(
+        &self,
+        replica: ReplicaId,
+        backend: &dyn Backend,
+    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
+        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
+        match own.into_iter().find(|writer| writer.readable) {
+            Some(writer) => Ok(Arc::clone(&writer.file)),
+            None => {
+                let current = self.inode.current();
+                current.set_credentials(&self.credentials);
+                current.open_unchecked(replica, backend)
+            }
+        }
     }
 }

@@ -13,16 +13,17 @@
 
 use std::sync::Arc;
 
-use super::entry_name::ReplicaAttr;
-use super::inodes::LinkRemoval;
-use super::{EntryName, Fs, Ino, Inodes};
+use super::Tables;
 use crate::backend::Attr;
+use crate::fs::entry_name::{EntryName, ReplicaAttr};
+use crate::fs::ino::Ino;
+use crate::fs::inodes::{Inodes, LinkRemoval};
 use crate::read::OpenFile;
 use crate::volume::{ReplicaId, VolumeMode};
 
 /// The file that a replica had open when it showed attributes by a name.
 #[derive(Clone, Default)]
-pub(super) struct OpenFileCheck {
+pub(in crate::fs) struct OpenFileCheck {
     /// The file that was open by then.
     open_file: Option<Arc<OpenFile>>,
     /// Whether the attributes are that file's.
@@ -31,7 +32,7 @@ pub(super) struct OpenFileCheck {
 
 /// Whose attributes are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AttrOwner {
+pub(in crate::fs) enum AttrOwner {
     /// The open file's, if any is open.
     OpenFile,
     /// Another file's.
@@ -42,12 +43,12 @@ pub(super) enum AttrOwner {
 
 impl OpenFileCheck {
     /// What `open` itself showed.
-    pub(super) fn matching(open: &Arc<OpenFile>) -> Self {
+    pub(in crate::fs) fn matching(open: &Arc<OpenFile>) -> Self {
         Self { open_file: Some(Arc::clone(open)), is_same_file: true }
     }
 }
 
-impl Fs {
+impl Tables {
     fn replaceable_open_file(&self, ino: Ino) -> Option<Arc<OpenFile>> {
         match self.policy.mode {
             VolumeMode::Shared => None,
@@ -56,12 +57,12 @@ impl Fs {
     }
 
     /// Whether `attr` are of another version than the inode is open at, in `copies` mode.
-    pub(super) fn is_possibly_replaced(&self, ino: Ino, attr: &Attr) -> bool {
+    pub(in crate::fs) fn is_possibly_replaced(&self, ino: Ino, attr: &Attr) -> bool {
         self.replaceable_open_file(ino).is_some_and(|open| !open.is_version(attr))
     }
 
     /// The same for what has this name.
-    pub(super) fn is_name_possibly_replaced(
+    pub(in crate::fs) fn is_name_possibly_replaced(
         &self,
         at: EntryName<'_>,
         found: ReplicaAttr<'_>,
@@ -75,7 +76,7 @@ impl Fs {
 
     /// Whether `attr`, which `replica` shows by the inode's name, are those of what is
     /// open. Blocks; call it on that replica's pool.
-    pub(super) fn check_open_file(
+    pub(in crate::fs) fn check_open_file(
         &self,
         ino: Ino,
         replica: ReplicaId,
@@ -88,7 +89,7 @@ impl Fs {
     }
 
     /// The same for what has this name.
-    pub(super) fn check_open_file_by_name(
+    pub(in crate::fs) fn check_open_file_by_name(
         &self,
         at: EntryName<'_>,
         found: ReplicaAttr<'_>,
@@ -103,7 +104,12 @@ impl Fs {
     }
 
     /// Whose attributes these are, as far as that was looked at.
-    pub(super) fn attr_owner(&self, ino: Ino, attr: &Attr, looked: &OpenFileCheck) -> AttrOwner {
+    pub(in crate::fs) fn attr_owner(
+        &self,
+        ino: Ino,
+        attr: &Attr,
+        looked: &OpenFileCheck,
+    ) -> AttrOwner {
         let Some(open) = self.replaceable_open_file(ino).filter(|open| !open.is_version(attr))
         else {
             return AttrOwner::OpenFile;
@@ -118,7 +124,7 @@ impl Fs {
 
     /// Takes the name from an open file that was replaced, before the kernel is told what
     /// has it now; it was looked at when there had been `asked` changes.
-    pub(super) fn detach_replaced_file(
+    pub(in crate::fs) fn detach_replaced_file(
         &self,
         inodes: &mut Inodes,
         at: EntryName<'_>,

@@ -9,13 +9,16 @@ use std::time::Instant;
 
 use rustix::io::Errno as E;
 
-use super::file_replacement::{AttrOwner, OpenFileCheck};
-use super::handles::OpenInode;
-use super::name_freshness::ReplicaPath;
-use super::renames::RetriedCall;
-use super::write_gate::Writer;
-use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ROOT};
-use crate::backend::{Attr, Backend, BackendError, FileKind, Lane, RequestContext};
+use super::Namespace;
+use crate::backend::{Attr, Backend, BackendError, Lane, RequestContext};
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::OpenInode;
+use crate::fs::ino::{Ino, ROOT};
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath, Tables};
+use crate::fs::write_gate::Writer;
 use crate::read::OpenFile;
 use crate::replicas::metadata_client::{RunAs, SingleCall};
 use crate::replicas::request_deadline::RequestDeadline;
@@ -23,7 +26,7 @@ use crate::volume::ReplicaId;
 
 /// How attributes are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AttrSource {
+pub(in crate::fs) enum AttrSource {
     /// By the path.
     Path,
     /// By an open: the attributes do not agree with the data, so a replica's mount may have
@@ -36,12 +39,12 @@ pub(super) enum AttrSource {
 
 /// A request for the attributes of an inode.
 #[derive(Clone)]
-pub(super) struct AttrRequest {
-    pub(super) ino: Ino,
-    pub(super) run_as: RunAs,
-    pub(super) source: AttrSource,
+pub(in crate::fs) struct AttrRequest {
+    pub(in crate::fs) ino: Ino,
+    pub(in crate::fs) run_as: RunAs,
+    pub(in crate::fs) source: AttrSource,
     /// The deadline counts from then.
-    pub(super) since: Instant,
+    pub(in crate::fs) since: Instant,
 }
 
 /// An answer of a replica, and what it is compared with.
@@ -57,12 +60,12 @@ struct AttrAnswer {
 /// for them then. Where they are of the version that `open` is at, reads go to that replica
 /// again.
 fn attr_by_reopen(
-    fs: &Fs,
+    tables: &Tables,
     ino: Ino,
     at: ReplicaPath<'_>,
     open: Option<&OpenFile>,
 ) -> Result<Attr, BackendError> {
-    match fs.open_revalidated(ino, at) {
+    match tables.open_revalidated(ino, at) {
         Ok((file, attr)) => {
             if let Some(open) = open.filter(|open| open.is_version(&attr)) {
                 open.record_verified_open(at.replica, file);
@@ -75,10 +78,10 @@ fn attr_by_reopen(
     }
 }
 
-impl Fs {
+impl Namespace {
     /// An inode's attributes; through the open file where its name is gone.
     pub async fn getattr(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         handle: Option<HandleId>,
@@ -90,9 +93,9 @@ impl Fs {
             since: Instant::now(),
         };
         let look_up = || self.getattr_with_handle(request.clone(), handle);
-        match self.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await {
+        match self.calls.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await {
             Err(errno) => {
-                let removed_dir = self.inodes.lock().removed_dir_attr(ino);
+                let removed_dir = self.tables.inodes.lock().removed_dir_attr(ino);
                 removed_dir.map(|attr| InodeAttr { ino, attr }).ok_or(errno)
             }
             answer => answer,
@@ -101,8 +104,8 @@ impl Fs {
 
     /// The same, where the kernel has named this handle. It names none for an fstat(2); any
     /// open one will do.
-    pub(super) async fn getattr_with_handle(
-        self: &Arc<Self>,
+    pub(in crate::fs) async fn getattr_with_handle(
+        &self,
         request: AttrRequest,
         handle: Option<HandleId>,
     ) -> FsResult<InodeAttr> {
@@ -110,7 +113,7 @@ impl Fs {
             return self.getattr_root(request.run_as, request.since).await;
         }
         loop {
-            if handle.is_some_and(|handle| self.handles.file(handle).is_none()) {
+            if handle.is_some_and(|handle| self.tables.handles.file(handle).is_none()) {
                 return Err(Errno::BADF);
             }
             if let Some(answer) = self.try_getattr(&request).await? {
@@ -120,20 +123,20 @@ impl Fs {
     }
 
     /// The same without a handle.
-    pub(super) async fn getattr_as(self: &Arc<Self>, request: AttrRequest) -> FsResult<InodeAttr> {
+    pub(in crate::fs) async fn getattr_as(&self, request: AttrRequest) -> FsResult<InodeAttr> {
         self.getattr_with_handle(request, None).await
     }
 
     /// The attributes; `None` where the answer is older than a change that was made here
     /// meanwhile.
-    async fn try_getattr(self: &Arc<Self>, request: &AttrRequest) -> FsResult<Option<InodeAttr>> {
+    async fn try_getattr(&self, request: &AttrRequest) -> FsResult<Option<InodeAttr>> {
         let AttrRequest { ino, since, .. } = *request;
-        let inode = self.handles.find_inode(ino);
+        let inode = self.tables.handles.find_inode(ino);
         if let Some(writer) = inode.as_ref().and_then(|inode| inode.any_writer()) {
             return self.getattr_by_writer(ino, writer, since).await.map(Some);
         }
         let open = inode.as_ref().map(|inode| inode.current());
-        let path = match (self.path(ino), open) {
+        let path = match (self.tables.path(ino), open) {
             (Ok(path), _) => path,
             (Err(_), Some(open)) => {
                 return self.getattr_by_open_file(ino, open, since).await.map(Some);
@@ -146,23 +149,23 @@ impl Fs {
 
     /// Asks a replica for the attributes of the object at the inode's path.
     async fn getattr_by_path(
-        self: &Arc<Self>,
+        &self,
         request: &AttrRequest,
         inode: Option<Arc<OpenInode>>,
         path: PathBuf,
     ) -> FsResult<AttrAnswer> {
         let AttrRequest { ino, source, since, .. } = *request;
-        let asked = self.change_seq();
+        let asked = self.tables.change_seq();
         // Where the kernel reads the file by itself, its attributes are to be of that file.
         let backing = inode.as_ref().and_then(|inode| inode.backing().cloned());
-        let mut target = self.call_target_of_inode(ino, &path).requested_at(since);
+        let mut target = self.calls.target_of_inode(ino, &path).requested_at(since);
         if let Some(backing) = &backing {
             target = target.preferring(backing.replica);
         }
         // Then nothing is learned.
         let fallback = (source == AttrSource::PathOrTimeout).then(|| (ReplicaId::new(0), None));
         let op = {
-            let fs = Arc::clone(self);
+            let tables = Arc::clone(&self.tables);
             let path = path.clone();
             let open = inode.map(|inode| inode.current());
             move |replica: ReplicaId, backend: &dyn Backend| {
@@ -173,15 +176,15 @@ impl Fs {
                 let at = ReplicaPath { replica, backend, path: &path };
                 let attr = match source {
                     AttrSource::Path | AttrSource::PathOrTimeout => {
-                        fs.stat_inode_revalidated(ino, at)?
+                        tables.stat_inode_revalidated(ino, at)?
                     }
-                    AttrSource::Reopen => attr_by_reopen(&fs, ino, at, open.as_deref())?,
+                    AttrSource::Reopen => attr_by_reopen(&tables, ino, at, open.as_deref())?,
                 };
-                Ok(Some((attr, fs.check_open_file(ino, replica, &attr))))
+                Ok(Some((attr, tables.check_open_file(ino, replica, &attr))))
             }
         };
         let run_as = request.run_as.clone();
-        let found = match self.client.call_with_fallback(fallback, target, run_as, op).await {
+        let found = match self.calls.client.call_with_fallback(fallback, target, run_as, op).await {
             Ok((_, None)) => return Err(BackendError::Late.into()),
             Ok((replica, Some(found))) => Ok((replica, found)),
             Err(error) => Err(error),
@@ -190,21 +193,21 @@ impl Fs {
     }
 
     async fn finish_getattr(
-        self: &Arc<Self>,
+        &self,
         request: &AttrRequest,
         answer: AttrAnswer,
     ) -> FsResult<Option<InodeAttr>> {
         let AttrRequest { ino, since, .. } = *request;
-        let open = self.handles.find_inode(ino).map(|inode| inode.current());
+        let open = self.tables.handles.find_inode(ino).map(|inode| inode.current());
         let is_gone = match answer.found {
-            Ok((replica, _)) if self.is_possibly_stale(replica, &answer.path, ino) => {
+            Ok((replica, _)) if self.tables.is_possibly_stale(replica, &answer.path, ino) => {
                 return Ok(None);
             }
             Ok((replica, (attr, check))) => {
-                let is_same = self.inodes.lock().is_same(ino, replica, &attr)
-                    && self.attr_owner(ino, &attr, &check) == AttrOwner::OpenFile;
+                let is_same = self.tables.inodes.lock().is_same(ino, replica, &attr)
+                    && self.tables.attr_owner(ino, &attr, &check) == AttrOwner::OpenFile;
                 if is_same {
-                    return Ok(Some(self.attr_reply(ino, attr, &check, answer.asked)));
+                    return Ok(Some(self.tables.attr_reply(ino, attr, &check, answer.asked)));
                 }
                 Errno::STALE
             }
@@ -220,29 +223,17 @@ impl Fs {
         }
     }
 
-    /// The kernel is about to be told these attributes of an inode it knows.
-    pub(super) fn attr_reply(
-        &self,
-        ino: Ino,
-        attr: Attr,
-        looked: &OpenFileCheck,
-        asked: u64,
-    ) -> InodeAttr {
-        self.apply_attrs(ino, &attr, looked, asked);
-        InodeAttr { ino, attr }
-    }
-
     async fn getattr_by_open_file(
-        self: &Arc<Self>,
+        &self,
         ino: Ino,
         open: Arc<OpenFile>,
         since: Instant,
     ) -> FsResult<InodeAttr> {
-        let asked = self.change_seq();
+        let asked = self.tables.change_seq();
         let check = OpenFileCheck::matching(&open);
-        let target = self.call_target_of_open(ino, &open).requested_at(since);
+        let target = self.calls.target_of_open(ino, &open).requested_at(since);
         let run_as = RunAs::Only(open.credentials());
-        let write = self.policy.write.filter(|_| self.is_recently_changed(ino));
+        let write = self.tables.policy.write.filter(|_| self.tables.is_recently_changed(ino));
         let may_lag = move |replica| write.is_some_and(|write| write.replica != replica);
         let stat = move |replica: ReplicaId, backend: &dyn Backend| {
             let attr = open.attr_on(replica, backend)?;
@@ -251,8 +242,8 @@ impl Fs {
                 false => Ok(attr),
             }
         };
-        let (_, attr) = self.client.call(target, run_as, stat).await?;
-        Ok(self.attr_reply(ino, attr, &check, asked))
+        let (_, attr) = self.calls.client.call(target, run_as, stat).await?;
+        Ok(self.tables.attr_reply(ino, attr, &check, asked))
     }
 
     /// Attributes of a file that is open for writing.
@@ -263,51 +254,13 @@ impl Fs {
         since: Instant,
     ) -> FsResult<InodeAttr> {
         let once = SingleCall {
-            replica: self.write_policy()?.replica,
+            replica: self.tables.write_policy()?.replica,
             lane: Lane::Metadata,
-            deadline: RequestDeadline::new(since, self.policy.deadlines),
+            deadline: RequestDeadline::new(since, self.tables.policy.deadlines),
             run_as: RunAs::Only(writer.credentials.clone()),
         };
-        let asked = self.change_seq();
-        let attr = self.client.call_once(once, move |_| writer.file.attr()).await?;
-        Ok(self.attr_reply(ino, attr, &OpenFileCheck::default(), asked))
-    }
-
-    /// The kernel is about to be told `attr` of this inode: handles that have it
-    /// open read that version from now on. Not so if it was changed here since they
-    /// were asked for: then the kernel does not believe them either.
-    pub(super) fn apply_attrs(&self, ino: Ino, attr: &Attr, looked: &OpenFileCheck, asked: u64) {
-        if attr.kind != FileKind::Regular {
-            return;
-        }
-        // Before the handles: an open that begins meanwhile sees this, or is seen below.
-        self.inodes.lock().record_kernel_attrs(ino, attr.version());
-        let Some(open) = self.handles.find_inode(ino) else { return };
-        open.gate.appends.lock().raise_kernel_end(attr.size);
-        let mode = self.policy.mode;
-        let version = attr.version();
-        let current = open.current();
-        let path = current.path().to_owned();
-        let who = current.credentials();
-        let retired = {
-            // Held, so that opens and this are in one order for both tables.
-            let mut inodes = self.inodes.lock();
-            if !inodes.is_unchanged_since(ino, asked)
-                || self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile
-            {
-                return;
-            }
-            let retired = open.adopt_version(version, mode, || {
-                self.reader.new_open_file(path, version, mode, who)
-            });
-            if retired.is_some() {
-                inodes.mark_cache_mixed(ino);
-            }
-            open.current().set_last_attr(attr);
-            retired
-        };
-        if let Some(old) = retired {
-            self.reader.retire_file(&old);
-        }
+        let asked = self.tables.change_seq();
+        let attr = self.calls.client.call_once(once, move |_| writer.file.attr()).await?;
+        Ok(self.tables.attr_reply(ino, attr, &OpenFileCheck::default(), asked))
     }
 }

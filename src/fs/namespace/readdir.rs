@@ -4,22 +4,24 @@
 //! listing where there is memory for it: offsets are places in it, so they mean the same
 //! whichever replica answers next, and whatever happens to the directory meanwhile. Where
 //! there is not, the handle keeps a window of it, and the directory is listed again for
-//! the next one ([`super::listing`]). Reading from the start again (rewinddir) begins
+//! the next one ([`crate::fs::listing`]). Reading from the start again (rewinddir) begins
 //! another listing.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use super::entry_name::ReplicaAttr;
-use super::file_replacement::OpenFileCheck;
-use super::handles::DirHandle;
-use super::inode_ref;
-use super::listing::ListingBuilder;
-use super::listing_cache::ListingCache;
-use super::renames::RetriedCall;
-use super::{EntryName, Errno, Fs, FsResult, HandleId, Ino, InodeAttr, ListedEntry, Listing};
+use super::Namespace;
 use crate::backend::{Attr, Backend, BackendError, Credentials, FileKind, RequestContext, Result};
+use crate::fs::entry_name::{EntryName, InodeAttr, ReplicaAttr};
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::DirHandle;
+use crate::fs::ino::Ino;
+use crate::fs::listing::{ListedEntry, Listing, ListingBuilder};
+use crate::fs::listing_cache::ListingCache;
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::{ReplicaId, VolumeMode};
 
@@ -99,59 +101,55 @@ fn can_list_names_only(error: BackendError) -> bool {
     !error.is_definite() || error == BackendError::Os(rustix::io::Errno::ACCESS)
 }
 
-impl Fs {
+impl Namespace {
     /// Opens a directory; it is listed when it is read. Whether the caller may list it is
     /// decided now, as far as the replica could say anything else than the kernel did.
-    pub async fn opendir(self: &Arc<Self>, caller: RequestContext, ino: Ino) -> FsResult<HandleId> {
+    pub async fn opendir(&self, caller: RequestContext, ino: Ino) -> FsResult<HandleId> {
         let credentials = caller.credentials();
         if !credentials.is_daemon() {
             let check = || self.check_open_dir(ino, &credentials);
-            self.with_rename_retry(&[ino], RetriedCall::Lookup, check).await?;
+            self.calls.with_rename_retry(&[ino], RetriedCall::Lookup, check).await?;
         }
-        Ok(self.handles.insert_dir(ino, credentials, caller.request))
+        Ok(self.tables.handles.insert_dir(ino, credentials, caller.request))
     }
 
-    async fn check_open_dir(self: &Arc<Self>, ino: Ino, credentials: &Credentials) -> FsResult<()> {
-        let path = self.path(ino)?;
-        let target = self.call_target_of_inode(ino, &path);
-        let dir = self.dir_ref(ino, path);
+    async fn check_open_dir(&self, ino: Ino, credentials: &Credentials) -> FsResult<()> {
+        let path = self.tables.path(ino)?;
+        let target = self.calls.target_of_inode(ino, &path);
+        let dir = self.tables.dir_ref(ino, path);
         let check = move |replica: ReplicaId, backend: &dyn Backend| {
             backend.check_open_dir(&dir.target_on(replica))
         };
-        self.client.call(target, RunAs::Only(credentials.clone()), check).await?;
+        self.calls.client.call(target, RunAs::Only(credentials.clone()), check).await?;
         Ok(())
     }
 
     /// The directory's entries, for a reader that is at `offset`.
-    pub async fn readdir(
-        self: &Arc<Self>,
-        handle: HandleId,
-        offset: u64,
-    ) -> FsResult<Arc<Listing>> {
-        let dir = self.handles.dir(handle).ok_or(Errno::BADF)?;
+    pub async fn readdir(&self, handle: HandleId, offset: u64) -> FsResult<Arc<Listing>> {
+        let dir = self.tables.handles.dir(handle).ok_or(Errno::BADF)?;
         if let Some(listing) = dir.listing.get(offset) {
             return Ok(listing);
         }
         let list = || self.list_dir(handle, &dir, offset);
-        self.with_rename_retry(&[dir.ino], RetriedCall::Lookup, list).await
+        self.calls.with_rename_retry(&[dir.ino], RetriedCall::Lookup, list).await
     }
 
     async fn list_dir(
-        self: &Arc<Self>,
+        &self,
         handle: HandleId,
         dir: &Arc<DirHandle>,
         offset: u64,
     ) -> FsResult<Arc<Listing>> {
-        let path = self.path(dir.ino)?;
-        let target = self.listing_target(&path);
-        let parent = self.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
+        let path = self.tables.path(dir.ino)?;
+        let target = self.calls.target_of_listing(&path);
+        let parent = self.tables.inodes.lock().parent(dir.ino).unwrap_or(dir.ino);
         let list = {
-            let fs = Arc::clone(self);
-            let object = inode_ref::inode_at(self, dir.ino, path);
+            let memory = Arc::clone(&self.listing_memory);
+            let object = self.tables.inode_at(dir.ino, path);
             // In copies the numbers in the listing are that one tree's.
-            let has_numbers = self.policy.mode != VolumeMode::Copies;
+            let has_numbers = self.tables.policy.mode != VolumeMode::Copies;
             move |replica: ReplicaId, backend: &dyn Backend| {
-                let mut builder = match ListingBuilder::new(&fs.listing_memory, offset) {
+                let mut builder = match ListingBuilder::new(&memory, offset) {
                     Ok(builder) => builder,
                     Err(errno) => return Ok(Err(errno)),
                 };
@@ -162,13 +160,13 @@ impl Fs {
             }
         };
         let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
-        let (_, packed) = self.client.call(target.long(), run_as, list).await?;
+        let (_, packed) = self.calls.client.call(target.long(), run_as, list).await?;
         let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
         // In another listing the offset may be another place.
         if !dir.listing.set(&listing, offset) {
             return Err(Errno::STALE);
         }
-        self.handles.record_listing(handle.number, &listing);
+        self.tables.handles.record_listing(handle.number, &listing);
         if !listing.packed.is_whole() {
             let keeper: Weak<ListingCache> = Arc::downgrade(&dir.listing);
             self.listing_memory.track_window(handle.number, keeper);
@@ -180,7 +178,7 @@ impl Fs {
     /// time. Entries that have gone meanwhile are left out; those that no replica can look at
     /// are listed by their names alone, as a replica lists them.
     pub async fn readdirplus(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         handle: HandleId,
         offset: u64,
@@ -191,7 +189,7 @@ impl Fs {
         loop {
             let ino = listing.ino;
             let look_up = || self.lookup_batch(caller, since, &listing, offset);
-            let batch = self.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await?;
+            let batch = self.calls.with_rename_retry(&[ino], RetriedCall::Lookup, look_up).await?;
             // Where all of them have gone, an empty answer would end the listing.
             if batch.is_end || !batch.entries.is_empty() {
                 return Ok(ReaddirPlusPage { listing, entries: batch.entries });
@@ -204,7 +202,7 @@ impl Fs {
     }
 
     async fn lookup_batch(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         since: Instant,
         listing: &Listing,
@@ -216,17 +214,18 @@ impl Fs {
         if names.is_empty() {
             return Ok(EntryBatch { entries: Vec::new(), next_offset: offset, is_end: true });
         }
-        let path = self.path(listing.ino)?;
-        let target = self.listing_target(&path).requested_at(since);
-        let change_seq = self.change_seq();
+        let path = self.tables.path(listing.ino)?;
+        let target = self.calls.target_of_listing(&path).requested_at(since);
+        let change_seq = self.tables.change_seq();
         let stat = {
             let names = Arc::clone(&names);
-            let dir = self.dir_ref(listing.ino, path);
+            let dir = self.tables.dir_ref(listing.ino, path);
             move |replica: ReplicaId, backend: &dyn Backend| {
                 attrs_or_failover(backend.stat_entries(&dir.target_on(replica), &names)?)
             }
         };
-        let answer = self.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
+        let answer =
+            self.calls.client.call(target.long(), RunAs::DaemonThenCaller(caller), stat).await;
         let attrs: Vec<AttrAnswer> = match answer {
             Ok((replica, attrs)) => attrs
                 .into_iter()
@@ -259,7 +258,7 @@ impl Fs {
             Ok(entry) => {
                 let at = EntryName { parent: dir, name: listed.name };
                 let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
-                (!self.is_name_possibly_replaced(at, found)).then_some(entry)
+                (!self.tables.is_name_possibly_replaced(at, found)).then_some(entry)
             }
         };
         Some(ReaddirPlusEntry {
@@ -271,9 +270,9 @@ impl Fs {
         })
     }
 
-    /// What the kernel is to be told of an entry; [`Fs::commit_lookup`] it once it has been.
+    /// What the kernel is to be told of an entry; [`Namespace::commit_lookup`] it once it has been.
     pub fn readdirplus_reply(&self, dir: Ino, name: &OsStr, seen: &EntryAttr) -> Option<InodeAttr> {
-        let inodes = self.inodes.lock();
+        let inodes = self.tables.inodes.lock();
         let ino = inodes.ino_for(dir, name, seen.replica, &seen.attr)?;
         if !inodes.is_current_entry(dir, name, ino, seen.change_seq) {
             return None;
@@ -286,14 +285,14 @@ impl Fs {
     pub fn commit_lookup(&self, ino: Ino, at: EntryName<'_>, seen: &EntryAttr, request: u64) {
         let EntryAttr { replica, change_seq: asked, attr } = *seen;
         let found = ReplicaAttr { replica, attr: &attr };
-        let known = self.inodes.lock().record_lookup_as(ino, request, at, found, asked);
+        let known = self.tables.inodes.lock().record_lookup_as(ino, request, at, found, asked);
         if let Some(ino) = known {
-            self.apply_attrs(ino, &attr, &OpenFileCheck::default(), asked);
+            self.tables.apply_attrs(ino, &attr, &OpenFileCheck::default(), asked);
         }
     }
 
     /// The inode number to show for an entry that comes without attributes.
     pub fn listed_ino(&self, dir: Ino, entry: &ListedEntry<'_>) -> Ino {
-        self.inodes.lock().listed_ino(dir, entry.name, entry.number)
+        self.tables.inodes.lock().listed_ino(dir, entry.name, entry.number)
     }
 }

@@ -4,9 +4,11 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use super::Mutations;
 use crate::backend::{Lane, RequestContext, TreeMutation};
+use crate::fs::error::FsResult;
+use crate::fs::ino::Ino;
 use crate::fs::payload_budget::OnFull;
-use crate::fs::{Fs, FsResult, Ino};
 
 /// A value to be set, and the flags of setxattr(2).
 #[derive(Clone)]
@@ -15,7 +17,7 @@ struct XattrValue {
     flags: u32,
 }
 
-impl Fs {
+impl Mutations {
     /// setxattr(2) with the value and its flags, or removexattr(2) without. Blocks while there
     /// is no room for the value; the future does not.
     pub fn setxattr(
@@ -25,7 +27,7 @@ impl Fs {
         name: &OsStr,
         value: Option<(&[u8], u32)>,
     ) -> impl Future<Output = FsResult<()>> + Send + 'static + use<> {
-        let fs = Arc::clone(self);
+        let own = Arc::clone(self);
         let name = name.to_owned();
         let charge = value
             .map(|(value, _)| self.payload_budget.charge(value.len() as u64, OnFull::WaitOrFail));
@@ -45,7 +47,7 @@ impl Fs {
                     None => TreeMutation::RemoveXattr { object, name },
                 }
             };
-            fs.change_inode(caller, ino, Lane::Metadata, charge, mutation).await
+            own.change_inode(caller, ino, Lane::Metadata, charge, mutation).await
         }
     }
 }

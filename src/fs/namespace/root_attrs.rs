@@ -5,32 +5,38 @@
 //! told what it was last seen to be.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
-use super::file_replacement::OpenFileCheck;
-use super::{Errno, Fs, FsResult, InodeAttr, ROOT};
+use super::Namespace;
 use crate::backend::{Attr, Backend, FileKind};
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::ino::ROOT;
+use crate::fs::tables::OpenFileCheck;
 use crate::replicas::metadata_client::RunAs;
 use crate::volume::ReplicaId;
 
-impl Fs {
+impl Namespace {
     /// Finds out the root's identity. Ask it once, before anything else.
-    pub async fn init_root(self: &Arc<Self>) -> FsResult<InodeAttr> {
+    pub async fn init_root(&self) -> FsResult<InodeAttr> {
         self.getattr_root(RunAs::DAEMON, Instant::now()).await
     }
 
-    pub(super) async fn getattr_root(&self, run_as: RunAs, since: Instant) -> FsResult<InodeAttr> {
+    pub(in crate::fs) async fn getattr_root(
+        &self,
+        run_as: RunAs,
+        since: Instant,
+    ) -> FsResult<InodeAttr> {
         let path = Path::new("");
         loop {
-            let asked = self.change_seq();
-            let target = self.call_target_of_inode(ROOT, path).requested_at(since);
+            let asked = self.tables.change_seq();
+            let target = self.calls.target_of_inode(ROOT, path).requested_at(since);
             // After a change through this mount, older attributes would hide it.
             let known = if target.has_sole_replica() { None } else { *self.last_root_attr.lock() };
             let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat(Path::new(""));
-            let call = self.client.call_with_fallback(known, target, run_as.clone(), stat);
+            let call = self.calls.client.call_with_fallback(known, target, run_as.clone(), stat);
             let found = call.await?;
-            if !self.is_possibly_stale(found.0, path, ROOT) {
+            if !self.tables.is_possibly_stale(found.0, path, ROOT) {
                 return self.root_attr_reply(found, asked);
             }
         }
@@ -41,6 +47,6 @@ impl Fs {
             return Err(Errno::STALE);
         }
         *self.last_root_attr.lock() = Some(found);
-        Ok(self.attr_reply(ROOT, found.1, &OpenFileCheck::default(), asked))
+        Ok(self.tables.attr_reply(ROOT, found.1, &OpenFileCheck::default(), asked))
     }
 }

@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::handles::FileHandle;
-use super::write_gate::{WriteGate, Writer};
-use super::{Fs, FsResult, ReadData, task};
+use super::OpenFiles;
 use crate::backend::{
     Backend, BackendError, BackendFile, Lane, RequestingThread, SeekTo, report_progress,
 };
 use crate::buffer::Buffer;
+use crate::fs::error::FsResult;
+use crate::fs::handles::FileHandle;
+use crate::fs::write_gate::{WriteGate, Writer};
+use crate::read::ReadData;
 use crate::replicas::request_deadline::RequestDeadline;
+use crate::replicas::task;
 use crate::telemetry::counters::increment;
 use crate::volume::ByteRange;
 
@@ -22,10 +25,10 @@ const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
 /// How often a read that waits looks whether its caller was killed.
 const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-impl Fs {
+impl OpenFiles {
     /// Reads a file that is being written, after the writes that arrived before.
-    pub(super) async fn read_from_write_replica(
-        self: &Arc<Self>,
+    pub(in crate::fs) async fn read_from_write_replica(
+        &self,
         file: FileHandle,
         writer: Option<Arc<Writer>>,
         range: ByteRange,
@@ -33,7 +36,7 @@ impl Fs {
     ) -> FsResult<ReadData> {
         let gate = Arc::clone(&file.inode.gate);
         self.wait_for_earlier_writes(&gate, since).await;
-        let reader = Arc::clone(&self.reader);
+        let reader = Arc::clone(&self.tables.reader);
         let read = move |file: &dyn BackendFile| {
             // There are no more of these than threads.
             let mut bytes = reader.allocate_buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
@@ -51,13 +54,13 @@ impl Fs {
             Err(_) => increment(&self.counters.read_errors),
         }
         // The reply gives the buffer's memory back.
-        self.serve_waiting_reads_after_reply();
+        self.payload_budget.serve_waiting_reads_after_reply();
         answer.map(|(bytes, filled)| ReadData::from_buffer(bytes, filled))
     }
 
     /// The next data or hole of a file that is being written.
-    pub(super) async fn lseek_on_write_replica(
-        self: &Arc<Self>,
+    pub(in crate::fs) async fn lseek_on_write_replica(
+        &self,
         file: FileHandle,
         writer: Option<Arc<Writer>>,
         offset: u64,
@@ -76,9 +79,9 @@ impl Fs {
         since: Instant,
         op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
     ) -> FsResult<T> {
-        let write = self.write_policy()?;
-        let mut once = self.single_call(write, lane, &file.credentials);
-        once.deadline = RequestDeadline::new(since, self.policy.deadlines);
+        let write = self.tables.write_policy()?;
+        let mut once = self.calls.single_call(write, lane, &file.credentials);
+        once.deadline = RequestDeadline::new(since, self.tables.policy.deadlines);
         let look = move |backend: &dyn Backend| match &writer {
             Some(writer) => op(&*writer.file),
             None => {
@@ -87,27 +90,21 @@ impl Fs {
                 op(&*current.open_unchecked(write.replica, backend)?)
             }
         };
-        Ok(self.client.call_once(once, look).await?)
-    }
-
-    /// Gives the memory of this request to reads that wait for some, once the reply has been
-    /// sent.
-    pub(super) fn serve_waiting_reads_after_reply(self: &Arc<Self>) {
-        task::hold_until_reply(ServeWaitingReads(Arc::clone(self)));
+        Ok(self.calls.client.call_once(once, look).await?)
     }
 
     /// Waits until the writes of the file have ended that arrived before a read, which arrived
     /// at `since`.
-    pub(super) async fn wait_for_earlier_writes(
-        self: &Arc<Self>,
+    pub(in crate::fs) async fn wait_for_earlier_writes(
+        &self,
         gate: &Arc<WriteGate>,
         since: Instant,
     ) {
         let Some(last) = gate.pending_writes.last_in_flight() else { return };
-        task::hold_until_reply(self.client.register_waiting());
+        task::hold_until_reply(self.calls.client.register_waiting());
         let gate = Arc::clone(gate);
         let requesting_thread = RequestingThread::current();
-        let until = since + self.policy.deadlines.while_responsive;
+        let until = since + self.tables.policy.deadlines.while_responsive;
         let wait = async move {
             loop {
                 // Before the check, so that an end after it is not missed.
@@ -122,16 +119,7 @@ impl Fs {
             }
         };
         // The volume is going away where the runtime does not end it.
-        let _ = self.locks.runtime().spawn(wait).await;
-    }
-}
-
-/// Serves reads that wait for memory when it is dropped.
-struct ServeWaitingReads(Arc<Fs>);
-
-impl Drop for ServeWaitingReads {
-    fn drop(&mut self) {
-        self.0.payload_budget.serve_waiting_reads();
+        let _ = self.calls.runtime.spawn(wait).await;
     }
 }
 

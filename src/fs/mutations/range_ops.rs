@@ -1,12 +1,11 @@
 //! Operations on ranges of open files: fallocate(2) and copy_file_range(2).
 
-use std::sync::Arc;
-
-use super::handles::FileHandle;
+use super::Mutations;
 use super::set_id::SetIdPolicy;
 use super::write::ChangeLock;
-use super::{Errno, Fs, FsResult, HandleId};
 use crate::backend::{Backend, BackendFile, FileMutation, RequestContext};
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
 use crate::volume::ByteRange;
 
 /// A copy from one open file to another.
@@ -35,10 +34,10 @@ pub struct FallocateRequest {
     pub is_resent: bool,
 }
 
-impl Fs {
+impl Mutations {
     /// fallocate(2).
     pub async fn fallocate(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         handle: HandleId,
         request: FallocateRequest,
@@ -54,13 +53,13 @@ impl Fs {
 
     /// copy_file_range(2) between open files; returns the number of bytes.
     pub async fn copy_file_range(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         request: CopyRequest,
     ) -> FsResult<u64> {
         let CopyRequest { range, target_offset, is_resent, .. } = request;
-        let write = self.write_policy()?;
-        let source = self.handles.file(request.source).ok_or(Errno::BADF)?;
+        let write = self.tables.write_policy()?;
+        let source = self.tables.handles.file(request.source).ok_or(Errno::BADF)?;
         let set_id = SetIdPolicy::of_caller(&caller);
         let copy = move |file: &dyn BackendFile, backend: &dyn Backend| {
             let source = source.file_on_write_replica(write.replica, backend)?;
@@ -73,24 +72,5 @@ impl Fs {
             set_id.apply_change(file, || source.mutate(&mutation))
         };
         self.change_file(request.target, ChangeLock::Exclusive { is_resent }, None, copy).await
-    }
-}
-
-impl FileHandle {
-    /// The file as the write replica has it. Blocks.
-    pub(super) fn file_on_write_replica(
-        &self,
-        replica: crate::volume::ReplicaId,
-        backend: &dyn Backend,
-    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
-        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
-        match own.into_iter().find(|writer| writer.readable) {
-            Some(writer) => Ok(Arc::clone(&writer.file)),
-            None => {
-                let current = self.inode.current();
-                current.set_credentials(&self.credentials);
-                current.open_unchecked(replica, backend)
-            }
-        }
     }
 }

@@ -9,8 +9,8 @@ use crate::fs::records::LockOwnerRecord;
 use crate::volume::ReplicaId;
 
 impl Locks {
-    /// Whether anybody waits for one.
-    pub(in crate::fs) fn has_waiters(&self) -> bool {
+    /// Whether any caller waits for one.
+    pub fn has_waiters(&self) -> bool {
         !self.waiters.lock().is_empty()
     }
 

@@ -24,7 +24,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{Errno, Fs, FsResult, HandleId, Ino, task};
+use super::error::{Errno, FsResult};
+use super::handle_id::HandleId;
+use super::ino::Ino;
+use super::replica_calls::ReplicaCalls;
+use super::tables::Tables;
 use crate::backend::{
     Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
     SyncMode, WriteOpenOptions,
@@ -33,6 +37,7 @@ use crate::buffer::Budget;
 use crate::read::OpenFile;
 use crate::replicas::metadata_client::{RunAs, SingleCall};
 use crate::replicas::request_deadline::RequestDeadline;
+use crate::replicas::task;
 use crate::sync::{LockRank, RankedMutex};
 use lock_memory::{LockMemory, LockSlot};
 use owners::OwnerTable;
@@ -68,8 +73,9 @@ impl LockOutcome {
 }
 
 /// All locks that were taken through this mount.
-pub(super) struct Locks {
-    runtime: tokio::runtime::Handle,
+pub struct Locks {
+    tables: Arc<Tables>,
+    calls: Arc<ReplicaCalls>,
     owners: RankedMutex<OwnerTable>,
     memory: LockMemory,
     /// Files that somebody waits for.
@@ -101,15 +107,15 @@ const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 impl Locks {
-    pub(super) fn new(runtime: tokio::runtime::Handle, budget: Budget) -> Self {
-        let memory = LockMemory::new(budget);
-        let owners = RankedMutex::new(LockRank::LockOwners, OwnerTable::default());
-        Self { runtime, memory, owners, waiters: Mutex::default() }
-    }
-
-    /// Where whoever has to wait for something does so.
-    pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
-        &self.runtime
+    /// No locks yet; `budget` pays for them.
+    pub(super) fn new(tables: Arc<Tables>, calls: Arc<ReplicaCalls>, budget: Budget) -> Self {
+        Self {
+            tables,
+            calls,
+            memory: LockMemory::new(budget),
+            owners: RankedMutex::new(LockRank::LockOwners, OwnerTable::default()),
+            waiters: Mutex::default(),
+        }
     }
 
     /// An owner that is about to take a lock through `handle`; `None` where its user has
@@ -198,7 +204,7 @@ impl OwnerDescriptor {
     }
 }
 
-impl Fs {
+impl Locks {
     /// Sets a lock, or releases one.
     pub async fn set_lock(
         self: &Arc<Self>,
@@ -207,8 +213,8 @@ impl Fs {
         lock: Lock,
         waiting: LockWait,
     ) -> FsResult<()> {
-        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
-        let is_known = self.locks.owners.lock().contains((file.ino, owner));
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let is_known = self.owners.lock().contains((file.ino, owner));
         if lock.kind == LockKind::None && !is_known {
             return Ok(());
         }
@@ -222,13 +228,13 @@ impl Fs {
             LockWait::Thread(0) => return Err(Errno::NOLCK),
             LockWait::Thread(thread) => thread,
         };
-        let slot = self.locks.memory.reserve(file.credentials.uid()).ok_or(Errno::NOLCK)?;
+        let slot = self.memory.reserve(file.credentials.uid()).ok_or(Errno::NOLCK)?;
         let wait = LockWaiter { handle, ino: file.ino, owner, lock, thread, _slot: slot };
         // The tries of a wait do not hold up a handover.
         task::release_held();
         let waiting = Arc::clone(self).wait_for_lock(wait);
         // The volume is going away where the runtime does not end it.
-        self.locks.runtime.spawn(waiting).await.unwrap_or(Err(Errno::IO))
+        self.calls.runtime.spawn(waiting).await.unwrap_or(Err(Errno::IO))
     }
 
     /// The lock in the way of this one.
@@ -247,14 +253,14 @@ impl Fs {
         owner: LockOwner,
         request: LockRequest,
     ) -> FsResult<Lock> {
-        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
-        let replica = self.policy.lock_replica.ok_or(Errno::NOSYS)?;
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let replica = self.tables.policy.lock_replica.ok_or(Errno::NOSYS)?;
         let ino = file.ino;
         let descriptor = self
-            .locks
             .owner_for_lock((ino, owner), handle.number, &file.credentials)
             .ok_or(Errno::NOLCK)?;
-        let deadlines = self.policy.write.map_or(self.policy.deadlines, |write| write.deadlines);
+        let deadlines =
+            self.tables.policy.write.map_or(self.tables.policy.deadlines, |write| write.deadlines);
         let once = SingleCall {
             replica,
             lane: Lane::Metadata,
@@ -262,7 +268,7 @@ impl Fs {
             run_as: RunAs::Only(file.credentials.clone()),
         };
         let open = file.inode.current();
-        let for_write = self.policy.write.is_some();
+        let for_write = self.tables.policy.write.is_some();
         let outcome = Arc::new(LockOutcome::default());
         let lock = {
             let outcome = Arc::clone(&outcome);
@@ -277,17 +283,17 @@ impl Fs {
                 Ok(locked)
             }
         };
-        let answer = match self.client.call_once(once, lock).await {
+        let answer = match self.calls.client.call_once(once, lock).await {
             // It was late, and the replica has answered all the same.
             Err(error) => outcome.give_up().ok_or(error),
             answer => answer,
         };
         match (&answer, request) {
             (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
-                self.locks.wake_waiters(ino);
+                self.wake_waiters(ino);
             }
             // The owner of a lock is to see what others wrote before.
-            (Ok(_), LockRequest::Set(_)) if for_write => self.record_inode_change(ino),
+            (Ok(_), LockRequest::Set(_)) if for_write => self.tables.record_inode_change(ino),
             _ => {}
         }
         Ok(answer?)
@@ -296,7 +302,7 @@ impl Fs {
     /// Tries the lock until it is had, or a signal ends the wait. Runs on the runtime.
     async fn wait_for_lock(self: Arc<Self>, waiter: LockWaiter) -> FsResult<()> {
         let LockWaiter { handle, ino, owner, lock, thread, _slot } = waiter;
-        let released = self.locks.add_waiter(ino);
+        let released = self.add_waiter(ino);
         let mut pause = MIN_RETRY_INTERVAL;
         let answer = loop {
             if tokio::time::timeout(pause, released.notified()).await.is_err() {
@@ -310,20 +316,21 @@ impl Fs {
                 answer => break answer.map(drop),
             }
         };
-        self.locks.remove_waiter(ino, released);
+        self.remove_waiter(ino, released);
         answer
     }
 
     /// Releases all locks of an owner on a file.
     pub(super) async fn release_locks(&self, ino: Ino, owner: LockOwner) {
-        let descriptor = self.locks.owners.lock().remove((ino, owner));
-        let (Some(descriptor), Some(replica)) = (descriptor, self.policy.lock_replica) else {
+        let descriptor = self.owners.lock().remove((ino, owner));
+        let (Some(descriptor), Some(replica)) = (descriptor, self.tables.policy.lock_replica)
+        else {
             return;
         };
         let once = SingleCall {
             replica,
             lane: Lane::Metadata,
-            deadline: RequestDeadline::new(Instant::now(), self.policy.deadlines),
+            deadline: RequestDeadline::new(Instant::now(), self.tables.policy.deadlines),
             run_as: RunAs::DAEMON,
         };
         let unlock = move |_: &dyn Backend| {
@@ -334,8 +341,8 @@ impl Fs {
             }
         };
         // Closing the descriptor releases them where this fails.
-        let _ = self.client.call_once(once, unlock).await;
-        self.locks.wake_waiters(ino);
+        let _ = self.calls.client.call_once(once, unlock).await;
+        self.wake_waiters(ino);
     }
 }
 

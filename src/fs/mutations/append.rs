@@ -1,21 +1,24 @@
-//! Appends in parts: each waits for its turn ([`super::append_queue`]), and is then written.
+//! Appends in parts: each waits for its turn ([`crate::fs::append_queue`]), and is then written.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::append_queue::{AppendPart, PREDECESSOR_TIMEOUT, ReadyParts};
+use super::Mutations;
 use super::write::ChargedWrite;
-use super::write_gate::{AnnouncedPart, WriteGate};
-use super::{Errno, Fs, FsResult, HandleId};
+use crate::fs::append_queue::{AppendPart, PREDECESSOR_TIMEOUT, ReadyParts};
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::write_gate::{AnnouncedPart, WriteGate};
 use crate::telemetry::counters::increment;
 
-impl Fs {
+impl Mutations {
     /// Appends a part of a write(2) in its turn, if there was room for it; returns the number
     /// of bytes.
     pub(super) async fn append_part(
-        self: &Arc<Self>,
+        &self,
         handle: HandleId,
         part: AnnouncedPart,
         request: FsResult<ChargedWrite>,
@@ -26,7 +29,7 @@ impl Fs {
             Err(errno) => {
                 increment(&self.counters.write_errors);
                 let ready = gate.appends.lock().refuse(offset, errno);
-                self.run_ready_parts(&gate, ready);
+                run_ready_parts(&self.calls.runtime, &gate, ready);
                 return Err(errno);
             }
         };
@@ -36,30 +39,30 @@ impl Fs {
         });
         let part = AppendPart { offset, len, arrived_at, run };
         let ready = gate.appends.lock().add_part(part, arrived_at);
-        self.run_ready_parts(&gate, ready);
+        run_ready_parts(&self.calls.runtime, &gate, ready);
         // The part is dropped without a turn where the volume is going away.
         started.await.unwrap_or(Err(Errno::IO))?;
         let answer = self.submit_write(handle, request).await;
         let ready = gate.appends.lock().finish_part(&answer, Instant::now());
-        self.run_ready_parts(&gate, ready);
+        run_ready_parts(&self.calls.runtime, &gate, ready);
         answer
     }
+}
 
-    fn run_ready_parts(self: &Arc<Self>, gate: &Arc<WriteGate>, ready: ReadyParts) {
-        for (part, turn) in ready {
-            (part.run)(turn);
-        }
-        if !gate.appends.lock().has_waiting() {
-            return;
-        }
-        let fs = Arc::clone(self);
-        let gate = Arc::clone(gate);
-        self.locks.runtime().spawn(async move {
-            tokio::time::sleep(PREDECESSOR_TIMEOUT).await;
-            let ready = gate.appends.lock().next_ready(Instant::now());
-            if !ready.is_empty() {
-                fs.run_ready_parts(&gate, ready);
-            }
-        });
+fn run_ready_parts(runtime: &Handle, gate: &Arc<WriteGate>, ready: ReadyParts) {
+    for (part, turn) in ready {
+        (part.run)(turn);
     }
+    if !gate.appends.lock().has_waiting() {
+        return;
+    }
+    let gate = Arc::clone(gate);
+    let own = runtime.clone();
+    runtime.spawn(async move {
+        tokio::time::sleep(PREDECESSOR_TIMEOUT).await;
+        let ready = gate.appends.lock().next_ready(Instant::now());
+        if !ready.is_empty() {
+            run_ready_parts(&own, &gate, ready);
+        }
+    });
 }

@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::getattr::{AttrRequest, AttrSource};
-use super::handles::{FileHandle, ReadSource};
-use super::write_gate::Writer;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, ReadData, task};
+use super::OpenFiles;
 use crate::backend::{Backend, SeekTo};
-use crate::read::{CallerThread, ReadError, ReadParams, RequestOrigin};
+use crate::fs::cache_mode::CacheMode;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::{FileHandle, ReadSource};
+use crate::fs::namespace::{AttrRequest, AttrSource};
+use crate::fs::write_gate::Writer;
+use crate::read::{CallerThread, ReadData, ReadError, ReadParams, RequestOrigin};
 use crate::replicas::metadata_client::RunAs;
+use crate::replicas::task;
 use crate::volume::{ByteRange, ReplicaId};
 
 /// The shortest time between two looks at the version of a file. Data that was read ahead
@@ -56,7 +60,7 @@ impl FileRead {
     }
 }
 
-impl Fs {
+impl OpenFiles {
     /// Reads a range of an open file for `process`, or one of its threads; fewer bytes come
     /// only at its end. A small read may be carried out on the calling thread, as far as
     /// others are left to take requests.
@@ -69,7 +73,7 @@ impl Fs {
         process: u32,
         done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
     ) {
-        let Some(file) = self.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        let Some(file) = self.tables.handles.file(handle) else { return done(Err(Errno::BADF)) };
         file.cache_validity.mark_read();
         file.is_closing.store(false, Ordering::Relaxed);
         let now = Instant::now();
@@ -86,24 +90,25 @@ impl Fs {
         let is_at_end = range.start >= current.version().size;
         let is_direct = read.file.cache_mode() == CacheMode::Direct;
         let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
-        let fs = Arc::clone(self);
-        if is_at_end && is_due(self.policy.attribute_ttl) {
+        let files = Arc::clone(self);
+        if is_at_end && is_due(self.tables.policy.attribute_ttl) {
             read.attempt = ReadAttempt::Final;
             task::run(async move {
                 let look = read.attr_request(AttrSource::Path);
                 // Where this fails, the read says why.
-                let _ = fs.getattr_with_handle(look, Some(handle)).await;
-                fs.attempt_read(read, done);
+                let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
+                files.attempt_read(read, done);
             });
-        } else if is_direct && is_due(self.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL)) {
+        } else if is_direct && is_due(self.tables.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL))
+        {
             read.attempt = ReadAttempt::Retry;
             task::run(async move {
                 let look = read.attr_request(AttrSource::PathOrTimeout);
-                if fs.getattr_as(look).await.is_err() {
+                if files.namespace.getattr_as(look).await.is_err() {
                     // No read has to wait for that again soon.
                     read.file.inode.mark_checked();
                 }
-                fs.attempt_read(read, done);
+                files.attempt_read(read, done);
             });
         } else {
             self.attempt_read(read, done);
@@ -124,7 +129,7 @@ impl Fs {
         let params = ReadParams {
             range: read.range,
             since: read.since,
-            fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.can_write(),
+            fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.tables.can_write(),
             origin: read.origin,
         };
         // From the second attempt on it is a replica's thread that gets here.
@@ -132,10 +137,10 @@ impl Fs {
             ReadAttempt::First => CallerThread::MayInline,
             ReadAttempt::Retry | ReadAttempt::Final => CallerThread::MustQueue,
         };
-        let fs = Arc::clone(self);
+        let files = Arc::clone(self);
         let read_handle = Arc::clone(&read.file.read_handle);
-        let sink = Box::new(move |answer| fs.finish_read(read, epoch, answer, done));
-        self.reader.read(&current, &read_handle, params, thread, sink);
+        let sink = Box::new(move |answer| files.finish_read(read, epoch, answer, done));
+        self.tables.reader.read(&current, &read_handle, params, thread, sink);
     }
 
     /// Replies to a read that began in `epoch`, or makes it again.
@@ -165,7 +170,7 @@ impl Fs {
             }
             // It changes faster than it can be opened everywhere. The write replica's mount
             // knows the current version.
-            Err(error) if error.is_version_mismatch() && self.can_write() => {
+            Err(error) if error.is_version_mismatch() && self.tables.can_write() => {
                 self.start_read_from_write_replica(read, None, done);
             }
             Err(error) => done(Err(error.into())),
@@ -178,11 +183,11 @@ impl Fs {
         mut read: FileRead,
         done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
     ) {
-        let fs = Arc::clone(self);
+        let files = Arc::clone(self);
         read.attempt = ReadAttempt::Final;
         task::run(async move {
-            match fs.getattr_as(read.attr_request(AttrSource::Reopen)).await {
-                Ok(_) => fs.attempt_read(read, done),
+            match files.namespace.getattr_as(read.attr_request(AttrSource::Reopen)).await {
+                Ok(_) => files.attempt_read(read, done),
                 Err(errno) => done(Err(errno)),
             }
         });
@@ -194,33 +199,28 @@ impl Fs {
         writer: Option<Arc<Writer>>,
         done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
     ) {
-        let fs = Arc::clone(self);
+        let files = Arc::clone(self);
         task::run(async move {
             let FileRead { file, range, since, .. } = read;
-            done(fs.read_from_write_replica(file, writer, range, since).await);
+            done(files.read_from_write_replica(file, writer, range, since).await);
         });
     }
 
     /// The next data or hole of an open file.
-    pub async fn lseek(
-        self: &Arc<Self>,
-        handle: HandleId,
-        offset: u64,
-        to: SeekTo,
-    ) -> FsResult<u64> {
-        let file = self.handles.file(handle).ok_or(Errno::BADF)?;
+    pub async fn lseek(&self, handle: HandleId, offset: u64, to: SeekTo) -> FsResult<u64> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
         let current = match file.inode.read_source(file.writer.as_ref()) {
             ReadSource::AnyReplica(current, _) => current,
             ReadSource::WriteReplica(writer) => {
                 return self.lseek_on_write_replica(file, writer, offset, to).await;
             }
         };
-        let target = self.call_target_of_open(file.ino, &current);
+        let target = self.calls.target_of_open(file.ino, &current);
         let run_as = RunAs::Only(current.credentials());
         let seek = move |replica: ReplicaId, backend: &dyn Backend| {
             current.open_on(replica, backend)?.seek(offset, to)
         };
-        let (_, found) = self.client.call(target.long(), run_as, seek).await?;
+        let (_, found) = self.calls.client.call(target.long(), run_as, seek).await?;
         Ok(found)
     }
 }

@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
-use super::{PendingRemoval, prepare_removal};
+use super::Mutations;
+use super::entries::{PendingRemoval, prepare_removal};
 use crate::backend::{Backend, BackendError, Lane, RequestContext, TreeMutation};
+use crate::fs::entry_name::EntryName;
+use crate::fs::error::FsResult;
 use crate::fs::handles::OpenInode;
+use crate::fs::ino::Ino;
 use crate::fs::inodes::LinkRemoval;
 use crate::fs::recent_changes::ChangeScope;
-use crate::fs::renames::RetriedCall;
-use crate::fs::{EntryName, Fs, FsResult, Ino};
+use crate::fs::replica_calls::RetriedCall;
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
 
@@ -46,29 +49,21 @@ impl RenamedInodes {
     }
 }
 
-impl Fs {
+impl Mutations {
     /// Changes a name.
-    pub async fn rename(
-        self: &Arc<Self>,
-        caller: RequestContext,
-        request: RenameRequest<'_>,
-    ) -> FsResult<()> {
+    pub async fn rename(&self, caller: RequestContext, request: RenameRequest<'_>) -> FsResult<()> {
         self.wait_for_pending_close(request.to).await;
         let parents = [request.from.parent, request.to.parent];
         let rename = || self.try_rename(caller, request);
-        self.with_rename_retry(&parents, RetriedCall::Mutation, rename).await
+        self.calls.with_rename_retry(&parents, RetriedCall::Mutation, rename).await
     }
 
-    async fn try_rename(
-        self: &Arc<Self>,
-        caller: RequestContext,
-        request: RenameRequest<'_>,
-    ) -> FsResult<()> {
-        let write = self.change_policy()?;
-        let from = self.entry_ref(request.from.parent, request.from.name)?;
-        let to = self.entry_ref(request.to.parent, request.to.name)?;
+    async fn try_rename(&self, caller: RequestContext, request: RenameRequest<'_>) -> FsResult<()> {
+        let write = self.calls.change_policy()?;
+        let from = self.tables.entry_ref(request.from.parent, request.from.name)?;
+        let to = self.tables.entry_ref(request.to.parent, request.to.name)?;
         let renamed = {
-            let inodes = self.inodes.lock();
+            let inodes = self.tables.inodes.lock();
             RenamedInodes {
                 moved: inodes.child(request.from.parent, request.from.name),
                 replaced: inodes.child(request.to.parent, request.to.name),
@@ -77,18 +72,18 @@ impl Fs {
         let from_path = from.path();
         let to_path = to.path();
         let record = || {
-            self.record_name_change(&from_path, ChangeScope::Subtree);
-            self.record_name_change(&to_path, ChangeScope::Subtree);
-            renamed.iter().for_each(|ino| self.record_inode_change(ino));
+            self.tables.record_name_change(&from_path, ChangeScope::Subtree);
+            self.tables.record_name_change(&to_path, ChangeScope::Subtree);
+            renamed.iter().for_each(|ino| self.tables.record_inode_change(ino));
         };
         record();
-        let mut guard = self.start_rename(from_path.clone(), to_path.clone());
+        let mut guard = self.calls.renames.start(from_path.clone(), to_path.clone());
         let is_exchange = request.is_exchange();
         let open = match renamed.replaced {
-            Some(replaced) if !is_exchange => self.handles.find_inode(replaced),
+            Some(replaced) if !is_exchange => self.tables.handles.find_inode(replaced),
             _ => None,
         };
-        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
+        let once = self.calls.single_call(write, Lane::Metadata, &caller.credentials());
         let from = from.name_on(write.replica);
         let to = to.name_on(write.replica);
         let flags = request.flags;
@@ -104,7 +99,7 @@ impl Fs {
             backend.mutate(&TreeMutation::Rename { from: from.clone(), to: to.clone(), flags })?;
             Ok(replaced)
         };
-        let answer = self.client.call_once(once, rename).await;
+        let answer = self.calls.client.call_once(once, rename).await;
         record();
         increment(&self.counters.changes);
         guard.is_refused = answer.is_err_and(|error| error != BackendError::Late);
@@ -121,8 +116,8 @@ impl Fs {
     ) {
         let RenameRequest { from, to, .. } = request;
         let RenamedInodes { moved, replaced } = renamed;
-        let change = self.next_change_seq();
-        let mut inodes = self.inodes.lock();
+        let change = self.tables.next_change_seq();
+        let mut inodes = self.tables.inodes.lock();
         if request.is_exchange() {
             inodes.exchange(from, to, [moved, replaced], change);
         } else if moved.is_none() || moved != replaced {
@@ -138,29 +133,29 @@ impl Fs {
     /// those beneath.
     fn update_open_paths(&self, renamed: impl Iterator<Item = Ino>) {
         for (ino, inode) in self.open_files_below(renamed) {
-            let Some(path) = self.inodes.lock().path(ino) else { continue };
+            let Some(path) = self.tables.inodes.lock().path(ino) else { continue };
             let current = inode.current();
             if *current.path() == *path {
                 continue;
             }
-            let mode = self.policy.mode;
+            let mode = self.tables.policy.mode;
             let make = |old: &OpenFile| {
-                self.reader.new_open_file(path, old.version(), mode, old.credentials())
+                self.tables.reader.new_open_file(path, old.version(), mode, old.credentials())
             };
-            self.reader.retire_file(&inode.adopt_rename(make));
+            self.tables.reader.retire_file(&inode.adopt_rename(make));
         }
     }
 
     /// Files that are open, of these inodes and beneath them; all that are open, where that
     /// is less to look at.
     fn open_files_below(&self, tops: impl Iterator<Item = Ino>) -> Vec<(Ino, Arc<OpenInode>)> {
-        let most = self.handles.open_file_count();
+        let most = self.tables.handles.open_file_count();
         let trees: Option<Vec<Vec<Ino>>> = {
-            let inodes = self.inodes.lock();
+            let inodes = self.tables.inodes.lock();
             tops.map(|top| inodes.subtree(top, most)).collect()
         };
-        let Some(trees) = trees else { return self.handles.open_inodes() };
-        let open = |ino: Ino| Some((ino, self.handles.find_inode(ino)?));
+        let Some(trees) = trees else { return self.tables.handles.open_inodes() };
+        let open = |ino: Ino| Some((ino, self.tables.handles.find_inode(ino)?));
         trees.into_iter().flatten().filter_map(open).collect()
     }
 }

@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use rustix::io::Errno as E;
 
-use super::file_replacement::OpenFileCheck;
-use super::handles::OpenInode;
-use super::inode_ref;
-use super::namespace_ops::change_returning_attr;
-use super::renames::RetriedCall;
-use super::write::{OpenForWrite, WriteHandle};
-use super::write_gate::{MutationGuard, Writer};
-use super::{Errno, Fs, FsResult, HandleId, Ino, InodeAttr};
+use super::Mutations;
+use super::entries::change_returning_attr;
 use crate::backend::{
     Attr, Backend, BackendError, BackendFile, Credentials, FileMutation, Lane, ObjectRef,
     OpenAccess, RequestContext, SetAttr, SyncMode, TreeMutation, WriteOpenOptions,
 };
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::OpenInode;
+use crate::fs::ino::Ino;
+use crate::fs::open_files::{OpenForWrite, WriteHandle};
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::OpenFileCheck;
+use crate::fs::write_gate::{MutationGuard, Writer};
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
 
@@ -45,10 +48,10 @@ impl SetAttrRequest {
     }
 }
 
-impl Fs {
+impl Mutations {
     /// Sets attributes; through the handle where one is given that may write.
     pub async fn setattr(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         handle: Option<HandleId>,
@@ -64,29 +67,29 @@ impl Fs {
             };
             self.try_setattr(request, handle)
         };
-        self.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
+        self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
     }
 
     async fn try_setattr(
-        self: &Arc<Self>,
+        &self,
         request: SetAttrRequest,
         handle: Option<HandleId>,
     ) -> FsResult<InodeAttr> {
-        self.change_policy()?;
+        self.calls.change_policy()?;
         let ino = request.ino;
         let is_truncation = request.attributes.size.is_some();
-        self.record_inode_change(ino);
-        let open = self.handles.find_inode(ino);
+        self.tables.record_inode_change(ino);
+        let open = self.tables.handles.find_inode(ino);
         if let (Some(size), Some(inode)) = (request.attributes.size, &open) {
             inode.gate.appends.lock().truncate_to(size);
         }
         let writer = match handle {
-            Some(handle) => self.handles.file(handle).ok_or(Errno::BADF)?.writer,
+            Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer,
             None => None,
         };
         // The kernel names no handle where it truncates what was opened a moment ago.
         let writer = writer.or_else(|| open.as_ref()?.writer_of(&request.credentials));
-        let path = self.path(ino);
+        let path = self.tables.path(ino);
         match (open, writer, path) {
             (Some(inode), Some(writer), _) if is_truncation => {
                 self.setattr_by_writer(request, inode, &writer).await
@@ -98,24 +101,20 @@ impl Fs {
     }
 
     /// Sets attributes of the object at the path, where the inode was last known.
-    async fn setattr_by_path(
-        self: &Arc<Self>,
-        request: SetAttrRequest,
-        path: PathBuf,
-    ) -> FsResult<InodeAttr> {
-        let write = self.write_policy()?;
+    async fn setattr_by_path(&self, request: SetAttrRequest, path: PathBuf) -> FsResult<InodeAttr> {
+        let write = self.tables.write_policy()?;
         let SetAttrRequest { ino, attributes, .. } = request;
-        let open = self.handles.find_inode(ino);
+        let open = self.tables.handles.find_inode(ino);
         if attributes.size.is_some() && open.is_some() {
             return self.truncate_open_file(request, path).await;
         }
-        let gate = self.handles.gate(ino);
+        let gate = self.tables.handles.gate(ino);
         let guard = gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
-        let object = inode_ref::inode_at(self, ino, path).target_on(write.replica);
-        let is_before_write = request.is_before_write() && self.is_open_for_write(ino);
+        let object = self.tables.inode_at(ino, path).target_on(write.replica);
+        let is_before_write = request.is_before_write() && self.tables.is_open_for_write(ino);
         let set = set_attr_op(object, attributes, Arc::clone(&guard), is_before_write);
-        let once = self.single_call(write, Lane::Metadata, &request.credentials);
-        let answer = self.client.call_once(once, set).await;
+        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         drop(guard);
         match (answer, open) {
@@ -130,11 +129,11 @@ impl Fs {
 
     /// Sets attributes of an open file that has no name any more.
     async fn setattr_unlinked(
-        self: &Arc<Self>,
+        &self,
         request: SetAttrRequest,
         inode: Arc<OpenInode>,
     ) -> FsResult<InodeAttr> {
-        let write = self.write_policy()?;
+        let write = self.tables.write_policy()?;
         if let Some(writer) = inode.any_writer() {
             return self.setattr_by_writer(request, inode, &writer).await;
         }
@@ -150,28 +149,34 @@ impl Fs {
         set: SetAttr,
         answer: crate::backend::Result<Attr>,
     ) -> FsResult<InodeAttr> {
-        self.record_inode_change(ino);
+        self.tables.record_inode_change(ino);
         increment(&self.counters.changes);
-        let change = self.next_change_seq();
-        self.inodes.lock().mark_changed(ino, change);
+        let change = self.tables.next_change_seq();
+        self.tables.inodes.lock().mark_changed(ino, change);
         let is_same_data = set.size.is_none() && set.mtime.is_none();
-        if let (Ok(attr), Some(open), true) = (&answer, self.handles.find_inode(ino), is_same_data)
+        if let (Ok(attr), Some(open), true) =
+            (&answer, self.tables.handles.find_inode(ino), is_same_data)
         {
             let version = attr.version();
-            let mode = self.policy.mode;
+            let mode = self.tables.policy.mode;
             let make = |old: &OpenFile| {
-                self.reader.new_open_file(old.path().to_owned(), version, mode, old.credentials())
+                self.tables.reader.new_open_file(
+                    old.path().to_owned(),
+                    version,
+                    mode,
+                    old.credentials(),
+                )
             };
             if let Some(old) = open.adopt_metadata_change(version, make) {
-                self.reader.retire_file(&old);
+                self.tables.reader.retire_file(&old);
             }
         }
-        Ok(self.attr_reply(ino, answer?, &OpenFileCheck::default(), change))
+        Ok(self.tables.attr_reply(ino, answer?, &OpenFileCheck::default(), change))
     }
 
     /// Sets attributes through a descriptor that may write.
     async fn setattr_by_writer(
-        self: &Arc<Self>,
+        &self,
         request: SetAttrRequest,
         inode: Arc<OpenInode>,
         writer: &Writer,
@@ -183,12 +188,12 @@ impl Fs {
 
     /// Sets attributes of an open file.
     async fn setattr_open_file(
-        self: &Arc<Self>,
+        &self,
         request: SetAttrRequest,
         inode: Arc<OpenInode>,
         file: FindFile,
     ) -> FsResult<InodeAttr> {
-        let write = self.write_policy()?;
+        let write = self.tables.write_policy()?;
         let guard = inode.gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
         let is_before_write = request.is_before_write() && inode.has_writers();
         let SetAttrRequest { ino, attributes, .. } = request;
@@ -202,8 +207,8 @@ impl Fs {
             }
             file.attr()
         };
-        let once = self.single_call(write, Lane::Metadata, &request.credentials);
-        let answer = self.client.call_once(once, set).await;
+        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.calls.client.call_once(once, set).await;
         guard.finish(&answer);
         self.finish_setattr(ino, attributes, answer)
     }
@@ -211,7 +216,7 @@ impl Fs {
     /// truncate(2) of a file that other callers have open: as if it were opened, truncated and
     /// closed, so that those who read it meanwhile get no mixture.
     async fn truncate_open_file(
-        self: &Arc<Self>,
+        &self,
         request: SetAttrRequest,
         path: PathBuf,
     ) -> FsResult<InodeAttr> {
@@ -227,9 +232,10 @@ impl Fs {
             is_resent: request.is_resent,
             request: request.request,
         };
-        let WriteHandle { handle, inode, writer } = self.open_writer(opened, path).await?;
+        let WriteHandle { handle, inode, writer } =
+            self.open_files.open_writer(opened, path).await?;
         let answer = self.setattr_by_writer(request, inode, &writer).await;
-        self.release(handle);
+        self.open_files.release(handle);
         answer
     }
 }

@@ -1,7 +1,7 @@
 //! Opening and closing a file.
 //!
 //! One replica opens it and shows its version. Where the kernel is to read the
-//! file from a replica by itself ([`super::passthrough`]), that replica opens it
+//! file from a replica by itself ([`crate::fs::passthrough`]), that replica opens it
 //! too, unless it was the one; and as long as the kernel does, it is that
 //! replica whose opens count, so that its mount looks whether the file changed.
 //!
@@ -10,23 +10,25 @@
 //! before the open is entered into the tables. The first open that is entered decides how
 //! all of them read the file, so what a second one lent at the same time is given back; the
 //! kernel knows of it only what the answer to an open says. Attributes are forgotten after the
-//! open was entered, and before it is answered ([`super::inodes`]).
+//! open was entered, and before it is answered ([`crate::fs::inodes`]).
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::file_replacement::{AttrOwner, OpenFileCheck};
-use super::handles::{FileHandle, OpenMethod, OpenOutcome, ReleasedHandle};
-use super::inodes::{CacheValidity, Inodes};
-use super::kernel_open::KernelOpen;
-use super::name_freshness::ReplicaPath;
-use super::passthrough::PassthroughFile;
-use super::records::UnansweredEntry;
-use super::renames::RetriedCall;
-use super::{CacheMode, Errno, Fs, FsResult, HandleId, Ino, task};
-use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, Lane, RequestContext};
+use super::OpenFiles;
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
+use crate::fs::cache_mode::CacheMode;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::{FileHandle, OpenMethod, OpenOutcome};
+use crate::fs::ino::Ino;
+use crate::fs::inodes::{CacheValidity, Inodes};
+use crate::fs::kernel_open::KernelOpen;
+use crate::fs::passthrough::PassthroughFile;
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath};
 use crate::replicas::metadata_client::{CallTarget, RunAs};
 use crate::sync::before_io;
 use crate::volume::{ReplicaId, ReplicaSet};
@@ -133,26 +135,27 @@ const MAX_PLACEMENT_SAMPLES: u64 = 1024;
 /// No cluster's chunks are smaller.
 const MIN_CHUNK_SIZE: u64 = 1 << 20;
 
-impl Fs {
+impl OpenFiles {
     /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has checked
     /// that the caller may.
     pub async fn open(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         to_run: bool,
         kernel: &impl KernelOpen,
     ) -> FsResult<OpenedFile> {
-        let mut begun = self.start_call(&[ino]);
+        let mut begun = self.calls.start_call(&[ino]);
         let request =
             OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
         loop {
-            let path = self.path(ino)?;
-            let target = self.call_target_of_inode(ino, &path).requested_at(begun.started_at);
+            let path = self.tables.path(ino)?;
+            let target = self.calls.target_of_inode(ino, &path).requested_at(begun.started_at);
             let opened = match self.open_on_replica(&request, path, target).await {
                 Ok(opened) => opened,
                 Err(errno) => {
-                    begun = self.retry_after_rename(begun, RetriedCall::Lookup, errno).await?;
+                    begun =
+                        self.calls.retry_after_rename(begun, RetriedCall::Lookup, errno).await?;
                     continue;
                 }
             };
@@ -165,26 +168,28 @@ impl Fs {
     }
 
     async fn open_on_replica(
-        self: &Arc<Self>,
+        &self,
         request: &OpenRequest,
         path: PathBuf,
         mut target: CallTarget,
     ) -> FsResult<InodeOpen> {
         let ino = request.ino;
         loop {
-            let asked = self.change_seq();
-            let backing = self.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
+            let asked = self.tables.change_seq();
+            let backing =
+                self.tables.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
             let first = backing.as_ref().map(|backing| backing.replica);
             let preferred = first.map_or(target, |first| target.preferring(first));
             let open = self.open_op(ino, path.clone(), backing);
-            let answer = self.client.call(preferred, request.run_as(), open).await;
+            let answer = self.calls.client.call(preferred, request.run_as(), open).await;
             let (replica, found) = answer.map_err(Errno::of_known_inode)?;
-            let is_outdated = self.is_possibly_stale(replica, &path, ino)
-                || self.attr_owner(ino, &found.attr, &found.file_check) == AttrOwner::Unknown
-                || !self.inodes.lock().is_unchanged_since(ino, asked);
+            let is_outdated = self.tables.is_possibly_stale(replica, &path, ino)
+                || self.tables.attr_owner(ino, &found.attr, &found.file_check)
+                    == AttrOwner::Unknown
+                || !self.tables.inodes.lock().is_unchanged_since(ino, asked);
             if is_outdated {
-                target = self.call_target_of_inode(ino, &path).for_retry_of(target);
-            } else if self.inodes.lock().is_same(ino, replica, &found.attr) {
+                target = self.calls.target_of_inode(ino, &path).for_retry_of(target);
+            } else if self.tables.inodes.lock().is_same(ino, replica, &found.attr) {
                 return Ok(InodeOpen { found, path, target, asked });
             } else {
                 return Err(Errno::STALE);
@@ -194,17 +199,17 @@ impl Fs {
 
     /// What a replica does to open the inode at the path.
     fn open_op(
-        self: &Arc<Self>,
+        &self,
         ino: Ino,
         path: PathBuf,
         backing: Option<Arc<PassthroughFile>>,
     ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
     {
-        let fs = Arc::clone(self);
+        let tables = Arc::clone(&self.tables);
         move |replica, backend| {
             let at = ReplicaPath { replica, backend, path: &path };
-            let (file, attr) = fs.open_revalidated(ino, at)?;
-            let file_check = fs.check_open_file(ino, replica, &attr);
+            let (file, attr) = tables.open_revalidated(ino, at)?;
+            let file_check = tables.check_open_file(ino, replica, &attr);
             let backing = backing.as_ref().filter(|backing| backing.replica == replica);
             let is_same = |backing: &Arc<PassthroughFile>| {
                 backing.attr().is_ok_and(|lent| lent.id == attr.id)
@@ -217,7 +222,7 @@ impl Fs {
     /// The file that the kernel is to read by itself, if any. The replica that it is to be
     /// read from opens it, if that is another replica than the one that has opened it.
     async fn open_backing_candidate(
-        self: &Arc<Self>,
+        &self,
         request: &OpenRequest,
         opened: &InodeOpen,
     ) -> BackingCandidate {
@@ -226,11 +231,11 @@ impl Fs {
         let wanted = self.passthrough_replica(path, found)?;
         // Where it is open already, it is lent or is not; should all handles have been closed
         // in the meantime, the replica that has opened it will do.
-        if wanted == opener || self.handles.find_inode(request.ino).is_some() {
+        if wanted == opener || self.tables.handles.find_inode(request.ino).is_some() {
             return Some((opener, Arc::clone(&found.file)));
         }
         let version = found.attr.version();
-        let mode = self.policy.mode;
+        let mode = self.tables.policy.mode;
         let open = {
             let path = path.clone();
             move |replica: ReplicaId, backend: &dyn Backend| {
@@ -245,10 +250,10 @@ impl Fs {
                 }
             }
         };
-        let target = self.call_target(path).for_retry_of(*target);
+        let target = self.calls.target(path).for_retry_of(*target);
         let run_as = RunAs::Only(request.credentials().clone());
         let order = vec![wanted, opener];
-        match self.client.call_in_order(order, target, run_as, open).await {
+        match self.calls.client.call_in_order(order, target, run_as, open).await {
             Ok((replica, Some(file))) => Some((replica, file)),
             _ => Some((opener, Arc::clone(&found.file))),
         }
@@ -265,9 +270,10 @@ impl Fs {
         if !self.passthrough.is_wanted() || version.size == 0 {
             return None;
         }
-        let pinned = self.reader.locator().pin(path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
+        let pinned =
+            self.tables.reader.locator().pin(path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
         let mut local = ReplicaSet::EMPTY;
-        if let Some(at) = self.reader.locator().locate_file(path, version) {
+        if let Some(at) = self.tables.reader.locator().locate_file(path, version) {
             let now = Instant::now();
             let all = ReplicaSet::ALL;
             let step = (version.size / MAX_PLACEMENT_SAMPLES).max(MIN_CHUNK_SIZE);
@@ -275,8 +281,8 @@ impl Fs {
                 local.and(at.placement.holders(offset, now).map_or(all, |holders| holders.local))
             });
         }
-        let standings = self.reader.replica_snapshots();
-        let usable = self.replicas.availability().usable;
+        let standings = self.tables.reader.replica_snapshots();
+        let usable = self.calls.replicas.availability().usable;
         self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
     }
 
@@ -305,7 +311,7 @@ impl Fs {
         self.return_backing(unused_backing);
         self.invalidate_ambiguous_attrs(ino, kernel);
         if let Some(old) = retired {
-            self.reader.retire_file(&old);
+            self.tables.reader.retire_file(&old);
         }
         let keep_cache = cache_validity.is_valid();
         let backing = inode.backing().cloned();
@@ -321,12 +327,12 @@ impl Fs {
             cache_validity,
             cache_mode,
             read_stats: Arc::default(),
-            read_handle: Arc::new(self.reader.new_handle()),
+            read_handle: Arc::new(self.tables.reader.new_handle()),
             credentials: request.credentials().clone(),
             is_closing: Arc::default(),
             writer: None,
         };
-        let handle = self.handles.insert_file(handle, request.request);
+        let handle = self.tables.handles.insert_file(handle, request.request);
         Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
     }
 
@@ -340,31 +346,21 @@ impl Fs {
         kernel: &impl KernelOpen,
     ) -> Lent {
         let Some((replica, file)) = backing else { return Lent::Tried(None) };
-        if self.handles.find_inode(ino).is_some() {
+        if self.tables.handles.find_inode(ino).is_some() {
             return Lent::NotTried;
         }
-        let name = &self.replicas[replica].name;
+        let name = &self.calls.replicas[replica].name;
         Lent::Tried(self.passthrough.open_backing(replica, name, file, size, kernel))
-    }
-
-    /// The kernel does not read by itself, any more or at all, what was lent to it.
-    fn return_backing(&self, backing: Option<Arc<PassthroughFile>>) {
-        if let Some(backing) = backing {
-            self.passthrough.release(&backing);
-            // Closing may ask the replica, so no other thread does it.
-            let replica = &self.replicas[backing.replica];
-            let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
-        }
     }
 
     /// Has the kernel forget attributes of the file that are not those of its open handles,
     /// which an open has entered. Call it before that open is answered.
-    pub(super) fn invalidate_ambiguous_attrs(&self, ino: Ino, kernel: &impl KernelOpen) {
-        let notice = self.inodes.lock().attr_notice(ino);
+    pub(in crate::fs) fn invalidate_ambiguous_attrs(&self, ino: Ino, kernel: &impl KernelOpen) {
+        let notice = self.tables.inodes.lock().attr_notice(ino);
         if let Some(notice) = notice {
             before_io("a notice to the kernel");
             kernel.invalidate_attrs();
-            self.inodes.lock().finish_attr_notice(notice);
+            self.tables.inodes.lock().finish_attr_notice(notice);
         }
     }
 
@@ -376,9 +372,9 @@ impl Fs {
     ) -> Result<EnteredOpen, NotEntered> {
         let ino = request.ino;
         // Held, so that nothing is changed between these checks and the entry.
-        let mut inodes = self.inodes.lock();
+        let mut inodes = self.tables.inodes.lock();
         let is_closed_since =
-            || matches!(lent, Lent::NotTried) && self.handles.find_inode(ino).is_none();
+            || matches!(lent, Lent::NotTried) && self.tables.handles.find_inode(ino).is_none();
         if !inodes.is_unchanged_since(ino, opened.asked) || is_closed_since() {
             return Err(NotEntered { lent, answer: None });
         }
@@ -394,13 +390,14 @@ impl Fs {
     /// itself, if it reads one.
     fn is_open_of_inode(&self, inodes: &Inodes, ino: Ino, found: &ReplicaOpen) -> bool {
         if !inodes.is_same(ino, found.replica, &found.attr)
-            || self.attr_owner(ino, &found.attr, &found.file_check) != AttrOwner::OpenFile
+            || self.tables.attr_owner(ino, &found.attr, &found.file_check) != AttrOwner::OpenFile
         {
             return false;
         }
-        let Some(open) = self.handles.find_inode(ino) else { return true };
-        let is_same_version =
-            || open.current().version().is_same_version(&found.attr.version(), self.policy.mode);
+        let Some(open) = self.tables.handles.find_inode(ino) else { return true };
+        let is_same_version = || {
+            open.current().version().is_same_version(&found.attr.version(), self.tables.policy.mode)
+        };
         open.backing().is_none() || found.is_backing_file.unwrap_or_else(is_same_version)
     }
 
@@ -414,8 +411,8 @@ impl Fs {
         let ino = request.ino;
         let InodeOpen { found, path, .. } = opened;
         let version = found.attr.version();
-        let mode = self.policy.mode;
-        let cache_validity = match self.is_open_for_write(ino) {
+        let mode = self.tables.policy.mode;
+        let cache_validity = match self.tables.is_open_for_write(ino) {
             false => inodes.record_open(ino, version),
             // What the kernel gets of it now is of no one version.
             true => CacheValidity::default(),
@@ -425,81 +422,16 @@ impl Fs {
         let has_small_reads = inodes.has_small_block_reads(ino);
         let can_map = self.direct_mmap.load(Ordering::Relaxed);
         let make_file = || {
-            self.reader
+            self.tables
+                .reader
                 .new_open_file(path.clone(), version, mode, request.credentials().clone())
                 .with_generation(found.attr.generation)
         };
-        let cache_mode = self.policy.cache_mode.choose(version.size, has_small_reads, can_map);
+        let cache_mode =
+            self.tables.policy.cache_mode.choose(version.size, has_small_reads, can_map);
         let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
-        let outcome = self.handles.open_inode(ino, version, mode, file, method);
+        let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
         EnteredOpen { cache_validity, outcome }
-    }
-
-    /// Closes a file or directory.
-    pub fn release(self: &Arc<Self>, handle: HandleId) {
-        // A removal waits until nothing of it is open.
-        let open = self.handles.file(handle).filter(|_| self.can_write());
-        let _closing = open.and_then(|file| file.inode.gate.start_operation());
-        let closed = self.remove_handle(&mut self.inodes.lock(), handle);
-        self.finish_close(handle, closed);
-        self.compact_journal_if_due();
-    }
-
-    /// The kernel sends a request again: it knows nothing of what an earlier try has
-    /// entered.
-    pub fn roll_back_request(self: &Arc<Self>, request: u64) {
-        let mut closed = Vec::new();
-        {
-            // Held throughout, so that a rewritten journal has all of it or nothing.
-            let mut inodes = self.inodes.lock();
-            let (entered, recorded) = self.log.roll_back(request);
-            inodes.add_unflushed(recorded);
-            for entered in entered {
-                match entered {
-                    UnansweredEntry::Lookup(ino) => inodes.undo_lookup(Ino(ino)),
-                    UnansweredEntry::Handle { number, ino } => {
-                        let handle = HandleId { number, ino: Ino(ino) };
-                        closed.push((handle, self.remove_handle(&mut inodes, handle)));
-                    }
-                }
-            }
-        }
-        for (handle, closed) in closed {
-            self.finish_close(handle, closed);
-        }
-    }
-
-    /// Takes a handle out of the tables.
-    fn remove_handle(&self, inodes: &mut Inodes, handle: HandleId) -> ReleasedHandle {
-        let (closed, recorded) = self.handles.remove(handle);
-        inodes.add_unflushed(recorded);
-        if closed.last_version.is_some()
-            && let Some(ino) = closed.ino
-        {
-            inodes.mark_closed(ino, self.next_change_seq());
-        }
-        closed
-    }
-
-    /// Lets go of what a closed handle leaves.
-    fn finish_close(self: &Arc<Self>, handle: HandleId, closed: ReleasedHandle) {
-        self.locks.release_handle(handle.number);
-        if let Some((ino, inode, writer)) = closed.writer {
-            task::run(Arc::clone(self).release_writer(ino, inode, writer));
-        }
-        if let Some((ino, small)) = closed.small_blocks {
-            self.inodes.lock().set_small_block_reads(ino, small);
-        }
-        if let Some((read, file)) = closed.read_totals {
-            self.activity.record_closed(file.path(), read);
-        }
-        if let Some(read) = closed.read_handle {
-            self.reader.close_handle(&read);
-        }
-        self.return_backing(closed.backing);
-        if let Some(file) = closed.last_version {
-            self.reader.retire_file(&file);
-        }
     }
 }

@@ -1,38 +1,25 @@
-//! What changes the tree and its attributes: all on the write replica, once.
-//!
-//! A change is noted ([`super::recent_changes`]) before it is sent and again when it has
-//! ended, as others may look at the same names meanwhile. The names that the
-//! kernel knows are changed here as they were changed there, once it is known
-//! that they were.
+//! Names that are made and removed.
 //!
 //! *Invariant:* before a file that is open here loses a name, the write replica
 //! has it open too. On NFS that is what keeps it readable: its client gives the
 //! file another name (`.nfs...`) instead of removing it, until it is closed.
 
-mod rename;
-mod xattr;
-
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-pub use rename::RenameRequest;
-
-use super::entry_name::ReplicaAttr;
-use super::file_replacement::OpenFileCheck;
-use super::handles::OpenInode;
-use super::inodes::{Inodes, LinkRemoval};
-use super::payload_budget::Charge;
-use super::recent_changes::ChangeScope;
-use super::renames::RetriedCall;
-use super::{EntryName, Errno, Fs, FsResult, Ino, InodeAttr, WritePolicy, task};
+use super::Mutations;
 use crate::backend::{
-    Attr, Backend, BackendError, Credentials, EntryRef, FileKind, Lane, ObjectRef, RequestContext,
-    TreeMutation,
+    Attr, Backend, BackendError, EntryRef, FileKind, Lane, ObjectRef, RequestContext, TreeMutation,
 };
 use crate::buffer::Reservation;
-use crate::replicas::metadata_client::{RunAs, SingleCall};
-use crate::replicas::request_deadline::RequestDeadline;
+use crate::fs::entry_name::{EntryName, InodeAttr, ReplicaAttr};
+use crate::fs::error::FsResult;
+use crate::fs::handles::OpenInode;
+use crate::fs::ino::Ino;
+use crate::fs::inodes::{Inodes, LinkRemoval};
+use crate::fs::payload_budget::Charge;
+use crate::fs::recent_changes::ChangeScope;
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::{OpenFileCheck, Tables};
 use crate::telemetry::counters::increment;
 use crate::volume::ReplicaId;
 
@@ -40,90 +27,26 @@ use crate::volume::ReplicaId;
 /// date. To refuse it would be to have the kernel make it once more.
 pub(super) const ALWAYS_CURRENT: u64 = u64::MAX;
 
-/// How often, and how many times, it is looked whether the kernel is through with
-/// something that it is about to tell of: a close, a forget.
-const POLL_INTERVAL: Duration = Duration::from_millis(1);
-const MAX_POLLS: u32 = 30;
-
-impl Fs {
-    pub(super) fn write_policy(&self) -> FsResult<WritePolicy> {
-        self.policy.write.ok_or(Errno::ROFS)
-    }
-
-    /// The same, for a change that begins.
-    ///
-    /// # Errors
-    /// EIO while an earlier daemon may be making changes that this one could overtake, and
-    /// while the write replica is absent: what is not tried is not noted as changed either.
-    /// EROFS on a volume that is only read.
-    pub(super) fn change_policy(&self) -> FsResult<WritePolicy> {
-        let write = self.write_policy()?;
-        let is_there = self.replicas[write.replica].is_in_service();
-        if is_there && !self.handles.unsettled.is_all_blocked() {
-            Ok(write)
-        } else {
-            Err(Errno::IO)
-        }
-    }
-
-    pub(super) fn single_call(
-        &self,
-        write: WritePolicy,
-        lane: Lane,
-        who: &Credentials,
-    ) -> SingleCall {
-        let term = RequestDeadline::new(Instant::now(), write.deadlines);
-        SingleCall {
-            replica: write.replica,
-            lane,
-            deadline: term,
-            run_as: RunAs::Only(who.clone()),
-        }
-    }
-
-    fn record_change(&self, path: &Path, reach: ChangeScope) {
-        self.recent_changes.record_path(path, reach, Instant::now());
-    }
-
-    /// A name is changed, and with it the directory that it is in.
-    pub(super) fn record_name_change(&self, path: &Path, reach: ChangeScope) {
-        self.record_change(path, reach);
-        self.record_change(path.parent().unwrap_or(Path::new("")), ChangeScope::Listing);
-    }
-
-    /// Data or attributes of an inode are changed: whatever names it has show
-    /// others, and so do the listings that they are in.
-    pub(super) fn record_inode_change(&self, ino: Ino) {
-        let paths = self.inodes.lock().paths(ino);
-        let now = Instant::now();
-        for path in &paths {
-            self.recent_changes.record_path(path, ChangeScope::Object, now);
-            if let Some(dir) = path.parent() {
-                self.recent_changes.record_path(dir, ChangeScope::Listing, now);
-            }
-        }
-        self.recent_changes.record_inode(ino, now);
-    }
-
+impl Mutations {
     /// Makes an object that has a name: `mutation` says which.
     pub async fn make_entry(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         at: EntryName<'_>,
         mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync,
     ) -> FsResult<InodeAttr> {
         let make = || self.try_make_entry(caller, at, &mutation);
-        self.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await
+        self.calls.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await
     }
 
     async fn try_make_entry(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         at: EntryName<'_>,
         mutation: impl FnOnce(EntryRef) -> TreeMutation + Send,
     ) -> FsResult<InodeAttr> {
-        let write = self.change_policy()?;
-        let entry = self.entry_ref(at.parent, at.name)?;
+        let write = self.calls.change_policy()?;
+        let entry = self.tables.entry_ref(at.parent, at.name)?;
         let path = entry.path();
         let mutation = mutation(entry.name_on(write.replica));
         let is_new = !matches!(mutation, TreeMutation::Link { .. });
@@ -131,11 +54,11 @@ impl Fs {
             TreeMutation::Mkdir { .. } => ChangeScope::Subtree,
             _ => ChangeScope::Object,
         };
-        self.record_name_change(&path, scope);
-        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
+        self.tables.record_name_change(&path, scope);
+        let once = self.calls.single_call(write, Lane::Metadata, &caller.credentials());
         let make = move |backend: &dyn Backend| change_returning_attr(backend, &mutation);
-        let answer = self.client.call_once(once, make).await;
-        self.record_name_change(&path, scope);
+        let answer = self.calls.client.call_once(once, make).await;
+        self.tables.record_name_change(&path, scope);
         increment(&self.counters.changes);
         let attr = answer?;
         if is_new {
@@ -143,7 +66,7 @@ impl Fs {
         }
         let found = ReplicaAttr { replica: write.replica, attr: &attr };
         let check = OpenFileCheck::default();
-        self.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)
+        self.namespace.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)
     }
 
     /// Waits until the kernel has forgotten the object that had the number of `attr` before,
@@ -151,104 +74,81 @@ impl Fs {
     /// has freed the number, so the answer to the removal is there or about to be. If it
     /// learned of the new object first, the kernel would take away a link of that one.
     pub(super) async fn wait_for_kernel_forget(
-        self: &Arc<Self>,
+        &self,
         at: EntryName<'_>,
         replica: ReplicaId,
         attr: Attr,
     ) {
         let parent = at.parent;
         let name = at.name.to_owned();
-        let is_taken = move |fs: &Self| {
+        let is_taken = move |tables: &Tables| {
             let at = EntryName { parent, name: &name };
-            fs.inodes.lock().is_ino_in_use(at, ReplicaAttr { replica, attr: &attr })
+            tables.inodes.lock().is_ino_in_use(at, ReplicaAttr { replica, attr: &attr })
         };
-        self.wait_while(is_taken).await;
-    }
-
-    /// Waits while `is_pending` holds, [`MAX_POLLS`] times [`POLL_INTERVAL`] at most. A change
-    /// that waits counts as one in progress.
-    pub(super) async fn wait_while(
-        self: &Arc<Self>,
-        is_pending: impl Fn(&Self) -> bool + Send + 'static,
-    ) {
-        if !is_pending(self) {
-            return;
-        }
-        task::hold_until_reply(self.client.pending_changes.add_delayed());
-        let fs = Arc::clone(self);
-        let wait = async move {
-            for _ in 0..MAX_POLLS {
-                tokio::time::sleep(POLL_INTERVAL).await;
-                if !is_pending(&fs) {
-                    break;
-                }
-            }
-        };
-        // The volume is going away where the runtime does not end it.
-        let _ = self.locks.runtime().spawn(wait).await;
+        self.calls.wait_while(is_taken).await;
     }
 
     /// Gives an inode one more name.
     pub async fn link(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
         let link = || self.try_link(caller, ino, at);
-        self.with_rename_retry(&[ino, at.parent], RetriedCall::Mutation, link).await
+        self.calls.with_rename_retry(&[ino, at.parent], RetriedCall::Mutation, link).await
     }
 
     async fn try_link(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
-        let write = self.change_policy()?;
-        let from = self.inode_ref(ino)?.target_on(write.replica);
-        self.record_inode_change(ino);
+        let write = self.calls.change_policy()?;
+        let from = self.tables.inode_ref(ino)?.target_on(write.replica);
+        self.tables.record_inode_change(ino);
         let link = move |to| TreeMutation::Link { from, to };
         let answer = self.try_make_entry(caller, at, link).await;
-        self.record_inode_change(ino);
+        self.tables.record_inode_change(ino);
         answer
     }
 
     /// Waits until the file, which is about to lose a name, is closed, if it looks as if it
     /// soon were. The kernel reports the last close a little after it, and a file that is open
     /// when it is removed leaves a `.nfs...` file behind, and its directory full.
-    async fn wait_for_pending_close(self: &Arc<Self>, at: EntryName<'_>) {
-        let Some(ino) = self.inodes.lock().child(at.parent, at.name) else { return };
-        self.wait_while(move |fs: &Self| fs.handles.is_closing_soon(ino)).await;
+    pub(super) async fn wait_for_pending_close(&self, at: EntryName<'_>) {
+        let Some(ino) = self.tables.inodes.lock().child(at.parent, at.name) else { return };
+        self.calls.wait_while(move |tables| tables.handles.is_closing_soon(ino)).await;
     }
 
     /// Removes a name: of a directory, or of any other object.
     pub async fn unlink_or_rmdir(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         at: EntryName<'_>,
         is_dir: bool,
     ) -> FsResult<()> {
         self.wait_for_pending_close(at).await;
         let remove = || self.try_unlink_or_rmdir(caller, at, is_dir);
-        self.with_rename_retry(&[at.parent], RetriedCall::Mutation, remove).await
+        self.calls.with_rename_retry(&[at.parent], RetriedCall::Mutation, remove).await
     }
 
     async fn try_unlink_or_rmdir(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         at: EntryName<'_>,
         is_dir: bool,
     ) -> FsResult<()> {
-        let write = self.change_policy()?;
-        let entry = self.entry_ref(at.parent, at.name)?;
+        let write = self.calls.change_policy()?;
+        let entry = self.tables.entry_ref(at.parent, at.name)?;
         let path = entry.path();
         let target = entry.name_on(write.replica);
-        let ino = self.inodes.lock().child(at.parent, at.name);
+        let ino = self.tables.inodes.lock().child(at.parent, at.name);
         let scope = if is_dir { ChangeScope::Subtree } else { ChangeScope::Object };
-        self.record_name_change(&path, scope);
-        let open = ino.and_then(|ino| self.handles.find_inode(ino));
-        let once = self.single_call(write, Lane::Metadata, &caller.credentials());
+        self.tables.record_name_change(&path, scope);
+        let open = ino.and_then(|ino| self.tables.handles.find_inode(ino));
+        let once = self.calls.single_call(write, Lane::Metadata, &caller.credentials());
         let remove = move |backend: &dyn Backend| {
             let removed = prepare_removal(backend, write.replica, &target, open.as_deref())?;
             backend.mutate(&match is_dir {
@@ -258,22 +158,22 @@ impl Fs {
             Ok(removed)
         };
         // A call below the directory waits meanwhile, and finds what is left of it.
-        let _rename = is_dir.then(|| self.start_rename(path.clone(), path.clone()));
-        let answer = self.client.call_once(once, remove).await;
-        self.record_name_change(&path, scope);
+        let _rename = is_dir.then(|| self.calls.renames.start(path.clone(), path.clone()));
+        let answer = self.calls.client.call_once(once, remove).await;
+        self.tables.record_name_change(&path, scope);
         if let Some(ino) = ino {
-            self.record_inode_change(ino);
+            self.tables.record_inode_change(ino);
         }
         increment(&self.counters.changes);
         let removal = answer?;
-        let change = self.next_change_seq();
-        let mut inodes = self.inodes.lock();
+        let change = self.tables.next_change_seq();
+        let mut inodes = self.tables.inodes.lock();
         self.apply_removal(&mut inodes, at, ino, removal, change);
         Ok(())
     }
 
     /// An inode has lost a name on the write replica, by change number `change`.
-    fn apply_removal(
+    pub(super) fn apply_removal(
         &self,
         inodes: &mut Inodes,
         at: EntryName<'_>,
@@ -281,7 +181,7 @@ impl Fs {
         pending: PendingRemoval,
         change: u64,
     ) {
-        let is_open = || ino.is_some_and(|ino| self.handles.find_inode(ino).is_some());
+        let is_open = || ino.is_some_and(|ino| self.tables.handles.find_inode(ino).is_some());
         let left = match pending.removal {
             // It was closed meanwhile.
             LinkRemoval::StillOpen if !is_open() => LinkRemoval::ObjectRemoved,
@@ -298,7 +198,7 @@ impl Fs {
     /// Changes an inode; `mutation` says how. The budget pays `charge` until the change has
     /// ended.
     pub(super) async fn change_inode(
-        self: &Arc<Self>,
+        &self,
         caller: RequestContext,
         ino: Ino,
         lane: Lane,
@@ -307,10 +207,10 @@ impl Fs {
     ) -> FsResult<()> {
         let charge = Arc::new(charge);
         let change = || async {
-            let write = self.change_policy()?;
-            let mutation = mutation(self.inode_ref(ino)?.target_on(write.replica));
-            self.record_inode_change(ino);
-            let once = self.single_call(write, lane, &caller.credentials());
+            let write = self.calls.change_policy()?;
+            let mutation = mutation(self.tables.inode_ref(ino)?.target_on(write.replica));
+            self.tables.record_inode_change(ino);
+            let once = self.calls.single_call(write, lane, &caller.credentials());
             let charge = Arc::clone(&charge);
             let change = move |backend: &dyn Backend| {
                 let answer = backend.mutate(&mutation).map(drop);
@@ -319,13 +219,13 @@ impl Fs {
                 }
                 answer
             };
-            let answer = self.client.call_once(once, change).await;
-            self.record_inode_change(ino);
+            let answer = self.calls.client.call_once(once, change).await;
+            self.tables.record_inode_change(ino);
             increment(&self.counters.changes);
-            self.serve_waiting_reads_after_reply();
+            self.payload_budget.serve_waiting_reads_after_reply();
             Ok(answer?)
         };
-        self.with_rename_retry(&[ino], RetriedCall::Mutation, change).await
+        self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, change).await
     }
 }
 
@@ -339,18 +239,18 @@ pub(super) fn change_returning_attr(
 
 /// An object that is about to lose a name.
 #[derive(Clone, Copy)]
-struct PendingRemoval {
+pub(super) struct PendingRemoval {
     /// The write replica, which removes the name.
-    replica: ReplicaId,
+    pub(super) replica: ReplicaId,
     /// What will be left of it.
-    removal: LinkRemoval,
+    pub(super) removal: LinkRemoval,
     /// Its attributes, where it is a directory.
-    dir_attr: Option<Attr>,
+    pub(super) dir_attr: Option<Attr>,
 }
 
 /// Sees to it that a file that is open here stays, and what will be left of what loses
 /// `name`.
-fn prepare_removal(
+pub(super) fn prepare_removal(
     backend: &dyn Backend,
     replica: ReplicaId,
     name: &EntryRef,
