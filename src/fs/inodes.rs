@@ -10,7 +10,7 @@
 //! mixed with the place of that mount, as they may repeat. In `copies` mode each
 //! tree has numbers of its own, so a number is made of the path; of the number
 //! in the first replica for files with several links. A file that replaces one that is
-//! open ([`super::file_replacement`]) has a number made of that one's.
+//! open ([`super::tables`]) has a number made of that one's.
 //!
 //! *Invariant:* a number that the kernel knows stands for one object until the kernel
 //! forgets it ([`numbering`]). A removed object keeps its number, and requests on it fail.
