@@ -6,6 +6,8 @@ mod carried;
 mod changed;
 #[path = "fs/handles.rs"]
 mod handles;
+#[path = "fs/kernel.rs"]
+mod kernel;
 #[path = "fs/orders.rs"]
 mod orders;
 #[path = "fs/replaced.rs"]

@@ -38,6 +38,7 @@ use crate::volume::{FileVersion, VolumeMode};
 use kernel_attrs::KernelAttrs;
 
 pub(super) use super::records::LinkRemoval;
+pub(super) use kernel_attrs::AttrNotice;
 pub(super) use table::InodeTable;
 
 /// Numbers that are made, not taken from a replica, have this bit; replicas

@@ -3,7 +3,7 @@
 //! Where it is configured, the first open of a file picks a replica and lends the
 //! kernel the file as that replica has it open; reads then never reach fanfs,
 //! and cost what they cost there. Neither are they seen by the scheduler, nor
-//! does another replica step in. [`super::open`] carries out what is decided
+//! does another replica step in. [`super::open_files`] carries out what is decided
 //! here: which replica, and where it cannot be done and why.
 //!
 //! *Invariants:*

@@ -24,7 +24,7 @@ use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::{FileHandle, OpenMethod, OpenOutcome};
 use crate::fs::ino::Ino;
-use crate::fs::inodes::{CacheValidity, Inodes};
+use crate::fs::inodes::{AttrNotice, CacheValidity, Inodes};
 use crate::fs::kernel_open::KernelOpen;
 use crate::fs::passthrough::PassthroughFile;
 use crate::fs::replica_calls::RetriedCall;
@@ -102,6 +102,8 @@ type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
 struct EnteredOpen {
     cache_validity: CacheValidity,
     outcome: OpenOutcome,
+    /// The kernel may hold attributes of another version.
+    notice: Option<AttrNotice>,
 }
 
 /// The file that was lent to the kernel for an open, before that is entered.
@@ -306,10 +308,10 @@ impl OpenFiles {
                 return answer.map(Err);
             }
         };
-        let EnteredOpen { cache_validity, outcome } = entered;
+        let EnteredOpen { cache_validity, outcome, notice } = entered;
         let OpenOutcome { inode, cache_mode, retired, unused_backing } = outcome;
         self.return_backing(unused_backing);
-        self.invalidate_ambiguous_attrs(ino, kernel);
+        self.send_attr_notice(notice, kernel);
         if let Some(old) = retired {
             self.tables.reader.retire_file(&old);
         }
@@ -353,10 +355,13 @@ impl OpenFiles {
         Lent::Tried(self.passthrough.open_backing(replica, name, file, size, kernel))
     }
 
-    /// Has the kernel forget attributes of the file that are not those of its open handles,
-    /// which an open has entered. Call it before that open is answered.
-    pub(in crate::fs) fn invalidate_ambiguous_attrs(&self, ino: Ino, kernel: &impl KernelOpen) {
-        let notice = self.tables.inodes.lock().attr_notice(ino);
+    /// Has the kernel forget attributes of a file that an open has entered. Call it before
+    /// that open is answered.
+    pub(in crate::fs) fn send_attr_notice(
+        &self,
+        notice: Option<AttrNotice>,
+        kernel: &impl KernelOpen,
+    ) {
         if let Some(notice) = notice {
             before_io("a notice to the kernel");
             kernel.invalidate_attrs();
@@ -432,6 +437,6 @@ impl OpenFiles {
         let method = OpenMethod { cache_mode, backing, make_file };
         let file = Some((found.replica, found.file));
         let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
-        EnteredOpen { cache_validity, outcome }
+        EnteredOpen { cache_validity, outcome, notice: inodes.attr_notice(ino) }
     }
 }

@@ -75,7 +75,8 @@ impl OpenFiles {
             self.open_writer(request, path).await
         };
         let opened = self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, open).await?;
-        self.invalidate_ambiguous_attrs(ino, kernel);
+        let notice = self.tables.inodes.lock().attr_notice(ino);
+        self.send_attr_notice(notice, kernel);
         Ok(self.opened_file_of(opened.handle))
     }
 
