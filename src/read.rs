@@ -60,6 +60,7 @@ use crate::placement::Locator;
 use crate::replicas::{Replicas, Ticked};
 use crate::scheduler::fair_queue::FairQueue;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
+use crate::sync::{LockRank, RankedMutex};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet, VolumeMode};
@@ -87,7 +88,7 @@ pub struct Reader {
     policy: ReadPolicy,
     replicas: Arc<Replicas>,
     buffers: BufferPool,
-    scheduler: Mutex<Scheduler<Arc<SegmentFetch>>>,
+    scheduler: RankedMutex<Scheduler<Arc<SegmentFetch>>>,
     eviction_queues: EvictionQueues,
     /// Unanswered requests, the oldest first; answered ones stay until they
     /// get to the front.
@@ -143,7 +144,10 @@ impl Reader {
         let now = Instant::now();
         let reader = Arc::new(Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
-            scheduler: Mutex::new(Scheduler::new(scheduling, limits, now)),
+            scheduler: RankedMutex::new(
+                LockRank::Scheduler,
+                Scheduler::new(scheduling, limits, now),
+            ),
             eviction_queues: EvictionQueues::default(),
             requests: Mutex::default(),
             memory_queue: Mutex::default(),

@@ -9,11 +9,11 @@ use super::versioned_file::VersionedFile;
 use crate::backend::{BackendError, Ticket};
 use crate::buffer::{Reservation, SegmentData};
 use crate::scheduler::QueueKey;
-use crate::sync::Mutex;
+use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// The known segments of an open file.
-pub(super) type SharedSegments = Mutex<SegmentMap<SegmentFetch>>;
+pub(super) type SharedSegments = RankedMutex<SegmentMap<SegmentFetch>>;
 
 /// A request for segments.
 pub(super) type ReadRequest = request::ReadRequest<SegmentFetch>;
@@ -24,7 +24,7 @@ pub(super) struct SegmentFetch {
     /// Where it is known; they may be gone before it, with their open file.
     segments: Weak<SharedSegments>,
     pub(super) range: ByteRange,
-    pub(super) state: Mutex<FetchState>,
+    pub(super) state: RankedMutex<FetchState>,
 }
 
 pub(super) struct FetchState {
@@ -235,7 +235,12 @@ impl SegmentFetch {
             has_version_mismatch: false,
             delivered_by: None,
         };
-        Self { file, segments: Arc::downgrade(segments), range, state: Mutex::new(state) }
+        Self {
+            file,
+            segments: Arc::downgrade(segments),
+            range,
+            state: RankedMutex::new(LockRank::Fetch, state),
+        }
     }
 
     /// The known segments of its open file; `None` where that has been closed.

@@ -229,7 +229,7 @@ impl PausedSession<'_> {
                 return Ok(DrainOutcome::Idle);
             }
             let changing = changing || busy > inside;
-            if !resends && self.core.fs.has_lock_waiters() {
+            if !resends && self.core.fs.locks.has_waiters() {
                 return Err(HandoverError::LockWaiter);
             }
             let waited = begun.elapsed();
