@@ -48,6 +48,7 @@ mod root_attrs;
 mod set_id;
 mod setattr;
 mod snapshot;
+mod stale_pages;
 mod unanswered;
 mod unsettled;
 mod write;
@@ -80,6 +81,7 @@ use passthrough::Passthrough;
 use payload_budget::PayloadBudget;
 use recent_changes::RecentChanges;
 use renames::{RenameTracker, RetriedCall};
+use stale_pages::PageDrops;
 
 pub use activity::ReadActivity;
 pub use cache_mode::{CacheMode, CacheModePolicy};
@@ -96,6 +98,7 @@ pub use passthrough::{BackingId, PassthroughFile, PassthroughStatus};
 pub use range_ops::{CopyRequest, FallocateRequest};
 pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
 pub use snapshot::{FsSnapshot, SNAPSHOT_FORMAT, SnapshotError};
+pub use stale_pages::KernelPages;
 pub use write::{CreateRequest, CreatedFile, WriteRequest};
 
 pub use crate::read::ReadData;
@@ -170,6 +173,7 @@ pub struct Fs {
     change_seq: AtomicU64,
     renames: RenameTracker,
     locks: Locks,
+    page_drops: PageDrops,
     activity: ActivityLog,
     /// What the root was last seen to be.
     last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
@@ -214,6 +218,7 @@ impl Fs {
             change_seq: AtomicU64::new(0),
             renames: RenameTracker::default(),
             locks: Locks::new(runtime, reader.budget().clone()),
+            page_drops: PageDrops::default(),
             activity: ActivityLog::default(),
             last_root_attr: Mutex::new(None),
             counters: own,
@@ -366,7 +371,8 @@ impl Fs {
     ) -> FsResult<InodeAttr> {
         let since = Instant::now();
         let look_up = || self.try_lookup(caller, at, since);
-        self.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await
+        let answer = self.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await;
+        self.after_page_drops(answer).await
     }
 
     async fn try_lookup(

@@ -8,6 +8,8 @@ mod changed;
 mod handles;
 #[path = "fs/orders.rs"]
 mod orders;
+#[path = "fs/overtaken.rs"]
+mod overtaken;
 #[path = "fs/replaced.rs"]
 mod replaced;
 #[path = "fs/replies.rs"]

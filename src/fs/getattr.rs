@@ -95,7 +95,7 @@ impl Fs {
                 let removed_dir = self.inodes.lock().removed_dir_attr(ino);
                 removed_dir.map(|attr| InodeAttr { ino, attr }).ok_or(errno)
             }
-            answer => answer,
+            answer => self.after_page_drops(answer).await,
         }
     }
 

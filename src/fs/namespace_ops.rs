@@ -113,7 +113,8 @@ impl Fs {
         mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync,
     ) -> FsResult<InodeAttr> {
         let make = || self.try_make_entry(caller, at, &mutation);
-        self.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await
+        let answer = self.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await;
+        self.after_page_drops(answer).await
     }
 
     async fn try_make_entry(

@@ -7,7 +7,9 @@
 //! and the write would come after it: readers would get old bytes after the write has
 //! returned. So a read waits until the writes that arrived before it have ended.
 //!
-//! Writes past the page cache do not count: after those the kernel drops the pages itself.
+//! Writes past the page cache do not count: after those the kernel drops the pages itself. A
+//! read that arrives before the write, and is younger all the same, is dealt with by
+//! [`super::stale_pages`].
 //!
 //! *Invariant:* a read is submitted only after all writes that arrived before it have ended,
 //! or after its own deadline.
@@ -19,9 +21,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::stale_pages::CachedReads;
 use super::write_gate::WriteGate;
-use super::{Fs, task};
+use super::{Fs, WriteRequest, task};
 use crate::backend::RequestingThread;
+use crate::volume::ByteRange;
 
 /// The writes of one file through the kernel's page cache that have not ended.
 #[derive(Default)]
@@ -36,34 +40,49 @@ struct PendingWritesState {
     /// So many have arrived.
     arrived_count: u64,
     in_flight: BTreeSet<u64>,
+    /// The reads since the last write that the kernel has copied into its pages.
+    reads: CachedReads,
 }
 
 /// A write that has arrived. It ends when this is dropped.
 pub(super) struct PendingWrite {
     gate: Arc<WriteGate>,
     number: u64,
+    /// What it writes, where a read may have overtaken it.
+    overtaken: Option<ByteRange>,
 }
 
 /// How often a read that waits looks whether its caller was killed.
 const KILL_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 impl PendingWrites {
-    fn add(&self) -> u64 {
+    /// A write has arrived; `copied`: what the kernel has copied into its pages for it. Returns
+    /// its number, and whether a read may have overtaken it.
+    fn add(&self, copied: Option<ByteRange>) -> (u64, bool) {
         let mut state = self.state.lock();
         state.arrived_count += 1;
         let number = state.arrived_count;
         state.in_flight.insert(number);
-        number
+        let thread = RequestingThread::current();
+        let overtaken = copied.is_some_and(|range| state.reads.take_overtaking(range, thread));
+        (number, overtaken)
+    }
+
+    /// A read has arrived. Returns the last write that is under way.
+    fn add_read(&self, range: ByteRange) -> Option<u64> {
+        let mut state = self.state.lock();
+        state.reads.record(range, RequestingThread::current());
+        state.in_flight.last().copied()
+    }
+
+    /// An earlier daemon has served the file: what was read of it is not known.
+    pub(super) fn forget_reads(&self) {
+        self.state.lock().reads = CachedReads::unknown();
     }
 
     fn remove(&self, number: u64) {
         self.state.lock().in_flight.remove(&number);
         self.ended.notify_waiters();
-    }
-
-    /// The last write that is under way.
-    fn last_in_flight(&self) -> Option<u64> {
-        self.state.lock().in_flight.last().copied()
     }
 
     /// Whether any write up to `last` is under way.
@@ -74,8 +93,21 @@ impl PendingWrites {
 
 impl WriteGate {
     /// A write through the kernel's page cache has arrived.
-    pub(super) fn track_write(self: &Arc<Self>) -> PendingWrite {
-        PendingWrite { gate: Arc::clone(self), number: self.pending_writes.add() }
+    pub(super) fn track_write(self: &Arc<Self>, request: &WriteRequest<'_>) -> PendingWrite {
+        // What is written back was changed in memory that is mapped, and a part of an O_DIRECT
+        // write goes past the cache.
+        let is_copied = !request.whole && !request.is_part;
+        let range = ByteRange::at(request.offset, request.data.len() as u64);
+        let (number, is_overtaken) = self.pending_writes.add(is_copied.then_some(range));
+        let overtaken = is_overtaken.then_some(range);
+        PendingWrite { gate: Arc::clone(self), number, overtaken }
+    }
+}
+
+impl PendingWrite {
+    /// Ends it. Returns what it wrote, where pages of it in the kernel's cache may be older.
+    pub(super) fn end(self) -> Option<ByteRange> {
+        self.overtaken
     }
 }
 
@@ -87,13 +119,14 @@ impl Drop for PendingWrite {
 
 impl Fs {
     /// Waits until the writes of the file have ended that arrived before a read, which arrived
-    /// at `since`.
+    /// at `since` and is of `range`.
     pub(super) async fn wait_for_earlier_writes(
         self: &Arc<Self>,
         gate: &Arc<WriteGate>,
+        range: ByteRange,
         since: Instant,
     ) {
-        let Some(last) = gate.pending_writes.last_in_flight() else { return };
+        let Some(last) = gate.pending_writes.add_read(range) else { return };
         task::hold_until_reply(self.client.register_waiting());
         let gate = Arc::clone(gate);
         let requesting_thread = RequestingThread::current();
@@ -123,14 +156,16 @@ mod tests {
     #[test]
     fn a_read_waits_for_the_writes_before_it_and_for_none_after_it() {
         let arrivals = PendingWrites::default();
-        assert_eq!(arrivals.last_in_flight(), None);
-        let (first, second) = (arrivals.add(), arrivals.add());
-        let last = arrivals.last_in_flight().unwrap();
-        let third = arrivals.add();
+        let range = ByteRange::at(0, 1);
+        let arrive = || arrivals.add(None).0;
+        assert_eq!(arrivals.add_read(range), None);
+        let (first, second) = (arrive(), arrive());
+        let last = arrivals.add_read(range).unwrap();
+        let third = arrive();
         arrivals.remove(second);
         assert!(arrivals.has_in_flight_until(last));
         arrivals.remove(first);
         assert!(!arrivals.has_in_flight_until(last));
-        assert_eq!(arrivals.last_in_flight(), Some(third));
+        assert_eq!(arrivals.add_read(range), Some(third));
     }
 }

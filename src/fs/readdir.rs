@@ -253,11 +253,14 @@ impl Fs {
         let entry_attr = match attr {
             Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
             Err(_) => None,
-            // The kernel looks it up: that tells whether it was replaced.
+            // The kernel looks it up: that tells whether it was replaced, and waits for pages
+            // that are being dropped.
             Ok(entry) => {
                 let at = EntryName { parent: dir, name: listed.name };
                 let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
-                (!self.is_name_possibly_replaced(at, found)).then_some(entry)
+                let may_tell =
+                    !self.is_name_possibly_replaced(at, found) && !self.has_page_drops(at, found);
+                may_tell.then_some(entry)
             }
         };
         Some(ReaddirPlusEntry {

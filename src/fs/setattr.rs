@@ -64,7 +64,8 @@ impl Fs {
             };
             self.try_setattr(request, handle)
         };
-        self.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
+        let answer = self.with_rename_retry(&[ino], RetriedCall::Mutation, set).await;
+        self.after_page_drops(answer).await
     }
 
     async fn try_setattr(

@@ -14,6 +14,7 @@ use super::inodes::CacheValidity;
 use super::namespace_ops::ALWAYS_CURRENT;
 use super::open::OpenedFile;
 use super::payload_budget::{OnFull, Payload};
+use super::pending_writes::PendingWrite;
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
 use super::write_gate::Writer;
@@ -230,7 +231,10 @@ impl Fs {
         let entry = self.entry_reply(at, found, &check, ALWAYS_CURRENT, caller.request)?;
         let opened = OpenedWriter { ino: entry.ino, path, credentials, sync: options.sync, opened };
         match self.register_writer(opened, caller.request) {
-            Ok(writer) => Ok(CreatedFile { entry, opened: self.opened_file_of(writer.handle) }),
+            Ok(writer) => {
+                self.wait_for_page_drops(entry.ino).await;
+                Ok(CreatedFile { entry, opened: self.opened_file_of(writer.handle) })
+            }
             Err(errno) => {
                 // The kernel will not know of it.
                 self.forget(entry.ino, 1);
@@ -402,7 +406,7 @@ impl Fs {
         let file = self.handles.file(handle);
         let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
         let cached = file.clone().filter(is_cached);
-        let arrived = cached.map(|file| file.inode.gate.track_write());
+        let arrived = cached.map(|file| file.inode.gate.track_write(&request));
         let part = match request.append && request.is_part {
             true => file.map(|file| file.inode.gate.announce_part(&request)),
             false => None,
@@ -423,7 +427,10 @@ impl Fs {
                     Err(errno)
                 }
             };
-            drop(arrived);
+            // Reads that wait for it go on first: to drop pages is to wait for reads.
+            if let Some(stale) = arrived.and_then(PendingWrite::end) {
+                fs.drop_pages_after_reply(handle.ino, stale);
+            }
             answer
         }
     }

@@ -222,7 +222,7 @@ impl Fs {
         since: Instant,
     ) -> FsResult<ReadData> {
         let gate = Arc::clone(&file.inode.gate);
-        self.wait_for_earlier_writes(&gate, since).await;
+        self.wait_for_earlier_writes(&gate, range, since).await;
         let reader = Arc::clone(&self.reader);
         let read = move |file: &dyn BackendFile| {
             // There are no more of these than threads.

@@ -381,7 +381,9 @@ impl Handles {
                     None => {}
                 }
             }
-            let inode = Arc::new(OpenInode::new(file, None, self.gate(ino)));
+            let gate = self.gate(ino);
+            gate.pending_writes.forget_reads();
+            let inode = Arc::new(OpenInode::new(file, None, gate));
             OpenInodeEntry { inode, handles: 0, direct_handles: 0 }
         });
         counted.add_handles(cache_mode, 1);
