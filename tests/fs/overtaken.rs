@@ -2,12 +2,16 @@
 //! the read that comes first may have filled these with what was there before.
 
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use fanfs::backend::{OpenAccess, RequestContext, RequestingThread, SyncMode, WriteOpenOptions};
+use fanfs::backend::{
+    BackendFile, BorrowedFds, OpenAccess, OwnedFds, RequestContext, RequestingThread, SyncMode,
+    WriteOpenOptions,
+};
 use fanfs::config::CachePolicy;
 use fanfs::fs::{Fs, FsResult, Ino, KernelPages, OpenedFile, WriteRequest, run};
 use fanfs::volume::{ByteRange, ReplicaId};
@@ -171,6 +175,12 @@ fn the_next_daemon_takes_the_first_write_of_an_open_file_for_overtaken() {
     let (tree, runtime) = (tempfile::tempdir().unwrap(), Runtime::new().unwrap());
     let before = Volume::new(tree.path(), &runtime);
     let (carried, files) = before.fs.snapshot().unwrap();
+    let own = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+    let carry = |file: Arc<dyn BackendFile>| {
+        let BorrowedFds { direct, cached } = file.fds();
+        OwnedFds { direct: direct.map(own), cached: cached.map(own) }
+    };
+    let files = files.into_iter().map(carry).collect();
     let next = volume(tree.path(), CachePolicy::Kernel, &runtime);
     next.restore(carried, files, &|old| Some(ReplicaId::new(old.into()))).unwrap();
     next.set_kernel_pages(Arc::clone(&before.kernel) as Arc<dyn KernelPages>);
