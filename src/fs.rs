@@ -41,6 +41,7 @@ mod records;
 mod renames;
 mod replica_calls;
 mod snapshot;
+mod stale_pages;
 mod step_log;
 mod tables;
 mod unanswered;
@@ -80,6 +81,7 @@ pub use open_files::{OpenFiles, OpenedFile};
 pub use passthrough::{PassthroughFile, PassthroughStatus};
 pub use policy::{FsPolicy, WritePolicy};
 pub use records::{FsSnapshot, SNAPSHOT_FORMAT};
+pub use stale_pages::KernelPages;
 
 pub use crate::read::ReadData;
 pub use crate::replicas::metadata_client::PinnedLatencies;
@@ -175,6 +177,11 @@ impl Fs {
     /// How the affinity rules do, in their order.
     pub fn pinned_latencies(&self) -> Vec<PinnedLatencies> {
         self.calls.client.pinned_latencies()
+    }
+
+    /// The kernel's page cache, from now on.
+    pub fn set_kernel_pages(&self, kernel: Arc<dyn KernelPages>) {
+        self.tables.page_drops.set_kernel(kernel);
     }
 
     /// Whether anything can be changed.

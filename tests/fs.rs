@@ -10,6 +10,8 @@ mod handles;
 mod kernel;
 #[path = "fs/orders.rs"]
 mod orders;
+#[path = "fs/overtaken.rs"]
+mod overtaken;
 #[path = "fs/replaced.rs"]
 mod replaced;
 #[path = "fs/replies.rs"]

@@ -14,6 +14,7 @@ mod consistency;
 mod fsx;
 mod given;
 mod locks;
+mod overtaken;
 mod own_writes;
 mod permissions;
 mod pjdfstest;
@@ -162,6 +163,15 @@ fn an_open_handle_sees_a_write_at_once() {
     for cache in [KERNEL, DIRECT] {
         assert!(own_writes::run(&volume(3, cache).at("")), "memory was not mapped");
     }
+}
+
+/// As that may happen to any write where the machine is busy.
+#[test]
+fn a_write_that_a_read_overtakes_in_the_kernel_is_seen_when_it_has_returned() {
+    let setup = Setup { replicas: 1, read: KERNEL, write: true, ..Setup::default() };
+    let rig = rig::mount(rig::tree(), &setup);
+    overtaken::run(&rig);
+    rig.expect_quiet();
 }
 
 #[test]

@@ -22,7 +22,7 @@ use super::mount_point::is_automounted;
 use super::passthrough_check::passthrough_findings;
 use super::required_capabilities::drop_privileges;
 use super::respawn::{ChildRole, RespawnCommand};
-use super::serve::{EventSources, serve_until_end};
+use super::serve::{EventSources, StopSignals, serve_until_end};
 use super::supervisor::client::{DeadDaemon, StartMode, SupervisorClient};
 use super::supervisor::supervise;
 use super::systemd;
@@ -94,6 +94,12 @@ pub struct DaemonProcess {
     pub log: Option<PathBuf>,
     /// Whether the mount's processes stay in the foreground.
     pub is_foreground: bool,
+}
+
+/// A mount that is there, and the signals that have come since before it was.
+struct StartedMount {
+    mount: Mount,
+    signals: StopSignals,
 }
 
 impl DaemonProcess {
@@ -192,10 +198,12 @@ impl DaemonProcess {
         let config =
             prepare().inspect_err(|error: &ProcessError| refuse_handover(&link, &error.line()))?;
         let setup = self.setup(config, &self.mount_point);
+        let signals = StopSignals::listen()?;
         let mount = Mount::take_over(&link, setup)?;
         drop(link);
         let at = mount.mount_point().display().to_string();
-        self.serve(mount, None, || tracing::info!(%at, "goes on with the mount"))
+        let started = StartedMount { mount, signals };
+        self.serve(started, None, || tracing::info!(%at, "goes on with the mount"))
     }
 
     /// Keeps the mount of a daemon that is started from here. Calls `on_ready` when it is
@@ -209,11 +217,12 @@ impl DaemonProcess {
     /// between.
     fn serve(
         &self,
-        mut mount: Mount,
+        started: StartedMount,
         supervisor: Option<SupervisorClient>,
         on_ready: impl FnOnce(),
     ) -> Result<ExitCode, ProcessError> {
-        let sources = EventSources::listen(&mount)?;
+        let StartedMount { mut mount, signals } = started;
+        let sources = EventSources::new(signals, &mount);
         mount.announce_ready(supervisor, self.respawn.clone());
         on_ready();
         serve_until_end(mount, sources)?;
@@ -221,7 +230,11 @@ impl DaemonProcess {
     }
 
     /// Mounts, in the place of a `dead` mount if there is one.
-    fn start_mount(&self, config: Config, dead: Option<DeadMount>) -> Result<Mount, ProcessError> {
+    fn start_mount(
+        &self,
+        config: Config,
+        dead: Option<DeadMount>,
+    ) -> Result<StartedMount, ProcessError> {
         self.prepare_process(&config)?;
         check_placement(&config)?;
         let survey = survey_replicas(&config, &self.respawn.mount_point)?;
@@ -230,16 +243,21 @@ impl DaemonProcess {
         }
         let name = config.volume.name.clone();
         let silent = survey.timed_out();
+        let signals = StopSignals::listen()?;
         let mount = match dead {
             Some(dead) => Mount::replace_dead(dead, self.setup(config, &self.mount_point), silent)?,
             None => Mount::start_from_config(config, silent, &self.mount_point, &self.overrides)?,
         };
         tracing::info!(volume = %name, at = %mount.mount_point().display(), "mounted");
-        Ok(mount)
+        Ok(StartedMount { mount, signals })
     }
 
     /// Continues a mount whose daemon was killed; replaces it where that cannot be done.
-    fn recover_or_replace(&self, config: Config, device: OwnedFd) -> Result<Mount, ProcessError> {
+    fn recover_or_replace(
+        &self,
+        config: Config,
+        device: OwnedFd,
+    ) -> Result<StartedMount, ProcessError> {
         // systemd has waited for the end of the daemon before.
         let dead = DeadDaemon { device, earlier_daemons: Vec::new() };
         self.recover_mount(config.clone(), dead).or_else(|error| {
@@ -249,10 +267,15 @@ impl DaemonProcess {
         })
     }
 
-    fn recover_mount(&self, config: Config, dead: DeadDaemon) -> Result<Mount, ProcessError> {
+    fn recover_mount(
+        &self,
+        config: Config,
+        dead: DeadDaemon,
+    ) -> Result<StartedMount, ProcessError> {
         self.prepare_process(&config)?;
         let setup = self.setup(config, &self.respawn.mount_point);
-        Ok(Mount::recover(dead, setup)?)
+        let signals = StopSignals::listen()?;
+        Ok(StartedMount { mount: Mount::recover(dead, setup)?, signals })
     }
 
     fn setup(&self, config: Config, mount_point: &Path) -> VolumeSetup {

@@ -38,8 +38,17 @@ enum DaemonEvent {
     Handover(HandoverRequest),
 }
 
-/// The signals that end a daemon or have it reload, from when this is made on: before
-/// any process hears that it is ready, or one of them would leave the mount behind.
+/// The signals that end a daemon or have it reload, from when this is made on: before there
+/// is a mount, or one of them would leave it behind.
+pub(super) struct StopSignals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+/// What a daemon hears of from when this is made on: before any process hears that it is
+/// ready.
 pub(super) struct EventSources {
     runtime: Runtime,
     events: DaemonEvents,
@@ -58,30 +67,33 @@ struct DaemonEvents {
 /// How soon the daemon ends after another process has unmounted.
 const UNMOUNT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+impl StopSignals {
+    pub(super) fn listen() -> Result<Self, ServeError> {
+        Self::register().map_err(ServeError::Signals)
+    }
+
+    fn register() -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let entered = runtime.enter();
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let hangup = signal(SignalKind::hangup())?;
+        drop(entered);
+        Ok(Self { runtime, terminate, interrupt, hangup })
+    }
+}
+
 impl EventSources {
-    pub(super) fn listen(mount: &Mount) -> Result<Self, ServeError> {
-        let listen = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let entered = runtime.enter();
-            let events = DaemonEvents::listen(mount)?;
-            drop(entered);
-            Ok(Self { runtime, events })
-        };
-        listen().map_err(ServeError::Signals)
+    pub(super) fn new(signals: StopSignals, mount: &Mount) -> Self {
+        let StopSignals { runtime, terminate, interrupt, hangup } = signals;
+        let handover_requests = mount.handover_requests();
+        let stop = Arc::default();
+        let events = DaemonEvents { terminate, interrupt, hangup, handover_requests, stop };
+        Self { runtime, events }
     }
 }
 
 impl DaemonEvents {
-    fn listen(mount: &Mount) -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-            handover_requests: mount.handover_requests(),
-            stop: Arc::default(),
-        })
-    }
-
     /// Waits for the next event, and reports to the service manager meanwhile.
     async fn next(&mut self, mount: &Mount, reporter: &mut Option<ServiceReporter>) -> DaemonEvent {
         loop {

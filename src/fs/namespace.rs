@@ -52,7 +52,8 @@ impl Namespace {
     pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
         let since = Instant::now();
         let look_up = || self.try_lookup(caller, at, since);
-        self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await
+        let answer = self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await;
+        self.calls.after_page_drops(answer).await
     }
 
     async fn try_lookup(

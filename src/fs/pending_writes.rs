@@ -7,7 +7,9 @@
 //! and the write would come after it: readers would get old bytes after the write has
 //! returned. So a read waits until the writes that arrived before it have ended.
 //!
-//! Writes past the page cache do not count: after those the kernel drops the pages itself.
+//! Writes past the page cache do not count: after those the kernel drops the pages itself. A
+//! read that arrives before the write, and is younger all the same, is dealt with by
+//! [`super::stale_pages`].
 //!
 //! *Invariant:* a read is submitted only after all writes that arrived before it have ended,
 //! or after its own deadline.
@@ -17,6 +19,10 @@ use std::collections::BTreeSet;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+
+use super::stale_pages::CachedReads;
+use crate::backend::RequestingThread;
+use crate::volume::ByteRange;
 
 /// The writes of one file through the kernel's page cache that have not ended.
 #[derive(Default)]
@@ -31,16 +37,33 @@ struct PendingWritesState {
     /// So many have arrived.
     arrived_count: u64,
     in_flight: BTreeSet<u64>,
+    /// The reads since the last write that the kernel has copied into its pages.
+    reads: CachedReads,
 }
 
 impl PendingWrites {
-    /// One has arrived. Returns its number.
-    pub(super) fn add(&self) -> u64 {
+    /// A write has arrived; `copied`: what the kernel has copied into its pages for it. Returns
+    /// its number, and whether a read may have overtaken it.
+    pub(super) fn add(&self, copied: Option<ByteRange>) -> (u64, bool) {
         let mut state = self.state.lock();
         state.arrived_count += 1;
         let number = state.arrived_count;
         state.in_flight.insert(number);
-        number
+        let thread = RequestingThread::current();
+        let overtaken = copied.is_some_and(|range| state.reads.take_overtaking(range, thread));
+        (number, overtaken)
+    }
+
+    /// A read has arrived. Returns the last write that is under way.
+    pub(super) fn add_read(&self, range: ByteRange) -> Option<u64> {
+        let mut state = self.state.lock();
+        state.reads.record(range, RequestingThread::current());
+        state.in_flight.last().copied()
+    }
+
+    /// An earlier daemon has served the file: what was read of it is not known.
+    pub(super) fn forget_reads(&self) {
+        self.state.lock().reads = CachedReads::unknown();
     }
 
     /// One has ended.
@@ -52,11 +75,6 @@ impl PendingWrites {
     /// The end of the next one that ends.
     pub(super) fn next_end(&self) -> Notified<'_> {
         self.ended.notified()
-    }
-
-    /// The last write that is under way.
-    pub(super) fn last_in_flight(&self) -> Option<u64> {
-        self.state.lock().in_flight.last().copied()
     }
 
     /// Whether any write up to `last` is under way.
@@ -72,14 +90,16 @@ mod tests {
     #[test]
     fn a_read_waits_for_the_writes_before_it_and_for_none_after_it() {
         let arrivals = PendingWrites::default();
-        assert_eq!(arrivals.last_in_flight(), None);
-        let (first, second) = (arrivals.add(), arrivals.add());
-        let last = arrivals.last_in_flight().unwrap();
-        let third = arrivals.add();
+        let range = ByteRange::at(0, 1);
+        let arrive = || arrivals.add(None).0;
+        assert_eq!(arrivals.add_read(range), None);
+        let (first, second) = (arrive(), arrive());
+        let last = arrivals.add_read(range).unwrap();
+        let third = arrive();
         arrivals.remove(second);
         assert!(arrivals.has_in_flight_until(last));
         arrivals.remove(first);
         assert!(!arrivals.has_in_flight_until(last));
-        assert_eq!(arrivals.last_in_flight(), Some(third));
+        assert_eq!(arrivals.add_read(range), Some(third));
     }
 }

@@ -5,6 +5,7 @@
 //! ([`super::recent_changes`]); a name is asked first where its mount has looked
 //! ([`super::name_freshness`]). [`MetadataClient`] carries the calls out.
 
+mod page_drops;
 mod rename_retry;
 
 use std::path::Path;

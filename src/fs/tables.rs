@@ -29,6 +29,7 @@ use super::inodes::InodeTable;
 use super::name_freshness::NameFreshness;
 use super::policy::{FsPolicy, WritePolicy};
 use super::recent_changes::{ChangeScope, RecentChanges};
+use super::stale_pages::PageDrops;
 use super::step_log::StepLog;
 use crate::read::Reader;
 use crate::volume::ReplicaId;
@@ -46,6 +47,8 @@ pub(super) struct Tables {
     /// What was changed a short while ago.
     pub(super) recent_changes: RecentChanges,
     pub(super) name_freshness: NameFreshness,
+    /// Pages that the kernel is being told to drop.
+    pub(super) page_drops: PageDrops,
     /// Changes of files so far: tells answers from before one from those after it.
     change_seq: AtomicU64,
     /// Where the tables write their steps down.
@@ -64,6 +67,7 @@ impl Tables {
             handles: Handles::new(Arc::clone(&log)),
             recent_changes: RecentChanges::new(lag, Arc::clone(&log)),
             name_freshness: NameFreshness::default(),
+            page_drops: PageDrops::default(),
             change_seq: AtomicU64::new(0),
             log,
             reader,

@@ -25,6 +25,7 @@ use super::pending_writes::PendingWrites;
 use super::unsettled::UnsettledChanges;
 use crate::backend::{BackendError, BackendFile, Credentials, SyncMode};
 use crate::sync::{LockRank, RankedMutex};
+use crate::volume::ByteRange;
 
 /// A handle that may write.
 pub(super) struct Writer {
@@ -115,6 +116,8 @@ pub(super) struct MutationGuard {
 pub(super) struct PendingWrite {
     gate: Arc<WriteGate>,
     number: u64,
+    /// What it writes, where a read may have overtaken it.
+    overtaken: Option<ByteRange>,
 }
 
 /// A part that has arrived, before there is room for it.
@@ -163,9 +166,12 @@ impl WriteGate {
         (!self.has_abandoned.load(Ordering::Acquire)).then(|| Arc::new(under_way))
     }
 
-    /// A write through the kernel's page cache has arrived.
-    pub(super) fn track_write(self: &Arc<Self>) -> PendingWrite {
-        PendingWrite { gate: Arc::clone(self), number: self.pending_writes.add() }
+    /// A write through the kernel's page cache has arrived; `copied`: what the kernel has
+    /// copied into its pages for it, if it has.
+    pub(super) fn track_write(self: &Arc<Self>, copied: Option<ByteRange>) -> PendingWrite {
+        let (number, is_overtaken) = self.pending_writes.add(copied);
+        let overtaken = copied.filter(|_| is_overtaken);
+        PendingWrite { gate: Arc::clone(self), number, overtaken }
     }
 
     /// A part of a write(2) has arrived.
@@ -192,6 +198,13 @@ impl WriteGate {
     /// The same, if nothing is being changed now.
     pub(super) fn try_lock_shared(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.lock.try_read()
+    }
+}
+
+impl PendingWrite {
+    /// Ends it. Returns what it wrote, where pages of it in the kernel's cache may be older.
+    pub(super) fn end(self) -> Option<ByteRange> {
+        self.overtaken
     }
 }
 

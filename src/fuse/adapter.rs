@@ -44,6 +44,7 @@ impl Adapter {
         kernel: Arc<KernelNotifier>,
     ) -> Self {
         let ttl = fs.attribute_ttl();
+        fs.set_kernel_pages(Arc::new(replies.kernel_pages()));
         let replies = Arc::new(replies);
         Self {
             fs,

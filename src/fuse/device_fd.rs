@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::DupFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::volume::ByteRange;
+
 /// `FUSE_NOTIFY_RESEND`
 const FUSE_NOTIFY_RESEND: i32 = 7;
 
@@ -20,6 +22,24 @@ pub(super) fn request_resend(device: BorrowedFd<'_>) -> io::Result<()> {
     let mut notice = [0; 16];
     notice[..4].copy_from_slice(&16u32.to_ne_bytes());
     notice[4..8].copy_from_slice(&FUSE_NOTIFY_RESEND.to_ne_bytes());
+    rustix::io::write(device, &notice)?;
+    Ok(())
+}
+
+/// `FUSE_NOTIFY_INVAL_INODE`
+const FUSE_NOTIFY_INVAL_INODE: i32 = 2;
+
+/// Has the kernel drop the pages of an inode that have bytes of `range`. Waits for those that
+/// are locked.
+pub(super) fn drop_pages(device: BorrowedFd<'_>, number: u64, range: ByteRange) -> io::Result<()> {
+    // A `struct fuse_out_header`, and a `struct fuse_notify_inval_inode_out`: the inode, offset
+    // and length.
+    let mut notice = [0; 40];
+    notice[..4].copy_from_slice(&40u32.to_ne_bytes());
+    notice[4..8].copy_from_slice(&FUSE_NOTIFY_INVAL_INODE.to_ne_bytes());
+    notice[16..24].copy_from_slice(&number.to_ne_bytes());
+    notice[24..32].copy_from_slice(&range.start.to_ne_bytes());
+    notice[32..].copy_from_slice(&range.len().to_ne_bytes());
     rustix::io::write(device, &notice)?;
     Ok(())
 }

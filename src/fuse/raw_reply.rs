@@ -11,8 +11,10 @@ use std::sync::Arc;
 use fuser::{ReplyData, RequestId};
 
 use super::convert::errno;
+use super::device_fd;
 use crate::buffer::{Pipe, PipePool};
-use crate::fs::{FsResult, ReadData};
+use crate::fs::{FsResult, Ino, KernelPages, ReadData};
+use crate::volume::ByteRange;
 
 /// Length of the header before a reply's data: `struct fuse_out_header` of the
 /// FUSE protocol.
@@ -29,6 +31,17 @@ pub(super) struct RawReplies {
     pub(super) device: Arc<OwnedFd>,
     /// Where replies that have pages are put together.
     pub(super) pipes: Option<PipePool>,
+}
+
+/// The page cache of the kernel behind the device.
+pub(super) struct DevicePages(Arc<OwnedFd>);
+
+impl KernelPages for DevicePages {
+    fn drop_pages(&self, ino: Ino, range: ByteRange) {
+        if let Err(error) = device_fd::drop_pages(self.0.as_fd(), ino.0, range) {
+            tracing::debug!(%error, "the kernel did not drop pages");
+        }
+    }
 }
 
 impl RawReplies {
@@ -63,6 +76,12 @@ impl RawReplies {
                 });
             }
         }
+    }
+
+    /// The kernel's page cache. Its notices go past the session, which passes them on late
+    /// while it rests.
+    pub(super) fn kernel_pages(&self) -> DevicePages {
+        DevicePages(Arc::clone(&self.device))
     }
 
     /// Answers the request `id` with a listing that fuser cannot put together; false

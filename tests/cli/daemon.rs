@@ -40,6 +40,21 @@ fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
     );
 }
 
+/// Before the daemon has said that the mount answers.
+#[test]
+fn a_signal_as_soon_as_there_is_a_mount_unmounts_it() {
+    let room = Room::new();
+    let mut daemon = room.fanfs(&["mount", "v.toml", "mnt", "--foreground"]);
+    let mut daemon = daemon.stderr(Stdio::null()).spawn().unwrap();
+    while room.mounted().is_none() {
+        assert!(daemon.try_wait().unwrap().is_none(), "it does not mount");
+    }
+    kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    let status = daemon.wait().unwrap();
+    assert!(status.success(), "{status}");
+    room.expect_gone();
+}
+
 #[test]
 fn a_second_mount_and_a_dead_one_are_told_apart() {
     let room = Room::new();

@@ -12,12 +12,12 @@ use super::stamp::{self, BLOCK, Found};
 const BLOCKS: u64 = 80;
 
 /// A file's beginning in memory.
-struct Mapped {
+pub(super) struct Mapped {
     at: *mut std::ffi::c_void,
 }
 
 impl Mapped {
-    fn new(file: &File) -> rustix::io::Result<Self> {
+    pub(super) fn new(file: &File) -> rustix::io::Result<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let len = (BLOCKS * BLOCK) as usize;
         // SAFETY: A new mapping at an address that the kernel chooses.
@@ -28,7 +28,7 @@ impl Mapped {
 
     /// One block, which the file must have: what is mapped behind its end may not
     /// be touched.
-    fn block(&self, index: u64) -> Vec<u8> {
+    pub(super) fn block(&self, index: u64) -> Vec<u8> {
         assert!(index < BLOCKS);
         let mut block = vec![0; BLOCK as usize];
         // SAFETY: Within the mapping, and copied without making a reference, as
@@ -39,7 +39,17 @@ impl Mapped {
         }
         block
     }
+
+    /// The first block of a file that does not change.
+    pub(super) fn first_block(&self) -> &[u8] {
+        // SAFETY: Within the mapping, which lives as long as the reference. The file has this
+        // block, and nothing changes it.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), BLOCK as usize) }
+    }
 }
+
+// SAFETY: It is memory that is only read; no thread owns it.
+unsafe impl Sync for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {

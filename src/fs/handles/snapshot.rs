@@ -213,7 +213,9 @@ impl Handles {
         let ino = Ino(record.ino);
         let inode = self.find_inode(ino).unwrap_or_else(|| {
             let file = over.restore_file(ino, record, received);
-            Arc::new(OpenInode::new(file, None, self.gate(ino)))
+            let gate = self.gate(ino);
+            gate.pending_writes.forget_reads();
+            Arc::new(OpenInode::new(file, None, gate))
         });
         let entry = OpenInodeEntry { inode: Arc::clone(&inode), handles: 0, direct_handles: 0 };
         self.inodes.lock().entry(ino).or_insert(entry).add_handles(cache_mode, 1);

@@ -67,6 +67,7 @@ impl Mutations {
         let opened = OpenedWriter { ino: entry.ino, path, credentials, sync: options.sync, opened };
         match self.open_files.register_writer(opened, caller.request) {
             Ok(writer) => {
+                self.calls.wait_for_page_drops(entry.ino).await;
                 Ok(CreatedFile { entry, opened: self.open_files.opened_file_of(writer.handle) })
             }
             Err(errno) => {

@@ -36,7 +36,8 @@ impl Mutations {
         mutation: impl Fn(EntryRef) -> TreeMutation + Send + Sync,
     ) -> FsResult<InodeAttr> {
         let make = || self.try_make_entry(caller, at, &mutation);
-        self.calls.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await
+        let answer = self.calls.with_rename_retry(&[at.parent], RetriedCall::Mutation, make).await;
+        self.calls.after_page_drops(answer).await
     }
 
     async fn try_make_entry(

@@ -57,6 +57,7 @@ impl Mutations {
         handle: Option<HandleId>,
         attributes: SetAttr,
     ) -> FsResult<InodeAttr> {
+        let is_truncation = attributes.size.is_some();
         let set = || {
             let request = SetAttrRequest {
                 ino,
@@ -67,7 +68,11 @@ impl Mutations {
             };
             self.try_setattr(request, handle)
         };
-        self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
+        let answer = self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, set).await;
+        match is_truncation {
+            true => self.calls.after_page_drops_or_soon(answer).await,
+            false => self.calls.after_page_drops(answer).await,
+        }
     }
 
     async fn try_setattr(

@@ -13,7 +13,9 @@ use crate::fs::error::{Errno, FsResult};
 use crate::fs::handle_id::HandleId;
 use crate::fs::handles::FileHandle;
 use crate::fs::payload_budget::{OnFull, Payload};
+use crate::fs::write_gate::PendingWrite;
 use crate::telemetry::counters::increment;
+use crate::volume::ByteRange;
 
 /// Bytes to be written.
 pub struct WriteRequest<'a> {
@@ -44,6 +46,14 @@ pub(super) struct ChargedWrite {
 }
 
 impl WriteRequest<'_> {
+    /// What the kernel has copied into its pages before it sent the request: not what is written
+    /// back, which was changed in memory that is mapped, and not a part of an O_DIRECT write,
+    /// which goes past the cache.
+    fn copied_range(&self) -> Option<ByteRange> {
+        let is_copied = !self.whole && !self.is_part;
+        is_copied.then(|| ByteRange::at(self.offset, self.data.len() as u64))
+    }
+
     fn with_payload(self, data: Payload) -> ChargedWrite {
         let Self { offset, append, whole, is_resent: again, caller: who, .. } = self;
         ChargedWrite { offset, data, append, whole, is_resent: again, caller: who }
@@ -126,7 +136,7 @@ impl Mutations {
         let file = self.tables.handles.file(handle);
         let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
         let cached = file.clone().filter(is_cached);
-        let arrived = cached.map(|file| file.inode.gate.track_write());
+        let arrived = cached.map(|file| file.inode.gate.track_write(request.copied_range()));
         let part = match request.append && request.is_part {
             true => file.map(|file| {
                 let len = request.data.len() as u64;
@@ -150,7 +160,10 @@ impl Mutations {
                     Err(errno)
                 }
             };
-            drop(arrived);
+            // Reads that wait for it go on first: to drop pages is to wait for reads.
+            if let Some(stale) = arrived.and_then(PendingWrite::end) {
+                own.calls.drop_pages_after_reply(handle.ino, stale);
+            }
             answer
         }
     }

@@ -98,7 +98,7 @@ impl Namespace {
                 let removed_dir = self.tables.inodes.lock().removed_dir_attr(ino);
                 removed_dir.map(|attr| InodeAttr { ino, attr }).ok_or(errno)
             }
-            answer => answer,
+            answer => self.calls.after_page_drops(answer).await,
         }
     }
 

@@ -254,11 +254,14 @@ impl Namespace {
         let entry_attr = match attr {
             Err(BackendError::Os(rustix::io::Errno::NOENT)) => return None,
             Err(_) => None,
-            // The kernel looks it up: that tells whether it was replaced.
+            // The kernel looks it up: that tells whether it was replaced, and waits for pages
+            // that are being dropped.
             Ok(entry) => {
                 let at = EntryName { parent: dir, name: listed.name };
                 let found = ReplicaAttr { replica: entry.replica, attr: &entry.attr };
-                (!self.tables.is_name_possibly_replaced(at, found)).then_some(entry)
+                let may_tell = !self.tables.is_name_possibly_replaced(at, found)
+                    && !self.tables.has_page_drops(at, found);
+                may_tell.then_some(entry)
             }
         };
         Some(ReaddirPlusEntry {

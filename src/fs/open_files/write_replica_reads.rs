@@ -35,7 +35,7 @@ impl OpenFiles {
         since: Instant,
     ) -> FsResult<ReadData> {
         let gate = Arc::clone(&file.inode.gate);
-        self.wait_for_earlier_writes(&gate, since).await;
+        self.wait_for_earlier_writes(&gate, range, since).await;
         let reader = Arc::clone(&self.tables.reader);
         let read = move |file: &dyn BackendFile| {
             // There are no more of these than threads.
@@ -94,13 +94,14 @@ impl OpenFiles {
     }
 
     /// Waits until the writes of the file have ended that arrived before a read, which arrived
-    /// at `since`.
+    /// at `since` and is of `range`.
     pub(in crate::fs) async fn wait_for_earlier_writes(
         &self,
         gate: &Arc<WriteGate>,
+        range: ByteRange,
         since: Instant,
     ) {
-        let Some(last) = gate.pending_writes.last_in_flight() else { return };
+        let Some(last) = gate.pending_writes.add_read(range) else { return };
         task::hold_until_reply(self.calls.client.register_waiting());
         let gate = Arc::clone(gate);
         let requesting_thread = RequestingThread::current();

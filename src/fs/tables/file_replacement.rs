@@ -74,6 +74,14 @@ impl Tables {
         ino.is_some_and(|ino| self.is_possibly_replaced(ino, found.attr))
     }
 
+    /// Whether pages of what has this name are being dropped.
+    pub(in crate::fs) fn has_page_drops(&self, at: EntryName<'_>, found: ReplicaAttr<'_>) -> bool {
+        self.page_drops.has_any() && {
+            let ino = find_ino(&self.inodes.lock(), at, found);
+            ino.is_some_and(|ino| self.page_drops.is_pending(ino))
+        }
+    }
+
     /// Whether `attr`, which `replica` shows by the inode's name, are those of what is
     /// open. Blocks; call it on that replica's pool.
     pub(in crate::fs) fn check_open_file(

@@ -1,0 +1,116 @@
+//! Has the kernel drop pages that are older than a write ([`crate::fs::stale_pages`]), once that
+//! write is answered, and has attributes of the file wait until they are gone.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::ReplicaCalls;
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::FsResult;
+use crate::fs::ino::Ino;
+use crate::replicas::metadata_client::WaitingCall;
+use crate::replicas::task;
+use crate::volume::ByteRange;
+
+/// A truncation does not wait longer. Until it is answered the kernel sends nothing that it
+/// writes back of the file, and to drop a page that was changed in mapped memory is to write it
+/// back: then each would wait for the other.
+const MAX_WAIT_OF_TRUNCATION: Duration = Duration::from_secs(1);
+
+/// Pages that are dropped when this is dropped, which is after the reply to the write.
+struct DropAfterReply(Option<PendingDrop>);
+
+/// Pages that are being dropped. They are gone when this is dropped.
+struct PendingDrop {
+    calls: Arc<ReplicaCalls>,
+    ino: Ino,
+    range: ByteRange,
+    /// A handover waits for it.
+    _waiting: WaitingCall,
+}
+
+impl Drop for DropAfterReply {
+    fn drop(&mut self) {
+        let Some(pending) = self.0.take() else { return };
+        let runtime = pending.calls.runtime.clone();
+        // Where the runtime has ended, the volume is going away, and its pages with it.
+        runtime.spawn_blocking(move || pending.run());
+    }
+}
+
+impl PendingDrop {
+    fn run(self) {
+        let kernel = self.calls.tables.page_drops.kernel();
+        if let Some(kernel) = kernel {
+            kernel.drop_pages(self.ino, self.range);
+        }
+    }
+}
+
+impl Drop for PendingDrop {
+    fn drop(&mut self) {
+        self.calls.tables.page_drops.end(self.ino);
+    }
+}
+
+impl ReplicaCalls {
+    /// Has the kernel drop the pages of `range` once the present request, a write that a read
+    /// may have overtaken, is answered.
+    pub(in crate::fs) fn drop_pages_after_reply(self: &Arc<Self>, ino: Ino, range: ByteRange) {
+        self.tables.page_drops.start(ino);
+        let waiting = self.client.register_waiting();
+        let pending = PendingDrop { calls: Arc::clone(self), ino, range, _waiting: waiting };
+        task::hold_until_reply(DropAfterReply(Some(pending)));
+    }
+
+    /// Passes on what the kernel is about to be told of an inode, when none of its pages are
+    /// being dropped any more.
+    pub(in crate::fs) async fn after_page_drops(
+        &self,
+        answer: FsResult<InodeAttr>,
+    ) -> FsResult<InodeAttr> {
+        if let Ok(InodeAttr { ino, .. }) = answer {
+            self.wait_for_page_drops(ino).await;
+        }
+        answer
+    }
+
+    /// The same for the answer to a truncation.
+    pub(in crate::fs) async fn after_page_drops_or_soon(
+        &self,
+        answer: FsResult<InodeAttr>,
+    ) -> FsResult<InodeAttr> {
+        if let Ok(InodeAttr { ino, .. }) = answer {
+            self.wait_for_page_drops_at_most(ino, MAX_WAIT_OF_TRUNCATION).await;
+        }
+        answer
+    }
+
+    /// Waits until none of the inode's pages are being dropped, or for as long as a request
+    /// may take.
+    pub(in crate::fs) async fn wait_for_page_drops(&self, ino: Ino) {
+        let limit = self.tables.policy.deadlines.while_responsive;
+        self.wait_for_page_drops_at_most(ino, limit).await;
+    }
+
+    async fn wait_for_page_drops_at_most(&self, ino: Ino, limit: Duration) {
+        if !self.tables.page_drops.is_pending(ino) {
+            return;
+        }
+        task::hold_until_reply(self.client.register_waiting());
+        let tables = Arc::clone(&self.tables);
+        let until = Instant::now() + limit;
+        let wait = async move {
+            loop {
+                // Before the check, so that an end after it is not missed.
+                let ended = tables.page_drops.next_end();
+                if !tables.page_drops.is_pending(ino) || Instant::now() >= until {
+                    break;
+                }
+                let _ = tokio::time::timeout_at(until.into(), ended).await;
+            }
+        };
+        // The volume is going away where the runtime does not end it.
+        let _ = self.runtime.spawn(wait).await;
+    }
+}

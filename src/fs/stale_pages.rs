@@ -1,0 +1,224 @@
+//! Pages of the kernel's cache that are older than a write that has returned.
+//!
+//! For a write(2) through its page cache the kernel copies the bytes into the pages and
+//! unlocks these before it queues the request: in between it may be preempted, or wait for a
+//! page of the caller's memory. An open of the file, or attributes that show a change, make
+//! it drop the pages then, and the read that brings them back overtakes the write. The daemon
+//! gets the read first and answers it with the bytes from before. They stay in the page cache
+//! when the write has returned. New attributes make the kernel drop them later, but it notes
+//! the attributes before it drops the pages, and other readers believe the attributes at once;
+//! readers of mapped memory ask for none.
+//!
+//! So each file keeps the reads since its last write ([`CachedReads`]). A write whose pages
+//! another thread has read since may have been overtaken. It is answered, and then the kernel
+//! is told to drop these pages ([`super::replica_calls`]); before the reply the kernel
+//! may have one of them locked for the write. Until the pages are gone, no attributes of the
+//! file are given to the kernel: after a write it asks for them
+//! before each read(2).
+//!
+//! Reads by the thread that writes came before its write. Two writes of one file through the
+//! page cache never overlap, as the kernel holds the inode's lock.
+//!
+//! *Invariants:*
+//! - After a write through the page cache has returned, no read(2) gets bytes from before it.
+//! - The thread that tells the kernel to drop pages may wait; no other thread waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+use super::ino::Ino;
+use crate::backend::RequestingThread;
+use crate::volume::ByteRange;
+
+/// So many reads are told apart; of more, only what they cover together is kept.
+const MAX_READS: usize = 8;
+
+/// The kernel's page cache.
+pub trait KernelPages: Send + Sync {
+    /// Drops the pages that have bytes of `range`. Waits for those that are locked, because
+    /// they are being read or written.
+    fn drop_pages(&self, ino: Ino, range: ByteRange);
+}
+
+/// The reads of one file since its last write through the page cache.
+#[derive(Debug, Default)]
+pub(super) struct CachedReads {
+    reads: SmallVec<[CachedRead; MAX_READS]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CachedRead {
+    pages: ByteRange,
+    /// [`RequestingThread::NONE`] where it is unknown, or there are several.
+    thread: RequestingThread,
+}
+
+impl CachedReads {
+    /// All that may have been read, as nothing is known: an earlier daemon served the file.
+    pub(super) fn unknown() -> Self {
+        let all = CachedRead { pages: ByteRange::new(0, u64::MAX), thread: RequestingThread::NONE };
+        Self { reads: SmallVec::from_slice(&[all]) }
+    }
+
+    pub(super) fn record(&mut self, range: ByteRange, thread: RequestingThread) {
+        let pages = pages_of(range);
+        let meets = |other: &CachedRead| {
+            other.thread == thread
+                && other.pages.start <= pages.end
+                && pages.start <= other.pages.end
+        };
+        if let Some(known) = self.reads.iter_mut().find(|other| meets(other)) {
+            known.pages = hull(known.pages, pages);
+            return;
+        }
+        if self.reads.len() == MAX_READS {
+            let all = self.reads.iter().fold(pages, |all, read| hull(all, read.pages));
+            self.reads.clear();
+            self.reads.push(CachedRead { pages: all, thread: RequestingThread::NONE });
+            return;
+        }
+        self.reads.push(CachedRead { pages, thread });
+    }
+
+    /// A write of `range` by `thread` has arrived: forgets the reads before it, and says
+    /// whether any of them may have overtaken it.
+    pub(super) fn take_overtaking(&mut self, range: ByteRange, thread: RequestingThread) -> bool {
+        let pages = pages_of(range);
+        let is_own = |read: &CachedRead| read.thread == thread && thread != RequestingThread::NONE;
+        let overtakes =
+            |read: &CachedRead| !is_own(read) && !read.pages.intersect(pages).is_empty();
+        let found = self.reads.iter().any(overtakes);
+        self.reads.clear();
+        found
+    }
+}
+
+/// The smallest range that has both in it.
+fn hull(a: ByteRange, b: ByteRange) -> ByteRange {
+    ByteRange::new(a.start.min(b.start), a.end.max(b.end))
+}
+
+/// The bytes of the pages that have bytes of `range`.
+fn pages_of(range: ByteRange) -> ByteRange {
+    let page = rustix::param::page_size() as u64;
+    let end = range.end.checked_next_multiple_of(page).unwrap_or(u64::MAX);
+    ByteRange::new(range.start / page * page, end)
+}
+
+/// The pages that the kernel is being told to drop.
+#[derive(Default)]
+pub(super) struct PageDrops {
+    kernel: Mutex<Option<Arc<dyn KernelPages>>>,
+    /// How many there are; so most requests need no lock.
+    count: AtomicUsize,
+    /// How many there are of each inode.
+    pending: Mutex<BTreeMap<Ino, usize>>,
+    /// One has ended.
+    ended: Notify,
+}
+
+impl PageDrops {
+    pub(super) fn set_kernel(&self, kernel: Arc<dyn KernelPages>) {
+        *self.kernel.lock() = Some(kernel);
+    }
+
+    pub(super) fn kernel(&self) -> Option<Arc<dyn KernelPages>> {
+        self.kernel.lock().clone()
+    }
+
+    pub(super) fn start(&self, ino: Ino) {
+        *self.pending.lock().entry(ino).or_default() += 1;
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end(&self, ino: Ino) {
+        let mut pending = self.pending.lock();
+        if let Some(left) = pending.get_mut(&ino) {
+            *left -= 1;
+            if *left == 0 {
+                pending.remove(&ino);
+            }
+        }
+        drop(pending);
+        self.count.fetch_sub(1, Ordering::SeqCst);
+        self.ended.notify_waiters();
+    }
+
+    /// The end of the next one that ends.
+    pub(super) fn next_end(&self) -> Notified<'_> {
+        self.ended.notified()
+    }
+
+    /// Whether any pages are being dropped.
+    pub(super) fn has_any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether pages of the inode are being dropped.
+    pub(super) fn is_pending(&self, ino: Ino) -> bool {
+        self.has_any() && self.pending.lock().contains_key(&ino)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const READER: RequestingThread = RequestingThread::from_tid(1);
+    const WRITER: RequestingThread = RequestingThread::from_tid(2);
+    const UNKNOWN: RequestingThread = RequestingThread::NONE;
+
+    fn overtaken(reads: &[(u64, RequestingThread)], at: u64, writer: RequestingThread) -> bool {
+        let mut record = CachedReads::default();
+        for (start, thread) in reads {
+            record.record(ByteRange::at(*start, 10), *thread);
+        }
+        let written = ByteRange::at(at, 10);
+        let found = record.take_overtaking(written, writer);
+        assert!(!record.take_overtaking(written, writer), "a write forgets the reads before it");
+        found
+    }
+
+    #[test]
+    fn a_read_of_the_same_page_by_another_thread_may_overtake_a_write() {
+        let page = rustix::param::page_size() as u64;
+        assert!(overtaken(&[(0, READER)], page - 1, WRITER));
+        assert!(!overtaken(&[(0, READER)], page, WRITER), "another page");
+        assert!(!overtaken(&[(0, WRITER)], 0, WRITER), "its own read");
+        assert!(overtaken(&[(0, WRITER), (0, READER)], 0, WRITER));
+        assert!(overtaken(&[(0, UNKNOWN)], 0, UNKNOWN));
+        assert!(!overtaken(&[], 0, WRITER));
+    }
+
+    #[test]
+    fn many_reads_are_kept_as_the_range_that_they_cover() {
+        let page = rustix::param::page_size() as u64;
+        let far = |i: u64| (i * 10 * page, READER);
+        let few: Vec<_> = (0..8).map(far).collect();
+        let many: Vec<_> = (0..9).map(far).collect();
+        assert!(!overtaken(&few, 5 * page, WRITER));
+        assert!(overtaken(&many, 5 * page, WRITER) && overtaken(&many, 80 * page, WRITER));
+        assert!(!overtaken(&many, 200 * page, WRITER));
+        assert!(overtaken(&many, 0, READER), "whose reads they were is not known any more");
+    }
+
+    #[test]
+    fn reads_in_a_row_are_one() {
+        let page = rustix::param::page_size() as u64;
+        let row: Vec<_> = (0..100).map(|i: u64| (i * page, READER)).collect();
+        assert!(!overtaken(&row, 0, READER) && overtaken(&row, 99 * page, WRITER));
+    }
+
+    #[test]
+    fn of_a_file_that_an_earlier_daemon_served_all_may_have_been_read() {
+        let mut record = CachedReads::unknown();
+        assert!(record.take_overtaking(ByteRange::at(1 << 40, 1), WRITER));
+        assert!(!record.take_overtaking(ByteRange::at(1 << 40, 1), WRITER));
+    }
+}

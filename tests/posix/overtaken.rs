@@ -1,0 +1,59 @@
+//! A read that overtakes a write on its way to the daemon.
+//!
+//! The kernel copies the pages of a write one by one before it sends the request. Where the
+//! memory of a later one has to be read from a file that hangs, it waits for that, with the
+//! first ones in its cache and unlocked.
+
+use std::fs::{self, File};
+use std::io::IoSlice;
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use fanfs::backend::{Fault, FaultOp, FaultRule};
+
+use super::own_writes::Mapped;
+use super::stamp::BLOCK;
+use crate::rig::{PATIENCE, Rig};
+
+/// The block that the write begins with.
+const AT: u64 = 5;
+
+/// Returns once mapped memory and read(2) show what was written, though an open between the
+/// two halves of the write has brought the bytes from before back into the page cache.
+pub(crate) fn run(rig: &Rig) {
+    fs::write(rig.source(0, "f"), vec![b'o'; 8 * BLOCK as usize]).unwrap();
+    fs::write(rig.source(0, "hangs"), vec![b'n'; BLOCK as usize]).unwrap();
+    let writer = File::options().write(true).open(rig.at("f")).unwrap();
+    let reader = File::open(rig.at("f")).unwrap();
+    let mapped = Mapped::new(&reader).unwrap();
+    let hanging = Mapped::new(&File::open(rig.at("hangs")).unwrap()).unwrap();
+    let hang = FaultRule::always(FaultOp::Read, Fault::Hang).beneath("hangs");
+    rig.scripts[0].add(hang);
+    std::thread::scope(|scope| {
+        let write = scope.spawn(|| {
+            let first = [b'n'; BLOCK as usize];
+            let parts = [IoSlice::new(&first), IoSlice::new(hanging.first_block())];
+            rustix::io::pwritev(&writer, &parts, AT * BLOCK).unwrap()
+        });
+        let first = || mapped.block(AT)[0];
+        until("the kernel has copied the first block", || first() == b'n');
+        let mut block = vec![0; BLOCK as usize];
+        let later = File::open(rig.at("f")).unwrap();
+        later.read_exact_at(&mut block, AT * BLOCK).unwrap();
+        let seen = (block[0], first());
+        rig.scripts[0].heal();
+        assert_eq!(write.join().unwrap(), 2 * BLOCK as usize);
+        assert_eq!(seen, (b'o', b'o'), "the write had not come to the daemon");
+        until("mapped memory shows what was written", || first() == b'n');
+        reader.read_exact_at(&mut block, AT * BLOCK).unwrap();
+        assert_eq!(block[0], b'n', "read after the write");
+    });
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "it never came to this: {what}");
+        std::thread::yield_now();
+    }
+}
