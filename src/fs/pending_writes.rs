@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use super::stale_pages::CachedReads;
 use super::write_gate::WriteGate;
-use super::{Fs, WriteRequest, task};
+use super::{Fs, task};
 use crate::backend::RequestingThread;
 use crate::volume::ByteRange;
 
@@ -92,12 +92,9 @@ impl PendingWrites {
 }
 
 impl WriteGate {
-    /// A write through the kernel's page cache has arrived.
-    pub(super) fn track_write(self: &Arc<Self>, request: &WriteRequest<'_>) -> PendingWrite {
-        // What is written back was changed in memory that is mapped, and a part of an O_DIRECT
-        // write goes past the cache.
-        let is_copied = !request.whole && !request.is_part;
-        let range = ByteRange::at(request.offset, request.data.len() as u64);
+    /// A write of `range` has arrived through a handle of a file in the kernel's page cache.
+    /// `is_copied`: the kernel has copied the bytes into its pages for it.
+    pub(super) fn track_write(self: &Arc<Self>, range: ByteRange, is_copied: bool) -> PendingWrite {
         let (number, is_overtaken) = self.pending_writes.add(is_copied.then_some(range));
         let overtaken = is_overtaken.then_some(range);
         PendingWrite { gate: Arc::clone(self), number, overtaken }

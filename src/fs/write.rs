@@ -14,7 +14,6 @@ use super::inodes::CacheValidity;
 use super::namespace_ops::ALWAYS_CURRENT;
 use super::open::OpenedFile;
 use super::payload_budget::{OnFull, Payload};
-use super::pending_writes::PendingWrite;
 use super::recent_changes::ChangeScope;
 use super::renames::RetriedCall;
 use super::write_gate::Writer;
@@ -25,6 +24,7 @@ use crate::backend::{
 };
 use crate::read::OpenFile;
 use crate::telemetry::counters::increment;
+use crate::volume::ByteRange;
 
 /// A file just made, and opened.
 pub struct CreatedFile {
@@ -406,7 +406,11 @@ impl Fs {
         let file = self.handles.file(handle);
         let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
         let cached = file.clone().filter(is_cached);
-        let arrived = cached.map(|file| file.inode.gate.track_write(&request));
+        let range = ByteRange::at(request.offset, request.data.len() as u64);
+        // What is written back was changed in memory that is mapped, and a part of an O_DIRECT
+        // write goes past the cache.
+        let is_copied = !request.whole && !request.is_part;
+        let arrived = cached.map(|file| file.inode.gate.track_write(range, is_copied));
         let part = match request.append && request.is_part {
             true => file.map(|file| file.inode.gate.announce_part(&request)),
             false => None,
@@ -428,7 +432,7 @@ impl Fs {
                 }
             };
             // Reads that wait for it go on first: to drop pages is to wait for reads.
-            if let Some(stale) = arrived.and_then(PendingWrite::end) {
+            if let Some(stale) = arrived.and_then(|write| write.end()) {
                 fs.drop_pages_after_reply(handle.ino, stale);
             }
             answer
