@@ -40,18 +40,25 @@ fn mount_returns_when_the_mount_answers_and_umount_when_the_daemon_has_ended() {
     );
 }
 
-/// Before the daemon has said that the mount answers.
+/// The daemon has mounted, and waits to log that: its standard error is a pipe that is full.
 #[test]
 fn a_signal_as_soon_as_there_is_a_mount_unmounts_it() {
     let room = Room::new();
-    let mut daemon = room.fanfs(&["mount", "v.toml", "mnt", "--foreground"]);
-    let mut daemon = daemon.stderr(Stdio::null()).spawn().unwrap();
-    while room.mounted().is_none() {
-        assert!(daemon.try_wait().unwrap().is_none(), "it does not mount");
-    }
+    let (mut log, mut full) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&full, true).unwrap();
+    while full.write(&[b' '; 4096]).is_ok() {}
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    let mut daemon = {
+        let mut daemon = room.fanfs(&["mount", "v.toml", "mnt", "--foreground"]);
+        // Nothing before that.
+        daemon.env("FANFS_LOG", "off,fanfs::daemon::process=info").stderr(full).spawn().unwrap()
+    };
+    room.eventually("it mounts", || room.mounted().is_some());
     kill_process(Pid::from_child(&daemon), Signal::TERM).unwrap();
+    let mut said = String::new();
+    log.read_to_string(&mut said).unwrap();
     let status = daemon.wait().unwrap();
-    assert!(status.success(), "{status}");
+    assert!(status.success() && said.contains("INFO mounted"), "{status}: {}", said.trim());
     room.expect_gone();
 }
 
