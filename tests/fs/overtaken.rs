@@ -137,8 +137,8 @@ fn the_kernel_gets_attributes_once_pages_from_before_a_write_are_gone() {
     let ino = *ino;
     let by_number = answered(async move { of_file.namespace.getattr(ME, ino, None).await });
     let by_name = answered(async move { of_name.namespace.lookup(ME, entry("f")).await });
-    let by_number = by_number.err().expect("attributes while old pages are there");
-    let by_name = by_name.err().expect("a name while old pages are there");
+    let by_number = by_number.expect_err("attributes while old pages are there");
+    let by_name = by_name.expect_err("a name while old pages are there");
     answer(fs.namespace.lookup(ME, entry("other")));
     kernel.set_slow(false);
     assert_eq!((by_number().ino, by_name().ino), (ino, ino));
