@@ -10,11 +10,7 @@
 
 mod buffer;
 mod read;
-
-mod sync {
-    pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    pub use shuttle_parking_lot::Mutex;
-}
+mod sync;
 
 mod backend {
     pub use fanfs::backend::*;

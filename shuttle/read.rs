@@ -23,7 +23,7 @@ use shuttle::rand::Rng;
 use shuttle::thread;
 
 use crate::buffer::{Budget, SegmentData};
-use crate::sync::{AtomicUsize, Mutex, Ordering};
+use crate::sync::{AtomicUsize, LockRank, Mutex, Ordering, RankedMutex};
 use fetch::{
     DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments,
 };
@@ -82,7 +82,7 @@ impl World {
     fn new(fails: bool) -> Arc<Self> {
         Arc::new(Self {
             file: Arc::new(versioned_file::VersionedFile),
-            segments: Arc::new(Mutex::new(SegmentMap::default())),
+            segments: Arc::new(RankedMutex::new(LockRank::Segments, SegmentMap::default())),
             budget: Budget::new(1000),
             queue: Mutex::new(false),
             fails,

@@ -154,8 +154,9 @@ impl Launcher {
         let gone = |_| io::Error::other("the process that starts programs has ended; mount again");
         self.last_request += 1;
         let at = std::env::current_dir().unwrap_or_else(|_| "/".into()).into_os_string();
-        let wish = LaunchRequest { number: self.last_request, program: program.into(), args, at };
-        send(self.socket.as_fd(), &wish, Some(stdin)).map_err(gone)?;
+        let request =
+            LaunchRequest { number: self.last_request, program: program.into(), args, at };
+        send(self.socket.as_fd(), &request, Some(stdin)).map_err(gone)?;
         let until = Instant::now() + within;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -228,12 +229,12 @@ fn serve_requests(socket: &OwnedFd) -> io::Result<()> {
         if !is_asked {
             continue;
         }
-        let (wish, stdin) = match recv::<LaunchRequest>(socket.as_fd()) {
+        let (request, stdin) = match recv::<LaunchRequest>(socket.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            heard => heard?,
+            received => received?,
         };
-        let number = wish.number;
-        match spawn(wish, stdin) {
+        let number = request.number;
+        match spawn(request, stdin) {
             Ok((pid, process)) => {
                 let id = pid.as_raw_nonzero().get() as u32;
                 send::<LaunchResponse>(socket.as_fd(), &(number, Ok(id)), Some(process.as_fd()))?;
@@ -262,9 +263,9 @@ fn wait_for_request_or_exit(socket: &OwnedFd, children: &[(Pid, OwnedFd)]) -> io
     }
 }
 
-fn spawn(wish: LaunchRequest, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
-    let mut command = Command::new(&wish.program);
-    command.arg0("fanfs").args(&wish.args).current_dir(&wish.at);
+fn spawn(request: LaunchRequest, stdin: Option<OwnedFd>) -> io::Result<(Pid, OwnedFd)> {
+    let mut command = Command::new(&request.program);
+    command.arg0("fanfs").args(&request.args).current_dir(&request.at);
     command.stdin(stdin.map_or_else(Stdio::null, Stdio::from)).stdout(Stdio::null());
     let child = command.spawn()?;
     let pid = Pid::from_child(&child);
@@ -340,11 +341,11 @@ mod tests {
             let answer: LaunchResponse = (number, Ok(child.id()));
             send(theirs.as_fd(), &answer, Some(process.as_fd())).expect("an answer");
         };
-        let (wish, _) = recv::<LaunchRequest>(theirs.as_fd()).expect("the first wish");
-        answer(wish.number, &first, &first_fd);
-        answer(wish.number + 1, &second, &second_fd);
+        let (request, _) = recv::<LaunchRequest>(theirs.as_fd()).expect("the first request");
+        answer(request.number, &first, &first_fd);
+        answer(request.number + 1, &second, &second_fd);
 
-        let started = launch(Duration::from_secs(60)).expect("the answer to the second wish");
+        let started = launch(Duration::from_secs(60)).expect("the answer to the second request");
         assert_eq!(started.pid, second.id());
         assert!(!first.wait().expect("the first process").success(), "it was killed");
         started.kill();

@@ -60,6 +60,7 @@ use crate::placement::Locator;
 use crate::replicas::{Replicas, Ticked};
 use crate::scheduler::fair_queue::FairQueue;
 use crate::scheduler::{Dispatch, ReplicaPolicy, ReplicaSnapshot, Scheduler, SchedulerPolicy};
+use crate::sync::{LockRank, RankedMutex};
 use crate::telemetry::VolumeCounters;
 use crate::telemetry::counters::increment;
 use crate::volume::{ByteRange, FileVersion, ReplicaMap, ReplicaSet, VolumeMode};
@@ -87,7 +88,7 @@ pub struct Reader {
     policy: ReadPolicy,
     replicas: Arc<Replicas>,
     buffers: BufferPool,
-    scheduler: Mutex<Scheduler<Arc<SegmentFetch>>>,
+    scheduler: RankedMutex<Scheduler<Arc<SegmentFetch>>>,
     eviction_queues: EvictionQueues,
     /// Unanswered requests, the oldest first; answered ones stay until they
     /// get to the front.
@@ -143,7 +144,10 @@ impl Reader {
         let now = Instant::now();
         let reader = Arc::new(Self {
             buffers: BufferPool::new(Budget::new(policy.budget)),
-            scheduler: Mutex::new(Scheduler::new(scheduling, limits, now)),
+            scheduler: RankedMutex::new(
+                LockRank::Scheduler,
+                Scheduler::new(scheduling, limits, now),
+            ),
             eviction_queues: EvictionQueues::default(),
             requests: Mutex::default(),
             memory_queue: Mutex::default(),
@@ -174,15 +178,15 @@ impl Reader {
         if let Some(at) = &at {
             self.locator.file_opened(at, Instant::now());
         }
-        let marks =
-            self.content_checker.as_ref().map(|comparer| comparer.check_state(&path, version));
+        let check_state =
+            self.content_checker.as_ref().map(|checker| checker.check_state(&path, version));
         let params = FileParams {
             path,
             version,
             mode,
             credentials: who,
             placement_hints: PlacementHints { located_file: at, pinned },
-            content_check: marks.unwrap_or_default(),
+            content_check: check_state.unwrap_or_default(),
             tracer: Arc::clone(&self.tracer),
         };
         OpenFile::new(params, self.replicas.len())
@@ -223,11 +227,11 @@ impl Reader {
         // another thread, and is to be seen after this one.
         let now = Instant::now();
         let advice = self.observe_read(file, handle, range, now);
-        let gather = ReadRequest::new(ReadParams { range, ..asked }, self.policy.deadlines, sink);
-        let gather = Arc::new(gather);
-        let served = self.try_start_request(file, &gather, range, None).or_else(|| {
+        let request = ReadRequest::new(ReadParams { range, ..asked }, self.policy.deadlines, sink);
+        let request = Arc::new(request);
+        let served = self.try_start_request(file, &request, range, None).or_else(|| {
             self.reclaim(self.memory_cost(range));
-            self.try_start_request(file, &gather, range, None)
+            self.try_start_request(file, &request, range, None)
         });
         if let Some(sent) = served {
             // Whoever visits a replica may be away for long.
@@ -237,8 +241,8 @@ impl Reader {
             return self.run_inline_read(own);
         }
         increment(&self.counters.budget_waits);
-        self.track(&gather);
-        self.wait_for_memory(Arc::clone(file), gather, range, self.memory_cost(range));
+        self.track(&request);
+        self.wait_for_memory(Arc::clone(file), request, range, self.memory_cost(range));
         self.serve_waiters();
     }
 
@@ -246,7 +250,7 @@ impl Reader {
     fn wait_for_memory(
         self: &Arc<Self>,
         file: Arc<OpenFile>,
-        gather: Arc<ReadRequest>,
+        request: Arc<ReadRequest>,
         range: ByteRange,
         bytes: u64,
     ) {
@@ -254,19 +258,19 @@ impl Reader {
         let turn = self.memory_queue.lock().assign_tag(file.file_number(), range.len());
         self.buffers.budget().enqueue_waiter(turn, bytes, move |claim| {
             reader.memory_queue.lock().advance(turn);
-            if gather.is_answered() {
+            if request.is_answered() {
                 return;
             }
-            gather.record_progress(Some(Instant::now()));
+            request.record_progress(Some(Instant::now()));
             let granted = claim.bytes();
-            match reader.try_start_request(&file, &gather, range, Some(claim)) {
+            match reader.try_start_request(&file, &request, range, Some(claim)) {
                 Some(sent) => reader.dispatch(sent),
                 // What others fetch in the midst of it leaves gaps, and each gap
                 // takes a buffer of its own.
                 None if granted < reader.buffers.budget().limit() => {
-                    reader.wait_for_memory(file, gather, range, granted * 2);
+                    reader.wait_for_memory(file, request, range, granted * 2);
                 }
-                None => reader.fail_request(&gather, ReadError::Failed(BackendError::QueueFull)),
+                None => reader.fail_request(&request, ReadError::Failed(BackendError::QueueFull)),
             }
         });
     }
@@ -277,7 +281,7 @@ impl Reader {
     fn try_start_request(
         self: &Arc<Self>,
         file: &Arc<OpenFile>,
-        gather: &Arc<ReadRequest>,
+        request: &Arc<ReadRequest>,
         range: ByteRange,
         claim: Option<Reservation>,
     ) -> Option<Dispatches> {
@@ -301,10 +305,10 @@ impl Reader {
                         (fetch, part)
                     }
                 };
-                gather.add_part(Arc::clone(&fetch));
-                match fetch.join(gather, part) {
+                request.add_part(Arc::clone(&fetch));
+                match fetch.join(request, part) {
                     JoinOutcome::Ready => {
-                        gather.part_arrived();
+                        request.part_arrived();
                     }
                     JoinOutcome::Waiting(Some(_)) => joined.push(fetch),
                     JoinOutcome::Waiting(None) => {}
@@ -313,14 +317,14 @@ impl Reader {
             }
         }
         if let Some(error) = failure {
-            self.fail_request(gather, ReadError::Failed(error));
+            self.fail_request(request, ReadError::Failed(error));
         }
-        let all_here = gather.part_arrived();
+        let all_here = request.part_arrived();
         if all_here {
             increment(&self.counters.buffer_hits);
-            self.answer_request(gather);
+            self.answer_request(request);
         } else {
-            self.track(gather);
+            self.track(request);
         }
         Some(self.enqueue_fetches(fresh, joined))
     }
@@ -408,22 +412,22 @@ impl Reader {
         if fits && is_even && is_alone { pipes.pipe().ok() } else { None }
     }
 
-    fn track(&self, gather: &Arc<ReadRequest>) {
+    fn track(&self, request: &Arc<ReadRequest>) {
         let mut requests = self.requests.lock();
         // One that is done again is older than those that came meanwhile.
-        let older = requests.iter().rposition(|other| other.since <= gather.since);
-        requests.insert(older.map_or(0, |at| at + 1), Arc::clone(gather));
+        let older = requests.iter().rposition(|other| other.since <= request.since);
+        requests.insert(older.map_or(0, |at| at + 1), Arc::clone(request));
         drop(requests);
         self.wake_ticker();
     }
 
-    fn answer_request(&self, gather: &ReadRequest) {
-        let taken = gather.reply_data(|bytes| {
+    fn answer_request(&self, request: &ReadRequest) {
+        let taken = request.reply_data(|bytes| {
             increment(&self.counters.reads);
-            self.counters.read_latency.record(gather.since.elapsed());
+            self.counters.read_latency.record(request.since.elapsed());
             self.counters.bytes_delivered.fetch_add(bytes, Ordering::Relaxed);
         });
-        self.trace_request(gather, taken.iter().map(|(fetch, _)| fetch), None);
+        self.trace_request(request, taken.iter().map(|(fetch, _)| fetch), None);
         for (fetch, bytes) in taken {
             let used_up = {
                 let mut state = fetch.state.lock();
@@ -442,17 +446,17 @@ impl Reader {
         }
     }
 
-    fn fail_request(&self, gather: &ReadRequest, error: ReadError) {
+    fn fail_request(&self, request: &ReadRequest, error: ReadError) {
         // Before the answer: the kernel's next request may come at once.
         if error == ReadError::Deadline
-            && let Some(fetch) = gather.first_part()
+            && let Some(fetch) = request.first_part()
         {
-            fetch.file.record_timeout(gather.missing_parts().into_iter(), Instant::now());
+            fetch.file.record_timeout(request.missing_parts().into_iter(), Instant::now());
         }
-        let Some(parts) = gather.reply_error(error) else { return };
+        let Some(parts) = request.reply_error(error) else { return };
         increment(&self.counters.read_errors);
-        self.trace_request(gather, parts.iter(), Some(error));
-        self.counters.read_latency.record(gather.since.elapsed());
+        self.trace_request(request, parts.iter(), Some(error));
+        self.counters.read_latency.record(request.since.elapsed());
         // What hangs is left to itself: the next request begins afresh.
         for fetch in parts {
             if fetch.data().is_none() || fetch.file.is_retired() {
@@ -482,8 +486,8 @@ impl Reader {
     /// Fails whatever still waits: the volume is going away.
     pub fn stop(&self) {
         let waiting: Vec<_> = self.requests.lock().drain(..).collect();
-        for gather in waiting {
-            self.fail_request(&gather, ReadError::Stopped);
+        for request in waiting {
+            self.fail_request(&request, ReadError::Stopped);
         }
         self.end_traces();
     }
@@ -491,7 +495,7 @@ impl Reader {
     /// Memory and queues as they stand.
     pub fn gauges(&self) -> ReadGauges {
         let (waiting, in_flight) = self.scheduler.lock().depth();
-        let requests = self.requests.lock().iter().filter(|gather| !gather.is_answered()).count();
+        let requests = self.requests.lock().iter().filter(|request| !request.is_answered()).count();
         ReadGauges {
             buffer_used: self.buffers.budget().used(),
             buffer_idle: self.buffers.idle_bytes(),

@@ -31,9 +31,8 @@ use std::ops::Index;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use parking_lot::{Mutex, MutexGuard};
-
 use crate::backend::{InlinePermits, Replica};
+use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
 use health_board::HealthBoard;
 
@@ -43,7 +42,7 @@ pub use ticker::{PendingWork, Ticked, Ticker};
 /// The replicas of a volume at run time.
 pub struct Replicas {
     members: ReplicaMap<Arc<Replica>>,
-    health: Mutex<HealthBoard>,
+    health: RankedMutex<HealthBoard>,
     inline_permits: InlinePermits,
     ticker: Ticker,
 }
@@ -54,7 +53,10 @@ impl Replicas {
     pub fn new(members: ReplicaMap<Arc<Replica>>, max_inline_calls: usize) -> Arc<Self> {
         let names = members.map(|_, replica| replica.name.clone());
         Arc::new(Self {
-            health: Mutex::new(HealthBoard::new(names, true, Instant::now())),
+            health: RankedMutex::new(
+                LockRank::Health,
+                HealthBoard::new(names, true, Instant::now()),
+            ),
             inline_permits: InlinePermits::new(max_inline_calls),
             ticker: Ticker::default(),
             members,
@@ -98,7 +100,7 @@ impl Replicas {
 
     /// The health of all replicas, for decisions that consist of several looks. See the module
     /// for what may be done meanwhile.
-    pub fn lock_health(&self) -> MutexGuard<'_, HealthBoard> {
+    pub(crate) fn lock_health(&self) -> RankedMutexGuard<'_, HealthBoard> {
         self.health.lock()
     }
 

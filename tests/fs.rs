@@ -6,6 +6,8 @@ mod carried;
 mod changed;
 #[path = "fs/handles.rs"]
 mod handles;
+#[path = "fs/kernel.rs"]
+mod kernel;
 #[path = "fs/orders.rs"]
 mod orders;
 #[path = "fs/replaced.rs"]
@@ -155,7 +157,7 @@ fn answer<T>(request: impl Future<Output = FsResult<T>>) -> T {
 /// The data of a read.
 fn ask_read(fs: &Arc<Fs>, handle: HandleId, range: ByteRange) -> FsResult<Vec<u8>> {
     let (send, receive) = sync_channel(1);
-    fs.read(handle, range, 0, move |answer| send.send(answer).unwrap());
+    fs.open_files.read(handle, range, 0, move |answer| send.send(answer).unwrap());
     receive.recv().unwrap().map(|data| data.to_vec().unwrap())
 }
 
@@ -168,7 +170,7 @@ fn waits_until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 fn open(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
-    answer(fs.open(RequestContext::DAEMON, ino, false, &()))
+    answer(fs.open_files.open(RequestContext::DAEMON, ino, false, &()))
 }
 
 fn read(fs: &Arc<Fs>, opened: &OpenedFile) -> Vec<u8> {
@@ -189,7 +191,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
     let runtime = tokio::runtime::Runtime::new().unwrap();
     fs::write(tree.path().join("f"), "one").unwrap();
     let fs = volume(tree.path(), cache, &runtime);
-    let ino = answer(fs.lookup(RequestContext::DAEMON, entry("f"))).ino;
+    let ino = answer(fs.namespace.lookup(RequestContext::DAEMON, entry("f"))).ino;
 
     let before = open(&fs, ino);
     assert!(before.keep_cache && open(&fs, ino).keep_cache, "there is nothing to drop");
@@ -206,7 +208,7 @@ fn keeps_its_cache_only_once_it_has_dropped_the_older_version(cache: CachePolicy
 
     // Attributes move the handles on: both versions may be in the cache.
     fs::write(tree.path().join("f"), "a third").unwrap();
-    answer(fs.getattr(RequestContext::DAEMON, ino, None));
+    answer(fs.namespace.getattr(RequestContext::DAEMON, ino, None));
     assert_eq!(read(&fs, &first), b"a third");
     assert!(!open(&fs, ino).keep_cache);
 }
@@ -219,22 +221,22 @@ fn auto_is_direct_for_large_files_until_they_are_read_in_small_blocks() {
     fs::write(tree.path().join("small"), [0; 1024]).unwrap();
     fs::write(tree.path().join("large"), [0; 2048]).unwrap();
     let fs = volume(tree.path(), CachePolicy::Auto, &runtime);
-    let ino = |name: &str| answer(fs.lookup(RequestContext::DAEMON, entry(name))).ino;
+    let ino = |name: &str| answer(fs.namespace.lookup(RequestContext::DAEMON, entry(name))).ino;
     let (small, large) = (ino("small"), ino("large"));
     assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel, "it could not be mapped");
 
-    fs.set_direct_mmap(true);
+    fs.open_files.set_direct_mmap(true);
     assert_eq!(open(&fs, small).cache_mode, CacheMode::Kernel);
     let handle = open(&fs, large);
     assert_eq!(handle.cache_mode, CacheMode::Direct);
     (0..64).for_each(|_| drop(read(&fs, &handle)));
-    fs.release(handle.handle);
+    fs.open_files.release(handle.handle);
     assert_eq!(open(&fs, large).cache_mode, CacheMode::Kernel);
 
     // The kernel forgets the file, and so does fanfs.
     let other = ino("large");
     assert_eq!(open(&fs, other).cache_mode, CacheMode::Kernel);
-    fs.forget(large, 2);
+    fs.namespace.forget(large, 2);
     assert_eq!(open(&fs, ino("large")).cache_mode, CacheMode::Direct);
 }
 
@@ -260,7 +262,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
             let fs = Arc::clone(&fs);
             async move {
                 let request = CreateRequest { at: entry(&name), open: how, create: new };
-                let made = fs.create(RequestContext::DAEMON, request).await;
+                let made = fs.mutations.create(RequestContext::DAEMON, request).await;
                 send.send(made.unwrap().entry.ino).unwrap();
             }
         };
@@ -287,7 +289,7 @@ fn a_file_with_a_used_number_is_told_of_once_the_older_one_is_forgotten() {
     assert!(newer == older && waited >= Duration::from_millis(30), "after {waited:?}");
 
     let known = fs.gauges().inodes;
-    fs.forget(older, 3);
+    fs.namespace.forget(older, 3);
     assert_eq!(fs.gauges().inodes, known - 1);
     reuse("b", "c");
     assert_eq!(create("c").0, older);

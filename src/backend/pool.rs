@@ -178,19 +178,23 @@ impl PoolState {
         };
         let own =
             self.running.iter().map(|running| call(running.path_key, running.lane, running.since));
-        let visits = self.inline_calls().into_iter();
-        let guests = visits.map(|(visit, _)| call(visit.path_key, Lane::Read, visit.since));
-        Bulkhead { threads, calls: own.chain(guests).collect(), responsive: &self.responsive }
+        let inline_calls = self.inline_calls().into_iter();
+        let inline = inline_calls
+            .map(|(inline_call, _)| call(inline_call.path_key, Lane::Read, inline_call.since));
+        Bulkhead { threads, calls: own.chain(inline).collect(), responsive: &self.responsive }
     }
 
     /// The calls of guests, each with where it is.
     fn inline_calls(&self) -> Vec<(InlineCall, CallSlot)> {
-        let visit = |slot: &Weak<Mutex<CurrentCall>>| {
+        let inline_call = |slot: &Weak<Mutex<CurrentCall>>| {
             let slot = slot.upgrade()?;
-            let visit = slot.lock().inline_call.filter(|visit| visit.pool_id == self.pool_id)?;
-            Some((visit, slot))
+            let inline_call = slot
+                .lock()
+                .inline_call
+                .filter(|inline_call| inline_call.pool_id == self.pool_id)?;
+            Some((inline_call, slot))
         };
-        self.inline_slots.iter().filter_map(visit).collect()
+        self.inline_slots.iter().filter_map(inline_call).collect()
     }
 
     /// The next job of a lane that may be begun.
@@ -415,7 +419,7 @@ impl Pool {
         let mut state = self.shared.state.lock();
         let now = Instant::now();
         state.is_inline_call_stuck =
-            state.inline_calls().iter().any(|(visit, _)| is_stuck(visit.since, now));
+            state.inline_calls().iter().any(|(inline_call, _)| is_stuck(inline_call.since, now));
         let is_any_stuck =
             state.is_inline_call_stuck || state.running.iter().any(|call| call.is_stuck(now));
         self.shared.is_any_stuck.store(is_any_stuck, Ordering::Relaxed);
@@ -440,9 +444,12 @@ impl Pool {
         let now = Instant::now();
         let calls: Vec<(Instant, CallSlot)> = {
             let state = self.shared.state.lock();
-            let guests = state.inline_calls().into_iter().map(|(visit, slot)| (visit.since, slot));
+            let inline = state
+                .inline_calls()
+                .into_iter()
+                .map(|(inline_call, slot)| (inline_call.since, slot));
             let own = state.running.iter().map(|call| (call.since, Arc::clone(&call.call_slot)));
-            own.chain(guests).collect()
+            own.chain(inline).collect()
         };
         let stuck = calls.into_iter().filter(|(since, _)| is_stuck(*since, now));
         group_by_path(
@@ -464,13 +471,13 @@ impl Pool {
     /// Carries `job` out on the calling thread, which is a guest.
     pub fn run_inline(&self, about: PathKey, job: impl FnOnce()) {
         self.register_inline_thread();
-        let visit =
+        let inline_call =
             InlineCall { pool_id: self.shared.pool_id, path_key: about, since: Instant::now() };
-        let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(visit));
+        let around = CURRENT_CALL.with(|slot| slot.lock().inline_call.replace(inline_call));
         run_catching_panics(job);
         CURRENT_CALL.with(|slot| slot.lock().inline_call = around);
         if self.shared.is_any_stuck.load(Ordering::Relaxed) {
-            self.shared.state.lock().record_responsive(&about, visit.since);
+            self.shared.state.lock().record_responsive(&about, inline_call.since);
             // A job may have waited for this call.
             self.shared.wake.notify_one();
         }

@@ -60,7 +60,12 @@ impl VolumeCore {
 
     /// Which files are read, and by which processes, the latest first.
     fn file_activity(&self) -> Vec<FileActivity> {
-        self.fs.recently_read_files(MAX_ACTIVE_FILES).into_iter().map(FileActivity::from).collect()
+        self.fs
+            .open_files
+            .recently_read_files(MAX_ACTIVE_FILES)
+            .into_iter()
+            .map(FileActivity::from)
+            .collect()
     }
 
     /// What becomes of each read from now on.

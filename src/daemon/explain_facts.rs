@@ -131,7 +131,7 @@ impl VolumeCore {
         let of = path.clone();
         // As a request, it is dropped where the volume goes away.
         run(async move {
-            let _ = send.send(fs.stat_path(of).await);
+            let _ = send.send(fs.namespace.stat_path(of).await);
         });
         let shown = Path::new("/").join(&path);
         let attr = match receive.await {

@@ -138,21 +138,21 @@ impl Mount {
         format!("serving {at} from {read} of {} replicas", replicas.len())
     }
 
-    /// Reports to the processes that wait for it that the mount answers. `keeper` keeps
+    /// Reports to the processes that wait for it that the mount answers. `supervisor` keeps
     /// it, if there is one, and `respawn` starts this program once more for it.
     pub(super) fn announce_ready(
         &mut self,
-        keeper: Option<SupervisorClient>,
+        supervisor: Option<SupervisorClient>,
         respawn: RespawnCommand,
     ) {
-        if let Some(keeper) = keeper {
-            self.set_supervisor(keeper);
+        if let Some(supervisor) = supervisor {
+            self.set_supervisor(supervisor);
         }
-        if let Some(keeper) = self.core.supervisor.get() {
+        if let Some(supervisor) = self.core.supervisor.get() {
             if let Some(session) = &*self.session.lock() {
-                keeper.report_mounted(session.device());
+                supervisor.report_mounted(session.device());
             }
-            keeper.report_respawn_command(&respawn);
+            supervisor.report_respawn_command(&respawn);
         }
         self.respawn = Some(respawn);
         systemd::notify_ready(&self.service_status());
@@ -164,7 +164,7 @@ impl Mount {
     }
 
     /// A mount has one keeper as long as it lasts, so only the first call counts.
-    pub(super) fn set_supervisor(&self, keeper: SupervisorClient) {
-        let _ = self.core.supervisor.set(keeper);
+    pub(super) fn set_supervisor(&self, supervisor: SupervisorClient) {
+        let _ = self.core.supervisor.set(supervisor);
     }
 }

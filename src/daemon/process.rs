@@ -163,7 +163,7 @@ impl DaemonProcess {
         config: Result<Config, ConfigError>,
     ) -> Result<ExitCode, ProcessError> {
         self.init_child_log(&config)?;
-        let (keeper, mode) = SupervisorClient::from_stdin().map_err(ProcessError::NoParent)?;
+        let (supervisor, mode) = SupervisorClient::from_stdin().map_err(ProcessError::NoParent)?;
         let begun = config.map_err(ProcessError::from).and_then(|config| match mode {
             StartMode::Mount => self.start_mount(config, None),
             StartMode::Recover(dead) => self.recover_mount(config, dead),
@@ -171,9 +171,9 @@ impl DaemonProcess {
         });
         match begun {
             // The keeper's session may be that of a process that mounts an automount.
-            Ok(mount) => self.serve(mount, Some(keeper), start_new_session),
+            Ok(mount) => self.serve(mount, Some(supervisor), start_new_session),
             Err(error) => {
-                keeper.report_failure(error.line(), error.is_usage());
+                supervisor.report_failure(error.line(), error.is_usage());
                 Err(error)
             }
         }
@@ -210,11 +210,11 @@ impl DaemonProcess {
     fn serve(
         &self,
         mut mount: Mount,
-        keeper: Option<SupervisorClient>,
+        supervisor: Option<SupervisorClient>,
         on_ready: impl FnOnce(),
     ) -> Result<ExitCode, ProcessError> {
         let sources = EventSources::listen(&mount)?;
-        mount.announce_ready(keeper, self.respawn.clone());
+        mount.announce_ready(supervisor, self.respawn.clone());
         on_ready();
         serve_until_end(mount, sources)?;
         Ok(ExitCode::SUCCESS)

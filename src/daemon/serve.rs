@@ -121,9 +121,9 @@ impl Mount {
 /// [`ServeError`].
 pub(super) fn serve_until_end(mount: Mount, sources: EventSources) -> Result<(), ServeError> {
     let EventSources { runtime, mut events } = sources;
-    if let Some(keeper) = mount.supervisor() {
+    if let Some(supervisor) = mount.supervisor() {
         let stop = Arc::clone(&events.stop);
-        keeper.listen_for_stop(move || stop.notify_one()).map_err(ServeError::Keeper)?;
+        supervisor.listen_for_stop(move || stop.notify_one()).map_err(ServeError::Keeper)?;
     }
     let mut reporter = ServiceReporter::new();
     loop {

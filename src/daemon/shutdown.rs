@@ -78,8 +78,8 @@ impl Mount {
         {
             tracing::warn!(%error, "callers may wait until all threads of this process have ended");
         }
-        if let Some(keeper) = self.core.supervisor.get() {
-            keeper.report_unmounted();
+        if let Some(supervisor) = self.core.supervisor.get() {
+            supervisor.report_unmounted();
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Mount {
         // Its answer is not awaited: there may be no replica yet.
         let fs = Arc::clone(&started.core.fs);
         run(async move {
-            let _ = fs.init_root().await;
+            let _ = fs.namespace.init_root().await;
         });
         Ok(started.mount(&target, None)?)
     }

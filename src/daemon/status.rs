@@ -65,7 +65,7 @@ impl VolumeCore {
             placement: self.reader.locator().status(),
             affinities: self.affinity_status(),
             counters: self.counters.snapshot(),
-            passthrough: self.fs.passthrough_status().into(),
+            passthrough: self.fs.open_files.passthrough_status().into(),
             gauges: VolumeGauges::new(self.reader.gauges(), self.fs.gauges()),
             log: telemetry::log::snapshot(),
         }

@@ -147,7 +147,7 @@ impl VolumeCore {
         let (send, receive) = std::sync::mpsc::sync_channel(1);
         let fs = Arc::clone(&self.fs);
         run(async move {
-            let _ = send.send(fs.init_root().await);
+            let _ = send.send(fs.namespace.init_root().await);
         });
         match receive.recv() {
             Ok(Ok(_)) => Ok(()),

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use lru::LruCache;
 use parking_lot::Mutex;
 
-use super::Fs;
 use super::cache_mode::ReadTotals;
 use super::handles::FileHandle;
 
@@ -86,22 +85,26 @@ impl ActivityLog {
     }
 }
 
-impl Fs {
+impl ActivityLog {
     /// The files that were read last, `most` of them, the latest first; what is closed is
-    /// left out last.
-    pub fn recently_read_files(&self, most: usize) -> Vec<ReadActivity> {
+    /// left out last. `open` are those that are open, by handle.
+    pub(super) fn recently_read(
+        &self,
+        open: Vec<(u64, FileHandle)>,
+        most: usize,
+    ) -> Vec<ReadActivity> {
         let now = Instant::now();
-        let open = |(id, file): (u64, FileHandle)| {
+        let activity = |(id, file): (u64, FileHandle)| {
             let path = file.inode.current().path().to_owned();
-            self.activity.read_activity(path, Some(id), file.read_stats.totals(), now)
+            self.read_activity(path, Some(id), file.read_stats.totals(), now)
         };
-        let open: Vec<ReadActivity> = self.handles.files().into_iter().map(open).collect();
-        let closed = self.activity.closed.lock();
-        let kept = closed.iter().map(|((path, _), read)| (path.clone(), *read));
-        let kept =
-            kept.map(|(path, read)| self.activity.read_activity(path, None, read, now)).collect();
-        drop(closed);
-        merge_latest(open, kept, most)
+        let open = open.into_iter().map(activity).collect();
+        let closed = {
+            let closed = self.closed.lock();
+            let kept = closed.iter().map(|((path, _), read)| (path.clone(), *read));
+            kept.map(|(path, read)| self.read_activity(path, None, read, now)).collect()
+        };
+        merge_latest(open, closed, most)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The names and attributes that operations on the tables take.
+//! The names and attributes that operations take, and answer with.
 
 use std::ffi::OsStr;
 
@@ -20,4 +20,13 @@ pub struct EntryName<'a> {
 pub(super) struct ReplicaAttr<'a> {
     pub(super) replica: ReplicaId,
     pub(super) attr: &'a Attr,
+}
+
+/// An object as the kernel is told of it.
+#[derive(Clone, Copy, Debug)]
+pub struct InodeAttr {
+    /// Its inode number on this mount.
+    pub ino: Ino,
+    /// Its attributes; the inode number in them is the replica's.
+    pub attr: Attr,
 }

@@ -61,6 +61,9 @@ impl Errno {
     }
 }
 
+/// What an operation is answered with.
+pub type FsResult<T> = Result<T, Errno>;
+
 /// Errnos above this are the kernel's own (512 is ERESTARTSYS, and some NFS
 /// servers let such numbers through); no application expects them.
 const MAX_ERRNO: i32 = 133;

@@ -1,48 +1,48 @@
 //! What is open: files and directories, by handle and by inode.
 
-mod id;
 mod open_inode;
-pub(super) mod snapshot;
+mod snapshot;
 mod table;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-
-use super::cache_mode::{ReadSizeStats, ReadTotals};
+use super::cache_mode::{CacheMode, ReadSizeStats, ReadTotals};
+use super::handle_id::{HandleId, HandleNumbers};
+use super::ino::Ino;
 use super::inodes::CacheValidity;
-use super::journal::Journal;
+use super::journal::Unflushed;
+use super::listing::Listing;
+use super::listing_cache::{ListingCache, digest_of_listing};
+use super::passthrough::PassthroughFile;
+use super::records::JournalEntry;
+use super::step_log::StepLog;
 use super::unsettled::UnsettledChanges;
 use super::write_gate::{WriteGate, Writer};
-use super::{CacheMode, Ino, Listing, PassthroughFile};
-use crate::backend::{BackendFile, Credentials};
+use crate::backend::{Backend, BackendFile, Credentials};
 use crate::read::{OpenFile, ReadHandle};
+use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
-use id::HandleNumbers;
-use snapshot::{ListingDigest, digest_of_names};
 use table::HandleTable;
 
-pub use id::HandleId;
 pub(super) use open_inode::{OpenInode, ReadSource};
+pub(super) use snapshot::HandlesRestore;
 
 /// Everything open.
-#[derive(Default)]
 pub(super) struct Handles {
     numbers: HandleNumbers,
-    open: Mutex<HandleTable>,
-    inodes: Mutex<HashMap<Ino, OpenInodeEntry>>,
+    open: RankedMutex<HandleTable>,
+    inodes: RankedMutex<HashMap<Ino, OpenInodeEntry>>,
     /// Of files that are open, or being changed.
-    gates: Mutex<HashMap<Ino, Weak<WriteGate>>>,
+    gates: RankedMutex<HashMap<Ino, Weak<WriteGate>>>,
     /// Files that an older change may still reach.
     pub(super) unsettled: Arc<UnsettledChanges>,
-    /// Where what is opened and closed is written down, if it is.
-    journal: OnceLock<Arc<Journal>>,
-    /// Locked by who opens or closes, and before the tables.
-    open_close_lock: Mutex<()>,
+    /// Where what is opened and closed is written down.
+    log: Arc<StepLog>,
+    /// Locked while a handle is entered or taken out, and recorded.
+    open_close_lock: RankedMutex<()>,
 }
 
 struct OpenInodeEntry {
@@ -52,20 +52,24 @@ struct OpenInodeEntry {
     direct_handles: usize,
 }
 
-/// What is done at a file's open, some of it only if it was not open before.
-pub(super) struct OpenHooks<L, M> {
+/// How a file is opened, some of it only if it was not open before.
+pub(super) struct OpenMethod<M> {
     /// Who caches, unless the kernel reads by itself.
     pub(super) cache_mode: CacheMode,
-    /// Lends the kernel what it is to read by itself.
-    pub(super) open_backing: L,
+    /// The file that the kernel reads by itself, if this is the first open.
+    pub(super) backing: Option<Arc<PassthroughFile>>,
     /// A version that is not open yet.
     pub(super) make_file: M,
 }
 
-/// What an open came to.
+/// A file with one handle more.
 pub(super) struct OpenOutcome {
     pub(super) inode: Arc<OpenInode>,
     pub(super) cache_mode: CacheMode,
+    /// The version that its handles have left.
+    pub(super) retired: Option<Arc<OpenFile>>,
+    /// The backing file that this open brought, where the file was open before.
+    pub(super) unused_backing: Option<Arc<PassthroughFile>>,
 }
 
 /// An open file or directory.
@@ -97,7 +101,7 @@ pub(super) struct DirHandle {
     pub(super) ino: Ino,
     /// In whose name it is listed.
     pub(super) credentials: Credentials,
-    cache: Mutex<DirCache>,
+    pub(super) listing: Arc<ListingCache>,
 }
 
 /// What a closed handle leaves.
@@ -120,17 +124,6 @@ pub(super) struct ReleasedHandle {
     pub(super) writer: Option<(Ino, Arc<OpenInode>, Arc<Writer>)>,
 }
 
-#[derive(Default)]
-struct DirCache {
-    listing: Option<Arc<Listing>>,
-    /// When a reader last asked for it.
-    last_used: Option<Instant>,
-    /// Whether it has been read from the start.
-    is_started: bool,
-    /// Stands for the listing that was lost with the daemon before this one.
-    lost_digest: Option<ListingDigest>,
-}
-
 impl OpenInodeEntry {
     fn add_handles(&mut self, caching: CacheMode, by: isize) {
         self.handles = self.handles.saturating_add_signed(by);
@@ -146,39 +139,51 @@ impl OpenInodeEntry {
 }
 
 impl Handles {
-    /// The open file `ino` at `version`, which `opened` showed, one handle more;
-    /// and the version that its handles left for it, if they did. `first.lend` is
-    /// called under the table's lock, so that all agree on how it is read.
+    /// Nothing open yet; what is opened and closed is written to `log`.
+    pub(super) fn new(log: Arc<StepLog>) -> Self {
+        Self {
+            numbers: HandleNumbers::default(),
+            open: RankedMutex::new(LockRank::Handles, HandleTable::default()),
+            inodes: RankedMutex::new(LockRank::OpenInodes, HashMap::new()),
+            gates: RankedMutex::new(LockRank::WriteGates, HashMap::new()),
+            unsettled: Arc::new(UnsettledChanges::new(Arc::clone(&log))),
+            log,
+            open_close_lock: RankedMutex::new(LockRank::OpenClose, ()),
+        }
+    }
+
+    /// The open file `ino` at `version`, which `opened` showed, one handle more. Whether the
+    /// kernel reads it by itself is decided here, under the table's lock, by the first open
+    /// that is entered: all others agree with it.
     pub(super) fn open_inode(
         &self,
         ino: Ino,
         version: FileVersion,
         mode: VolumeMode,
         opened: Option<(ReplicaId, Arc<dyn BackendFile>)>,
-        first: OpenHooks<impl FnOnce() -> Option<Arc<PassthroughFile>>, impl Fn() -> OpenFile>,
-    ) -> (OpenOutcome, Option<Arc<OpenFile>>) {
-        let OpenHooks { cache_mode: caching, open_backing: lend, make_file: make } = first;
+        method: OpenMethod<impl Fn() -> OpenFile>,
+    ) -> OpenOutcome {
+        let OpenMethod { cache_mode, backing, make_file } = method;
         let mut inodes = self.inodes.lock();
         if let Some(counted) = inodes.get_mut(&ino) {
-            let retired = counted.inode.adopt_opened(version, mode, opened, make);
+            let retired = counted.inode.adopt_opened(version, mode, opened, make_file);
             let inode = Arc::clone(&counted.inode);
-            let caching = inode.backing().map_or(caching, |_| CacheMode::Kernel);
-            counted.add_handles(caching, 1);
-            return (OpenOutcome { inode, cache_mode: caching }, retired);
+            let cache_mode = inode.backing().map_or(cache_mode, |_| CacheMode::Kernel);
+            counted.add_handles(cache_mode, 1);
+            return OpenOutcome { inode, cache_mode, retired, unused_backing: backing };
         }
-        let file = make();
+        let file = make_file();
         if let Some((replica, opened)) = opened {
             file.record_verified_open(replica, opened);
         }
-        let backing = lend();
         // Counts as cached: nothing is kept here for its readers.
-        let caching = backing.as_ref().map_or(caching, |_| CacheMode::Kernel);
+        let cache_mode = backing.as_ref().map_or(cache_mode, |_| CacheMode::Kernel);
         let inode = Arc::new(OpenInode::new(file, backing, self.gate(ino)));
         let mut counted =
             OpenInodeEntry { inode: Arc::clone(&inode), handles: 0, direct_handles: 0 };
-        counted.add_handles(caching, 1);
+        counted.add_handles(cache_mode, 1);
         inodes.insert(ino, counted);
-        (OpenOutcome { inode, cache_mode: caching }, None)
+        OpenOutcome { inode, cache_mode, retired: None, unused_backing: None }
     }
 
     pub(super) fn insert_file(&self, handle: FileHandle, request: u64) -> HandleId {
@@ -187,29 +192,43 @@ impl Handles {
     }
 
     pub(super) fn insert_dir(&self, ino: Ino, credentials: Credentials, request: u64) -> HandleId {
-        let dir = DirHandle { ino, credentials, cache: Mutex::default() };
+        let dir = DirHandle { ino, credentials, listing: Arc::default() };
         HandleId { number: self.insert(Handle::Directory(Arc::new(dir)), request), ino }
     }
 
     fn insert(&self, handle: Handle, request: u64) -> u64 {
-        let id = self.numbers.next();
-        let _still = self.open_close_lock.lock();
-        self.journal_open(id, &handle, request);
-        self.open.lock().insert(id, handle);
-        id
+        let number = self.numbers.next();
+        let recorded = {
+            let _open_close = self.open_close_lock.lock();
+            let id = HandleId { number, ino: handle.ino() };
+            let recorded = self.log.append_for_request(request, id.into(), || {
+                JournalEntry::Open(request, Box::new(handle.record(number, None, false)))
+            });
+            self.open.lock().insert(number, handle);
+            recorded
+        };
+        self.log.flush(recorded);
+        number
     }
 
     /// Closes a handle.
-    pub(super) fn remove(&self, id: HandleId) -> ReleasedHandle {
+    pub(super) fn remove(&self, id: HandleId) -> (ReleasedHandle, Unflushed) {
+        let mut recorded = Unflushed::default();
         let removed = {
-            let _still = self.open_close_lock.lock();
+            let _open_close = self.open_close_lock.lock();
             let removed = self.open.lock().remove(id.number, id.ino);
             if removed.is_some() {
-                self.journal_close(id.number);
+                recorded = self.log.append(|| JournalEntry::Close(id.number));
             }
             removed
         };
-        let Some(Handle::File(file)) = removed else { return ReleasedHandle::default() };
+        match removed {
+            Some(Handle::File(file)) => (self.release_file(file), recorded),
+            Some(Handle::Directory(_)) | None => (ReleasedHandle::default(), recorded),
+        }
+    }
+
+    fn release_file(&self, file: FileHandle) -> ReleasedHandle {
         let mut inodes = self.inodes.lock();
         let mut last = None;
         let mut backing = None;
@@ -232,6 +251,20 @@ impl Handles {
             backing,
             writer: file.writer.map(|writer| (file.ino, file.inode, writer)),
         }
+    }
+
+    /// A directory was listed.
+    pub(super) fn record_listing(&self, handle: u64, listing: &Listing) {
+        if listing.packed.is_whole() {
+            let recorded =
+                self.log.append(|| JournalEntry::Listed(handle, digest_of_listing(listing)));
+            self.log.flush(recorded);
+        }
+    }
+
+    /// Nothing is opened or closed while this lives.
+    pub(super) fn block_open_close(&self) -> RankedMutexGuard<'_, ()> {
+        self.open_close_lock.lock()
     }
 
     /// An open file.
@@ -338,61 +371,21 @@ impl FileHandle {
     pub(super) fn cache_mode(&self) -> CacheMode {
         self.cache_mode
     }
-}
 
-impl DirHandle {
-    /// The listing kept, if it has the entries that come next for a reader at `offset`.
-    pub(super) fn cached_listing(&self, offset: u64) -> Option<Arc<Listing>> {
-        let mut kept = self.cache.lock();
-        if offset == 0 && std::mem::replace(&mut kept.is_started, true) {
-            kept.listing = None;
-        }
-        kept.last_used = Some(Instant::now());
-        let listing = Arc::clone(kept.listing.as_ref()?);
-        if !listing.packed.covers(offset) {
-            // Makes room for the next one.
-            kept.listing.take_if(|listing| !listing.packed.is_whole());
-            return None;
-        }
-        if !listing.packed.is_whole() && listing.entries_from(offset).next().is_none() {
-            // It has been read to the end.
-            kept.listing = None;
-        }
-        Some(listing)
-    }
-
-    /// Keeps the directory as it is listed now, for a reader at `offset`; false where the
-    /// offset is of another listing, which was lost.
-    pub(super) fn cache_listing(&self, listing: &Arc<Listing>, offset: u64) -> bool {
-        let mut kept = self.cache.lock();
-        if listing.packed.is_whole() {
-            let is_it = |lost: ListingDigest| {
-                lost == digest_of_names(listing.entries_from(0).map(|entry| entry.name))
-            };
-            if offset > 0 && !kept.lost_digest.is_none_or(is_it) {
-                return false;
+    /// The file as the write replica has it. Blocks.
+    pub(super) fn file_on_write_replica(
+        &self,
+        replica: ReplicaId,
+        backend: &dyn Backend,
+    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
+        let own = self.writer.iter().cloned().chain(self.inode.any_writer());
+        match own.into_iter().find(|writer| writer.readable) {
+            Some(writer) => Ok(Arc::clone(&writer.file)),
+            None => {
+                let current = self.inode.current();
+                current.set_credentials(&self.credentials);
+                current.open_unchecked(replica, backend)
             }
         }
-        kept.lost_digest = None;
-        kept.last_used = Some(Instant::now());
-        kept.listing = listing.packed.is_within_budget().then(|| Arc::clone(listing));
-        true
-    }
-
-    /// How long ago the window that is kept was used; `None` where none is.
-    pub(super) fn window_idle_time(&self) -> Option<Duration> {
-        let kept = self.cache.lock();
-        let listing = kept.listing.as_ref()?;
-        let used = kept.last_used.filter(|_| !listing.packed.is_whole());
-        used.map(|used| used.elapsed())
-    }
-
-    /// Drops the window that is kept, if one is.
-    pub(super) fn drop_window(&self) -> bool {
-        let window = {
-            let mut kept = self.cache.lock();
-            kept.listing.take_if(|listing| !listing.packed.is_whole())
-        };
-        window.is_some()
     }
 }

@@ -10,7 +10,7 @@
 //! mixed with the place of that mount, as they may repeat. In `copies` mode each
 //! tree has numbers of its own, so a number is made of the path; of the number
 //! in the first replica for files with several links. A file that replaces one that is
-//! open ([`super::file_replacement`]) has a number made of that one's.
+//! open ([`super::tables`]) has a number made of that one's.
 //!
 //! *Invariant:* a number that the kernel knows stands for one object until the kernel
 //! forgets it ([`numbering`]). A removed object keeps its number, and requests on it fail.
@@ -18,7 +18,8 @@
 mod kernel_attrs;
 mod numbering;
 mod removed_dir;
-pub(super) mod snapshot;
+mod snapshot;
+mod table;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -29,11 +30,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::entry_name::{EntryName, ReplicaAttr};
 use super::ino::{Ino, ROOT};
-use super::journal::{Journal, JournalEntry};
+use super::journal::Unflushed;
+use super::records::{InodeEvent, JournalEntry};
+use super::step_log::StepLog;
 use crate::backend::{Attr, FileKind, Generation};
 use crate::volume::{FileVersion, VolumeMode};
 use kernel_attrs::KernelAttrs;
-use snapshot::InodeEvent;
+
+pub(super) use super::records::LinkRemoval;
+pub(super) use kernel_attrs::AttrNotice;
+pub(super) use table::InodeTable;
 
 /// Numbers that are made, not taken from a replica, have this bit; replicas
 /// that count from 1 never reach it.
@@ -45,8 +51,12 @@ pub(super) struct Inodes {
     nodes: HashMap<Ino, InodeEntry>,
     /// Numbers that objects have in place of the natural ones, by these.
     substitutes: HashMap<Ino, Ino>,
-    /// Where steps are written down, if they are.
-    journal: Option<Arc<Journal>>,
+    /// Where steps are written down.
+    log: Arc<StepLog>,
+    /// The last step that was. [`InodeTable`] flushes it when the table is unlocked.
+    unflushed: Unflushed,
+    /// Attributes that were noted so far, to tell whether any were since a notice.
+    noted_attrs: u64,
 }
 
 struct InodeEntry {
@@ -132,17 +142,6 @@ impl CacheValidity {
     }
 }
 
-/// What is left of something that has lost a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LinkRemoval {
-    /// Other names.
-    OtherLinksLeft,
-    /// What is open.
-    StillOpen,
-    /// Nothing: its number may come to be used again.
-    ObjectRemoved,
-}
-
 /// So many turned names are remembered one by one in each directory.
 const MAX_CHANGED_NAMES: usize = 256;
 
@@ -180,18 +179,24 @@ impl Inodes {
     pub(super) fn new(mode: VolumeMode) -> Self {
         let root = InodeEntry { lookups: 1, ..InodeEntry::new(ROOT, 0, FileKind::Directory) };
         let nodes = HashMap::from([(ROOT, root)]);
-        Self { mode, nodes, substitutes: HashMap::new(), journal: None }
-    }
-
-    /// Writes its steps down from now on.
-    pub(super) fn attach_journal(&mut self, journal: Arc<Journal>) {
-        self.journal = Some(journal);
-    }
-
-    fn append_to_journal(&self, step: impl FnOnce() -> InodeEvent) {
-        if let Some(journal) = &self.journal {
-            journal.append(&JournalEntry::Step(step()));
+        Self {
+            mode,
+            nodes,
+            substitutes: HashMap::new(),
+            log: Arc::default(),
+            unflushed: Unflushed::default(),
+            noted_attrs: 0,
         }
+    }
+
+    fn record_step(&mut self, step: impl FnOnce() -> InodeEvent) {
+        let step = self.log.append(|| JournalEntry::Inode(step()));
+        self.add_unflushed(step);
+    }
+
+    /// Another table has taken a step under this one's lock, which is flushed with this one's.
+    pub(super) fn add_unflushed(&mut self, step: Unflushed) {
+        self.unflushed = self.unflushed.max(step);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -304,14 +309,15 @@ impl Inodes {
         // with its number.
         let is_single = attr.nlink <= 1 || attr.kind == FileKind::Directory;
         self.add_name(ino, parent, name, is_single);
-        if let Some(journal) = &self.journal {
+        let step = self.log.append_for_request(request, ino.into(), || {
             let parent = parent.0;
             let name = name.to_owned();
             let replica = replica.index() as u16;
             let found = attr.into();
-            let step = InodeEvent::Remember { request, ino: ino.0, parent, name, replica, found };
-            journal.append_for_request(request, ino.into(), &JournalEntry::Step(step));
-        }
+            let ino = ino.0;
+            JournalEntry::Inode(InodeEvent::Lookup { request, ino, parent, name, replica, found })
+        });
+        self.add_unflushed(step);
         Some(ino)
     }
 
@@ -382,11 +388,11 @@ impl Inodes {
     ) {
         let EntryName { parent, name } = at;
         self.mark_name_changed(parent, name, change);
-        self.append_to_journal(|| {
+        self.record_step(|| {
             let parent = parent.0;
             let name = name.to_owned();
             let ino = ino.map(|ino| ino.0);
-            InodeEvent::Remove { parent, name, ino, left: removed.into() }
+            InodeEvent::Unlink { parent, name, ino, removed }
         });
         let Some(ino) = ino.filter(|ino| self.child(parent, name) == Some(*ino)) else { return };
         self.remove_name(ino, parent, name);
@@ -414,7 +420,7 @@ impl Inodes {
     ) {
         self.mark_name_changed(from.parent, from.name, change);
         self.mark_name_changed(to.parent, to.name, change);
-        self.append_to_journal(|| {
+        self.record_step(|| {
             let [from, to] = [from, to].map(|at| (at.parent.0, at.name.to_owned()));
             InodeEvent::Rename { from, to, moved: moved.map(|ino| ino.0) }
         });
@@ -478,7 +484,7 @@ impl Inodes {
         }
         if self.nodes.contains_key(&ino) {
             self.decrease_lookups(ino, count);
-            self.append_to_journal(|| InodeEvent::Forget { ino: ino.0, count });
+            self.record_step(|| InodeEvent::Forget { ino: ino.0, count });
         }
     }
 

@@ -15,8 +15,9 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use super::listing_memory::{ListingClaim, ListingMemory};
-use super::{Errno, Ino};
+use super::error::Errno;
+use super::ino::Ino;
+use super::listing_memory::{INITIAL_BUFFER_SIZE, ListingClaim, ListingMemory};
 use crate::backend::{DirEntry, FileKind};
 use crate::buffer::{Buffer, Reservation, size_class};
 
@@ -69,9 +70,6 @@ pub(super) const FIRST_ENTRY_OFFSET: u64 = 2;
 
 /// Offsets from here on are hashes of names.
 const FIRST_HASHED_OFFSET: u64 = 1 << 62;
-
-/// A listing's first allocation, bytes: some hundred entries.
-pub(super) const INITIAL_BUFFER_SIZE: u64 = 16 << 10;
 
 /// Before each name: its offset, its inode number, its length and its kind.
 const RECORD_HEADER_SIZE: usize = 8 + 8 + 2 + 1;

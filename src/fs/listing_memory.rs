@@ -9,20 +9,26 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::handles::DirHandle;
-use super::listing::INITIAL_BUFFER_SIZE;
 use crate::buffer::{Budget, Buffer, Reservation};
 use crate::read::Reader;
+use crate::sync::{LockRank, RankedMutex};
 
 /// Memory for listings.
 pub(super) struct ListingMemory {
     reader: Arc<Reader>,
     whole_budget: Budget,
     window_budget: Budget,
-    /// Directories that a window is kept for, by handle.
-    window_dirs: Mutex<HashMap<u64, Weak<DirHandle>>>,
+    /// Where windows are kept, by the handles of their directories.
+    windows: RankedMutex<HashMap<u64, Weak<dyn WindowKeeper>>>,
+}
+
+/// Keeps a window of a directory's entries for its readers.
+pub(super) trait WindowKeeper: Send + Sync {
+    /// How long ago the window was used; `None` where none is kept.
+    fn window_idle_time(&self) -> Option<Duration>;
+
+    /// Drops the window; whether one was kept.
+    fn drop_window(&self) -> bool;
 }
 
 /// A claim of a share, and of the budget.
@@ -30,6 +36,9 @@ pub(super) struct ListingClaim {
     pub(super) share: Reservation,
     pub(super) budget: Reservation,
 }
+
+/// A listing's first allocation, bytes: some hundred entries.
+pub(super) const INITIAL_BUFFER_SIZE: u64 = 16 << 10;
 
 /// Each share is one part in so many of the budget. What incoming writes and locks may
 /// have besides leaves reads the room of two of the largest requests.
@@ -48,7 +57,8 @@ impl ListingMemory {
         let share = reader.budget().limit() / BUDGET_DIVISOR;
         let whole = Budget::new(share);
         let windows = Budget::new(share);
-        Self { reader, whole_budget: whole, window_budget: windows, window_dirs: Mutex::default() }
+        let keepers = RankedMutex::new(LockRank::ListingWindows, HashMap::new());
+        Self { reader, whole_budget: whole, window_budget: windows, windows: keepers }
     }
 
     /// The largest buffer of one listing: while it moves from one of half the size, both
@@ -99,27 +109,29 @@ impl ListingMemory {
         if is_fair { self.whole_budget.claim(bytes) } else { None }
     }
 
-    /// A window is kept for a directory.
-    pub(super) fn track_window(&self, handle: u64, dir: &Arc<DirHandle>) {
-        let mut kept = self.window_dirs.lock();
+    /// A window is kept for the directory that is open by this handle.
+    pub(super) fn track_window(&self, handle: u64, keeper: Weak<dyn WindowKeeper>) {
+        let mut kept = self.windows.lock();
         if kept.len() == kept.capacity() {
-            kept.retain(|_, dir| dir.upgrade().is_some_and(|dir| dir.window_idle_time().is_some()));
+            kept.retain(|_, keeper| {
+                keeper.upgrade().is_some_and(|keeper| keeper.window_idle_time().is_some())
+            });
         }
-        kept.insert(handle, Arc::downgrade(dir));
+        kept.insert(handle, keeper);
     }
 
     /// Drops the window that was used least lately, if that was `idle` ago; whether there
     /// was one.
     fn drop_oldest_window(&self, idle: Duration) -> bool {
-        let mut kept = self.window_dirs.lock();
+        let mut kept = self.windows.lock();
         let oldest = kept
             .iter()
-            .filter_map(|(handle, dir)| Some((dir.upgrade()?.window_idle_time()?, *handle)))
+            .filter_map(|(handle, keeper)| Some((keeper.upgrade()?.window_idle_time()?, *handle)))
             .filter(|(unused, _)| *unused >= idle)
             .max();
         let Some((_, handle)) = oldest else { return false };
-        let dir = kept.remove(&handle).and_then(|dir| dir.upgrade());
+        let keeper = kept.remove(&handle).and_then(|keeper| keeper.upgrade());
         drop(kept);
-        dir.is_some_and(|dir| dir.drop_window())
+        keeper.is_some_and(|keeper| keeper.drop_window())
     }
 }

@@ -7,26 +7,21 @@
 //! back.
 //!
 //! So a mount that contradicts the object known by a name asks its server for the directory
-//! before fanfs believes it, and fanfs remembers the answer. For a minute every mount that
+//! before fanfs believes it ([`super::tables`]), and fanfs remembers the answer here. For a minute every mount that
 //! contradicts that answer asks its server, too. The replica that found an object is asked
 //! first about its name. A replica that found none is not: it may have lost the file, and
 //! the others would not be heard.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lru::LruCache;
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
-use super::{EntryName, Fs, Ino, Inodes};
-use crate::backend::{
-    Attr, Backend, BackendError, BackendFile, EntryRef, InodeIdentity, ObjectRef,
-};
-use crate::volume::{ReplicaId, VolumeMode};
+use crate::backend::{Attr, InodeIdentity};
+use crate::volume::ReplicaId;
 
 /// A mount may keep a name in its cache for this long: an NFS mount does for 60 s (acdirmax).
 const NAME_CACHE_LIFETIME: Duration = Duration::from_secs(60);
@@ -43,16 +38,16 @@ pub(super) struct NameFreshness {
 
 /// The answer of a replica's server.
 #[derive(Clone, Copy)]
-struct ServerAnswer {
-    replica: ReplicaId,
+pub(super) struct ServerAnswer {
+    pub(super) replica: ReplicaId,
     /// `None`: there is no object, or it is not certain which.
-    object: Option<InodeIdentity>,
-    recorded_at: Instant,
+    pub(super) object: Option<InodeIdentity>,
+    pub(super) recorded_at: Instant,
 }
 
 impl ServerAnswer {
     /// Whether a mount that shows this object, or none, agrees with the server.
-    fn is_consistent_with(&self, shown: Option<&Attr>) -> bool {
+    pub(super) fn is_consistent_with(&self, shown: Option<&Attr>) -> bool {
         match (&self.object, shown) {
             (Some(object), Some(attr)) => object.is_match(attr),
             (None, None) => true,
@@ -78,14 +73,15 @@ fn key(path: &Path) -> [u8; 16] {
 }
 
 impl NameFreshness {
-    fn record(&self, path: &Path, answer: ServerAnswer) {
+    /// A mount has asked its server about `path`.
+    pub(super) fn record(&self, path: &Path, answer: ServerAnswer) {
         let mut names = self.names.lock();
         names.push(key(path), answer);
         self.is_nonempty.store(true, Ordering::Relaxed);
     }
 
     /// The name stands for the object that was known before.
-    fn forget(&self, path: &Path) {
+    pub(super) fn forget(&self, path: &Path) {
         if self.is_nonempty.load(Ordering::Relaxed) {
             self.names.lock().pop(&key(path));
         }
@@ -97,7 +93,8 @@ impl NameFreshness {
         answer.object.map(|_| answer.replica)
     }
 
-    fn get(&self, path: &Path, now: Instant) -> Option<ServerAnswer> {
+    /// The answer of a server about `path`, if any mount has asked lately.
+    pub(super) fn get(&self, path: &Path, now: Instant) -> Option<ServerAnswer> {
         if !self.is_nonempty.load(Ordering::Relaxed) {
             return None;
         }
@@ -110,135 +107,6 @@ impl NameFreshness {
         // Reading it does not make it younger.
         names.peek(&key(path)).filter(|answer| !is_old(answer.recorded_at)).copied()
     }
-}
-
-/// A replica that is asked about a path.
-#[derive(Clone, Copy)]
-pub(super) struct ReplicaPath<'a> {
-    pub(super) replica: ReplicaId,
-    pub(super) backend: &'a dyn Backend,
-    pub(super) path: &'a Path,
-}
-
-impl Fs {
-    /// Opens the file at the path, where `ino` was found. Blocks, as all these do: call it on
-    /// that replica's pool.
-    pub(super) fn open_revalidated(
-        &self,
-        ino: Ino,
-        at: ReplicaPath<'_>,
-    ) -> Result<(Arc<dyn BackendFile>, Attr), BackendError> {
-        self.with_revalidation(at, |_| Some(ino), || at.backend.open(at.path), |(_, attr)| attr)
-    }
-
-    /// Attributes of the object at the path, where `ino` was found.
-    pub(super) fn stat_inode_revalidated(
-        &self,
-        ino: Ino,
-        at: ReplicaPath<'_>,
-    ) -> Result<Attr, BackendError> {
-        self.with_revalidation(at, |_| Some(ino), || at.backend.stat(at.path), |attr| attr)
-    }
-
-    /// Attributes of the entry, which is at the path.
-    pub(super) fn stat_revalidated(
-        &self,
-        at: EntryName<'_>,
-        place: ReplicaPath<'_>,
-        entry: &EntryRef,
-    ) -> Result<Attr, BackendError> {
-        let known = |inodes: &Inodes| inodes.child(at.parent, at.name);
-        self.with_revalidation(place, known, || place.backend.stat_entry(entry), |attr| attr)
-    }
-
-    /// The result of `look`, made again where the mount first had to ask its server.
-    fn with_revalidation<T>(
-        &self,
-        at: ReplicaPath<'_>,
-        known: impl Fn(&Inodes) -> Option<Ino>,
-        look: impl Fn() -> Result<T, BackendError>,
-        attr: impl Fn(&T) -> &Attr,
-    ) -> Result<T, BackendError> {
-        let first = look();
-        if self.policy.mode != VolumeMode::Shared {
-            // The first replica decides, whatever it shows.
-            return first;
-        }
-        let shown = match &first {
-            Ok(found) => Some(attr(found)),
-            Err(error) if is_missing_name_error(*error) => None,
-            Err(_) => return first,
-        };
-        if !self.must_revalidate(at, &known, shown) {
-            return first;
-        }
-        refresh_parent(at.backend, at.path);
-        let second = look();
-        match &second {
-            Ok(found) => self.record_object_at(at, &known, attr(found)),
-            Err(error) if is_missing_name_error(*error) => {
-                self.record_uncertain_name(at.replica, at.path);
-            }
-            Err(_) => {}
-        }
-        second
-    }
-
-    /// Whether a mount that shows this object, or none, has to ask its server first.
-    fn must_revalidate(
-        &self,
-        at: ReplicaPath<'_>,
-        known: impl Fn(&Inodes) -> Option<Ino>,
-        shown: Option<&Attr>,
-    ) -> bool {
-        match self.name_freshness.get(at.path, Instant::now()) {
-            Some(answer) if answer.is_consistent_with(shown) => return false,
-            Some(answer) if answer.replica != at.replica || answer.object.is_none() => return true,
-            _ => {}
-        }
-        let inodes = self.inodes.lock();
-        let Some(known) = known(&inodes) else { return false };
-        shown.is_none_or(|attr| !inodes.is_same(known, at.replica, attr))
-    }
-
-    /// The server of the replica has shown this object.
-    fn record_object_at(
-        &self,
-        at: ReplicaPath<'_>,
-        known: impl Fn(&Inodes) -> Option<Ino>,
-        attr: &Attr,
-    ) {
-        let is_known = {
-            let inodes = self.inodes.lock();
-            known(&inodes).is_some_and(|known| inodes.is_same(known, at.replica, attr))
-        };
-        if is_known {
-            return self.name_freshness.forget(at.path);
-        }
-        let object = InodeIdentity { ino: attr.id.ino, generation: attr.generation };
-        self.record_server_answer(at.replica, at.path, Some(object));
-    }
-
-    /// The replica does not show the known object at `path`. Every mount that shows one has to
-    /// ask its server.
-    pub(super) fn record_uncertain_name(&self, replica: ReplicaId, path: &Path) {
-        self.record_server_answer(replica, path, None);
-    }
-
-    fn record_server_answer(&self, replica: ReplicaId, path: &Path, object: Option<InodeIdentity>) {
-        let answer = ServerAnswer { replica, object, recorded_at: Instant::now() };
-        self.name_freshness.record(path, answer);
-    }
-}
-
-/// Whether a removed or replaced name causes this error.
-fn is_missing_name_error(error: BackendError) -> bool {
-    matches!(error, BackendError::Os(Errno::NOENT | Errno::STALE))
-}
-
-/// Has the replica's mount check its cached names in the parent directory of `path`.
-fn refresh_parent(backend: &dyn Backend, path: &Path) {
-    let _ = backend.revalidate_dir(&ObjectRef::unchecked(path.parent().unwrap_or(Path::new(""))));
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Where it is configured, the first open of a file picks a replica and lends the
 //! kernel the file as that replica has it open; reads then never reach fanfs,
 //! and cost what they cost there. Neither are they seen by the scheduler, nor
-//! does another replica step in. [`super::open`] carries out what is decided
+//! does another replica step in. [`super::open_files`] carries out what is decided
 //! here: which replica, and where it cannot be done and why.
 //!
 //! *Invariants:*
@@ -16,20 +16,17 @@
 
 use std::any::Any;
 use std::collections::BTreeSet;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::Errno;
 
-use super::KernelOpen;
+use super::kernel_open::{BackingId, KernelOpen};
 use crate::backend::{Attr, BackendFile};
 use crate::scheduler::ReplicaSnapshot;
+use crate::sync::before_io;
 use crate::volume::{ReplicaId, ReplicaMap, ReplicaSet};
-
-/// What names a lent descriptor to the kernel; it is given up when dropped.
-pub type BackingId = Box<dyn Any + Send + Sync>;
 
 /// A file of one replica that the kernel reads by itself.
 pub struct PassthroughFile {
@@ -167,6 +164,7 @@ impl Passthrough {
             self.disable_for(replica, format!("{name}: max_rate, or no plain files"));
             return None;
         };
+        before_io("the registration of a backing file");
         match kernel.register_backing(descriptor) {
             Ok(lent) => {
                 // The kernel reads through it as an application would.
@@ -236,15 +234,6 @@ fn choose_soonest(expected: &ReplicaMap<f64>, set: ReplicaSet, turn: u64) -> Opt
     let alike: Vec<_> =
         set.iter().filter(|id| expected[*id] <= least * SIMILAR_TIME_RATIO).collect();
     alike.get((turn % alike.len().max(1) as u64) as usize).copied()
-}
-
-/// A caller without a kernel: no file is lent to it.
-impl KernelOpen for () {
-    fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    fn invalidate_attrs(&self) {}
 }
 
 #[cfg(test)]

@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::Errno;
+use super::error::Errno;
 use crate::buffer::{Buffer, Reservation, size_class};
 use crate::read::Reader;
+use crate::replicas::task;
 
 /// Where requests get room.
 pub(super) struct PayloadBudget {
@@ -138,10 +139,16 @@ impl PayloadBudget {
     }
 
     /// Gives what was given back to reads that wait for it. Call it with nothing locked.
-    pub(super) fn serve_waiting_reads(&self) {
+    fn serve_waiting_reads(&self) {
         if self.reader.budget().has_waiters() {
             self.reader.serve_waiters();
         }
+    }
+
+    /// Gives the memory of this request to reads that wait for some, once the reply has been
+    /// sent.
+    pub(super) fn serve_waiting_reads_after_reply(self: &Arc<Self>) {
+        task::hold_until_reply(ServeWaitingReads(Arc::clone(self)));
     }
 
     fn warn_silent(&self) {
@@ -152,6 +159,15 @@ impl PayloadBudget {
              check the replica, or raise `[memory] budget`",
             self.patience.as_secs_f32()
         );
+    }
+}
+
+/// Serves reads that wait for memory when it is dropped.
+struct ServeWaitingReads(Arc<PayloadBudget>);
+
+impl Drop for ServeWaitingReads {
+    fn drop(&mut self) {
+        self.0.serve_waiting_reads();
     }
 }
 

@@ -13,7 +13,10 @@
 //!
 //! Times and paths go in; whether another replica may be asked comes out.
 //!
-//! *Invariant:* one change never makes all names of the volume count as changed.
+//! *Invariants:*
+//! - One change never makes all names of the volume count as changed.
+//! - A change is in the journal before it is sent to the replica, also where another thread
+//!   has noted the same just now.
 
 mod bloom;
 
@@ -23,11 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
-
-use super::Ino;
-use super::journal::{Journal, JournalEntry};
+use super::ino::Ino;
+use super::journal::Unflushed;
+use super::records::{ChangeMark, JournalEntry, RecentChangesRecord};
+use super::step_log::StepLog;
+use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use bloom::BloomFilters;
 
 /// What was changed lately.
@@ -35,7 +38,8 @@ pub(super) struct RecentChanges {
     lag: Duration,
     /// Whether anything may count as changed. Set and cleared under the lock of `state`.
     is_nonempty: AtomicBool,
-    state: Mutex<RecentState>,
+    state: RankedMutex<RecentState>,
+    log: Arc<StepLog>,
 }
 
 #[derive(Default)]
@@ -48,17 +52,6 @@ struct RecentState {
     last_sweep: Option<Instant>,
     /// When the last change was noted.
     last_change: Option<Instant>,
-    journal: Option<Arc<Journal>>,
-}
-
-/// A hash of something that may be changed.
-pub(super) type ChangeMark = u64;
-
-/// What was changed, for the next daemon; with the age of each, milliseconds.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct RecentChangesRecord {
-    pub(super) marks: Vec<(ChangeMark, u32)>,
-    sieves: Vec<(u32, Vec<u64>)>,
 }
 
 /// How far a change reaches.
@@ -111,9 +104,10 @@ fn marks_covering(path: &Path) -> impl Iterator<Item = ChangeMark> {
 }
 
 impl RecentChanges {
-    /// Remembers changes for `lag`.
-    pub(super) fn new(lag: Duration) -> Self {
-        Self { lag, is_nonempty: AtomicBool::new(false), state: Mutex::default() }
+    /// Remembers changes for `lag`, and writes them to `log`.
+    pub(super) fn new(lag: Duration, log: Arc<StepLog>) -> Self {
+        let state = RankedMutex::new(LockRank::RecentChanges, RecentState::default());
+        Self { lag, is_nonempty: AtomicBool::new(false), state, log }
     }
 
     /// Something was changed, or is about to be.
@@ -123,22 +117,25 @@ impl RecentChanges {
             ChangeScope::Object => &[MarkKind::Object],
             ChangeScope::Subtree => &[MarkKind::Object, MarkKind::Subtree],
         };
-        kinds.iter().for_each(|kind| self.record_mark(mark_of_path(*kind, path), now));
+        for kind in kinds {
+            let recorded = self.record_mark(mark_of_path(*kind, path), now);
+            self.log.flush(recorded);
+        }
     }
 
     /// An inode's data or attributes were changed, by whatever name.
     pub(super) fn record_inode(&self, ino: Ino, now: Instant) {
-        self.record_mark(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()), now);
+        let recorded = self.record_mark(mark_of_bytes(MarkKind::Inode, &ino.0.to_le_bytes()), now);
+        self.log.flush(recorded);
     }
 
-    fn record_mark(&self, mark: ChangeMark, now: Instant) {
+    fn record_mark(&self, mark: ChangeMark, now: Instant) -> Unflushed {
         let mut state = self.state.lock();
         self.is_nonempty.store(true, Ordering::Relaxed);
-        if !state.insert_mark(mark, now, self.lag)
-            && let Some(journal) = &state.journal
-        {
+        match state.insert_mark(mark, now, self.lag) {
+            true => self.log.all_queued(),
             // Under the lock: a journal that is rewritten meanwhile has it as well.
-            journal.append(&JournalEntry::Changed(mark));
+            false => self.log.append(|| JournalEntry::Changed(mark)),
         }
     }
 
@@ -178,7 +175,7 @@ impl RecentChanges {
 
     /// Goes on with what the daemon before knew.
     pub(super) fn restore(&self, changes: RecentChangesRecord, now: Instant) {
-        if changes.marks.is_empty() && changes.sieves.is_empty() {
+        if changes.marks.is_empty() && changes.filters.is_empty() {
             return;
         }
         let mut state = self.state.lock();
@@ -188,7 +185,7 @@ impl RecentChanges {
         for (mark, age) in changes.marks {
             state.insert_mark(mark, at(age), self.lag);
         }
-        for (age, bits) in changes.sieves {
+        for (age, bits) in changes.filters {
             state.last_change = state.last_change.max(Some(at(age)));
             state.filters.restore(at(age), bits);
         }
@@ -202,7 +199,7 @@ impl RecentChanges {
 
 /// What was changed, and nothing is added to it.
 pub(super) struct RecentChangesGuard<'a> {
-    state: MutexGuard<'a, RecentState>,
+    state: RankedMutexGuard<'a, RecentState>,
     lag: Duration,
 }
 
@@ -214,18 +211,13 @@ impl RecentChangesGuard<'_> {
         let recent = marks.filter(|(_, at)| is_recent(**at, self.lag, now));
         RecentChangesRecord {
             marks: recent.map(|(mark, at)| (*mark, age(*at))).collect(),
-            sieves: self
+            filters: self
                 .state
                 .filters
                 .snapshot(self.lag, now)
                 .map(|(at, b)| (age(at), b))
                 .collect(),
         }
-    }
-
-    /// Writes down from now on what is changed.
-    pub(super) fn attach_journal(mut self, journal: Arc<Journal>) {
-        self.state.journal = Some(journal);
     }
 }
 
@@ -268,9 +260,13 @@ mod tests {
 
     const LAG: Duration = Duration::from_secs(60);
 
+    fn recent_changes() -> RecentChanges {
+        RecentChanges::new(LAG, Arc::default())
+    }
+
     #[test]
     fn a_change_reaches_as_far_as_it_says_and_no_longer_than_the_lag() {
-        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        let (recent, now) = (recent_changes(), Instant::now());
         assert!(!recent.has_path_changed(Path::new("a"), now));
         recent.record_path(Path::new("a/f"), ChangeScope::Object, now);
         recent.record_path(Path::new("t"), ChangeScope::Subtree, now);
@@ -291,7 +287,7 @@ mod tests {
 
     #[test]
     fn once_all_changes_are_old_nothing_is_looked_up() {
-        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        let (recent, now) = (recent_changes(), Instant::now());
         recent.record_path(Path::new("f"), ChangeScope::Object, now);
         let no_marks = || -> Vec<ChangeMark> { panic!("nothing is recent") };
         assert!(
@@ -305,7 +301,7 @@ mod tests {
 
     #[test]
     fn many_changes_are_all_remembered_and_others_are_not_taken_for_them() {
-        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        let (recent, now) = (recent_changes(), Instant::now());
         let path = |i: usize| format!("{i}/f");
         for i in 0..3 * MAX_MARKS {
             recent.record_path(Path::new(&path(i)), ChangeScope::Object, now);
@@ -332,14 +328,14 @@ mod tests {
 
     #[test]
     fn the_next_daemon_knows_what_was_changed_and_that_nothing_else_was() {
-        let (recent, now) = (RecentChanges::new(LAG), Instant::now());
+        let (recent, now) = (recent_changes(), Instant::now());
         recent.record_path(Path::new("old"), ChangeScope::Object, now);
         let later = now + LAG / 2;
         for i in 0..MAX_MARKS + 10 {
             recent.record_path(Path::new(&format!("f{i}")), ChangeScope::Object, later);
         }
         let changes = recent.freeze().snapshot(later);
-        let next = RecentChanges::new(LAG);
+        let next = recent_changes();
         next.restore(changes, later);
         let last = format!("f{}", MAX_MARKS + 9);
         for path in ["old", "f0", &last] {

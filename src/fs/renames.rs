@@ -1,31 +1,15 @@
-//! Calls below something that is renamed here at the same time.
+//! Renames through this mount: those that are under way, and those that ended last.
 //!
-//! Replicas are asked by path. A rename changes the path on the write replica, and in the
-//! tables ([`super::inodes`]) once the answer is there. A call that has the old path comes too
-//! late in between: the path leads nowhere, or to another object, and the call fails. A
-//! local file system would carry it out, as it knows the directory by its inode. So such a
-//! call waits until the rename has ended, and is made again with the path that its inodes
-//! have then.
-//!
-//! Not the other way round, with calls that wait until a rename below which they are has
-//! ended, and renames that wait for calls: every call would pay for that, and one that hangs
-//! would hold up others.
-//!
-//! *Invariant:* a call is made again only after an error that says that it was not carried
-//! out, and only if something that its path leads through was renamed since it began. So a
-//! change is still made once at most, and calls end: each repetition takes a rename, and
-//! none begins after the deadline.
+//! A call below something that is renamed has an old path. [`super::replica_calls`] asks here
+//! whether it is to be made again.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use parking_lot::Mutex;
-use rustix::io::Errno as E;
 use tokio::sync::Notify;
-
-use super::{Errno, Fs, FsResult, Ino, task};
+use tokio::sync::futures::Notified;
 
 /// Renames that are under way, and those that ended last.
 #[derive(Default)]
@@ -57,42 +41,56 @@ struct PathRename {
 /// A rename that is under way. When this is dropped it has ended, and the tables have
 /// followed it.
 pub(super) struct RenameGuard {
-    fs: Arc<Fs>,
+    tracker: Arc<RenameTracker>,
     rename: Arc<PathRename>,
     /// Whether it was refused, so that nothing has moved.
     pub(super) is_refused: bool,
 }
 
-/// Whether a call that may be made again changes something.
+/// What the renames of this mount mean for a call that has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RetriedCall {
-    /// It changes nothing.
-    Lookup,
-    /// It changes something.
-    Mutation,
+pub(super) enum RenameConflict {
+    /// None has to do with it.
+    None,
+    /// One is under way.
+    InFlight,
+    /// One has ended since the call began.
+    Finished,
 }
 
-/// The paths and the finished renames at the start of a call.
-#[derive(Clone)]
-pub(super) struct CallStart {
-    /// When the first try did.
-    pub(super) started_at: Instant,
-    inos: Vec<Ino>,
-    /// Where they were.
-    paths: Vec<PathBuf>,
-    /// Renames that had ended.
-    finished_before: u64,
-}
+impl RenameTracker {
+    /// A rename begins.
+    pub(super) fn start(self: &Arc<Self>, from: PathBuf, to: PathBuf) -> RenameGuard {
+        let rename = Arc::new(PathRename { from, to });
+        self.state.lock().in_flight.push(Arc::clone(&rename));
+        RenameGuard { tracker: Arc::clone(self), rename, is_refused: false }
+    }
 
-/// The next step after a call has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RetryDecision {
-    /// It failed for another reason.
-    Fail,
-    /// A rename is under way.
-    WaitForRename,
-    /// To be made again.
-    Retry,
+    /// How many have ended.
+    pub(super) fn finished_count(&self) -> u64 {
+        self.state.lock().finished_count
+    }
+
+    /// The end of the next one that ends.
+    pub(super) fn next_end(&self) -> Notified<'_> {
+        self.ended.notified()
+    }
+
+    /// Whether any rename concerns one of `paths`, of those that have not ended, or have since
+    /// there had been `finished_before`.
+    pub(super) fn conflict<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a PathBuf> + Clone,
+        finished_before: u64,
+    ) -> RenameConflict {
+        let concerns = |one: &PathRename| paths.clone().any(|path| one.affects(path));
+        let state = self.state.lock();
+        match () {
+            () if state.in_flight.iter().any(|one| concerns(one)) => RenameConflict::InFlight,
+            () if state.has_finished_since(finished_before, concerns) => RenameConflict::Finished,
+            () => RenameConflict::None,
+        }
+    }
 }
 
 impl PathRename {
@@ -115,7 +113,7 @@ impl RenameState {
 
 impl Drop for RenameGuard {
     fn drop(&mut self) {
-        let moves = &self.fs.renames;
+        let moves = &self.tracker;
         {
             let mut state = moves.state.lock();
             state.in_flight.retain(|other| !Arc::ptr_eq(other, &self.rename));
@@ -128,127 +126,6 @@ impl Drop for RenameGuard {
             }
         }
         moves.ended.notify_waiters();
-    }
-}
-
-/// Whether the error may be that of a path that does not lead to its inode any more. The
-/// replica has not carried out what ends so.
-fn is_path_error(errno: Errno) -> bool {
-    let such = [E::NOENT, E::NOTDIR, E::STALE];
-    such.iter().any(|error| error.raw_os_error() == errno.raw())
-}
-
-impl Fs {
-    /// A rename begins.
-    pub(super) fn start_rename(self: &Arc<Self>, from: PathBuf, to: PathBuf) -> RenameGuard {
-        let own = Arc::new(PathRename { from, to });
-        self.renames.state.lock().in_flight.push(Arc::clone(&own));
-        RenameGuard { fs: Arc::clone(self), rename: own, is_refused: false }
-    }
-
-    /// A call begins that names `inos` by their paths.
-    pub(super) fn start_call(&self, inos: &[Ino]) -> CallStart {
-        self.restart_call(Instant::now(), inos.to_vec())
-    }
-
-    fn restart_call(&self, at: Instant, inos: Vec<Ino>) -> CallStart {
-        // First, so that none is missed.
-        let count = self.renames.state.lock().finished_count;
-        let paths = self.paths_of(&inos);
-        CallStart { started_at: at, inos, paths, finished_before: count }
-    }
-
-    fn paths_of(&self, inos: &[Ino]) -> Vec<PathBuf> {
-        let inodes = self.inodes.lock();
-        inos.iter().filter_map(|ino| inodes.path(*ino)).collect()
-    }
-
-    fn retry_decision(&self, begun: &CallStart) -> RetryDecision {
-        if begun.started_at.elapsed() >= self.policy.deadlines.while_responsive {
-            return RetryDecision::Fail;
-        }
-        let now = self.paths_of(&begun.inos);
-        let concerns =
-            |one: &PathRename| now.iter().chain(&begun.paths).any(|path| one.affects(path));
-        let state = self.renames.state.lock();
-        match () {
-            () if state.in_flight.iter().any(|one| concerns(one)) => RetryDecision::WaitForRename,
-            () if state.has_finished_since(begun.finished_before, concerns) => RetryDecision::Retry,
-            () => RetryDecision::Fail,
-        }
-    }
-
-    /// The new start of a call that has failed with this error and is to be made again, after
-    /// it has waited for the renames in progress that its path leads through.
-    ///
-    /// # Errors
-    /// What the call is answered with if it is not made again.
-    pub(super) async fn retry_after_rename(
-        self: &Arc<Self>,
-        begun: CallStart,
-        kind: RetriedCall,
-        error: Errno,
-    ) -> FsResult<CallStart> {
-        if !is_path_error(error) {
-            return Err(error);
-        }
-        let mut decision = self.retry_decision(&begun);
-        if decision == RetryDecision::WaitForRename {
-            // Until the change is queued, so that no handover comes in between.
-            let waiting = || self.client.pending_changes.add_waiting();
-            let waiting = (kind == RetriedCall::Mutation).then(waiting);
-            task::release_held();
-            // The volume is going away where the runtime does not end the wait: what the path
-            // leads to is not known.
-            decision = self.wait_for_renames(&begun).await.ok_or(Errno::IO)?;
-            task::hold_until_reply(waiting);
-        }
-        match decision {
-            RetryDecision::Retry => Ok(self.restart_call(begun.started_at, begun.inos)),
-            RetryDecision::Fail | RetryDecision::WaitForRename => Err(error),
-        }
-    }
-
-    async fn wait_for_renames(self: &Arc<Self>, begun: &CallStart) -> Option<RetryDecision> {
-        let fs = Arc::clone(self);
-        let begun = begun.clone();
-        let wait = async move {
-            let until = begun.started_at + fs.policy.deadlines.while_responsive;
-            let until = tokio::time::Instant::from_std(until);
-            loop {
-                // Before the decision, so that an end after it is not missed.
-                let ended = fs.renames.ended.notified();
-                match fs.retry_decision(&begun) {
-                    RetryDecision::WaitForRename => {
-                        drop(tokio::time::timeout_at(until, ended).await)
-                    }
-                    decision => break decision,
-                }
-            }
-        };
-        self.locks.runtime().spawn(wait).await.ok()
-    }
-
-    /// The result of `call`, which names `inos` by their paths; the call is made again where a
-    /// rename came between.
-    pub(super) async fn with_rename_retry<T, F: Future<Output = FsResult<T>>>(
-        self: &Arc<Self>,
-        inos: &[Ino],
-        kind: RetriedCall,
-        call: impl Fn() -> F,
-    ) -> FsResult<T> {
-        if !self.can_write() {
-            // Nothing is renamed through this mount.
-            return call().await;
-        }
-        let mut begun = self.start_call(inos);
-        loop {
-            let error = match call().await {
-                Err(error) => error,
-                answer => return answer,
-            };
-            begun = self.retry_after_rename(begun, kind, error).await?;
-        }
     }
 }
 

@@ -13,39 +13,16 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
-use super::{HandleId, Ino};
-
-/// An entry that a request has made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum UnansweredEntry {
-    /// An open file or directory.
-    Handle { number: u64, ino: u64 },
-    /// The kernel is to know an inode once more.
-    Lookup(u64),
-}
+use super::records::{UnansweredEntry, UnansweredRecord};
 
 /// The last entries, oldest first, by the number of their request.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct UnansweredEntries(VecDeque<(u64, UnansweredEntry)>);
 
 /// So many are remembered. A request is answered by the thread that made its entries,
 /// right after them: this is enough for 128 threads with 32 entries each, as a listing
 /// with attributes has. To remember too few leaves a handle open, and does no other harm.
 const MAX_UNANSWERED: usize = 4096;
-
-impl From<HandleId> for UnansweredEntry {
-    fn from(HandleId { number, ino }: HandleId) -> Self {
-        Self::Handle { number, ino: ino.0 }
-    }
-}
-
-impl From<Ino> for UnansweredEntry {
-    fn from(ino: Ino) -> Self {
-        Self::Lookup(ino.0)
-    }
-}
 
 impl UnansweredEntries {
     /// The request has entered this. 0 stands for none of the kernel's.
@@ -68,11 +45,22 @@ impl UnansweredEntries {
         }
         taken
     }
+
+    /// What the next daemon has to know.
+    pub(super) fn snapshot(&self) -> UnansweredRecord {
+        UnansweredRecord(self.0.iter().copied().collect())
+    }
+
+    /// The entries that the daemon before has left.
+    pub(super) fn restore(UnansweredRecord(entries): UnansweredRecord) -> Self {
+        Self(entries.into())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::ino::Ino;
 
     #[test]
     fn what_a_request_has_entered_is_taken_out_once_and_the_oldest_goes_first() {

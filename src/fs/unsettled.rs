@@ -16,21 +16,23 @@
 //! given up, and a file is taken off the list when no thread can change it any more.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::Ino;
-use super::journal::{Journal, JournalEntry};
+use super::ino::Ino;
+use super::journal::Unflushed;
+use super::records::JournalEntry;
+use super::step_log::StepLog;
+use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 
 /// Says whether all earlier daemons have left the write replica.
 type EarlierDaemonsEnded = Box<dyn Fn() -> bool + Send + Sync>;
 
-#[derive(Default)]
 pub(super) struct UnsettledChanges {
-    files: Arc<Mutex<UnsettledFiles>>,
-    journal: OnceLock<Arc<Journal>>,
+    files: RankedMutex<UnsettledFiles>,
+    log: Arc<StepLog>,
     earlier_daemons_ended: Mutex<Option<EarlierDaemonsEnded>>,
     /// Whether there is an `earlier`, for a look without the lock.
     has_earlier_daemons: AtomicBool,
@@ -59,40 +61,53 @@ impl UnsettledFiles {
 }
 
 impl UnsettledChanges {
-    /// The files, for a journal.
-    pub(super) fn files(&self) -> Arc<Mutex<UnsettledFiles>> {
-        Arc::clone(&self.files)
-    }
-
-    /// Writes down from now on which files there are.
-    pub(super) fn attach_journal(&self, journal: Arc<Journal>) {
-        let _ = self.journal.set(journal);
-    }
-
-    fn append_to_journal(&self, ino: Ino, is_unsettled: bool) {
-        if let Some(journal) = self.journal.get() {
-            journal.append(&JournalEntry::Unsettled(ino.0, is_unsettled));
+    /// None yet; they are written to `log`.
+    pub(super) fn new(log: Arc<StepLog>) -> Self {
+        Self {
+            files: RankedMutex::new(LockRank::UnsettledChanges, UnsettledFiles::default()),
+            log,
+            earlier_daemons_ended: Mutex::default(),
+            has_earlier_daemons: AtomicBool::default(),
+            is_all_in_doubt: AtomicBool::default(),
+            is_handed_over: AtomicBool::default(),
         }
+    }
+
+    /// The files, and none is added or removed before the result is dropped.
+    pub(super) fn lock_files(&self) -> RankedMutexGuard<'_, UnsettledFiles> {
+        self.files.lock()
+    }
+
+    fn record(&self, ino: Ino, is_unsettled: bool) -> Unflushed {
+        self.log.append(|| JournalEntry::Unsettled(ino.0, is_unsettled))
     }
 
     /// A change of the file is given up, and may be made later.
     pub(super) fn add_abandoned(&self, ino: Ino) {
-        let mut files = self.files.lock();
-        *files.own_changes.entry(ino).or_default() += 1;
-        self.append_to_journal(ino, true);
+        let recorded = {
+            let mut files = self.files.lock();
+            *files.own_changes.entry(ino).or_default() += 1;
+            self.record(ino, true)
+        };
+        self.log.flush(recorded);
     }
 
     /// A change that was given up has ended.
     pub(super) fn remove_abandoned(&self, ino: Ino) {
-        let mut files = self.files.lock();
-        let Some(left) = files.own_changes.get_mut(&ino) else { return };
-        *left -= 1;
-        if *left == 0 {
-            files.own_changes.remove(&ino);
-            if !files.earlier_daemons.contains(&ino) {
-                self.append_to_journal(ino, false);
+        let recorded = {
+            let mut files = self.files.lock();
+            let Some(left) = files.own_changes.get_mut(&ino) else { return };
+            *left -= 1;
+            if *left > 0 {
+                return;
             }
-        }
+            files.own_changes.remove(&ino);
+            if files.earlier_daemons.contains(&ino) {
+                return;
+            }
+            self.record(ino, false)
+        };
+        self.log.flush(recorded);
     }
 
     /// There are earlier daemons that have not ended, until `has_no_change_in_flight` says so.
@@ -110,12 +125,17 @@ impl UnsettledChanges {
 
     /// The kernel sends a change of the file again: an earlier daemon may be making it.
     pub(super) fn add_resent(&self, ino: Ino) {
-        if self.check_earlier_daemons() {
-            let mut files = self.files.lock();
-            if files.earlier_daemons.insert(ino) {
-                self.append_to_journal(ino, true);
-            }
+        if !self.check_earlier_daemons() {
+            return;
         }
+        let recorded = {
+            let mut files = self.files.lock();
+            match files.earlier_daemons.insert(ino) {
+                true => self.record(ino, true),
+                false => self.log.all_queued(),
+            }
+        };
+        self.log.flush(recorded);
     }
 
     /// An earlier daemon may be making any change.
@@ -165,10 +185,14 @@ impl UnsettledChanges {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fs::journal_replay::recover_journal;
+    use crate::fs::records::FsSnapshot;
+    use crate::volume::VolumeMode;
 
     #[test]
     fn a_file_is_held_until_the_earlier_daemons_are_through() {
-        let (unsettled, through) = (UnsettledChanges::default(), Arc::new(AtomicBool::new(false)));
+        let unsettled = UnsettledChanges::new(Arc::default());
+        let through = Arc::new(AtomicBool::new(false));
         unsettled.restore_files(vec![1]);
         unsettled.add_resent(Ino(2));
         assert!(
@@ -188,7 +212,8 @@ mod tests {
 
     #[test]
     fn in_doubt_nothing_is_changed_until_the_earlier_daemons_are_through() {
-        let (unsettled, through) = (UnsettledChanges::default(), Arc::new(AtomicBool::new(false)));
+        let unsettled = UnsettledChanges::new(Arc::default());
+        let through = Arc::new(AtomicBool::new(false));
         unsettled.mark_all_in_doubt();
         assert!(!unsettled.is_all_blocked(), "there is no earlier one");
         let are_through = Arc::clone(&through);
@@ -200,12 +225,34 @@ mod tests {
 
     #[test]
     fn own_changes_are_counted() {
-        let unsettled = UnsettledChanges::default();
+        let unsettled = UnsettledChanges::new(Arc::default());
         unsettled.add_abandoned(Ino(1));
         unsettled.add_abandoned(Ino(1));
         unsettled.remove_abandoned(Ino(1));
         assert_eq!(unsettled.files.lock().inos(), [1]);
         unsettled.remove_abandoned(Ino(1));
         assert_eq!(unsettled.files.lock().inos(), [0; 0]);
+    }
+
+    #[test]
+    fn files_that_a_change_may_still_reach_are_known_after_a_kill() {
+        let room = tempfile::tempdir().unwrap();
+        let path = room.path().join("j");
+        let log = Arc::<StepLog>::default();
+        let unsettled = UnsettledChanges::new(Arc::clone(&log));
+        let record = |queue: &dyn Fn(FsSnapshot) -> Unflushed| {
+            let files = unsettled.lock_files();
+            queue(FsSnapshot { unsettled: files.inos(), ..FsSnapshot::default() })
+        };
+        log.start_journal(&path, Vec::new(), record).unwrap();
+        let left = || recover_journal(&path, VolumeMode::Shared).unwrap().1.unsettled;
+        unsettled.add_abandoned(Ino(5));
+        unsettled.add_abandoned(Ino(6));
+        unsettled.remove_abandoned(Ino(6));
+        assert_eq!(left(), [5]);
+        log.start_journal(&path, Vec::new(), record).unwrap();
+        assert_eq!(left(), [5], "as a rewrite has it");
+        unsettled.remove_abandoned(Ino(5));
+        assert_eq!(left(), [0; 0]);
     }
 }

@@ -17,21 +17,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::append::AppendQueue;
-use super::handles::FileHandle;
+use super::append_queue::AppendQueue;
+use super::error::Errno;
+use super::ino::Ino;
+use super::payload_budget::OnFull;
 use super::pending_writes::PendingWrites;
 use super::unsettled::UnsettledChanges;
-use super::{Errno, Fs, FsResult, Ino, ReadData, task};
-use crate::backend::{
-    Backend, BackendError, BackendFile, Credentials, Lane, SeekTo, SyncMode, report_progress,
-};
-use crate::buffer::Buffer;
-use crate::replicas::request_deadline::RequestDeadline;
-use crate::telemetry::counters::increment;
-use crate::volume::ByteRange;
-
-/// The error of a call for which this process has no memory.
-const OUT_OF_MEMORY: BackendError = BackendError::Os(rustix::io::Errno::NOMEM);
+use crate::backend::{BackendError, BackendFile, Credentials, SyncMode};
+use crate::sync::{LockRank, RankedMutex};
 
 /// A handle that may write.
 pub(super) struct Writer {
@@ -106,7 +99,7 @@ pub(super) struct WriteGate {
     /// Whether any of them was given up.
     has_abandoned: AtomicBool,
     /// O_DIRECT appends, which arrive in parts.
-    pub(super) appends: Mutex<AppendQueue>,
+    pub(super) appends: RankedMutex<AppendQueue>,
     /// Writes that later reads wait for.
     pub(super) pending_writes: PendingWrites,
 }
@@ -118,6 +111,22 @@ pub(super) struct MutationGuard {
     is_abandoned: AtomicBool,
 }
 
+/// A write that has arrived. It ends when this is dropped.
+pub(super) struct PendingWrite {
+    gate: Arc<WriteGate>,
+    number: u64,
+}
+
+/// A part that has arrived, before there is room for it.
+pub(super) struct AnnouncedPart {
+    pub(super) gate: Arc<WriteGate>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) arrived_at: Instant,
+    /// What the part does where there is no room.
+    pub(super) on_full: OnFull,
+}
+
 impl WriteGate {
     pub(super) fn new(ino: Ino, unsettled: Arc<UnsettledChanges>) -> Self {
         Self {
@@ -126,7 +135,7 @@ impl WriteGate {
             lock: RwLock::default(),
             in_flight: AtomicUsize::default(),
             has_abandoned: AtomicBool::default(),
-            appends: Mutex::default(),
+            appends: RankedMutex::new(LockRank::Appends, AppendQueue::default()),
             pending_writes: PendingWrites::default(),
         }
     }
@@ -154,6 +163,22 @@ impl WriteGate {
         (!self.has_abandoned.load(Ordering::Acquire)).then(|| Arc::new(under_way))
     }
 
+    /// A write through the kernel's page cache has arrived.
+    pub(super) fn track_write(self: &Arc<Self>) -> PendingWrite {
+        PendingWrite { gate: Arc::clone(self), number: self.pending_writes.add() }
+    }
+
+    /// A part of a write(2) has arrived.
+    pub(super) fn announce_part(self: &Arc<Self>, offset: u64, len: u64) -> AnnouncedPart {
+        AnnouncedPart {
+            on_full: self.appends.lock().announce(offset),
+            gate: Arc::clone(self),
+            offset,
+            len,
+            arrived_at: Instant::now(),
+        }
+    }
+
     /// Whether a change is under way.
     pub(super) fn has_in_flight(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) > 0
@@ -167,6 +192,12 @@ impl WriteGate {
     /// The same, if nothing is being changed now.
     pub(super) fn try_lock_shared(&self) -> Option<RwLockReadGuard<'_, ()>> {
         self.lock.try_read()
+    }
+}
+
+impl Drop for PendingWrite {
+    fn drop(&mut self) {
+        self.gate.pending_writes.remove(self.number);
     }
 }
 
@@ -212,123 +243,14 @@ impl Drop for MutationGuard {
     }
 }
 
-impl Fs {
-    /// Reads a file that is being written, after the writes that arrived before.
-    pub(super) async fn read_from_write_replica(
-        self: &Arc<Self>,
-        file: FileHandle,
-        writer: Option<Arc<Writer>>,
-        range: ByteRange,
-        since: Instant,
-    ) -> FsResult<ReadData> {
-        let gate = Arc::clone(&file.inode.gate);
-        self.wait_for_earlier_writes(&gate, since).await;
-        let reader = Arc::clone(&self.reader);
-        let read = move |file: &dyn BackendFile| {
-            // There are no more of these than threads.
-            let mut bytes = reader.allocate_buffer(range.len()).ok_or(OUT_OF_MEMORY)?;
-            let _shared = gate.lock_shared();
-            let filled = read_fully(file, range.start, &mut bytes)?;
-            Ok((bytes, filled))
-        };
-        let answer = self.run_on_write_replica(file, writer, Lane::Read, since, read).await;
-        self.counters.read_latency.record(since.elapsed());
-        match &answer {
-            Ok((_, filled)) => {
-                increment(&self.counters.reads);
-                self.counters.bytes_delivered.fetch_add(*filled as u64, Ordering::Relaxed);
-            }
-            Err(_) => increment(&self.counters.read_errors),
-        }
-        // The reply gives the buffer's memory back.
-        self.serve_waiting_reads_after_reply();
-        answer.map(|(bytes, filled)| ReadData::from_buffer(bytes, filled))
-    }
-
-    /// The next data or hole of a file that is being written.
-    pub(super) async fn lseek_on_write_replica(
-        self: &Arc<Self>,
-        file: FileHandle,
-        writer: Option<Arc<Writer>>,
-        offset: u64,
-        to: SeekTo,
-    ) -> FsResult<u64> {
-        let seek = move |file: &dyn BackendFile| file.seek(offset, to);
-        self.run_on_write_replica(file, writer, Lane::Metadata, Instant::now(), seek).await
-    }
-
-    /// Has the write replica look into a file that is being written.
-    async fn run_on_write_replica<T: Send + 'static>(
-        &self,
-        file: FileHandle,
-        writer: Option<Arc<Writer>>,
-        lane: Lane,
-        since: Instant,
-        op: impl Fn(&dyn BackendFile) -> crate::backend::Result<T> + Send + Sync + 'static,
-    ) -> FsResult<T> {
-        let write = self.write_policy()?;
-        let mut once = self.single_call(write, lane, &file.credentials);
-        once.deadline = RequestDeadline::new(since, self.policy.deadlines);
-        let look = move |backend: &dyn Backend| match &writer {
-            Some(writer) => op(&*writer.file),
-            None => {
-                let current = file.inode.current();
-                current.set_credentials(&file.credentials);
-                op(&*current.open_unchecked(write.replica, backend)?)
-            }
-        };
-        Ok(self.client.call_once(once, look).await?)
-    }
-
-    /// Gives the memory of this request to reads that wait for some, once the reply has been
-    /// sent.
-    pub(super) fn serve_waiting_reads_after_reply(self: &Arc<Self>) {
-        task::hold_until_reply(ServeWaitingReads(Arc::clone(self)));
-    }
-}
-
-/// Serves reads that wait for memory when it is dropped.
-struct ServeWaitingReads(Arc<Fs>);
-
-impl Drop for ServeWaitingReads {
-    fn drop(&mut self) {
-        self.0.payload_budget.serve_waiting_reads();
-    }
-}
-
-/// Reads from `start` on until the buffer is full or the file ends; returns the bytes read.
-fn read_fully(
-    file: &dyn BackendFile,
-    start: u64,
-    bytes: &mut Buffer,
-) -> crate::backend::Result<usize> {
-    let mut filled = 0;
-    let mut has_ended = false;
-    while filled < bytes.len() {
-        let at = start + filled as u64;
-        match file.read_at(at, &mut bytes[filled..])? {
-            0 if at >= file.attr()?.size => break,
-            // Another client has made it longer just now; or the replica ends it before its
-            // own size, and is not believed.
-            0 if !has_ended => has_ended = true,
-            0 => return Err(BackendError::Truncated),
-            n => {
-                filled += n;
-                has_ended = false;
-            }
-        }
-        report_progress();
-    }
-    Ok(filled)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn nothing_begins_while_something_given_up_is_under_way() {
-        let gate = Arc::new(WriteGate::new(Ino(1), Arc::default()));
+        let gate =
+            Arc::new(WriteGate::new(Ino(1), Arc::new(UnsettledChanges::new(Arc::default()))));
         let lost = gate.start_operation().unwrap();
         let other = gate.start_operation().unwrap();
         lost.finish::<()>(&Err(BackendError::Late));

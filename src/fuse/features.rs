@@ -49,15 +49,17 @@ impl InitFeatures {
             let _ = config.add_capabilities(InitFlags::FUSE_FLOCK_LOCKS);
         }
         let maps_direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
-        fs.set_direct_mmap(maps_direct.is_ok());
-        if fs.is_passthrough_wanted() {
+        fs.open_files.set_direct_mmap(maps_direct.is_ok());
+        if fs.open_files.is_passthrough_wanted() {
             match config.add_capabilities(InitFlags::FUSE_PASSTHROUGH) {
                 // One: a replica may not be stacked itself, and one more file
                 // system may be stacked on this mount.
                 Ok(()) => {
                     let _ = config.set_max_stack_depth(1);
                 }
-                Err(_) => fs.disable_passthrough("the kernel is older than 6.9".to_owned()),
+                Err(_) => {
+                    fs.open_files.disable_passthrough("the kernel is older than 6.9".to_owned())
+                }
             }
         }
         let _ = config.set_max_background(self.max_background);

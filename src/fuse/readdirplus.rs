@@ -44,14 +44,14 @@ impl ReaddirPlusResponder {
         let request = request_number(self.id);
         for plus in page.entries {
             let Some(seen) = &plus.entry_attr else { continue };
-            let entry = self.fs.readdirplus_reply(self.dir, &plus.name, seen);
+            let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
             let Some(entry) = entry else { continue };
             let attr = file_attr(&entry);
             if reply.add(attr.ino, plus.next_offset, &plus.name, &self.ttl, &attr, GENERATION) {
                 break;
             }
             let at = EntryName { parent: self.dir, name: &plus.name };
-            self.fs.commit_lookup(entry.ino, at, seen, request);
+            self.fs.namespace.commit_lookup(entry.ino, at, seen, request);
         }
         reply.ok();
     }
@@ -67,7 +67,7 @@ impl ReaddirPlusResponder {
         for plus in &page.entries {
             let number = match &plus.entry_attr {
                 Some(seen) => {
-                    let entry = self.fs.readdirplus_reply(self.dir, &plus.name, seen);
+                    let entry = self.fs.namespace.readdirplus_reply(self.dir, &plus.name, seen);
                     entry.map(|entry| entry.ino)
                 }
                 None => Some(plus.listed_ino),

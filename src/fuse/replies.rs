@@ -60,7 +60,7 @@ pub(super) fn reply_readdir(
         }
     }
     for entry in listing.entries_from(offset) {
-        let number = fs.listed_ino(listing.ino, &entry);
+        let number = fs.namespace.listed_ino(listing.ino, &entry);
         if reply.add(INodeNo(number.0), entry.next_offset, file_type(entry.kind), entry.name) {
             break;
         }

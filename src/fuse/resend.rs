@@ -35,7 +35,7 @@ refusable!(ReplyEmpty, ReplyEntry, fuser::ReplyCreate, fuser::ReplyWrite);
 /// of it.
 pub(super) fn revert_earlier_try(fs: &Arc<Fs>, id: RequestId) {
     if is_resent(id) {
-        fs.roll_back_request(request_number(id));
+        fs.open_files.roll_back_request(request_number(id));
     }
 }
 

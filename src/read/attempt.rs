@@ -457,14 +457,14 @@ fn handle_failure(
             if let Some(want) = want {
                 reader.scheduler.lock().cancel(want);
             }
-            for gather in waiters {
+            for request in waiters {
                 // Who looks what there is may find what all can read.
-                let error = if refuted && gather.fails_fast_on_stale {
+                let error = if refuted && request.fails_fast_on_stale {
                     BackendError::VersionMismatch
                 } else {
                     error
                 };
-                reader.fail_request(&gather, ReadError::Failed(error));
+                reader.fail_request(&request, ReadError::Failed(error));
             }
         }
     }

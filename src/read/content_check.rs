@@ -78,14 +78,14 @@ impl ContentChecker {
         hasher.update(&version.mtime.1.to_le_bytes()).update(path.as_os_str().as_bytes());
         let mut key = [0; 16];
         hasher.finalize_xof().fill(&mut key);
-        let marks =
+        let check_state =
             ContentCheckState { key: u128::from_le_bytes(key), ..ContentCheckState::default() };
-        let known = self.excluded.lock().get(&marks.key).copied();
+        let known = self.excluded.lock().get(&check_state.key).copied();
         known
             .into_iter()
             .flat_map(ReplicaSet::iter)
-            .for_each(|id| marks.excluded.set_member(id, true));
-        marks
+            .for_each(|id| check_state.excluded.set_member(id, true));
+        check_state
     }
 
     fn try_start(&self) -> bool {
@@ -116,8 +116,8 @@ struct Comparison {
 impl Drop for Comparison {
     fn drop(&mut self) {
         self.buffer = None;
-        if let Some(comparer) = &self.reader.content_checker {
-            comparer.in_progress.fetch_sub(1, Ordering::Relaxed);
+        if let Some(checker) = &self.reader.content_checker {
+            checker.in_progress.fetch_sub(1, Ordering::Relaxed);
         }
         self.reader.serve_waiters();
     }
@@ -125,24 +125,24 @@ impl Drop for Comparison {
 
 /// A replica has delivered a segment, and who waited for it has it.
 pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, replica: ReplicaId) {
-    let Some(comparer) = &reader.content_checker else { return };
+    let Some(checker) = &reader.content_checker else { return };
     let file = &fetch.file;
-    let marks = &file.content_check;
-    let hash = segment_hash(marks.key, fetch.range.start);
-    let is_first = !marks.checked.get().contains(replica);
+    let check_state = &file.content_check;
+    let hash = segment_hash(check_state.key, fetch.range.start);
+    let is_first = !check_state.checked.get().contains(replica);
     // One segment is no more than a lookup's worth: to open each small file on
     // another replica as well would double what it costs.
     let is_due =
-        is_first && file.version().size > reader.policy.segment || hash < comparer.hash_limit;
+        is_first && file.version().size > reader.policy.segment || hash < checker.hash_limit;
     if !is_due || file.is_retired() {
         return;
     }
     let serving = file.candidates().and(reader.replicas.availability().usable);
     let Some(deciding) = serving.iter().next() else { return };
     if deciding == replica {
-        return marks.checked.set_member(replica, true);
+        return check_state.checked.set_member(replica, true);
     }
-    if !comparer.try_start() {
+    if !checker.try_start() {
         return;
     }
     let blocks = fetch.range.len().div_ceil(BLOCK_BYTES);
@@ -162,7 +162,7 @@ pub(super) fn start_comparison(reader: &Arc<Reader>, fetch: &SegmentFetch, repli
         return;
     };
     comparison.buffer = Some(buffer);
-    marks.checked.set_member(replica, true);
+    check_state.checked.set_member(replica, true);
     comparison.hash_on(replica, |theirs, comparison| {
         let deciding = comparison.deciding;
         comparison
@@ -225,16 +225,16 @@ impl Comparison {
 
     fn exclude_replica(self, theirs: blake3::Hash) {
         let Self { reader, file, replica, deciding, .. } = &self;
-        let marks = &file.content_check;
-        let Some(comparer) = &reader.content_checker else { return };
+        let check_state = &file.content_check;
+        let Some(checker) = &reader.content_checker else { return };
         {
-            let mut known = comparer.excluded.lock();
-            if marks.excluded().contains(*replica) {
+            let mut known = checker.excluded.lock();
+            if check_state.excluded().contains(*replica) {
                 return;
             }
-            marks.excluded.set_member(*replica, true);
-            let all = known.get(&marks.key).copied().unwrap_or_default();
-            known.put(marks.key, all.with(*replica));
+            check_state.excluded.set_member(*replica, true);
+            let all = known.get(&check_state.key).copied().unwrap_or_default();
+            known.put(check_state.key, all.with(*replica));
         }
         if let Some(segments) = self.segments.upgrade() {
             forget_unread_segments(&segments);
@@ -253,7 +253,7 @@ impl Comparison {
         let other = |id: &ReplicaId| id != replica && id != deciding;
         // One that is kept off as well may agree, and of two that are found at the same
         // moment each finds the other.
-        let kept_off = marks.excluded();
+        let kept_off = check_state.excluded();
         let witness = kept_off.iter().find(other).or_else(|| file.candidates().iter().find(other));
         let Some(witness) = witness else { return };
         self.hash_on(witness, move |says, comparison| {
@@ -291,12 +291,12 @@ mod tests {
     #[test]
     fn the_share_is_kept_and_a_file_always_has_the_same_segments() {
         let version = FileVersion { ino: 1, size: 7, mtime: (1, 2), ctime: (3, 4) };
-        let comparer = ContentChecker::new(Share(0.01)).unwrap();
+        let checker = ContentChecker::new(Share(0.01)).unwrap();
         let due = |path: &str| -> Vec<u64> {
-            let key = comparer.check_state(Path::new(path), version).key;
+            let key = checker.check_state(Path::new(path), version).key;
             (0..100_000)
                 .map(|i| i << 20)
-                .filter(|start| segment_hash(key, *start) < comparer.hash_limit)
+                .filter(|start| segment_hash(key, *start) < checker.hash_limit)
                 .collect()
         };
         assert!((800..1200).contains(&due("a").len()), "{}", due("a").len());

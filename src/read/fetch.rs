@@ -9,11 +9,11 @@ use super::versioned_file::VersionedFile;
 use crate::backend::{BackendError, Ticket};
 use crate::buffer::{Reservation, SegmentData};
 use crate::scheduler::QueueKey;
-use crate::sync::Mutex;
+use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{ByteRange, Holders, ReplicaId, ReplicaSet};
 
 /// The known segments of an open file.
-pub(super) type SharedSegments = Mutex<SegmentMap<SegmentFetch>>;
+pub(super) type SharedSegments = RankedMutex<SegmentMap<SegmentFetch>>;
 
 /// A request for segments.
 pub(super) type ReadRequest = request::ReadRequest<SegmentFetch>;
@@ -24,7 +24,7 @@ pub(super) struct SegmentFetch {
     /// Where it is known; they may be gone before it, with their open file.
     segments: Weak<SharedSegments>,
     pub(super) range: ByteRange,
-    pub(super) state: Mutex<FetchState>,
+    pub(super) state: RankedMutex<FetchState>,
 }
 
 pub(super) struct FetchState {
@@ -235,7 +235,12 @@ impl SegmentFetch {
             has_version_mismatch: false,
             delivered_by: None,
         };
-        Self { file, segments: Arc::downgrade(segments), range, state: Mutex::new(state) }
+        Self {
+            file,
+            segments: Arc::downgrade(segments),
+            range,
+            state: RankedMutex::new(LockRank::Fetch, state),
+        }
     }
 
     /// The known segments of its open file; `None` where that has been closed.
@@ -275,16 +280,16 @@ impl SegmentFetch {
         }
     }
 
-    /// Joins `gather`, which wants `part`, to those who wait, if there is
+    /// Joins `request`, which wants `part`, to those who wait, if there is
     /// something to wait for.
-    pub(super) fn join(&self, gather: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
+    pub(super) fn join(&self, request: &Arc<ReadRequest>, part: ByteRange) -> JoinOutcome {
         let mut state = self.state.lock();
         state.is_shared |= state.requested.intersects(part);
         state.requested.add(part);
         match state.stage {
             FetchStage::Ready(_) => JoinOutcome::Ready,
             FetchStage::Pending => {
-                state.waiters.push(Arc::clone(gather));
+                state.waiters.push(Arc::clone(request));
                 JoinOutcome::Waiting(state.queue_key)
             }
             FetchStage::Ended => JoinOutcome::Failed(state.error.unwrap_or(BackendError::Late)),

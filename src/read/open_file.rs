@@ -17,7 +17,7 @@ use super::segment_map::SegmentMap;
 use super::versioned_file::{FileParams, VersionedFile};
 use crate::backend::Generation;
 use crate::buffer::Reservation;
-use crate::sync::MutexGuard;
+use crate::sync::{LockRank, RankedMutex, RankedMutexGuard};
 use crate::volume::ByteRange;
 
 /// A file at one version, as handles read it.
@@ -39,7 +39,8 @@ impl OpenFile {
     /// A file that no replica has opened yet.
     pub(super) fn new(params: FileParams, replicas: usize) -> Self {
         let file = Arc::new(VersionedFile::new(params, replicas));
-        Self { file, segments: Arc::default() }
+        let segments = RankedMutex::new(LockRank::Segments, SegmentMap::default());
+        Self { file, segments: Arc::new(segments) }
     }
 
     /// Every replica has to open it once more. Call it before anything is read.
@@ -65,7 +66,7 @@ impl OpenFile {
     }
 
     /// Its known segments, locked.
-    pub(super) fn lock_segments(&self) -> MutexGuard<'_, SegmentMap<SegmentFetch>> {
+    pub(super) fn lock_segments(&self) -> RankedMutexGuard<'_, SegmentMap<SegmentFetch>> {
         self.segments.lock()
     }
 

@@ -24,8 +24,8 @@ use crate::volume::ReplicaId;
 
 impl Reader {
     /// Whether a request has waited for long enough.
-    pub(super) fn is_expired(self: &Arc<Self>, gather: &ReadRequest, now: Instant) -> bool {
-        let parts = gather.parts();
+    pub(super) fn is_expired(self: &Arc<Self>, request: &ReadRequest, now: Instant) -> bool {
+        let parts = request.parts();
         let moved = match parts.is_empty() {
             true => self.scheduler.lock().last_delivery(self.replicas.all()),
             false => {
@@ -34,13 +34,13 @@ impl Reader {
                 missing.map(|part| self.last_progress(part)).min().flatten()
             }
         };
-        gather.record_progress(moved);
-        if !gather.with_deadline(|term| term.is_due(now)) {
+        request.record_progress(moved);
+        if !request.with_deadline(|term| term.is_due(now)) {
             return false;
         }
         let of = parts.first().map(|part| part.file.candidates_with_failing());
         let silence = self.replicas.responsiveness(of.unwrap_or(self.replicas.all()), now);
-        match gather.with_deadline(|term| term.check(now, || silence)) {
+        match request.with_deadline(|term| term.check(now, || silence)) {
             DeadlineVerdict::Wait => false,
             DeadlineVerdict::Retry => {
                 self.retry_parts(&parts);

@@ -65,7 +65,7 @@ impl Reader {
     /// A request was answered, from these segments.
     pub(super) fn trace_request<'a>(
         &self,
-        gather: &ReadRequest,
+        request: &ReadRequest,
         parts: impl Iterator<Item = &'a Arc<SegmentFetch>> + Clone,
         error: Option<ReadError>,
     ) {
@@ -76,16 +76,16 @@ impl Reader {
         let Some(file) = parts.clone().next().map(|fetch| &fetch.file) else { return };
         emit(&self.tracer, file, |since| {
             let part = |fetch: &Arc<SegmentFetch>| {
-                self.trace_part(fetch, fetch.range.intersect(gather.range), gather.since)
+                self.trace_part(fetch, fetch.range.intersect(request.range), request.since)
             };
             TraceLine::Read(ReadRecord {
-                t_us: micros(gather.since.saturating_duration_since(since)),
-                took_us: micros(now.saturating_duration_since(gather.since)),
+                t_us: micros(request.since.saturating_duration_since(since)),
+                took_us: micros(now.saturating_duration_since(request.since)),
                 file: file.file_number(),
-                handle: gather.origin.handle,
-                pid: gather.origin.process,
-                offset: gather.range.start,
-                length: gather.range.len(),
+                handle: request.origin.handle,
+                pid: request.origin.process,
+                offset: request.range.start,
+                length: request.range.len(),
                 error: error.map(|error| error.to_string()),
                 parts: parts.clone().map(part).collect(),
             })

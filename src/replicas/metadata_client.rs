@@ -475,11 +475,11 @@ impl<T: Send + 'static> MetadataCall<T> {
                 if Some(replica) == by {
                     continue;
                 }
-                let heard = match self.client.latency.is_unresponsive_since(replica, asked) {
+                let outcome = match self.client.latency.is_unresponsive_since(replica, asked) {
                     true => CallOutcome::Unanswered,
                     false => CallOutcome::Late,
                 };
-                self.client.replicas.record_call(replica, heard);
+                self.client.replicas.record_call(replica, outcome);
             }
         }
         Some(has_failed_over)

@@ -95,7 +95,7 @@ impl Ticker {
             ticked.retain(|one| one.strong_count() > 0);
             ticked.iter().filter_map(Weak::upgrade).collect()
         };
-        let left = ticked.into_iter().map(|one| one.tick(now));
+        let left = ticked.into_iter().map(|one| tick_catching_panics(one, now));
         left.max().unwrap_or(PendingWork::Idle)
     }
 
@@ -126,6 +126,17 @@ impl Ticker {
             self.is_ticking.store(true, Ordering::SeqCst);
         }
     }
+}
+
+/// A panic of one leaves the clock to the others, and to itself: without it no request of
+/// the volume would end at its deadline.
+fn tick_catching_panics(ticked: Arc<dyn Ticked>, now: Instant) -> PendingWork {
+    let tick = std::panic::AssertUnwindSafe(|| ticked.tick(now));
+    std::panic::catch_unwind(tick).unwrap_or_else(|_| {
+        tracing::error!("a tick panicked; this is a bug in fanfs");
+        // Calls that it had not looked at may be left.
+        PendingWork::Calls
+    })
 }
 
 #[cfg(test)]
@@ -188,5 +199,28 @@ mod tests {
             idle_ticks.recv_timeout(SOON).expect("it was woken");
         }
         runtime.shutdown_background();
+    }
+
+    struct Panicker;
+
+    impl Ticked for Panicker {
+        fn tick(self: Arc<Self>, _: Instant) -> PendingWork {
+            panic!("on purpose");
+        }
+
+        fn stop(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_tick_that_panics_leaves_the_clock_to_the_others() {
+        let ticker = Ticker::default();
+        let panicker = Arc::new(Panicker);
+        let (idle, idle_ticks) = reporter(PendingWork::Idle);
+        ticker.add(Arc::downgrade(&panicker) as Weak<dyn Ticked>);
+        ticker.add(Arc::downgrade(&idle) as Weak<dyn Ticked>);
+        for _ in 0..2 {
+            assert_eq!(ticker.tick(Instant::now()), PendingWork::Calls);
+            idle_ticks.try_recv().expect("the other is ticked");
+        }
     }
 }

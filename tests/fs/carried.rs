@@ -24,7 +24,7 @@ fn next(fs: &Arc<Fs>, trees: &[&Path], runtime: &Runtime) -> Arc<Fs> {
 }
 
 fn look(fs: &Arc<Fs>, who: RequestContext, name: &str) -> FsResult<Ino> {
-    ask(fs.lookup(who, entry(name))).map(|entry| entry.ino)
+    ask(fs.namespace.lookup(who, entry(name))).map(|entry| entry.ino)
 }
 
 /// The second replica shows the names of before, as the cache of an NFS mount does.
@@ -40,7 +40,7 @@ fn the_next_daemon_knows_what_was_changed_lately() {
     let before = volume_over(&trees, CachePolicy::Direct, &runtime);
     for name in &names {
         let who = RequestContext::DAEMON;
-        answer(before.unlink_or_rmdir(who, entry(name), false));
+        answer(before.mutations.unlink_or_rmdir(who, entry(name), false));
     }
     let after = next(&before, &trees, &runtime);
     let is_there = |name: &&String| look(&after, RequestContext::DAEMON, name).is_ok();
@@ -60,12 +60,12 @@ fn the_next_daemon_takes_back_what_was_entered_and_not_answered() {
     let ino = look(&before, answered, "f").unwrap();
     look(&before, unanswered, "f").unwrap();
     let kept = open(&before, ino);
-    answer(before.open(unanswered, ino, false, &()));
+    answer(before.open_files.open(unanswered, ino, false, &()));
     let after = next(&before, &trees, &runtime);
-    after.roll_back_request(7);
+    after.open_files.roll_back_request(7);
     assert_eq!(after.gauges().handles, 1);
-    after.release(kept.handle);
-    after.forget(ino, 1);
+    after.open_files.release(kept.handle);
+    after.namespace.forget(ino, 1);
     let left = after.gauges();
     assert_eq!((left.handles, left.inodes), (0, 1), "left behind");
 }

@@ -26,7 +26,7 @@ fn open_to_write(fs: &Arc<Fs>, ino: Ino) -> OpenedFile {
         sync: SyncMode::No,
         expected: None,
     };
-    answer(fs.open_to_write(ME, ino, how, &()))
+    answer(fs.open_files.open_to_write(ME, ino, how, &()))
 }
 
 fn request(data: &[u8]) -> WriteRequest<'_> {
@@ -57,13 +57,13 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         let second = DirBackend::open(trees[1].path()).unwrap();
         let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(first), Arc::new(second)];
         let fs = volume_with(backends, (CachePolicy::Direct, true), &runtime);
-        let ino = answer(fs.lookup(ME, entry(name))).ino;
+        let ino = answer(fs.namespace.lookup(ME, entry(name))).ino;
         let hang = FaultRule { count: 1, ..FaultRule::always(FaultOp::Open, Fault::Hang) };
         script.add(hang);
         let (send, receive) = sync_channel(1);
         let opening = Arc::clone(&fs);
         run(async move {
-            send.send(opening.open(ME, ino, false, &()).await).unwrap();
+            send.send(opening.open_files.open(ME, ino, false, &()).await).unwrap();
         });
         waits_until("the open hangs", || script.is_exhausted());
         if !has_open(&paths[1]) {
@@ -74,8 +74,8 @@ fn an_open_that_a_write_overtakes_finds_what_was_written() {
         }
 
         let writer = open_to_write(&fs, ino);
-        assert_eq!(answer(fs.write(writer.handle, request(b"longer now"))), 10);
-        fs.release(writer.handle);
+        assert_eq!(answer(fs.mutations.write(writer.handle, request(b"longer now"))), 10);
+        fs.open_files.release(writer.handle);
         waits_until("the writer is closed", || fs.gauges().calls == 1);
         script.heal();
         let opened = receive.recv().unwrap().unwrap();
@@ -98,7 +98,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
             FaultInjector::new(DirBackend::open(tree.path()).unwrap(), Arc::clone(&script));
         let fs = volume_with(vec![Arc::new(faulty)], (CachePolicy::Kernel, false), &runtime);
         let open = |name: &str| {
-            let ino = answer(fs.lookup(ME, entry(name))).ino;
+            let ino = answer(fs.namespace.lookup(ME, entry(name))).ino;
             open_to_write(&fs, ino)
         };
         let (file, other) = (open("f"), open("other"));
@@ -110,7 +110,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
                 let (fs, begins) = (&fs, begins.clone());
                 scope.spawn(move || {
                     begins.send(()).unwrap();
-                    answer(fs.write(handle, request(&vec![b'n'; bytes])))
+                    answer(fs.mutations.write(handle, request(&vec![b'n'; bytes])))
                 });
                 has_begun.recv().unwrap();
                 if handle == other.handle {
@@ -120,7 +120,7 @@ fn a_read_that_arrives_after_a_write_gets_what_was_written() {
             // One that arrives before the write does not wait.
             let waits = (0..100).any(|_| {
                 let send = send.clone();
-                fs.read(file.handle, ByteRange::at(0, 3), 0, move |data| {
+                fs.open_files.read(file.handle, ByteRange::at(0, 3), 0, move |data| {
                     send.send(data.map(|data| data.to_vec().unwrap())).unwrap();
                 });
                 receive.recv_timeout(Duration::from_millis(500)).is_err()

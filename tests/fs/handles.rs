@@ -27,7 +27,7 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     fs::write(tree.path().join("b"), "b's").unwrap();
     let fs = volume(tree.path(), CachePolicy::Kernel, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = |name: &str| answer(fs.lookup(me, entry(name))).ino;
+    let ino = |name: &str| answer(fs.namespace.lookup(me, entry(name))).ino;
     let (a, b) = (ino("a"), ino("b"));
     let how = WriteOpenOptions {
         access: OpenAccess::ReadWrite,
@@ -35,8 +35,8 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
         sync: SyncMode::No,
         expected: None,
     };
-    let opened: OpenedFile = answer(fs.open_to_write(me, a, how, &()));
-    let dir = answer(fs.opendir(me, ROOT));
+    let opened: OpenedFile = answer(fs.open_files.open_to_write(me, a, how, &()));
+    let dir = answer(fs.namespace.opendir(me, ROOT));
     assert_eq!((opened.handle.ino, dir.ino), (a, ROOT));
 
     let own = opened.handle;
@@ -63,28 +63,28 @@ fn every_operation_on_a_handle_is_refused_for_another_inode() {
     for wrong in wrong {
         let refused = [
             ask_read(&fs, wrong, range).err(),
-            errno(fs.write(wrong, write())),
-            errno(fs.flush(wrong, owner)),
-            errno(fs.fsync(wrong, false)),
-            errno(fs.fallocate(me, wrong, allocate)),
-            errno(fs.lseek(wrong, 0, SeekTo::Data)),
-            errno(fs.copy_file_range(me, CopyRequest { source: wrong, ..copy })),
-            errno(fs.copy_file_range(me, CopyRequest { target: wrong, ..copy })),
-            errno(fs.getattr(me, wrong.ino, Some(wrong))),
-            errno(fs.setattr(me, wrong.ino, Some(wrong), set)),
-            errno(fs.set_lock(wrong, owner, lock, LockWait::NoWait)),
-            errno(fs.test_lock(wrong, owner, lock)),
-            errno(fs.readdir(wrong, 0)),
-            errno(fs.readdirplus(me, wrong, 0)),
-            errno(fs.fsyncdir(me, wrong)),
+            errno(fs.mutations.write(wrong, write())),
+            errno(fs.mutations.flush(wrong, owner)),
+            errno(fs.mutations.fsync(wrong, false)),
+            errno(fs.mutations.fallocate(me, wrong, allocate)),
+            errno(fs.open_files.lseek(wrong, 0, SeekTo::Data)),
+            errno(fs.mutations.copy_file_range(me, CopyRequest { source: wrong, ..copy })),
+            errno(fs.mutations.copy_file_range(me, CopyRequest { target: wrong, ..copy })),
+            errno(fs.namespace.getattr(me, wrong.ino, Some(wrong))),
+            errno(fs.mutations.setattr(me, wrong.ino, Some(wrong), set)),
+            errno(fs.locks.set_lock(wrong, owner, lock, LockWait::NoWait)),
+            errno(fs.locks.test_lock(wrong, owner, lock)),
+            errno(fs.namespace.readdir(wrong, 0)),
+            errno(fs.namespace.readdirplus(me, wrong, 0)),
+            errno(fs.mutations.fsyncdir(me, wrong)),
         ];
         assert_eq!(refused, [Some(Errno::BADF); 15], "{wrong:?}");
-        fs.release(wrong);
+        fs.open_files.release(wrong);
     }
     assert_eq!(fs.gauges().handles, 2, "neither was closed");
     assert_eq!(ask_read(&fs, own, range).unwrap(), b"a's");
-    assert!(errno(fs.readdir(dir, 0)).is_none());
-    fs.release(own);
-    fs.release(dir);
+    assert!(errno(fs.namespace.readdir(dir, 0)).is_none());
+    fs.open_files.release(own);
+    fs.open_files.release(dir);
     assert_eq!(fs.gauges().handles, 0);
 }

@@ -150,7 +150,7 @@ impl Daemon {
     /// Carries a request out that comes for the first time, or again, and answers it.
     fn carry_out(&self, kernel: &Kernel, sent: Sent, is_again: bool) -> Got {
         if is_again {
-            self.fs.roll_back_request(sent.number);
+            self.fs.open_files.roll_back_request(sent.number);
             // As `fuse::resend` refuses it: it cannot be made twice.
             if sent.ask == CreateExclusive {
                 return Got { error: Some(Errno::TIMEDOUT), ..Got::default() };
@@ -161,19 +161,20 @@ impl Daemon {
         let f = || kernel.lookups[0];
         let on = || sent.on.unwrap();
         let got = match sent.ask {
-            Lookup => ask(fs.lookup(who, entry("f")))
+            Lookup => ask(fs.namespace.lookup(who, entry("f")))
                 .map(|entry| Got { ino: Some(entry.ino), ..Got::default() }),
-            Open => ask(fs.open(who, f(), false, &())).map(|opened| opened.handle.into()),
-            OpenToWrite => {
-                ask(fs.open_to_write(who, f(), how(), &())).map(|opened| opened.handle.into())
+            Open => {
+                ask(fs.open_files.open(who, f(), false, &())).map(|opened| opened.handle.into())
             }
-            OpenDir => ask(fs.opendir(who, ROOT)).map(Got::from),
+            OpenToWrite => ask(fs.open_files.open_to_write(who, f(), how(), &()))
+                .map(|opened| opened.handle.into()),
+            OpenDir => ask(fs.namespace.opendir(who, ROOT)).map(Got::from),
             Create | CreateExclusive => {
                 let exclusive = sent.ask == CreateExclusive;
                 let perm = CreateMode { perm: 0o644, umask: 0 };
                 let create = backend::CreateOptions { exclusive, perm };
                 let request = CreateRequest { at: entry("new"), open: how(), create };
-                ask(fs.create(who, request)).map(|created| Got {
+                ask(fs.mutations.create(who, request)).map(|created| Got {
                     ino: Some(created.entry.ino),
                     ..created.opened.handle.into()
                 })
@@ -182,9 +183,9 @@ impl Daemon {
                 assert_eq!(data, b"f's", "{sent:?}");
                 Got::default()
             }),
-            Write => ask(fs.write(on(), written())).map(|_| Got::default()),
+            Write => ask(fs.mutations.write(on(), written())).map(|_| Got::default()),
             Release => {
-                fs.release(on());
+                fs.open_files.release(on());
                 Ok(Got::default())
             }
         };
@@ -196,8 +197,8 @@ impl Daemon {
         let fs = &self.fs;
         // Its number may not be one that the kernel has.
         let who = RequestContext::DAEMON;
-        let other = ask(fs.lookup(who, entry("other"))).unwrap().ino;
-        let decoy = ask(fs.open(who, other, false, &())).unwrap().handle;
+        let other = ask(fs.namespace.lookup(who, entry("other"))).unwrap().ino;
+        let decoy = ask(fs.open_files.open(who, other, false, &())).unwrap().handle;
         assert!(!kernel.handles.iter().any(|handle| handle.number == decoy.number));
         for handle in kernel.handles.drain(..) {
             if handle.ino != ROOT {
@@ -206,10 +207,10 @@ impl Daemon {
                 let own: &[&[u8]] = if is_own { &[b"f's"] } else { &[b"", b"f's"] };
                 assert!(own.contains(&&*data), "{data:?}");
             }
-            fs.release(handle);
+            fs.open_files.release(handle);
         }
-        fs.release(decoy);
-        kernel.lookups.into_iter().chain([other]).for_each(|ino| fs.forget(ino, 1));
+        fs.open_files.release(decoy);
+        kernel.lookups.into_iter().chain([other]).for_each(|ino| fs.namespace.forget(ino, 1));
         let left = fs.gauges();
         assert_eq!((left.handles, left.inodes), (0, 1), "left behind after {case:?}");
         let room = self.journal.parent().unwrap();

@@ -36,7 +36,7 @@ impl World {
         fs::write(second.join("f"), "older").unwrap();
         fs::hard_link(second.join("f"), first.join("f")).unwrap();
         let fs = volume_over(&[first, second], CachePolicy::Kernel, &runtime);
-        let ino = answer(fs.lookup(ME, entry("f"))).ino;
+        let ino = answer(fs.namespace.lookup(ME, entry("f"))).ino;
         // The write replica cannot open it, and the other one is to confirm that.
         fs::remove_file(first.join("f")).unwrap();
         let opened = open(&fs, ino);
@@ -65,20 +65,20 @@ impl World {
         };
         let new = CreateOptions { exclusive: false, perm: CreateMode { perm: 0o644, umask: 0 } };
         let request = CreateRequest { at: entry("f"), open: how, create: new };
-        let made = answer(self.fs.create(ME, request));
-        self.fs.release(made.opened.handle);
+        let made = answer(self.fs.mutations.create(ME, request));
+        self.fs.open_files.release(made.opened.handle);
         made.entry.ino
     }
 
     fn size(&self, handle: Option<HandleId>) -> u64 {
-        answer(self.fs.getattr(ME, self.ino, handle)).attr.size
+        answer(self.fs.namespace.getattr(ME, self.ino, handle)).attr.size
     }
 
     fn stays_readable(&self) {
         assert_eq!(self.size(None), 5);
         assert_eq!(self.size(Some(self.opened.handle)), 5);
         assert_eq!(read(&self.fs, &self.opened), b"older");
-        answer(self.fs.lseek(self.opened.handle, 0, SeekTo::Hole));
+        answer(self.fs.open_files.lseek(self.opened.handle, 0, SeekTo::Hole));
     }
 }
 
@@ -89,7 +89,7 @@ fn what_is_made_in_its_place_leaves_an_open_file_readable() {
     fs::remove_file(second).unwrap();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    answer(world.fs.listxattr(ME, world.ino));
+    answer(world.fs.namespace.listxattr(ME, world.ino));
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
     world.replace();
     assert_ne!(world.create(), world.ino);
     world.stays_readable();
-    answer(world.fs.listxattr(ME, world.ino));
+    answer(world.fs.namespace.listxattr(ME, world.ino));
 }
 
 /// The kernel takes the name for that of the open file.
@@ -106,7 +106,7 @@ fn what_another_client_puts_in_its_place_leaves_an_open_file_readable() {
 fn a_removal_of_what_is_in_its_place_leaves_an_open_file_readable() {
     let world = World::new();
     world.replace();
-    answer(world.fs.unlink_or_rmdir(ME, entry("f"), false));
+    answer(world.fs.mutations.unlink_or_rmdir(ME, entry("f"), false));
     world.stays_readable();
 }
 
@@ -117,12 +117,12 @@ fn what_is_in_place_of_its_directory_leaves_an_open_file_readable() {
     fs::create_dir(&dir).unwrap();
     fs::write(dir.join("f"), "older").unwrap();
     let fs = volume_over(&[tree.path(), tree.path()], CachePolicy::Kernel, &runtime);
-    let parent = answer(fs.lookup(ME, entry("d"))).ino;
-    let ino = answer(fs.lookup(ME, EntryName { parent, name: "f".as_ref() })).ino;
+    let parent = answer(fs.namespace.lookup(ME, entry("d"))).ino;
+    let ino = answer(fs.namespace.lookup(ME, EntryName { parent, name: "f".as_ref() })).ino;
     let opened = open(&fs, ino);
     fs::remove_dir_all(&dir).unwrap();
     fs::write(&dir, "no directory").unwrap();
-    assert_eq!(answer(fs.getattr(ME, ino, None)).attr.size, 5);
+    assert_eq!(answer(fs.namespace.getattr(ME, ino, None)).attr.size, 5);
     assert_eq!(read(&fs, &opened), b"older");
 }
 
@@ -162,7 +162,7 @@ impl Mounts {
             Arc::new(FaultInjector::new(directory, Arc::clone(&scripts[i])))
         };
         let fs = volume_of((0..2).map(backend).collect(), CachePolicy::Kernel, &runtime);
-        let older = answer(fs.lookup(ME, entry("f"))).ino;
+        let older = answer(fs.namespace.lookup(ME, entry("f"))).ino;
         fs::remove_file(&new).unwrap();
         let script = &scripts[believing];
         believes(script);
@@ -189,13 +189,13 @@ impl Mounts {
     }
 
     fn open_is_stale(&self) {
-        let answer = ask(self.fs.open(ME, self.older, false, &()));
+        let answer = ask(self.fs.open_files.open(ME, self.older, false, &()));
         // The kernel looks the name up once more then.
         assert!(answer.is_err_and(|errno| errno == Errno::STALE));
     }
 
     fn look_up(&self) -> FsResult<InodeAttr> {
-        ask(self.fs.lookup(ME, entry("f")))
+        ask(self.fs.namespace.lookup(ME, entry("f")))
     }
 }
 
@@ -278,7 +278,7 @@ fn a_name_that_one_replica_alone_has_lost_is_found_on_the_other() {
             assert_eq!(mounts.look_up().unwrap().ino, mounts.older);
             let opened = open(&mounts.fs, mounts.older);
             assert_eq!(read(&mounts.fs, &opened), b"older");
-            mounts.fs.release(opened.handle);
+            mounts.fs.open_files.release(opened.handle);
         }
     }
 }
@@ -297,7 +297,7 @@ fn which_of_two_files_is_newer_does_not_depend_on_their_times() {
         let [script, other] = [believing, 1 - believing].map(|i| &mounts.scripts[i]);
         let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
         other.add(fails);
-        answer(mounts.fs.getattr(ME, mounts.older, None));
+        answer(mounts.fs.namespace.getattr(ME, mounts.older, None));
         other.heal();
         script.replace(fails);
         mounts.open_is_stale();
@@ -328,7 +328,7 @@ fn an_object_that_a_mount_shows_at_a_path_is_not_taken_for_its_servers_answer() 
         fs::hard_link(&kept, &new).unwrap();
         let fails = FaultRule::always(FaultOp::Any, FAILS).beneath("f");
         script.add(fails);
-        let answer = ask(mounts.fs.listxattr(ME, newer.ino));
+        let answer = ask(mounts.fs.namespace.listxattr(ME, newer.ino));
         assert!(answer.is_err(), "the attributes of another file");
         // The other mount is up to date now, and fails; this one still has to ask.
         fs::rename(&aside, &new).unwrap();

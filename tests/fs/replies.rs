@@ -25,12 +25,12 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
     fs::write(&path, "old").unwrap();
     let fs = volume(tree.path(), CachePolicy::Direct, &runtime);
     let me = RequestContext::DAEMON;
-    let ino = answer(fs.lookup(me, entry("f"))).ino;
+    let ino = answer(fs.namespace.lookup(me, entry("f"))).ino;
     let reader = open(&fs, ino);
     let (answered, written) = channel();
     let (sent, reply) = channel();
     let (of, file) = (Arc::clone(&fs), path.clone());
-    fs.read(reader.handle, ByteRange::at(0, 3), 0, move |data| {
+    fs.open_files.read(reader.handle, ByteRange::at(0, 3), 0, move |data| {
         let how = WriteOpenOptions {
             access: OpenAccess::Write,
             truncate: false,
@@ -38,7 +38,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
             expected: None,
         };
         std::thread::spawn(move || {
-            let writer: OpenedFile = answer(of.open_to_write(me, ino, how, &()));
+            let writer: OpenedFile = answer(of.open_files.open_to_write(me, ino, how, &()));
             let request = WriteRequest {
                 offset: 0,
                 data: b"new",
@@ -48,7 +48,7 @@ fn a_write_does_not_begin_while_a_reply_is_sent() {
                 is_resent: false,
                 caller: None,
             };
-            answered.send(ask(of.write(writer.handle, request))).unwrap();
+            answered.send(ask(of.mutations.write(writer.handle, request))).unwrap();
         });
         std::thread::sleep(A_WHILE);
         sent.send((data.unwrap().to_vec().unwrap(), fs::read(file).unwrap())).unwrap();

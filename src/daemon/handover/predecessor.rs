@@ -161,8 +161,8 @@ impl Mount {
             metrics.suspend();
         }
         self.core.fs.seal_journal();
-        if let Some(keeper) = self.core.supervisor.get() {
-            keeper.report_successor(pid);
+        if let Some(supervisor) = self.core.supervisor.get() {
+            supervisor.report_successor(pid);
         }
         let _ = successor.link.send(&PredecessorMessage::Go, &[]);
         systemd::notify_main_pid(pid);
@@ -207,8 +207,8 @@ impl PausedSession<'_> {
         };
         send_state(link, snapshot, &files, &daemons)?;
         let device = self.device.as_ref().map_or(self.session.device(), AsFd::as_fd);
-        let keeper = self.core.supervisor.get().map(SupervisorClient::descriptor);
-        let along: Vec<_> = std::iter::once(device).chain(keeper).collect();
+        let supervisor = self.core.supervisor.get().map(SupervisorClient::descriptor);
+        let along: Vec<_> = std::iter::once(device).chain(supervisor).collect();
         link.send(&PredecessorMessage::Device, &along)?;
         Ok(handles)
     }
@@ -229,7 +229,7 @@ impl PausedSession<'_> {
                 return Ok(DrainOutcome::Idle);
             }
             let changing = changing || busy > inside;
-            if !resends && self.core.fs.has_lock_waiters() {
+            if !resends && self.core.fs.locks.has_waiters() {
                 return Err(HandoverError::LockWaiter);
             }
             let waited = begun.elapsed();

@@ -59,21 +59,21 @@ pub(in crate::daemon) enum SuccessorMessage {
 /// through it.
 #[derive(Serialize, Deserialize)]
 pub(in crate::daemon) struct StateMessage {
-    pub(in crate::daemon) carried: FsSnapshot,
+    pub(in crate::daemon) snapshot: FsSnapshot,
     parts: Vec<(bool, bool)>,
 }
 
 /// Sends inodes, handles, files and earlier daemons.
 pub(in crate::daemon) fn send_state(
     link: &FdChannel,
-    carried: FsSnapshot,
+    snapshot: FsSnapshot,
     files: &[Arc<dyn BackendFile>],
     earlier_daemons: &EarlierDaemons,
 ) -> std::io::Result<()> {
     let open: Vec<_> = files.iter().map(|file| file.fds()).collect();
     let parts = open.iter().map(|p| (p.direct.is_some(), p.cached.is_some())).collect();
     let all =
-        postcard::to_stdvec(&StateMessage { carried, parts }).map_err(std::io::Error::other)?;
+        postcard::to_stdvec(&StateMessage { snapshot, parts }).map_err(std::io::Error::other)?;
     let file = rustix::fs::memfd_create("fanfs", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut file = std::fs::File::from(file);
     file.write_all(&all)?;

@@ -227,7 +227,7 @@ fn receive_handover(
     let files = state.group_descriptors(received.files);
     let earlier = EarlierDaemons::new(received.earlier_daemons);
     successor.started.core.track_earlier_daemons(earlier);
-    successor.restore(state.carried, files)?;
+    successor.restore(state.snapshot, files)?;
     predecessor.send(&SuccessorMessage::Restored).map_err(cannot)?;
 
     predecessor.await_permission().map_err(cannot)?;

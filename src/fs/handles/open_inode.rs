@@ -4,18 +4,20 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLockReadGuard};
+use parking_lot::RwLockReadGuard;
 
 use crate::backend::{BackendFile, Credentials};
+use crate::fs::error::Errno;
+use crate::fs::passthrough::PassthroughFile;
 use crate::fs::write_gate::{WriteGate, Writer};
-use crate::fs::{Errno, PassthroughFile};
 use crate::read::OpenFile;
+use crate::sync::{LockRank, RankedMutex};
 use crate::volume::{FileVersion, ReplicaId, VolumeMode};
 
 /// A regular file that is open: all its handles read the same version, or, while
 /// it is written, what the write replica has.
 pub(in crate::fs) struct OpenInode {
-    state: Mutex<OpenInodeState>,
+    state: RankedMutex<OpenInodeState>,
     /// What the kernel reads by itself, for as long as any handle is open.
     backing: Option<Arc<PassthroughFile>>,
     /// Keeps reads and changes of it apart.
@@ -54,7 +56,7 @@ impl OpenInode {
             writers: Vec::new(),
             write_epoch: 0,
         };
-        Self { state: Mutex::new(state), backing, gate }
+        Self { state: RankedMutex::new(LockRank::OpenInode, state), backing, gate }
     }
 
     /// The version to read now, if it is not being written.

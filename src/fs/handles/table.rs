@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
 use super::Handle;
-use crate::fs::Ino;
+use crate::fs::ino::Ino;
 
 #[derive(Default)]
 pub(super) struct HandleTable {
@@ -78,8 +78,7 @@ mod tests {
     fn an_inode_finds_its_own_handles_and_looks_at_no_others() {
         let mut table = HandleTable::default();
         let handle = |ino| {
-            let dir =
-                DirHandle { ino, credentials: Credentials::DAEMON, cache: Default::default() };
+            let dir = DirHandle { ino, credentials: Credentials::DAEMON, listing: Arc::default() };
             Handle::Directory(Arc::new(dir))
         };
         for number in 0..10_000 {

@@ -8,6 +8,11 @@
 //! the first and drops the others. Before an open is answered then, the kernel is told
 //! to forget what it holds.
 //!
+//! That is a system call, so it is made with the table unlocked. The versions stay noted
+//! until the kernel has been told: another open that is entered meanwhile finds several
+//! noted as well, and tells the kernel once more before it is answered. They are dropped
+//! afterwards, unless more were noted in the meantime; the kernel may hold those.
+//!
 //! *Invariant:* the kernel holds attributes of no version but those noted. What was
 //! noted before it was told to forget, and comes to it later, it does not take: it
 //! asked for that before (`fuse_reverse_inval_inode` counts `attr_version` on).
@@ -22,30 +27,52 @@ pub(super) enum KernelAttrs {
     Unset,
     Single(FileVersion),
     /// More than one, or it is not known which.
-    Ambiguous,
+    Ambiguous {
+        /// The number of the one that was noted last.
+        last: u64,
+    },
+}
+
+/// The kernel is to be told to forget the attributes of a file.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "the kernel holds other attributes than the open has found"]
+pub(in crate::fs) struct AttrNotice {
+    ino: Ino,
+    /// The number of the attributes that were noted last before.
+    last: u64,
 }
 
 impl Inodes {
     /// The kernel is told attributes of this version, or an open has found it.
     pub(in crate::fs) fn record_kernel_attrs(&mut self, ino: Ino, version: FileVersion) {
-        let mode = self.mode;
         let Some(node) = self.nodes.get_mut(&ino) else { return };
+        self.noted_attrs += 1;
         node.kernel_attrs = match node.kernel_attrs {
             KernelAttrs::Unset => KernelAttrs::Single(version),
-            KernelAttrs::Single(one) if one.is_same_version(&version, mode) => {
+            KernelAttrs::Single(one) if one.is_same_version(&version, self.mode) => {
                 KernelAttrs::Single(one)
             }
-            KernelAttrs::Single(_) | KernelAttrs::Ambiguous => KernelAttrs::Ambiguous,
+            KernelAttrs::Single(_) | KernelAttrs::Ambiguous { .. } => {
+                KernelAttrs::Ambiguous { last: self.noted_attrs }
+            }
         };
     }
 
-    /// Has the kernel `forget` the file's attributes if it may hold others than were
-    /// noted last. With this locked, so that no open is answered before it has.
-    pub(in crate::fs) fn invalidate_if_ambiguous(&mut self, ino: Ino, forget: impl FnOnce()) {
+    /// The notice that the kernel gets before an open is answered, if it may hold attributes
+    /// of another version. [`Inodes::finish_attr_notice`] it when the kernel has it.
+    pub(in crate::fs) fn attr_notice(&self, ino: Ino) -> Option<AttrNotice> {
+        match self.nodes.get(&ino)?.kernel_attrs {
+            KernelAttrs::Ambiguous { last } => Some(AttrNotice { ino, last }),
+            KernelAttrs::Unset | KernelAttrs::Single(_) => None,
+        }
+    }
+
+    /// The kernel holds nothing any more that was noted before the notice.
+    pub(in crate::fs) fn finish_attr_notice(&mut self, notice: AttrNotice) {
+        let AttrNotice { ino, last } = notice;
         if let Some(node) = self.nodes.get_mut(&ino)
-            && node.kernel_attrs == KernelAttrs::Ambiguous
+            && node.kernel_attrs == (KernelAttrs::Ambiguous { last })
         {
-            forget();
             node.kernel_attrs = KernelAttrs::Unset;
         }
     }
@@ -60,9 +87,11 @@ mod tests {
     use crate::volume::{ReplicaId, VolumeMode};
 
     fn forgets(t: &mut Inodes, ino: Ino) -> bool {
-        let mut forgets = false;
-        t.invalidate_if_ambiguous(ino, || forgets = true);
-        forgets
+        let notice = t.attr_notice(ino);
+        notice.is_some_and(|notice| {
+            t.finish_attr_notice(notice);
+            true
+        })
     }
 
     #[test]
@@ -84,6 +113,22 @@ mod tests {
             t.record_kernel_attrs(f, new);
             assert!(forgets(&mut t, f));
         }
+    }
+
+    #[test]
+    fn what_is_noted_during_a_notice_stays_noted() {
+        let mut t = Inodes::new(VolumeMode::Shared);
+        let found = attr(11, FileKind::Regular, 1);
+        let f = t.remember(ROOT, "f".as_ref(), ReplicaId::new(0), &found, 0).unwrap();
+        let versions = [1, 2].map(|size| FileVersion { size, ..found.version() });
+        versions.into_iter().for_each(|version| t.record_kernel_attrs(f, version));
+        let first = t.attr_notice(f).unwrap();
+        t.record_kernel_attrs(f, versions[1]);
+        let second = t.attr_notice(f).unwrap();
+        t.finish_attr_notice(first);
+        assert!(t.attr_notice(f).is_some(), "the other open is answered after its own notice");
+        t.finish_attr_notice(second);
+        assert!(t.attr_notice(f).is_none());
     }
 
     #[test]

@@ -4,130 +4,11 @@
 //! not look them up again. So the next daemon has to know every one of them, by
 //! which names, and how often it was looked up.
 
-use std::ffi::OsString;
-
-use serde::{Deserialize, Serialize};
-
-use super::{CacheValidity, Ino, InodeEntry, Inodes, KernelAttrs, KernelCacheState, LinkRemoval};
-use crate::backend::{Attr, FileKind, Generation};
+use super::{CacheValidity, Ino, InodeEntry, Inodes, KernelAttrs, KernelCacheState};
+use crate::backend::FileKind;
 use crate::fs::entry_name::{EntryName, ReplicaAttr};
-use crate::volume::{FileId, FileVersion, ReplicaId, VolumeMode};
-
-/// All of them.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(in crate::fs) struct InodesRecord {
-    nodes: Vec<InodeRecord>,
-    second: Vec<(u64, u64)>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct InodeRecord {
-    ino: u64,
-    names: Vec<(u64, OsString)>,
-    lookups: u64,
-    natural: u64,
-    is_gone: bool,
-    is_nameless: bool,
-    generation: Generation,
-    domain: u64,
-    kind: FileKind,
-    seen: KernelCacheRecord,
-    small_blocks: bool,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-enum KernelCacheRecord {
-    Never,
-    At(FileVersion, bool),
-    MovedOn,
-}
-
-/// One step that the table took.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::fs) enum InodeEvent {
-    /// The kernel was told of what has this name, or was about to be, by this request.
-    Remember {
-        request: u64,
-        ino: u64,
-        parent: u64,
-        name: OsString,
-        replica: u16,
-        found: IdentityAttrs,
-    },
-    /// The kernel forgot some lookups.
-    Forget { ino: u64, count: u64 },
-    /// A name was removed.
-    Remove { parent: u64, name: OsString, ino: Option<u64>, left: LinkRemovalRecord },
-    /// A name was changed.
-    Rename { from: (u64, OsString), to: (u64, OsString), moved: Option<u64> },
-}
-
-/// As much of an object's attributes as its number depends on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::fs) struct IdentityAttrs {
-    dev: u64,
-    ino: u64,
-    kind: FileKind,
-    nlink: u32,
-    generation: Generation,
-}
-
-/// As [`LinkRemoval`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::fs) enum LinkRemovalRecord {
-    Names,
-    Open,
-    Nothing,
-}
-
-impl From<LinkRemoval> for LinkRemovalRecord {
-    fn from(removed: LinkRemoval) -> Self {
-        match removed {
-            LinkRemoval::OtherLinksLeft => Self::Names,
-            LinkRemoval::StillOpen => Self::Open,
-            LinkRemoval::ObjectRemoved => Self::Nothing,
-        }
-    }
-}
-
-impl From<LinkRemovalRecord> for LinkRemoval {
-    fn from(left: LinkRemovalRecord) -> Self {
-        match left {
-            LinkRemovalRecord::Names => Self::OtherLinksLeft,
-            LinkRemovalRecord::Open => Self::StillOpen,
-            LinkRemovalRecord::Nothing => Self::ObjectRemoved,
-        }
-    }
-}
-
-impl From<&Attr> for IdentityAttrs {
-    fn from(attr: &Attr) -> Self {
-        let FileId { dev, ino } = attr.id;
-        Self { dev, ino, kind: attr.kind, nlink: attr.nlink, generation: attr.generation }
-    }
-}
-
-impl IdentityAttrs {
-    fn attr(self) -> Attr {
-        let Self { dev, ino, kind, nlink, generation } = self;
-        Attr {
-            id: FileId { dev, ino },
-            kind,
-            perm: 0,
-            nlink,
-            uid: 0,
-            gid: 0,
-            rdev: (0, 0),
-            size: 0,
-            blocks: 0,
-            blksize: 0,
-            atime: (0, 0),
-            mtime: (0, 0),
-            ctime: (0, 0),
-            generation,
-        }
-    }
-}
+use crate::fs::records::{InodeEvent, InodeRecord, InodesRecord, KernelCacheRecord};
+use crate::volume::{ReplicaId, VolumeMode};
 
 impl Inodes {
     /// Writes the table down.
@@ -136,52 +17,53 @@ impl Inodes {
             ino: ino.0,
             names: node.names.iter().map(|(parent, name)| (parent.0, name.clone())).collect(),
             lookups: node.lookups,
-            natural: node.natural_ino.0,
-            is_gone: node.removed_seq.is_some(),
+            natural_ino: node.natural_ino.0,
+            is_removed: node.removed_seq.is_some(),
             is_nameless: node.is_nameless,
             generation: node.generation,
             domain: node.domain,
             kind: node.kind,
-            seen: match &node.kernel_cache {
-                KernelCacheState::Empty => KernelCacheRecord::Never,
+            kernel_cache: match &node.kernel_cache {
+                KernelCacheState::Empty => KernelCacheRecord::Empty,
                 KernelCacheState::Version(version, cached) => {
-                    KernelCacheRecord::At(*version, cached.is_valid())
+                    KernelCacheRecord::Version(*version, cached.is_valid())
                 }
-                KernelCacheState::Mixed => KernelCacheRecord::MovedOn,
+                KernelCacheState::Mixed => KernelCacheRecord::Mixed,
             },
-            small_blocks: node.has_small_block_reads,
+            has_small_block_reads: node.has_small_block_reads,
         };
-        let second = self.substitutes.iter().map(|(natural, ino)| (natural.0, ino.0)).collect();
-        InodesRecord { nodes: self.nodes.iter().map(record).collect(), second }
+        let substitutes =
+            self.substitutes.iter().map(|(natural, ino)| (natural.0, ino.0)).collect();
+        InodesRecord { nodes: self.nodes.iter().map(record).collect(), substitutes }
     }
 
-    /// The table that was written down. Changes are counted anew.
+    /// The table that was written down. Changes are counted from 0.
     pub(in crate::fs) fn restore(mode: VolumeMode, record: InodesRecord) -> Self {
         let mut inodes = Self::new(mode);
         inodes.substitutes =
-            record.second.into_iter().map(|(one, two)| (Ino(one), Ino(two))).collect();
+            record.substitutes.into_iter().map(|(one, two)| (Ino(one), Ino(two))).collect();
         for record in record.nodes {
             let names = record.names.into_iter().map(|(parent, name)| (Ino(parent), name));
             let node = InodeEntry {
                 names: names.collect(),
                 lookups: record.lookups,
-                removed_seq: record.is_gone.then_some(0),
+                removed_seq: record.is_removed.then_some(0),
                 is_nameless: record.is_nameless,
                 generation: record.generation,
-                kernel_cache: match record.seen {
-                    KernelCacheRecord::Never => KernelCacheState::Empty,
-                    KernelCacheRecord::At(version, true) => {
+                kernel_cache: match record.kernel_cache {
+                    KernelCacheRecord::Empty => KernelCacheState::Empty,
+                    KernelCacheRecord::Version(version, true) => {
                         KernelCacheState::Version(version, CacheValidity::valid())
                     }
-                    KernelCacheRecord::At(version, false) => {
+                    KernelCacheRecord::Version(version, false) => {
                         KernelCacheState::Version(version, CacheValidity::default())
                     }
-                    KernelCacheRecord::MovedOn => KernelCacheState::Mixed,
+                    KernelCacheRecord::Mixed => KernelCacheState::Mixed,
                 },
                 // It comes to be known at the next open, at the cost of one notice.
-                kernel_attrs: KernelAttrs::Ambiguous,
-                has_small_block_reads: record.small_blocks,
-                ..InodeEntry::new(Ino(record.natural), record.domain, record.kind)
+                kernel_attrs: KernelAttrs::Ambiguous { last: 0 },
+                has_small_block_reads: record.has_small_block_reads,
+                ..InodeEntry::new(Ino(record.natural_ino), record.domain, record.kind)
             };
             inodes.nodes.insert(Ino(record.ino), node);
         }
@@ -201,7 +83,7 @@ impl Inodes {
     /// entered an inode, and the inode.
     pub(in crate::fs) fn replay(&mut self, step: InodeEvent) -> Option<(u64, Ino)> {
         match step {
-            InodeEvent::Remember { request, ino, parent, name, replica, found } => {
+            InodeEvent::Lookup { request, ino, parent, name, replica, found } => {
                 let at = EntryName { parent: Ino(parent), name: &name };
                 let replica = ReplicaId::new(replica.into());
                 let found = ReplicaAttr { replica, attr: &found.attr() };
@@ -209,9 +91,9 @@ impl Inodes {
                 return Some((request, ino?));
             }
             InodeEvent::Forget { ino, count } => self.forget(Ino(ino), count),
-            InodeEvent::Remove { parent, name, ino, left } => {
+            InodeEvent::Unlink { parent, name, ino, removed } => {
                 let at = EntryName { parent: Ino(parent), name: &name };
-                self.remove_link(at, ino.map(Ino), left.into(), 0);
+                self.remove_link(at, ino.map(Ino), removed, 0);
             }
             InodeEvent::Rename { from, to, moved } => {
                 let from = EntryName { parent: Ino(from.0), name: &from.1 };
@@ -248,11 +130,13 @@ impl Inodes {
 #[cfg(test)]
 mod tests {
     use super::super::ROOT;
+    use super::super::tests::attr;
     use super::*;
+    use crate::backend::{Attr, Generation};
 
     fn found(ino: u64, kind: FileKind) -> Attr {
         let generation = Generation::from_birth_time((5, ino as u32));
-        IdentityAttrs { dev: FileId::ROOT_DEV, ino, kind, nlink: 1, generation }.attr()
+        Attr { generation, ..attr(ino, kind, 1) }
     }
 
     /// What is written down and read again knows the same paths, and forgets at the

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{ChangeMark, is_recent};
+use super::is_recent;
+use crate::fs::records::ChangeMark;
 
 /// Bits of each filter: with 400,000 marks in it one name in a hundred is taken for one
 /// that was changed.

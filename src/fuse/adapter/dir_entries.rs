@@ -35,9 +35,9 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
-        run_on_session_thread(
-            async move { reply_entry(reply, ttl, fs.lookup(caller, at.get()).await) },
-        );
+        run_on_session_thread(async move {
+            reply_entry(reply, ttl, fs.namespace.lookup(caller, at.get()).await)
+        });
     }
 
     pub(super) fn make_entry(
@@ -52,7 +52,7 @@ impl Adapter {
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
         run_on_session_thread(async move {
-            reply_entry(reply, ttl, fs.make_entry(caller, at.get(), mutation).await);
+            reply_entry(reply, ttl, fs.mutations.make_entry(caller, at.get(), mutation).await);
         });
     }
 
@@ -67,7 +67,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let at = OwnedEntryName::from(at);
         run_on_session_thread(async move {
-            reply_empty(reply, fs.unlink_or_rmdir(caller, at.get(), is_dir).await);
+            reply_empty(reply, fs.mutations.unlink_or_rmdir(caller, at.get(), is_dir).await);
         });
     }
 
@@ -85,7 +85,7 @@ impl Adapter {
         let to = OwnedEntryName::from(to);
         run_on_session_thread(async move {
             let request = RenameRequest { from: from.get(), to: to.get(), flags: flags.bits() };
-            reply_empty(reply, fs.rename(caller, request).await);
+            reply_empty(reply, fs.mutations.rename(caller, request).await);
         });
     }
 
@@ -101,7 +101,7 @@ impl Adapter {
         let ttl = self.attr_ttl;
         let at = OwnedEntryName::from(at);
         run_on_session_thread(async move {
-            reply_entry(reply, ttl, fs.link(caller, ino(number), at.get()).await);
+            reply_entry(reply, ttl, fs.mutations.link(caller, ino(number), at.get()).await);
         });
     }
 
@@ -120,7 +120,7 @@ impl Adapter {
         let at = OwnedEntryName::from(at);
         run_on_session_thread(async move {
             let request = CreateRequest { at: at.get(), open, create };
-            let answer = fs.create(caller, request).await;
+            let answer = fs.mutations.create(caller, request).await;
             reply_create(reply, ttl, needs_serial_writes(flags), answer);
         });
     }

@@ -30,7 +30,7 @@ impl Adapter {
         let Some(lock) = lock else { return reply.error(errno(Errno::INVAL)) };
         let fs = self.fs_for(req);
         run_on_session_thread(async move {
-            reply_getlk(reply, fs.test_lock(handle, lock_owner(owner), lock).await);
+            reply_getlk(reply, fs.locks.test_lock(handle, lock_owner(owner), lock).await);
         });
     }
 
@@ -46,7 +46,7 @@ impl Adapter {
         let fs = self.fs_for(req);
         let kernel = Arc::clone(&self.notifier);
         run_on_session_thread(async move {
-            let answer = fs.set_lock(handle, lock_owner(owner), lock, waiting).await;
+            let answer = fs.locks.set_lock(handle, lock_owner(owner), lock, waiting).await;
             if answer.is_ok() && lock.kind != LockKind::None {
                 // The owner of a lock sees what others wrote before they released it.
                 kernel.invalidate_attrs(INodeNo(handle.ino.0));

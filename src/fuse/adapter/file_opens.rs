@@ -29,11 +29,12 @@ impl Adapter {
         match write_open(flags.0) {
             None => run_on_session_thread(async move {
                 let to_run = flags.0 & FMODE_EXEC != 0;
-                let answer = fs.open(caller, ino(number), to_run, &responder).await;
+                let answer = fs.open_files.open(caller, ino(number), to_run, &responder).await;
                 responder.send(answer);
             }),
             Some(options) => run_on_session_thread(async move {
-                let answer = fs.open_to_write(caller, ino(number), options, &responder).await;
+                let answer =
+                    fs.open_files.open_to_write(caller, ino(number), options, &responder).await;
                 responder.send(answer);
             }),
         }

@@ -31,7 +31,7 @@ impl Adapter {
             request.caller = Some(self.request_context(req));
         }
         let invalidation = AttrInvalidation::new_if(kills, &self.notifier, handle.ino);
-        let write = fs.write(handle, request);
+        let write = fs.mutations.write(handle, request);
         run_on_session_thread(async move {
             let answer = write.await;
             invalidation.send();
@@ -51,7 +51,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let invalidation = AttrInvalidation::new(&self.notifier, handle.ino);
         run_on_session_thread(async move {
-            let answer = fs.fallocate(caller, handle, request).await;
+            let answer = fs.mutations.fallocate(caller, handle, request).await;
             invalidation.send();
             reply_empty(reply, answer);
         });
@@ -61,7 +61,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let invalidation = AttrInvalidation::new(&self.notifier, request.target.ino);
         run_on_session_thread(async move {
-            let answer = fs.copy_file_range(caller, request).await;
+            let answer = fs.mutations.copy_file_range(caller, request).await;
             invalidation.send();
             reply_write(reply, answer);
         });
@@ -78,7 +78,7 @@ impl Adapter {
     ) {
         let Call { fs, caller } = self.call(req);
         let invalidation = AttrInvalidation::new_if(is_acl(name), &self.notifier, ino(number));
-        let set = fs.setxattr(caller, ino(number), name, value);
+        let set = fs.mutations.setxattr(caller, ino(number), name, value);
         run_on_session_thread(async move {
             let answer = set.await;
             invalidation.send();
@@ -97,7 +97,11 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let ttl = self.attr_ttl;
         run_on_session_thread(async move {
-            reply_attr(reply, ttl, fs.setattr(caller, ino(number), handle, attributes).await);
+            reply_attr(
+                reply,
+                ttl,
+                fs.mutations.setattr(caller, ino(number), handle, attributes).await,
+            );
         });
     }
 }

@@ -40,7 +40,7 @@ impl fuser::Filesystem for Adapter {
     }
 
     fn forget(&self, req: &Request, number: INodeNo, nlookup: u64) {
-        self.fs_for(req).forget(ino(number), nlookup);
+        self.fs_for(req).namespace.forget(ino(number), nlookup);
     }
 
     fn getattr(
@@ -54,14 +54,14 @@ impl fuser::Filesystem for Adapter {
         let ttl = self.attr_ttl;
         let handle = handle.map(|handle| handle_id(number, handle));
         run_on_session_thread(async move {
-            reply_attr(reply, ttl, fs.getattr(caller, ino(number), handle).await)
+            reply_attr(reply, ttl, fs.namespace.getattr(caller, ino(number), handle).await)
         });
     }
 
     fn readlink(&self, req: &Request, number: INodeNo, reply: ReplyData) {
         let Call { fs, caller } = self.call(req);
         run_on_session_thread(async move {
-            reply_readlink(reply, fs.readlink(caller, ino(number)).await)
+            reply_readlink(reply, fs.namespace.readlink(caller, ino(number)).await)
         });
     }
 
@@ -84,7 +84,7 @@ impl fuser::Filesystem for Adapter {
         let id = req.unique();
         let replies = Arc::clone(&self.raw_replies);
         let done = move |answer| replies.reply_read(id, reply, answer);
-        self.fs_for(req).read(handle_id(number, handle), range, req.pid(), done);
+        self.fs_for(req).open_files.read(handle_id(number, handle), range, req.pid(), done);
     }
 
     fn release(
@@ -97,7 +97,7 @@ impl fuser::Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req).release(handle_id(number, handle));
+        self.fs_for(req).open_files.release(handle_id(number, handle));
         reply.ok();
     }
 
@@ -112,7 +112,7 @@ impl fuser::Filesystem for Adapter {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
         run_on_session_thread(async move {
-            reply_empty(reply, fs.flush(handle, lock_owner(owner)).await)
+            reply_empty(reply, fs.mutations.flush(handle, lock_owner(owner)).await)
         });
     }
 
@@ -126,13 +126,15 @@ impl fuser::Filesystem for Adapter {
     ) {
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        run_on_session_thread(async move { reply_empty(reply, fs.fsync(handle, datasync).await) });
+        run_on_session_thread(async move {
+            reply_empty(reply, fs.mutations.fsync(handle, datasync).await)
+        });
     }
 
     fn opendir(&self, req: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let Call { fs, caller } = self.call(req);
         run_on_session_thread(async move {
-            reply_opendir(reply, fs.opendir(caller, ino(number)).await)
+            reply_opendir(reply, fs.namespace.opendir(caller, ino(number)).await)
         });
     }
 
@@ -166,7 +168,7 @@ impl fuser::Filesystem for Adapter {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.fs_for(req).release(handle_id(number, handle));
+        self.fs_for(req).open_files.release(handle_id(number, handle));
         reply.ok();
     }
 
@@ -180,12 +182,14 @@ impl fuser::Filesystem for Adapter {
     ) {
         let Call { fs, caller } = self.call(req);
         let handle = handle_id(number, handle);
-        run_on_session_thread(async move { reply_empty(reply, fs.fsyncdir(caller, handle).await) });
+        run_on_session_thread(async move {
+            reply_empty(reply, fs.mutations.fsyncdir(caller, handle).await)
+        });
     }
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let fs = self.fs_for(req);
-        run_on_session_thread(async move { reply_statfs(reply, fs.statfs().await) });
+        run_on_session_thread(async move { reply_statfs(reply, fs.namespace.statfs().await) });
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -195,7 +199,7 @@ impl fuser::Filesystem for Adapter {
     fn listxattr(&self, req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
         let Call { fs, caller } = self.call(req);
         run_on_session_thread(async move {
-            reply_xattr(reply, size, fs.listxattr(caller, ino(number)).await)
+            reply_xattr(reply, size, fs.namespace.listxattr(caller, ino(number)).await)
         });
     }
 
@@ -220,9 +224,9 @@ impl fuser::Filesystem for Adapter {
         };
         let fs = self.fs_for(req);
         let handle = handle_id(number, handle);
-        run_on_session_thread(
-            async move { reply_lseek(reply, fs.lseek(handle, offset, to).await) },
-        );
+        run_on_session_thread(async move {
+            reply_lseek(reply, fs.open_files.lseek(handle, offset, to).await)
+        });
     }
 
     fn setattr(

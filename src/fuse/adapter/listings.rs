@@ -21,7 +21,7 @@ impl Adapter {
     ) {
         let fs = self.fs_for(req);
         run_on_session_thread(async move {
-            let answer = fs.readdir(handle, offset).await;
+            let answer = fs.namespace.readdir(handle, offset).await;
             reply_readdir(&fs, answer, offset, reply);
         });
     }
@@ -43,7 +43,7 @@ impl Adapter {
             ttl: self.attr_ttl,
         };
         run_on_session_thread(async move {
-            responder.send(reply, fs.readdirplus(caller, handle, offset).await)
+            responder.send(reply, fs.namespace.readdirplus(caller, handle, offset).await)
         });
     }
 
@@ -58,7 +58,7 @@ impl Adapter {
         let Call { fs, caller } = self.call(req);
         let name = name.to_owned();
         run_on_session_thread(async move {
-            reply_xattr(reply, size, fs.getxattr(caller, ino(number), &name).await);
+            reply_xattr(reply, size, fs.namespace.getxattr(caller, ino(number), &name).await);
         });
     }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::MetadataCall;
 use crate::backend::{Backend, BackendError, JobOptions, Result};
 use crate::replicas::task;
+use crate::sync::before_io;
 use crate::volume::ReplicaId;
 
 impl<T: Send + 'static> MetadataCall<T> {
@@ -85,6 +86,7 @@ impl<T: Send + 'static> MetadataCall<T> {
             // The kernel sends it to the next daemon.
             return None;
         }
+        before_io("a call on a replica");
         let answer = self.options.run_as.run(|| op(replica, backend));
         drop(op);
         if let Some(change) = &self.pending_change {

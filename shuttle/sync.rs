@@ -1,0 +1,23 @@
+//! What stands for `crate::sync`. The order of locks is not checked: that is done by thread,
+//! and all of shuttle's threads are one.
+
+#[allow(dead_code)]
+#[path = "../src/sync/lock_rank.rs"]
+mod lock_rank;
+
+pub use lock_rank::LockRank;
+pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub use shuttle_parking_lot::{Mutex, MutexGuard};
+
+/// A mutex without its rank.
+pub struct RankedMutex<T>(Mutex<T>);
+
+impl<T> RankedMutex<T> {
+    pub fn new(_: LockRank, value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+}

@@ -1,0 +1,113 @@
+//! The open files that go from one daemon to the next, beside the records.
+//!
+//! A file without a name can be had no other way, and a lock is given up when its
+//! descriptor is closed. So a daemon that hands over sends its descriptors along
+//! ([`FilesToSend`]), and records name them by their places among those. A daemon that was
+//! killed sends nothing.
+
+use std::sync::Arc;
+
+use crate::backend::{BackendFile, OwnedFds};
+use crate::replicas::Replicas;
+use crate::volume::ReplicaId;
+
+/// The files that are sent along with a snapshot.
+pub(super) struct FilesToSend {
+    /// `None` where there is no daemon to send them to: the snapshot is for a journal.
+    files: Option<Vec<Arc<dyn BackendFile>>>,
+}
+
+/// The files that came along with a snapshot, and the replicas that they belong to.
+pub(super) struct ReceivedFiles<'a> {
+    replicas: &'a Replicas,
+    files: Vec<OwnedFds>,
+    /// Finds the replicas of the daemon before among this one's.
+    map: &'a dyn Fn(u16) -> Option<ReplicaId>,
+    /// Whether the daemon before was killed.
+    pub(super) is_predecessor_killed: bool,
+}
+
+/// The reason why the tables cannot be handed over, or taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// The kernel reads files through descriptors that only this daemon can take back.
+    #[error("files are open that the kernel reads by itself (passthrough)")]
+    Passthrough,
+    /// A thread of the pool waits for a lock.
+    #[error("a lock is being waited for on a replica that does not answer")]
+    LockWait,
+    /// The descriptor of a lock cannot be sent.
+    #[error("a lock could not be handed over")]
+    Lock,
+    /// The daemon before wrote to another replica.
+    #[error("files are open for writing, on another write replica")]
+    OtherWriteReplica,
+    /// The daemon before kept locks on another replica.
+    #[error("locks are held, on another replica")]
+    OtherLockReplica,
+    /// The volume has become read-only.
+    #[error("files are open for writing, and nothing may be written")]
+    ReadOnly,
+    /// The descriptor of a writer did not arrive.
+    #[error("a file that is open for writing could not be sent")]
+    MissingFile,
+}
+
+impl FilesToSend {
+    /// For the next daemon.
+    pub(super) fn for_handover() -> Self {
+        Self { files: Some(Vec::new()) }
+    }
+
+    /// For a journal: nothing is sent.
+    pub(super) fn none() -> Self {
+        Self { files: None }
+    }
+
+    /// Whether there is a daemon to send them to.
+    pub(super) fn is_handover(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Sends a file along; returns its place. `None` where it cannot be sent.
+    pub(super) fn add(&mut self, file: &Arc<dyn BackendFile>) -> Option<u32> {
+        let files = self.files.as_mut().filter(|_| !file.fds().is_empty())?;
+        files.push(Arc::clone(file));
+        Some((files.len() - 1) as u32)
+    }
+
+    /// All of them.
+    pub(super) fn into_files(self) -> Vec<Arc<dyn BackendFile>> {
+        self.files.unwrap_or_default()
+    }
+}
+
+impl<'a> ReceivedFiles<'a> {
+    /// `files` of a daemon whose replicas `map` finds among `replicas`.
+    pub(super) fn new(
+        replicas: &'a Replicas,
+        files: Vec<OwnedFds>,
+        map: &'a dyn Fn(u16) -> Option<ReplicaId>,
+        is_predecessor_killed: bool,
+    ) -> Self {
+        Self { replicas, files, map, is_predecessor_killed }
+    }
+
+    /// The replica that the daemon before knew by this number, if it is still one.
+    pub(super) fn map_replica(&self, old: u16) -> Option<ReplicaId> {
+        (self.map)(old)
+    }
+
+    /// The file of this place, which `replica` has open.
+    pub(super) fn take(
+        &mut self,
+        replica: ReplicaId,
+        place: Option<u32>,
+    ) -> Option<Arc<dyn BackendFile>> {
+        let fds = std::mem::take(self.files.get_mut(place? as usize)?);
+        if fds.is_empty() {
+            return None;
+        }
+        self.replicas[replica].adopt(fds)
+    }
+}

@@ -1,0 +1,205 @@
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+use super::file::MAGIC;
+use super::*;
+use crate::fs::journal_replay::recover_journal;
+use crate::fs::records::HandleRecord;
+use crate::volume::VolumeMode;
+
+fn handles(path: &Path) -> io::Result<usize> {
+    recover_journal(path, VolumeMode::Shared).map(|(_, snapshot)| snapshot.handle_count())
+}
+
+fn try_begin(path: &Path) -> io::Result<Journal> {
+    let journal = Journal::default();
+    let record = || journal.record_from(FsSnapshot::default(), UnansweredRecord::default());
+    journal.start(path, b"head".to_vec(), record)?;
+    Ok(journal)
+}
+
+fn begin(path: &Path) -> Journal {
+    try_begin(path).unwrap()
+}
+
+impl Journal {
+    fn queue_open(&self, number: u64) -> Unflushed {
+        self.append(|| JournalEntry::Open(0, Box::new(HandleRecord::example(number))))
+    }
+
+    fn open(&self, number: u64) {
+        self.flush(self.queue_open(number));
+    }
+
+    fn queue_empty_rewrite(&self) -> Unflushed {
+        self.queue_rewrite(FsSnapshot::default(), UnansweredRecord::default())
+    }
+
+    fn rewrite(&self) {
+        self.flush(self.queue_empty_rewrite());
+    }
+}
+
+#[test]
+fn a_flush_writes_what_others_have_queued_too() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    let journal = begin(&path);
+    let first = journal.queue_open(1);
+    let second = journal.queue_open(2);
+    assert_eq!(handles(&path).unwrap(), 0);
+    journal.flush(first);
+    assert_eq!(handles(&path).unwrap(), 2);
+    let begun = std::fs::metadata(&path).unwrap().len();
+    journal.flush(second);
+    journal.flush(journal.all_queued());
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), begun, "there was nothing to write");
+}
+
+/// A thread whose entry another one writes returns when it is written.
+#[test]
+fn no_flush_returns_before_its_entry_is_in_the_file() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    let journal = begin(&path);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (journal, path) = (&journal, &path);
+            scope.spawn(move || {
+                for number in 0..50 {
+                    journal.open(100 * thread + number);
+                    let (_, snapshot) = recover_journal(path, VolumeMode::Shared).unwrap();
+                    let own = |handle: &&HandleRecord| handle.number / 100 == thread;
+                    let own = snapshot.handles.iter().filter(own).count();
+                    assert_eq!(own as u64, number + 1);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_is_queued_before_a_rewrite_is_in_the_old_file_and_what_comes_after_it_in_the_new_one() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    let old = room.path().join("old");
+    let journal = begin(&path);
+    std::fs::hard_link(&path, &old).unwrap();
+    let mut queued = journal.queue_open(1);
+    for number in [2, 3] {
+        queued = journal.queue_open(number);
+    }
+    assert_eq!((handles(&old).unwrap(), handles(&path).unwrap()), (0, 0));
+    let _ = journal.queue_empty_rewrite();
+    let last = journal.queue_open(4);
+    journal.flush(queued);
+    journal.flush(last);
+    assert_eq!((handles(&old).unwrap(), handles(&path).unwrap()), (3, 1));
+}
+
+#[test]
+fn a_rewrite_that_fails_leaves_the_journal_as_it_was() {
+    let room = tempfile::tempdir().unwrap();
+    let (dir, kept) = (room.path().join("run"), room.path().join("kept"));
+    std::fs::create_dir(&dir).unwrap();
+    let journal = begin(&dir.join("j"));
+    std::fs::hard_link(dir.join("j"), &kept).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    journal.open(1);
+    journal.rewrite();
+    journal.open(2);
+    assert_eq!(handles(&kept).unwrap(), 2);
+    let _ = journal.queue_open(3);
+    let _ = journal.queue_empty_rewrite();
+    journal.open(4);
+    assert_eq!(handles(&kept).unwrap(), 4);
+}
+
+#[test]
+fn the_last_head_counts_and_a_rewrite_keeps_it() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    let head = || recover_journal(&path, VolumeMode::Shared).unwrap().0;
+    let journal = begin(&path);
+    let begun = std::fs::metadata(&path).unwrap().len();
+    journal.update_head(|| Ok(b"head".to_vec()));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), begun, "it has not changed");
+    journal.update_head(|| Ok(b"second".to_vec()));
+    journal.open(1);
+    journal.update_head(|| Ok(b"third".to_vec()));
+    assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 1));
+    journal.rewrite();
+    assert_eq!((head(), handles(&path).unwrap()), (b"third".to_vec(), 0));
+}
+
+#[test]
+fn a_journal_whose_head_cannot_be_renewed_is_accepted_by_no_daemon() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    begin(&path).update_head(|| Err(io::ErrorKind::Other.into()));
+    assert!(handles(&path).is_err());
+}
+
+/// A file that cannot grow, as on a file system that is full.
+#[test]
+fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
+    let memory = File::from(memfd_create("journal", MemfdFlags::ALLOW_SEALING).unwrap());
+    let seen = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let room = tempfile::tempdir().unwrap();
+    let journal = begin(&room.path().join("j"));
+    std::fs::write(&seen, std::fs::read(room.path().join("j")).unwrap()).unwrap();
+    journal.file.lock().file = Some(OpenOptions::new().append(true).open(&seen).unwrap());
+    journal.open(1);
+    assert_eq!(handles(Path::new(&seen)).unwrap(), 1);
+    fcntl_add_seals(&memory, SealFlags::GROW).unwrap();
+    let _ = journal.queue_open(2);
+    journal.open(3);
+    assert_eq!(handles(Path::new(&seen)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert!(!journal.is_recording() && !room.path().join("j").exists());
+    journal.rewrite();
+    assert!(!room.path().join("j").exists(), "nothing is recorded any more");
+}
+
+#[test]
+fn a_daemon_leaves_the_next_ones_journal_alone() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    let before = begin(&path);
+    before.open(1);
+    let late = [before.queue_open(2), before.queue_empty_rewrite()];
+    before.seal();
+    let next = begin(&path);
+    next.open(2);
+    next.open(3);
+    late.into_iter().for_each(|entry| before.flush(entry));
+    before.rewrite();
+    before.flush(before.append(|| JournalEntry::Close(2)));
+    before.update_head(|| Ok(b"another".to_vec()));
+    before.update_head(|| Err(io::ErrorKind::Other.into()));
+    assert_eq!(handles(&path).unwrap(), 2);
+}
+
+#[test]
+fn where_none_can_be_begun_an_older_one_is_of_no_use() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    drop(begin(&path));
+    assert_eq!(handles(&path).unwrap(), 0);
+    // It stands in the new one's way.
+    std::fs::create_dir_all(path.with_extension("journal-next").join("sub")).unwrap();
+    assert!(try_begin(&path).is_err() && handles(&path).is_err());
+}
+
+#[test]
+fn a_journal_of_another_form_is_refused() {
+    let room = tempfile::tempdir().unwrap();
+    let path = room.path().join("j");
+    drop(begin(&path));
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[MAGIC.len()..]).unwrap();
+    assert!(handles(&path).unwrap_err().to_string().contains("another form"));
+    // What is cut off was not answered; half of the beginning is nothing.
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(handles(&path).is_err());
+}

@@ -1,0 +1,30 @@
+//! What an open(2) that is in progress may ask of the kernel.
+
+use std::any::Any;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+/// What names a lent descriptor to the kernel; it is given up when dropped.
+pub type BackingId = Box<dyn Any + Send + Sync>;
+
+/// The kernel's side of an open(2) that is in progress. Its methods make system calls.
+pub trait KernelOpen: Send + Sync {
+    /// Lends the kernel a descriptor to read through.
+    ///
+    /// # Errors
+    /// The errno with which the kernel refuses it.
+    fn register_backing(&self, file: BorrowedFd<'_>) -> std::io::Result<BackingId>;
+
+    /// Has the kernel forget the attributes that it has of the file, before the reply.
+    fn invalidate_attrs(&self);
+}
+
+/// A caller without a kernel: no file is lent to it.
+impl KernelOpen for () {
+    fn register_backing(&self, _: BorrowedFd<'_>) -> std::io::Result<BackingId> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
+    fn invalidate_attrs(&self) {}
+}

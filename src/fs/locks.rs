@@ -1,0 +1,382 @@
+//! Locks of fcntl(2) and flock(2), kept by the write replica.
+//!
+//! Every owner (a process, or for flock an open file) locks through a descriptor
+//! of its own on the write replica, by open file description locks: there the
+//! owners of this mount are in each other's way as they are in that of programs on
+//! that machine and, over NFS, on other clients. As on NFS, flock(2) is a lock of
+//! the whole file among all the others: the FUSE library does not say which of the
+//! two was asked for.
+//!
+//! Nobody waits inside a call for a lock: all of a replica's threads could, and the
+//! one who gives it up would find none. Who has to wait is asked for again, soon
+//! after somebody here gave up a lock of that file, and now and then besides.
+//! A signal ends the wait: the kernel does not tell this library of it, so it is
+//! looked for in /proc.
+
+mod lock_memory;
+mod owners;
+mod snapshot;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::error::{Errno, FsResult};
+use super::handle_id::HandleId;
+use super::ino::Ino;
+use super::replica_calls::ReplicaCalls;
+use super::tables::Tables;
+use crate::backend::{
+    Backend, BackendError, BackendFile, Credentials, Lane, Lock, LockKind, LockRequest, OpenAccess,
+    SyncMode, WriteOpenOptions,
+};
+use crate::buffer::Budget;
+use crate::read::OpenFile;
+use crate::replicas::metadata_client::{RunAs, SingleCall};
+use crate::replicas::request_deadline::RequestDeadline;
+use crate::replicas::task;
+use crate::sync::{LockRank, RankedMutex};
+use lock_memory::{LockMemory, LockSlot};
+use owners::OwnerTable;
+
+/// Who owns a lock, as the kernel numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockOwner(pub u64);
+
+/// Whether to wait for a lock that somebody else has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LockWait {
+    /// No.
+    NoWait,
+    /// This thread does, as this process sees it; 0 where it does not.
+    Thread(u32),
+}
+
+/// What becomes of a lock whose call the replica may answer after the call has failed: the
+/// caller has the lock, or the replica's thread takes it back. Whichever is settled first holds.
+#[derive(Default)]
+struct LockOutcome(OnceLock<Option<Lock>>);
+
+impl LockOutcome {
+    /// The replica has answered. False where the caller gets an error.
+    fn keep(&self, answer: Lock) -> bool {
+        self.0.get_or_init(|| Some(answer)).is_some()
+    }
+
+    /// The call has failed. The replica's answer, if it came before.
+    fn give_up(&self) -> Option<Lock> {
+        *self.0.get_or_init(|| None)
+    }
+}
+
+/// All locks that were taken through this mount.
+pub struct Locks {
+    tables: Arc<Tables>,
+    calls: Arc<ReplicaCalls>,
+    owners: RankedMutex<OwnerTable>,
+    memory: LockMemory,
+    /// Files that somebody waits for.
+    waiters: Mutex<HashMap<Ino, Arc<Notify>>>,
+}
+
+/// A request that waits for a lock.
+struct LockWaiter {
+    handle: HandleId,
+    ino: Ino,
+    owner: LockOwner,
+    lock: Lock,
+    /// The thread that waits.
+    thread: u32,
+    /// Pays for the wait.
+    _slot: LockSlot,
+}
+
+#[derive(Default)]
+struct OwnerDescriptor {
+    /// Opened for this owner alone; locked while it is opened.
+    file: Mutex<Option<Arc<dyn BackendFile>>>,
+    /// Pays for it.
+    _slot: Option<LockSlot>,
+}
+
+/// How often a lock is asked for again: at first, and at most.
+const MIN_RETRY_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+impl Locks {
+    /// No locks yet; `budget` pays for them.
+    pub(super) fn new(tables: Arc<Tables>, calls: Arc<ReplicaCalls>, budget: Budget) -> Self {
+        Self {
+            tables,
+            calls,
+            memory: LockMemory::new(budget),
+            owners: RankedMutex::new(LockRank::LockOwners, OwnerTable::default()),
+            waiters: Mutex::default(),
+        }
+    }
+
+    /// An owner that is about to take a lock through `handle`; `None` where its user has
+    /// too many.
+    fn owner_for_lock(
+        &self,
+        key: (Ino, LockOwner),
+        handle: u64,
+        who: &Credentials,
+    ) -> Option<Arc<OwnerDescriptor>> {
+        let mut owners = self.owners.lock();
+        if !owners.contains(key) {
+            let place = Some(self.memory.reserve(who.uid())?);
+            owners.insert(key, OwnerDescriptor { file: Mutex::default(), _slot: place });
+        }
+        Some(owners.add_handle(key, handle))
+    }
+
+    /// A handle is closed: owners that took locks through it alone have none left.
+    pub(super) fn release_handle(&self, handle: u64) {
+        let over = self.owners.lock().remove_handle(handle);
+        for (ino, owner) in over {
+            // Closing its descriptor gives them up.
+            drop(owner);
+            self.wake_waiters(ino);
+        }
+    }
+
+    /// Somebody here gave up a lock of this file.
+    fn wake_waiters(&self, ino: Ino) {
+        if let Some(waiting) = self.waiters.lock().get(&ino) {
+            waiting.notify_waiters();
+        }
+    }
+
+    fn add_waiter(&self, ino: Ino) -> Arc<Notify> {
+        Arc::clone(self.waiters.lock().entry(ino).or_default())
+    }
+
+    /// Forgets that a file is waited for, if nobody else does.
+    fn remove_waiter(&self, ino: Ino, own: Arc<Notify>) {
+        let mut awaited = self.waiters.lock();
+        drop(own);
+        if awaited.get(&ino).is_some_and(|waiting| Arc::strong_count(waiting) == 1) {
+            awaited.remove(&ino);
+        }
+    }
+}
+
+impl OwnerDescriptor {
+    /// The descriptor that this owner locks through. Blocks.
+    fn get_or_open(
+        &self,
+        open: &OpenFile,
+        for_write: bool,
+        backend: &dyn Backend,
+    ) -> crate::backend::Result<Arc<dyn BackendFile>> {
+        let mut file = self.file.lock();
+        if let Some(file) = &*file {
+            return Ok(Arc::clone(file));
+        }
+        let how = WriteOpenOptions {
+            access: OpenAccess::ReadWrite,
+            truncate: false,
+            sync: SyncMode::No,
+            expected: None,
+        };
+        use rustix::io::Errno as E;
+        // An exclusive lock wants a file that may be written, a shared one does not.
+        let opened = match for_write {
+            true => backend.open_to_write(open.path(), &how),
+            false => Err(E::ROFS.into()),
+        };
+        let (opened, attr) = match opened {
+            Ok(opened) => (opened.file, opened.attr),
+            Err(BackendError::Os(E::ACCESS | E::PERM | E::ROFS | E::TXTBSY)) => {
+                backend.open(open.path())?
+            }
+            Err(error) => return Err(error),
+        };
+        if attr.id.ino != open.version().ino {
+            // Another file has its name.
+            return Err(BackendError::Os(E::NOLCK));
+        }
+        Ok(Arc::clone(file.insert(opened)))
+    }
+}
+
+impl Locks {
+    /// Sets a lock, or releases one.
+    pub async fn set_lock(
+        self: &Arc<Self>,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: Lock,
+        waiting: LockWait,
+    ) -> FsResult<()> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let is_known = self.owners.lock().contains((file.ino, owner));
+        if lock.kind == LockKind::None && !is_known {
+            return Ok(());
+        }
+        let answer = self.try_lock(handle, owner, LockRequest::Set(lock)).await;
+        if !matches!(answer, Err(Errno::AGAIN)) {
+            return answer.map(drop);
+        }
+        let thread = match waiting {
+            LockWait::NoWait => return Err(Errno::AGAIN),
+            // A thread that this process cannot see could not be interrupted.
+            LockWait::Thread(0) => return Err(Errno::NOLCK),
+            LockWait::Thread(thread) => thread,
+        };
+        let slot = self.memory.reserve(file.credentials.uid()).ok_or(Errno::NOLCK)?;
+        let wait = LockWaiter { handle, ino: file.ino, owner, lock, thread, _slot: slot };
+        // The tries of a wait do not hold up a handover.
+        task::release_held();
+        let waiting = Arc::clone(self).wait_for_lock(wait);
+        // The volume is going away where the runtime does not end it.
+        self.calls.runtime.spawn(waiting).await.unwrap_or(Err(Errno::IO))
+    }
+
+    /// The lock in the way of this one.
+    pub async fn test_lock(
+        self: &Arc<Self>,
+        handle: HandleId,
+        owner: LockOwner,
+        lock: Lock,
+    ) -> FsResult<Lock> {
+        self.try_lock(handle, owner, LockRequest::Test(lock)).await
+    }
+
+    async fn try_lock(
+        self: &Arc<Self>,
+        handle: HandleId,
+        owner: LockOwner,
+        request: LockRequest,
+    ) -> FsResult<Lock> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let replica = self.tables.policy.lock_replica.ok_or(Errno::NOSYS)?;
+        let ino = file.ino;
+        let descriptor = self
+            .owner_for_lock((ino, owner), handle.number, &file.credentials)
+            .ok_or(Errno::NOLCK)?;
+        let deadlines =
+            self.tables.policy.write.map_or(self.tables.policy.deadlines, |write| write.deadlines);
+        let once = SingleCall {
+            replica,
+            lane: Lane::Metadata,
+            deadline: RequestDeadline::new(Instant::now(), deadlines),
+            run_as: RunAs::Only(file.credentials.clone()),
+        };
+        let open = file.inode.current();
+        let for_write = self.tables.policy.write.is_some();
+        let outcome = Arc::new(LockOutcome::default());
+        let lock = {
+            let outcome = Arc::clone(&outcome);
+            move |backend: &dyn Backend| {
+                let file = descriptor.get_or_open(&open, for_write, backend)?;
+                let locked = file.lock(&request)?;
+                let is_kept = outcome.keep(locked);
+                if let (LockRequest::Set(lock), false) = (request, is_kept) {
+                    // The caller gets an error, so it must not have the lock.
+                    file.lock(&LockRequest::Set(Lock { kind: LockKind::None, ..lock }))?;
+                }
+                Ok(locked)
+            }
+        };
+        let answer = match self.calls.client.call_once(once, lock).await {
+            // It was late, and the replica has answered all the same.
+            Err(error) => outcome.give_up().ok_or(error),
+            answer => answer,
+        };
+        match (&answer, request) {
+            (Ok(_), LockRequest::Set(Lock { kind: LockKind::None, .. })) => {
+                self.wake_waiters(ino);
+            }
+            // The owner of a lock is to see what others wrote before.
+            (Ok(_), LockRequest::Set(_)) if for_write => self.tables.record_inode_change(ino),
+            _ => {}
+        }
+        Ok(answer?)
+    }
+
+    /// Tries the lock until it is had, or a signal ends the wait. Runs on the runtime.
+    async fn wait_for_lock(self: Arc<Self>, waiter: LockWaiter) -> FsResult<()> {
+        let LockWaiter { handle, ino, owner, lock, thread, _slot } = waiter;
+        let released = self.add_waiter(ino);
+        let mut pause = MIN_RETRY_INTERVAL;
+        let answer = loop {
+            if tokio::time::timeout(pause, released.notified()).await.is_err() {
+                pause = (pause * 2).min(MAX_RETRY_INTERVAL);
+            }
+            if has_pending_signal(thread) {
+                break Err(Errno::INTR);
+            }
+            match self.try_lock(handle, owner, LockRequest::Set(lock)).await {
+                Err(Errno::AGAIN) => {}
+                answer => break answer.map(drop),
+            }
+        };
+        self.remove_waiter(ino, released);
+        answer
+    }
+
+    /// Releases all locks of an owner on a file.
+    pub(super) async fn release_locks(&self, ino: Ino, owner: LockOwner) {
+        let descriptor = self.owners.lock().remove((ino, owner));
+        let (Some(descriptor), Some(replica)) = (descriptor, self.tables.policy.lock_replica)
+        else {
+            return;
+        };
+        let once = SingleCall {
+            replica,
+            lane: Lane::Metadata,
+            deadline: RequestDeadline::new(Instant::now(), self.tables.policy.deadlines),
+            run_as: RunAs::DAEMON,
+        };
+        let unlock = move |_: &dyn Backend| {
+            let all = Lock { kind: LockKind::None, start: 0, end: Lock::TO_EOF };
+            match &*descriptor.file.lock() {
+                Some(file) => file.lock(&LockRequest::Set(all)).map(drop),
+                None => Ok(()),
+            }
+        };
+        // Closing the descriptor releases them where this fails.
+        let _ = self.calls.client.call_once(once, unlock).await;
+        self.wake_waiters(ino);
+    }
+}
+
+/// Whether a signal waits for a thread, which waits for us.
+fn has_pending_signal(thread: u32) -> bool {
+    let Ok(status) = crate::capabilities::proc_status(thread) else {
+        return true;
+    };
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let mask = |name: &str| u64::from_str_radix(value(name).unwrap_or_default(), 16).unwrap_or(0);
+    /// SIGKILL among the signals of a mask.
+    const KILL: u64 = 1 << 8;
+    let own = mask("SigPnd:");
+    let shared = mask("ShdPnd:");
+    // What the process got may be for another of its threads. This one would be told
+    // of an errno that the kernel keeps to itself, if it were not for it.
+    let is_alone = value("Threads:") == Some("1");
+    let pending = own | if is_alone { shared } else { shared & KILL };
+    pending & !mask("SigBlk:") != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCK: Lock = Lock { kind: LockKind::Exclusive, start: 0, end: Lock::TO_EOF };
+
+    #[test]
+    fn a_lock_that_comes_too_late_is_taken_back_and_one_that_came_before_is_had() {
+        let late = LockOutcome::default();
+        assert_eq!(late.give_up(), None);
+        assert!(!late.keep(LOCK));
+        let in_time = LockOutcome::default();
+        assert!(in_time.keep(LOCK));
+        assert_eq!(in_time.give_up(), Some(LOCK));
+    }
+}

@@ -1,0 +1,47 @@
+//! What changes data, names and attributes: all on the write replica, once.
+//!
+//! A change is noted ([`super::recent_changes`]) before it is sent and again when it has
+//! ended, as others may look at the same names meanwhile. The names that the
+//! kernel knows are changed here as they were changed there, once it is known
+//! that they were.
+
+mod append;
+mod create;
+mod entries;
+mod fsync;
+mod range_ops;
+mod rename;
+mod set_id;
+mod setattr;
+mod write;
+mod xattr;
+
+use std::sync::Arc;
+
+use super::locks::Locks;
+use super::namespace::Namespace;
+use super::open_files::OpenFiles;
+use super::payload_budget::PayloadBudget;
+use super::replica_calls::ReplicaCalls;
+use super::tables::Tables;
+use crate::telemetry::VolumeCounters;
+
+pub use create::{CreateRequest, CreatedFile};
+pub use range_ops::{CopyRequest, FallocateRequest};
+pub use rename::RenameRequest;
+pub use write::WriteRequest;
+
+/// Changes.
+pub struct Mutations {
+    pub(super) tables: Arc<Tables>,
+    pub(super) calls: Arc<ReplicaCalls>,
+    /// Tells the kernel of what was made.
+    pub(super) namespace: Arc<Namespace>,
+    /// Opens what is made, or truncated.
+    pub(super) open_files: Arc<OpenFiles>,
+    /// Releases locks when a descriptor is closed.
+    pub(super) locks: Arc<Locks>,
+    /// Memory for what requests carry.
+    pub(super) payload_budget: Arc<PayloadBudget>,
+    pub(super) counters: Arc<VolumeCounters>,
+}

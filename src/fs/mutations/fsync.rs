@@ -1,0 +1,109 @@
+//! fsync(2) and close(2): they make written data safe.
+//!
+//! fsync(2) concerns the whole file, on whatever descriptor it is called: when it returns,
+//! data from other descriptors and other programs must be safe as well. So it goes to the
+//! write replica, through any descriptor of the file that is open there. On a read-only
+//! volume it goes to one replica.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Mutations;
+use super::write::ChangeLock;
+use crate::backend::{
+    Backend, BackendFile, FileMutation, Lane, ObjectRef, RequestContext, TreeMutation,
+};
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::FileHandle;
+use crate::fs::locks::LockOwner;
+use crate::fs::policy::WritePolicy;
+use crate::replicas::metadata_client::RunAs;
+use crate::volume::ReplicaId;
+
+impl Mutations {
+    /// fsync(2), or fdatasync(2).
+    pub async fn fsync(&self, handle: HandleId, data_only: bool) -> FsResult<()> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        if file.writer.is_some() {
+            return self.sync_or_flush(handle, FileMutation::Fsync { data_only }).await;
+        }
+        if let Ok(write) = self.tables.write_policy() {
+            return self.fsync_on_write_replica(file, write, data_only).await;
+        }
+        let current = file.inode.current();
+        current.set_credentials(&file.credentials);
+        let target = self.calls.target_of_inode(file.ino, current.path());
+        let run_as = RunAs::Only(current.credentials());
+        let sync = move |replica: ReplicaId, backend: &dyn Backend| {
+            current.open_on(replica, backend)?.mutate(&FileMutation::Fsync { data_only })
+        };
+        self.calls.client.call(target.long(), run_as, sync).await?;
+        Ok(())
+    }
+
+    /// fsync(2) through a descriptor that cannot write, on a writable volume.
+    async fn fsync_on_write_replica(
+        &self,
+        file: FileHandle,
+        write: WritePolicy,
+        data_only: bool,
+    ) -> FsResult<()> {
+        // The error stays, so that the writer's own fsync(2) reports it as well.
+        if let Some(errno) = file.inode.deferred_error() {
+            return Err(errno);
+        }
+        let guard = file.inode.gate.start_operation().ok_or(Errno::IO)?;
+        let once = self.calls.single_call(write, Lane::Read, &file.credentials);
+        let sync = move |backend: &dyn Backend| {
+            let open = match file.inode.any_writer() {
+                Some(writer) => Arc::clone(&writer.file),
+                None => file.file_on_write_replica(write.replica, backend)?,
+            };
+            open.mutate(&FileMutation::Fsync { data_only }).map(drop)
+        };
+        let answer = self.calls.client.call_once(once, sync).await;
+        guard.finish(&answer);
+        Ok(answer?)
+    }
+
+    /// fsync(2) of a directory.
+    pub async fn fsyncdir(&self, caller: RequestContext, handle: HandleId) -> FsResult<()> {
+        let dir = self.tables.handles.dir(handle).ok_or(Errno::BADF)?;
+        if self.tables.can_write() {
+            let sync = |dir| TreeMutation::FsyncDir { dir };
+            return self.change_inode(caller, dir.ino, Lane::Read, None, sync).await;
+        }
+        let sync = |backend: &dyn Backend, dir: ObjectRef| {
+            backend.mutate(&TreeMutation::FsyncDir { dir }).map(drop)
+        };
+        let run_as = RunAs::CallerThenDaemon(dir.credentials.clone());
+        self.calls.call_on_inode(run_as, dir.ino, sync).await
+    }
+
+    /// close(2) of one of the descriptors of a handle; releases `owner`'s locks.
+    pub async fn flush(&self, handle: HandleId, owner: LockOwner) -> FsResult<()> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        file.is_closing.store(true, Ordering::Relaxed);
+        // The data first, as on NFS: the next owner of the lock must see them.
+        let answer = self.sync_or_flush(handle, FileMutation::Flush).await;
+        self.locks.release_locks(file.ino, owner).await;
+        answer
+    }
+
+    /// Flushes or syncs everything written through this handle, and reports errors of
+    /// earlier changes.
+    async fn sync_or_flush(
+        &self,
+        handle: HandleId,
+        mutation: FileMutation<'static>,
+    ) -> FsResult<()> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let Some(writer) = file.writer else { return Ok(()) };
+        if let Some(errno) = writer.take_deferred_error() {
+            return Err(errno);
+        }
+        let sync = move |file: &dyn BackendFile, _: &dyn Backend| file.mutate(&mutation).map(drop);
+        self.change_file(handle, ChangeLock::Shared, None, sync).await
+    }
+}

@@ -1,0 +1,263 @@
+//! Setting attributes: of what has a name by that, of what is open by its descriptor.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::io::Errno as E;
+
+use super::Mutations;
+use super::entries::change_returning_attr;
+use crate::backend::{
+    Attr, Backend, BackendError, BackendFile, Credentials, FileMutation, Lane, ObjectRef,
+    OpenAccess, RequestContext, SetAttr, SyncMode, TreeMutation, WriteOpenOptions,
+};
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::OpenInode;
+use crate::fs::ino::Ino;
+use crate::fs::open_files::{OpenForWrite, WriteHandle};
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::OpenFileCheck;
+use crate::fs::write_gate::{MutationGuard, Writer};
+use crate::read::OpenFile;
+use crate::telemetry::counters::increment;
+
+/// A request to set attributes of an inode.
+#[derive(Clone)]
+struct SetAttrRequest {
+    ino: Ino,
+    credentials: Credentials,
+    attributes: SetAttr,
+    /// Whether the kernel sends it again.
+    is_resent: bool,
+    /// The kernel's number of the request.
+    request: u64,
+}
+
+/// Finds the descriptor to set attributes through, on the write replica's thread.
+type FindFile =
+    Box<dyn Fn(&dyn Backend) -> crate::backend::Result<Arc<dyn BackendFile>> + Send + Sync>;
+
+impl SetAttrRequest {
+    /// Whether nothing is to be set. That is what a chown(2) looks like that changes nothing,
+    /// and also what the kernel sends before a write that is to remove set-id bits. That
+    /// writer need not be allowed to change attributes; the write removes the bits.
+    fn is_before_write(&self) -> bool {
+        self.attributes == SetAttr::default()
+    }
+}
+
+impl Mutations {
+    /// Sets attributes; through the handle where one is given that may write.
+    pub async fn setattr(
+        &self,
+        caller: RequestContext,
+        ino: Ino,
+        handle: Option<HandleId>,
+        attributes: SetAttr,
+    ) -> FsResult<InodeAttr> {
+        let set = || {
+            let request = SetAttrRequest {
+                ino,
+                credentials: caller.credentials(),
+                attributes,
+                is_resent: caller.is_resent,
+                request: caller.request,
+            };
+            self.try_setattr(request, handle)
+        };
+        self.calls.with_rename_retry(&[ino], RetriedCall::Mutation, set).await
+    }
+
+    async fn try_setattr(
+        &self,
+        request: SetAttrRequest,
+        handle: Option<HandleId>,
+    ) -> FsResult<InodeAttr> {
+        self.calls.change_policy()?;
+        let ino = request.ino;
+        let is_truncation = request.attributes.size.is_some();
+        self.tables.record_inode_change(ino);
+        let open = self.tables.handles.find_inode(ino);
+        if let (Some(size), Some(inode)) = (request.attributes.size, &open) {
+            inode.gate.appends.lock().truncate_to(size);
+        }
+        let writer = match handle {
+            Some(handle) => self.tables.handles.file(handle).ok_or(Errno::BADF)?.writer,
+            None => None,
+        };
+        // The kernel names no handle where it truncates what was opened a moment ago.
+        let writer = writer.or_else(|| open.as_ref()?.writer_of(&request.credentials));
+        let path = self.tables.path(ino);
+        match (open, writer, path) {
+            (Some(inode), Some(writer), _) if is_truncation => {
+                self.setattr_by_writer(request, inode, &writer).await
+            }
+            (_, _, Ok(path)) => self.setattr_by_path(request, path).await,
+            (Some(inode), _, Err(_)) => self.setattr_unlinked(request, inode).await,
+            (None, _, Err(errno)) => Err(errno),
+        }
+    }
+
+    /// Sets attributes of the object at the path, where the inode was last known.
+    async fn setattr_by_path(&self, request: SetAttrRequest, path: PathBuf) -> FsResult<InodeAttr> {
+        let write = self.tables.write_policy()?;
+        let SetAttrRequest { ino, attributes, .. } = request;
+        let open = self.tables.handles.find_inode(ino);
+        if attributes.size.is_some() && open.is_some() {
+            return self.truncate_open_file(request, path).await;
+        }
+        let gate = self.tables.handles.gate(ino);
+        let guard = gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
+        let object = self.tables.inode_at(ino, path).target_on(write.replica);
+        let is_before_write = request.is_before_write() && self.tables.is_open_for_write(ino);
+        let set = set_attr_op(object, attributes, Arc::clone(&guard), is_before_write);
+        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.calls.client.call_once(once, set).await;
+        guard.finish(&answer);
+        drop(guard);
+        match (answer, open) {
+            // Its name stands for another file by now, or for none. Nothing was done.
+            (
+                Err(BackendError::WrongObject | BackendError::Os(E::STALE | E::NOENT)),
+                Some(inode),
+            ) => self.setattr_unlinked(request, inode).await,
+            (answer, _) => self.finish_setattr(ino, attributes, answer),
+        }
+    }
+
+    /// Sets attributes of an open file that has no name any more.
+    async fn setattr_unlinked(
+        &self,
+        request: SetAttrRequest,
+        inode: Arc<OpenInode>,
+    ) -> FsResult<InodeAttr> {
+        let write = self.tables.write_policy()?;
+        if let Some(writer) = inode.any_writer() {
+            return self.setattr_by_writer(request, inode, &writer).await;
+        }
+        let current = inode.current();
+        let file = move |backend: &dyn Backend| current.open_unchecked(write.replica, backend);
+        self.setattr_open_file(request, inode, Box::new(file)).await
+    }
+
+    /// Attributes of an inode were set, or not.
+    fn finish_setattr(
+        &self,
+        ino: Ino,
+        set: SetAttr,
+        answer: crate::backend::Result<Attr>,
+    ) -> FsResult<InodeAttr> {
+        self.tables.record_inode_change(ino);
+        increment(&self.counters.changes);
+        let change = self.tables.next_change_seq();
+        self.tables.inodes.lock().mark_changed(ino, change);
+        let is_same_data = set.size.is_none() && set.mtime.is_none();
+        if let (Ok(attr), Some(open), true) =
+            (&answer, self.tables.handles.find_inode(ino), is_same_data)
+        {
+            let version = attr.version();
+            let mode = self.tables.policy.mode;
+            let make = |old: &OpenFile| {
+                self.tables.reader.new_open_file(
+                    old.path().to_owned(),
+                    version,
+                    mode,
+                    old.credentials(),
+                )
+            };
+            if let Some(old) = open.adopt_metadata_change(version, make) {
+                self.tables.reader.retire_file(&old);
+            }
+        }
+        Ok(self.tables.attr_reply(ino, answer?, &OpenFileCheck::default(), change))
+    }
+
+    /// Sets attributes through a descriptor that may write.
+    async fn setattr_by_writer(
+        &self,
+        request: SetAttrRequest,
+        inode: Arc<OpenInode>,
+        writer: &Writer,
+    ) -> FsResult<InodeAttr> {
+        let file = Arc::clone(&writer.file);
+        let file = move |_: &dyn Backend| Ok(Arc::clone(&file));
+        self.setattr_open_file(request, inode, Box::new(file)).await
+    }
+
+    /// Sets attributes of an open file.
+    async fn setattr_open_file(
+        &self,
+        request: SetAttrRequest,
+        inode: Arc<OpenInode>,
+        file: FindFile,
+    ) -> FsResult<InodeAttr> {
+        let write = self.tables.write_policy()?;
+        let guard = inode.gate.start_mutation(request.is_resent).ok_or(Errno::IO)?;
+        let is_before_write = request.is_before_write() && inode.has_writers();
+        let SetAttrRequest { ino, attributes, .. } = request;
+        let own_guard = Arc::clone(&guard);
+        let set = move |backend: &dyn Backend| {
+            let file = file(backend)?;
+            let _exclusive = own_guard.lock_exclusive()?;
+            match file.mutate(&FileMutation::SetAttr(attributes)) {
+                Err(BackendError::Os(E::PERM)) if is_before_write => {}
+                set => drop(set?),
+            }
+            file.attr()
+        };
+        let once = self.calls.single_call(write, Lane::Metadata, &request.credentials);
+        let answer = self.calls.client.call_once(once, set).await;
+        guard.finish(&answer);
+        self.finish_setattr(ino, attributes, answer)
+    }
+
+    /// truncate(2) of a file that other callers have open: as if it were opened, truncated and
+    /// closed, so that those who read it meanwhile get no mixture.
+    async fn truncate_open_file(
+        &self,
+        request: SetAttrRequest,
+        path: PathBuf,
+    ) -> FsResult<InodeAttr> {
+        let opened = OpenForWrite {
+            ino: request.ino,
+            credentials: request.credentials.clone(),
+            options: WriteOpenOptions {
+                access: OpenAccess::Write,
+                truncate: false,
+                sync: SyncMode::No,
+                expected: None,
+            },
+            is_resent: request.is_resent,
+            request: request.request,
+        };
+        let WriteHandle { handle, inode, writer } =
+            self.open_files.open_writer(opened, path).await?;
+        let answer = self.setattr_by_writer(request, inode, &writer).await;
+        self.open_files.release(handle);
+        answer
+    }
+}
+
+/// What the write replica does to set attributes of an object.
+fn set_attr_op(
+    object: ObjectRef,
+    attributes: SetAttr,
+    guard: Arc<MutationGuard>,
+    is_before_write: bool,
+) -> impl Fn(&dyn Backend) -> crate::backend::Result<Attr> + Send + Sync + 'static {
+    let mutation = TreeMutation::SetAttr { object: object.clone(), attributes };
+    move |backend| {
+        let _exclusive =
+            if attributes.size.is_some() { Some(guard.lock_exclusive()?) } else { None };
+        match change_returning_attr(backend, &mutation) {
+            Err(BackendError::Os(E::PERM)) if is_before_write => {
+                let attr = backend.stat(object.path())?;
+                object.check_identity(&attr)?;
+                Ok(attr)
+            }
+            made => made,
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Changes of files that are open for writing, and writes.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::Mutations;
+use crate::backend::{Backend, BackendError, BackendFile, FileMutation, Lane, RequestContext};
+use crate::fs::cache_mode::CacheMode;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::FileHandle;
+use crate::fs::payload_budget::{OnFull, Payload};
+use crate::telemetry::counters::increment;
+
+/// Bytes to be written.
+pub struct WriteRequest<'a> {
+    /// From where on.
+    pub offset: u64,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// To the file's end, wherever that is on the write replica.
+    pub append: bool,
+    /// Whether they may be one of several parts of a write(2), sent at the same time.
+    pub is_part: bool,
+    /// All of them, or an error: nobody looks how many it were.
+    pub whole: bool,
+    /// Whether the kernel sends it again.
+    pub is_resent: bool,
+    /// Who writes, where that is known and he is not to keep set-id bits alive.
+    pub caller: Option<RequestContext>,
+}
+
+/// The same, with bytes that the budget has paid for.
+pub(super) struct ChargedWrite {
+    offset: u64,
+    data: Payload,
+    append: bool,
+    whole: bool,
+    is_resent: bool,
+    caller: Option<RequestContext>,
+}
+
+impl WriteRequest<'_> {
+    fn with_payload(self, data: Payload) -> ChargedWrite {
+        let Self { offset, append, whole, is_resent: again, caller: who, .. } = self;
+        ChargedWrite { offset, data, append, whole, is_resent: again, caller: who }
+    }
+}
+
+/// How a change of an open file is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeLock {
+    /// Beside reads and other changes of the file.
+    Shared,
+    /// Apart from them.
+    Exclusive {
+        /// Whether the kernel sends it again.
+        is_resent: bool,
+    },
+}
+
+/// A handle's changes are noted so often within the time that they count as recent.
+const RECORDS_PER_LAG: u32 = 4;
+
+impl Mutations {
+    /// A change of an open file that `handle` may write: carried out once, with the
+    /// credentials of `caller` where they are another user's than the handle's.
+    pub(super) async fn change_file<T: Send + 'static>(
+        &self,
+        handle: HandleId,
+        lock: ChangeLock,
+        caller: Option<RequestContext>,
+        change: impl Fn(&dyn BackendFile, &dyn Backend) -> crate::backend::Result<T>
+        + Send
+        + Sync
+        + 'static,
+    ) -> FsResult<T> {
+        let write = self.tables.write_policy()?;
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let writer = file.writer.ok_or(Errno::BADF)?;
+        let is_exclusive = lock != ChangeLock::Shared;
+        if is_exclusive {
+            file.is_closing.store(false, Ordering::Relaxed);
+        }
+        let guard = match lock {
+            ChangeLock::Shared => file.inode.gate.start_operation(),
+            ChangeLock::Exclusive { is_resent } => file.inode.gate.start_mutation(is_resent),
+        };
+        let guard = guard.ok_or(Errno::IO)?;
+        let now = Instant::now();
+        if is_exclusive && writer.should_record_change(now, write.lag / RECORDS_PER_LAG) {
+            self.tables.record_inode_change(file.ino);
+        }
+        let other = caller.filter(|caller| !writer.credentials.is_same_user_as(caller));
+        let credentials =
+            other.map_or_else(|| writer.credentials.clone(), |caller| caller.credentials());
+        let once = self.calls.single_call(write, Lane::Read, &credentials);
+        let change = {
+            let guard = Arc::clone(&guard);
+            let target = Arc::clone(&writer.file);
+            move |backend: &dyn Backend| {
+                let _exclusive = if is_exclusive { Some(guard.lock_exclusive()?) } else { None };
+                change(&*target, backend)
+            }
+        };
+        let answer = self.calls.client.call_once(once, change).await;
+        guard.finish(&answer);
+        if matches!(answer, Err(BackendError::Late)) {
+            writer.set_deferred_error(BackendError::Late.into());
+        }
+        Ok(answer?)
+    }
+
+    /// Writes; returns the number of bytes. Blocks while there is no room for them; the future
+    /// does not.
+    pub fn write(
+        self: &Arc<Self>,
+        handle: HandleId,
+        request: WriteRequest<'_>,
+    ) -> impl Future<Output = FsResult<u64>> + Send + 'static + use<> {
+        let own = Arc::clone(self);
+        // Before it waits for room: reads that come meanwhile are younger.
+        let file = self.tables.handles.file(handle);
+        let is_cached = |file: &FileHandle| file.cache_mode() == CacheMode::Kernel;
+        let cached = file.clone().filter(is_cached);
+        let arrived = cached.map(|file| file.inode.gate.track_write());
+        let part = match request.append && request.is_part {
+            true => file.map(|file| {
+                let len = request.data.len() as u64;
+                file.inode.gate.announce_part(request.offset, len)
+            }),
+            false => None,
+        };
+        let on_full = match (&part, request.whole) {
+            (Some(part), _) => part.on_full,
+            (None, true) => OnFull::WaitOrExceed,
+            (None, false) => OnFull::WaitOrFail,
+        };
+        let payload = self.payload_budget.copy_payload(request.data, on_full);
+        let payload = payload.map(|data| request.with_payload(data));
+        async move {
+            let answer = match (part, payload) {
+                (Some(part), payload) => own.append_part(handle, part, payload).await,
+                (None, Ok(request)) => own.submit_write(handle, request).await,
+                (None, Err(errno)) => {
+                    increment(&own.counters.write_errors);
+                    Err(errno)
+                }
+            };
+            drop(arrived);
+            answer
+        }
+    }
+
+    /// The same, without waiting for parts before it.
+    pub(super) async fn submit_write(
+        &self,
+        handle: HandleId,
+        request: ChargedWrite,
+    ) -> FsResult<u64> {
+        let ChargedWrite { offset, data, append, whole, is_resent, caller } = request;
+        // Taken out, so that it is not kept longer than a caller waits for it.
+        let data = Arc::new(Mutex::new(Some(data)));
+        let write = {
+            let data = Arc::clone(&data);
+            move |file: &dyn BackendFile, _: &dyn Backend| {
+                let data = data.lock().take().ok_or(BackendError::Late)?;
+                let write = FileMutation::Write { offset, data: &data, append, whole };
+                let answer = file.mutate(&write);
+                data.charge.record_completion();
+                answer
+            }
+        };
+        let lock = ChangeLock::Exclusive { is_resent };
+        let answer = self.change_file(handle, lock, caller, write).await;
+        drop(data.lock().take());
+        match answer {
+            Ok(bytes) => {
+                increment(&self.counters.writes);
+                self.counters.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+            }
+            Err(_) => increment(&self.counters.write_errors),
+        }
+        self.payload_budget.serve_waiting_reads_after_reply();
+        answer
+    }
+}

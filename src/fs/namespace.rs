@@ -1,0 +1,158 @@
+//! The tree as the kernel sees it: names, attributes, listings, and what the kernel forgets.
+//!
+//! A replica is asked by path, or by the open file where the name is gone. Nothing is changed
+//! on a replica here, and no data of a file is read.
+//!
+//! *Invariant:* paths sent to replicas are made of names that the kernel looked up, with no
+//! `.` or `..` among them.
+
+mod getattr;
+mod path_queries;
+mod readdir;
+mod root_attrs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::entry_name::{EntryName, InodeAttr, ReplicaAttr};
+use super::error::{Errno, FsResult};
+use super::ino::Ino;
+use super::listing_memory::ListingMemory;
+use super::replica_calls::{ReplicaCalls, RetriedCall};
+use super::tables::{AttrOwner, DirEntryRef, OpenFileCheck, ReplicaPath, Tables};
+use crate::backend::{Attr, Backend, BackendError, RequestContext};
+use crate::replicas::metadata_client::RunAs;
+use crate::volume::ReplicaId;
+
+pub(super) use getattr::{AttrRequest, AttrSource};
+pub use readdir::{ReaddirPlusEntry, ReaddirPlusPage};
+
+/// Names, attributes and listings.
+pub struct Namespace {
+    tables: Arc<Tables>,
+    calls: Arc<ReplicaCalls>,
+    listing_memory: Arc<ListingMemory>,
+    /// What the root was last seen to be.
+    last_root_attr: Mutex<Option<(ReplicaId, Attr)>>,
+}
+
+impl Namespace {
+    pub(super) fn new(
+        tables: Arc<Tables>,
+        calls: Arc<ReplicaCalls>,
+        listing_memory: Arc<ListingMemory>,
+    ) -> Self {
+        Self { tables, calls, listing_memory, last_root_attr: Mutex::new(None) }
+    }
+
+    /// Looks a name up; the kernel then knows the inode once more.
+    pub async fn lookup(&self, caller: RequestContext, at: EntryName<'_>) -> FsResult<InodeAttr> {
+        let since = Instant::now();
+        let look_up = || self.try_lookup(caller, at, since);
+        self.calls.with_rename_retry(&[at.parent], RetriedCall::Lookup, look_up).await
+    }
+
+    async fn try_lookup(
+        &self,
+        caller: RequestContext,
+        at: EntryName<'_>,
+        since: Instant,
+    ) -> FsResult<InodeAttr> {
+        let EntryName { parent, name } = at;
+        let mut asked = self.tables.change_seq();
+        let mut entry = self.tables.entry_ref(parent, name)?;
+        let mut path = entry.path();
+        let mut target = self.calls.target_of_name(at, &path).requested_at(since);
+        if self.calls.client.has_recent_lookup_timeout(target) {
+            return Err(BackendError::Late.into());
+        }
+        loop {
+            let op = self.stat_entry_op(at, entry);
+            let rights = RunAs::DaemonThenCaller(caller);
+            let answer = self.calls.client.call(target, rights, op).await;
+            if answer.as_ref().is_err_and(|error| *error == BackendError::Late) {
+                self.calls.client.record_lookup_timeout(target);
+            }
+            let (replica, (attr, check)) = answer?;
+            let ino = self.tables.inodes.lock().ino_for(parent, name, replica, &attr);
+            let is_outdated = |ino| {
+                self.tables.is_possibly_stale(replica, &path, ino)
+                    || self.tables.attr_owner(ino, &attr, &check) == AttrOwner::Unknown
+                    || !self.tables.inodes.lock().is_current_entry(parent, name, ino, asked)
+            };
+            match ino.filter(|ino| is_outdated(*ino)) {
+                // It was changed by another name, or removed meanwhile. It is looked up again,
+                // by the path that its directory has now.
+                Some(ino) => {
+                    asked = self.tables.change_seq();
+                    target = self.calls.target_of_inode(ino, &path).for_retry_of(target);
+                    entry = self.tables.entry_ref(parent, name)?;
+                    path = entry.path();
+                }
+                None => {
+                    let found = ReplicaAttr { replica, attr: &attr };
+                    return self.entry_reply(at, found, &check, asked, caller.request);
+                }
+            }
+        }
+    }
+
+    /// What a replica is asked for a lookup.
+    fn stat_entry_op(
+        &self,
+        at: EntryName<'_>,
+        entry: DirEntryRef,
+    ) -> impl Fn(ReplicaId, &dyn Backend) -> crate::backend::Result<(Attr, OpenFileCheck)>
+    + Send
+    + Sync
+    + 'static
+    + use<> {
+        let tables = Arc::clone(&self.tables);
+        let parent = at.parent;
+        let name = at.name.to_owned();
+        let path = entry.path();
+        move |replica, backend| {
+            let at = EntryName { parent, name: &name };
+            let place = ReplicaPath { replica, backend, path: &path };
+            let attr = tables.stat_revalidated(at, place, &entry.name_on(replica))?;
+            Ok((attr, tables.check_open_file_by_name(at, ReplicaAttr { replica, attr: &attr })))
+        }
+    }
+
+    /// The kernel is about to be told of what has this name; it was asked for when
+    /// there had been `asked` changes, by `request`.
+    pub(super) fn entry_reply(
+        &self,
+        at: EntryName<'_>,
+        found: ReplicaAttr<'_>,
+        check: &OpenFileCheck,
+        asked: u64,
+        request: u64,
+    ) -> FsResult<InodeAttr> {
+        let ino = {
+            let mut inodes = self.tables.inodes.lock();
+            self.tables.detach_replaced_file(&mut inodes, at, found, check, asked);
+            inodes.record_lookup(request, at, found, asked).ok_or(Errno::STALE)?
+        };
+        self.tables.apply_attrs(ino, found.attr, check, asked);
+        self.tables.compact_journal_if_due();
+        Ok(InodeAttr { ino, attr: *found.attr })
+    }
+
+    /// Attributes of the object at `path`, which is made of plain names.
+    pub async fn stat_path(&self, path: PathBuf) -> FsResult<Attr> {
+        let target = self.calls.target(&path);
+        let stat = move |_: ReplicaId, backend: &dyn Backend| backend.stat(&path);
+        let (_, attr) = self.calls.client.call(target, RunAs::DAEMON, stat).await?;
+        Ok(attr)
+    }
+
+    /// The kernel forgets `count` lookups of an inode.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        self.tables.inodes.lock().forget(ino, count);
+        self.tables.compact_journal_if_due();
+    }
+}

@@ -1,0 +1,52 @@
+//! The root's attributes, which are known whatever happens to the replicas.
+//!
+//! Who looks whether the mount is there (df, a shell's prompt, a service manager)
+//! looks at the root. Where no replica answers in a call's usual time, that one is
+//! told what it was last seen to be.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::Namespace;
+use crate::backend::{Attr, Backend, FileKind};
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::ino::ROOT;
+use crate::fs::tables::OpenFileCheck;
+use crate::replicas::metadata_client::RunAs;
+use crate::volume::ReplicaId;
+
+impl Namespace {
+    /// Finds out the root's identity. Ask it once, before anything else.
+    pub async fn init_root(&self) -> FsResult<InodeAttr> {
+        self.getattr_root(RunAs::DAEMON, Instant::now()).await
+    }
+
+    pub(in crate::fs) async fn getattr_root(
+        &self,
+        run_as: RunAs,
+        since: Instant,
+    ) -> FsResult<InodeAttr> {
+        let path = Path::new("");
+        loop {
+            let asked = self.tables.change_seq();
+            let target = self.calls.target_of_inode(ROOT, path).requested_at(since);
+            // After a change through this mount, older attributes would hide it.
+            let known = if target.has_sole_replica() { None } else { *self.last_root_attr.lock() };
+            let stat = |_: ReplicaId, backend: &dyn Backend| backend.stat(Path::new(""));
+            let call = self.calls.client.call_with_fallback(known, target, run_as.clone(), stat);
+            let found = call.await?;
+            if !self.tables.is_possibly_stale(found.0, path, ROOT) {
+                return self.root_attr_reply(found, asked);
+            }
+        }
+    }
+
+    fn root_attr_reply(&self, found: (ReplicaId, Attr), asked: u64) -> FsResult<InodeAttr> {
+        if found.1.kind != FileKind::Directory {
+            return Err(Errno::STALE);
+        }
+        *self.last_root_attr.lock() = Some(found);
+        Ok(self.tables.attr_reply(ROOT, found.1, &OpenFileCheck::default(), asked))
+    }
+}

@@ -1,0 +1,178 @@
+//! Open files: how they are opened, read and closed.
+//!
+//! All handles of a file read one version, from any replica that has it, or what the write
+//! replica has while any handle may write it ([`super::write_gate`]). Nothing is changed on a
+//! replica here, but that an open may truncate.
+
+mod open;
+mod open_to_write;
+mod read;
+mod write_replica_reads;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::activity::{ActivityLog, ReadActivity};
+use super::handle_id::HandleId;
+use super::handles::ReleasedHandle;
+use super::ino::Ino;
+use super::inodes::Inodes;
+use super::locks::Locks;
+use super::namespace::Namespace;
+use super::passthrough::{Passthrough, PassthroughFile, PassthroughStatus};
+use super::payload_budget::PayloadBudget;
+use super::records::UnansweredEntry;
+use super::replica_calls::ReplicaCalls;
+use super::tables::Tables;
+use crate::backend::Lane;
+use crate::replicas::task;
+use crate::telemetry::VolumeCounters;
+
+pub use open::OpenedFile;
+pub(super) use open_to_write::{OpenForWrite, OpenedWriter, WriteHandle};
+
+/// Open files.
+pub struct OpenFiles {
+    tables: Arc<Tables>,
+    calls: Arc<ReplicaCalls>,
+    namespace: Arc<Namespace>,
+    locks: Arc<Locks>,
+    passthrough: Passthrough,
+    activity: ActivityLog,
+    /// Whether the kernel maps files that are open direct.
+    direct_mmap: AtomicBool,
+    /// Memory for what requests carry.
+    payload_budget: Arc<PayloadBudget>,
+    counters: Arc<VolumeCounters>,
+}
+
+/// What open files are made over.
+pub(super) struct OpenFilesParts {
+    pub(super) tables: Arc<Tables>,
+    pub(super) calls: Arc<ReplicaCalls>,
+    pub(super) namespace: Arc<Namespace>,
+    pub(super) locks: Arc<Locks>,
+    pub(super) payload_budget: Arc<PayloadBudget>,
+    pub(super) counters: Arc<VolumeCounters>,
+}
+
+impl OpenFiles {
+    pub(super) fn new(parts: OpenFilesParts) -> Arc<Self> {
+        let OpenFilesParts { tables, calls, namespace, locks, payload_budget, counters } = parts;
+        let passthrough = Passthrough::new(tables.policy.passthrough, calls.replicas.len());
+        Arc::new(Self {
+            tables,
+            calls,
+            namespace,
+            locks,
+            passthrough,
+            activity: ActivityLog::default(),
+            direct_mmap: AtomicBool::new(false),
+            payload_budget,
+            counters,
+        })
+    }
+
+    /// The kernel maps files that are open direct, or it does not.
+    pub fn set_direct_mmap(&self, it_does: bool) {
+        self.direct_mmap.store(it_does, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel is to read files from one replica by itself.
+    pub fn is_passthrough_wanted(&self) -> bool {
+        self.passthrough.is_wanted()
+    }
+
+    /// The kernel cannot.
+    pub fn disable_passthrough(&self, why: String) {
+        self.passthrough.disable(why);
+    }
+
+    /// How that stands.
+    pub fn passthrough_status(&self) -> PassthroughStatus {
+        self.passthrough.status()
+    }
+
+    /// The files that were read last, `most` of them, the latest first; what is closed is
+    /// left out last.
+    pub fn recently_read_files(&self, most: usize) -> Vec<ReadActivity> {
+        self.activity.recently_read(self.tables.handles.files(), most)
+    }
+
+    /// Closes a file or directory.
+    pub fn release(self: &Arc<Self>, handle: HandleId) {
+        // A removal waits until nothing of it is open.
+        let open = self.tables.handles.file(handle).filter(|_| self.tables.can_write());
+        let _closing = open.and_then(|file| file.inode.gate.start_operation());
+        let closed = self.remove_handle(&mut self.tables.inodes.lock(), handle);
+        self.finish_close(handle, closed);
+        self.tables.compact_journal_if_due();
+    }
+
+    /// The kernel sends a request again: it knows nothing of what an earlier try has
+    /// entered.
+    pub fn roll_back_request(self: &Arc<Self>, request: u64) {
+        let mut closed = Vec::new();
+        {
+            // Held throughout, so that a rewritten journal has all of it or nothing.
+            let mut inodes = self.tables.inodes.lock();
+            let (entered, recorded) = self.tables.log.roll_back(request);
+            inodes.add_unflushed(recorded);
+            for entered in entered {
+                match entered {
+                    UnansweredEntry::Lookup(ino) => inodes.undo_lookup(Ino(ino)),
+                    UnansweredEntry::Handle { number, ino } => {
+                        let handle = HandleId { number, ino: Ino(ino) };
+                        closed.push((handle, self.remove_handle(&mut inodes, handle)));
+                    }
+                }
+            }
+        }
+        for (handle, closed) in closed {
+            self.finish_close(handle, closed);
+        }
+    }
+
+    /// Takes a handle out of the tables.
+    fn remove_handle(&self, inodes: &mut Inodes, handle: HandleId) -> ReleasedHandle {
+        let (closed, recorded) = self.tables.handles.remove(handle);
+        inodes.add_unflushed(recorded);
+        if closed.last_version.is_some()
+            && let Some(ino) = closed.ino
+        {
+            inodes.mark_closed(ino, self.tables.next_change_seq());
+        }
+        closed
+    }
+
+    /// Lets go of what a closed handle leaves.
+    fn finish_close(self: &Arc<Self>, handle: HandleId, closed: ReleasedHandle) {
+        self.locks.release_handle(handle.number);
+        if let Some((ino, inode, writer)) = closed.writer {
+            task::run(Arc::clone(self).release_writer(ino, inode, writer));
+        }
+        if let Some((ino, small)) = closed.small_blocks {
+            self.tables.inodes.lock().set_small_block_reads(ino, small);
+        }
+        if let Some((read, file)) = closed.read_totals {
+            self.activity.record_closed(file.path(), read);
+        }
+        if let Some(read) = closed.read_handle {
+            self.tables.reader.close_handle(&read);
+        }
+        self.return_backing(closed.backing);
+        if let Some(file) = closed.last_version {
+            self.tables.reader.retire_file(&file);
+        }
+    }
+
+    /// The kernel does not read by itself, any more or at all, what was lent to it.
+    fn return_backing(&self, backing: Option<Arc<PassthroughFile>>) {
+        if let Some(backing) = backing {
+            self.passthrough.release(&backing);
+            // Closing may ask the replica, so no other thread does it.
+            let replica = &self.calls.replicas[backing.replica];
+            let _ = replica.submit(Lane::Metadata, move |_| drop(backing));
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Opening and closing a file.
+//!
+//! One replica opens it and shows its version. Where the kernel is to read the
+//! file from a replica by itself ([`crate::fs::passthrough`]), that replica opens it
+//! too, unless it was the one; and as long as the kernel does, it is that
+//! replica whose opens count, so that its mount looks whether the file changed.
+//!
+//! The kernel is asked for something twice during an open: to lend it the file, and to forget
+//! attributes. Both are system calls, which are made with no table locked. The file is lent
+//! before the open is entered into the tables. The first open that is entered decides how
+//! all of them read the file, so what a second one lent at the same time is given back; the
+//! kernel knows of it only what the answer to an open says. Attributes are forgotten after the
+//! open was entered, and before it is answered ([`crate::fs::inodes`]).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::OpenFiles;
+use crate::backend::{Attr, Backend, BackendError, BackendFile, Credentials, RequestContext};
+use crate::fs::cache_mode::CacheMode;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::{FileHandle, OpenMethod, OpenOutcome};
+use crate::fs::ino::Ino;
+use crate::fs::inodes::{AttrNotice, CacheValidity, Inodes};
+use crate::fs::kernel_open::KernelOpen;
+use crate::fs::passthrough::PassthroughFile;
+use crate::fs::replica_calls::RetriedCall;
+use crate::fs::tables::{AttrOwner, OpenFileCheck, ReplicaPath};
+use crate::replicas::metadata_client::{CallTarget, RunAs};
+use crate::sync::before_io;
+use crate::volume::{ReplicaId, ReplicaSet};
+
+/// A file just opened.
+#[derive(Clone)]
+pub struct OpenedFile {
+    /// Names the handle in later calls.
+    pub handle: HandleId,
+    /// Who caches what is read through it.
+    pub cache_mode: CacheMode,
+    /// Whether what the kernel has cached of the file is still good; whoever
+    /// caches, or pages of another version would stay.
+    pub keep_cache: bool,
+    /// What the kernel is to read by itself.
+    pub backing: Option<Arc<PassthroughFile>>,
+    /// Whether it may be written through.
+    pub is_writable: bool,
+}
+
+/// A request to open a file for reading.
+struct OpenRequest {
+    ino: Ino,
+    caller: Credentials,
+    /// Whether the caller runs the file; the kernel has checked that it may.
+    to_run: bool,
+    /// The kernel's number of the request.
+    request: u64,
+}
+
+impl OpenRequest {
+    /// The credentials with which other replicas open the file later: those with which it is
+    /// open now.
+    fn credentials(&self) -> &Credentials {
+        if self.to_run { &Credentials::DAEMON } else { &self.caller }
+    }
+
+    fn run_as(&self) -> RunAs {
+        match self.to_run {
+            true => RunAs::CallerThenDaemon(self.caller.clone()),
+            false => RunAs::Only(self.caller.clone()),
+        }
+    }
+}
+
+/// A replica's open of a file.
+struct ReplicaOpen {
+    replica: ReplicaId,
+    file: Arc<dyn BackendFile>,
+    attr: Attr,
+    /// Whether it is the file that the kernel reads by itself; `None` where that was not
+    /// checked.
+    is_backing_file: Option<bool>,
+    /// How its attributes agree with the open file.
+    file_check: OpenFileCheck,
+}
+
+/// The replica's open of an inode, and when that was.
+struct InodeOpen {
+    found: ReplicaOpen,
+    path: PathBuf,
+    target: CallTarget,
+    /// The number of changes before the replica was asked.
+    asked: u64,
+}
+
+/// The file that the kernel is to read by itself, if any.
+type BackingCandidate = Option<(ReplicaId, Arc<dyn BackendFile>)>;
+
+/// An open that has been entered into the tables.
+struct EnteredOpen {
+    cache_validity: CacheValidity,
+    outcome: OpenOutcome,
+    /// The kernel may hold attributes of another version.
+    notice: Option<AttrNotice>,
+}
+
+/// The file that was lent to the kernel for an open, before that is entered.
+enum Lent {
+    /// The file was open already, so that it is settled how it is read.
+    NotTried,
+    /// The file, if it could be lent.
+    Tried(Option<Arc<PassthroughFile>>),
+}
+
+/// An open that has not been entered.
+struct NotEntered {
+    lent: Lent,
+    /// The open's answer; `None` where it is made again.
+    answer: Option<Errno>,
+}
+
+impl Lent {
+    fn into_file(self) -> Option<Arc<PassthroughFile>> {
+        match self {
+            Self::NotTried => None,
+            Self::Tried(file) => file,
+        }
+    }
+}
+
+/// Looks for a file's chunks in at most so many places, to tell which replicas are local to
+/// all of them.
+const MAX_PLACEMENT_SAMPLES: u64 = 1024;
+
+/// No cluster's chunks are smaller.
+const MIN_CHUNK_SIZE: u64 = 1 << 20;
+
+impl OpenFiles {
+    /// Opens a regular file for reading, perhaps `to_run` it, which the kernel has checked
+    /// that the caller may.
+    pub async fn open(
+        &self,
+        caller: RequestContext,
+        ino: Ino,
+        to_run: bool,
+        kernel: &impl KernelOpen,
+    ) -> FsResult<OpenedFile> {
+        let mut begun = self.calls.start_call(&[ino]);
+        let request =
+            OpenRequest { ino, caller: caller.credentials(), to_run, request: caller.request };
+        loop {
+            let path = self.tables.path(ino)?;
+            let target = self.calls.target_of_inode(ino, &path).requested_at(begun.started_at);
+            let opened = match self.open_on_replica(&request, path, target).await {
+                Ok(opened) => opened,
+                Err(errno) => {
+                    begun =
+                        self.calls.retry_after_rename(begun, RetriedCall::Lookup, errno).await?;
+                    continue;
+                }
+            };
+            let backing = self.open_backing_candidate(&request, &opened).await;
+            // Otherwise it was changed here since the replica was asked.
+            if let Some(answer) = self.register_open(&request, opened, backing, kernel) {
+                return answer;
+            }
+        }
+    }
+
+    async fn open_on_replica(
+        &self,
+        request: &OpenRequest,
+        path: PathBuf,
+        mut target: CallTarget,
+    ) -> FsResult<InodeOpen> {
+        let ino = request.ino;
+        loop {
+            let asked = self.tables.change_seq();
+            let backing =
+                self.tables.handles.find_inode(ino).and_then(|inode| inode.backing().cloned());
+            let first = backing.as_ref().map(|backing| backing.replica);
+            let preferred = first.map_or(target, |first| target.preferring(first));
+            let open = self.open_op(ino, path.clone(), backing);
+            let answer = self.calls.client.call(preferred, request.run_as(), open).await;
+            let (replica, found) = answer.map_err(Errno::of_known_inode)?;
+            let is_outdated = self.tables.is_possibly_stale(replica, &path, ino)
+                || self.tables.attr_owner(ino, &found.attr, &found.file_check)
+                    == AttrOwner::Unknown
+                || !self.tables.inodes.lock().is_unchanged_since(ino, asked);
+            if is_outdated {
+                target = self.calls.target_of_inode(ino, &path).for_retry_of(target);
+            } else if self.tables.inodes.lock().is_same(ino, replica, &found.attr) {
+                return Ok(InodeOpen { found, path, target, asked });
+            } else {
+                return Err(Errno::STALE);
+            }
+        }
+    }
+
+    /// What a replica does to open the inode at the path.
+    fn open_op(
+        &self,
+        ino: Ino,
+        path: PathBuf,
+        backing: Option<Arc<PassthroughFile>>,
+    ) -> impl Fn(ReplicaId, &dyn Backend) -> Result<ReplicaOpen, BackendError> + Send + Sync + 'static
+    {
+        let tables = Arc::clone(&self.tables);
+        move |replica, backend| {
+            let at = ReplicaPath { replica, backend, path: &path };
+            let (file, attr) = tables.open_revalidated(ino, at)?;
+            let file_check = tables.check_open_file(ino, replica, &attr);
+            let backing = backing.as_ref().filter(|backing| backing.replica == replica);
+            let is_same = |backing: &Arc<PassthroughFile>| {
+                backing.attr().is_ok_and(|lent| lent.id == attr.id)
+            };
+            let is_backing_file = backing.map(is_same);
+            Ok(ReplicaOpen { replica, file, attr, is_backing_file, file_check })
+        }
+    }
+
+    /// The file that the kernel is to read by itself, if any. The replica that it is to be
+    /// read from opens it, if that is another replica than the one that has opened it.
+    async fn open_backing_candidate(
+        &self,
+        request: &OpenRequest,
+        opened: &InodeOpen,
+    ) -> BackingCandidate {
+        let InodeOpen { found, path, target, .. } = opened;
+        let opener = found.replica;
+        let wanted = self.passthrough_replica(path, found)?;
+        // Where it is open already, it is lent or is not; should all handles have been closed
+        // in the meantime, the replica that has opened it will do.
+        if wanted == opener || self.tables.handles.find_inode(request.ino).is_some() {
+            return Some((opener, Arc::clone(&found.file)));
+        }
+        let version = found.attr.version();
+        let mode = self.tables.policy.mode;
+        let open = {
+            let path = path.clone();
+            move |replica: ReplicaId, backend: &dyn Backend| {
+                // Where the other replica fails or is late, the first will do.
+                if replica == opener {
+                    return Ok(None);
+                }
+                let (file, attr) = backend.open(&path)?;
+                match version.is_same_version(&attr.version(), mode) {
+                    true => Ok(Some(file)),
+                    false => Err(BackendError::VersionMismatch),
+                }
+            }
+        };
+        let target = self.calls.target(path).for_retry_of(*target);
+        let run_as = RunAs::Only(request.credentials().clone());
+        let order = vec![wanted, opener];
+        match self.calls.client.call_in_order(order, target, run_as, open).await {
+            Ok((replica, Some(file))) => Some((replica, file)),
+            _ => Some((opener, Arc::clone(&found.file))),
+        }
+    }
+
+    /// The replica that the kernel is to read the file from, if it is to.
+    fn passthrough_replica(
+        &self,
+        path: &std::path::Path,
+        found: &ReplicaOpen,
+    ) -> Option<ReplicaId> {
+        let version = found.attr.version();
+        // There is nothing to read in an empty file.
+        if !self.passthrough.is_wanted() || version.size == 0 {
+            return None;
+        }
+        let pinned =
+            self.tables.reader.locator().pin(path).map_or(ReplicaSet::EMPTY, |pin| pin.replicas);
+        let mut local = ReplicaSet::EMPTY;
+        if let Some(at) = self.tables.reader.locator().locate_file(path, version) {
+            let now = Instant::now();
+            let all = ReplicaSet::ALL;
+            let step = (version.size / MAX_PLACEMENT_SAMPLES).max(MIN_CHUNK_SIZE);
+            local = (0..version.size).step_by(step as usize).fold(all, |local, offset| {
+                local.and(at.placement.holders(offset, now).map_or(all, |holders| holders.local))
+            });
+        }
+        let standings = self.tables.reader.replica_snapshots();
+        let usable = self.calls.replicas.availability().usable;
+        self.passthrough.choose_replica(&standings, usable, [pinned, local], version.size)
+    }
+
+    /// Enters the open file into the tables; the kernel may read `backing` by itself, if this
+    /// is the file's first open. `None` where the version that was found may be older than a
+    /// change that has ended since, and where all handles were closed since.
+    fn register_open(
+        &self,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        backing: BackingCandidate,
+        kernel: &impl KernelOpen,
+    ) -> Option<FsResult<OpenedFile>> {
+        let ino = request.ino;
+        let attr = opened.found.attr;
+        let lent = self.lend_to_kernel(ino, backing, attr.size, kernel);
+        let entered = match self.try_enter_open(request, opened, lent) {
+            Ok(entered) => entered,
+            Err(NotEntered { lent, answer }) => {
+                self.return_backing(lent.into_file());
+                return answer.map(Err);
+            }
+        };
+        let EnteredOpen { cache_validity, outcome, notice } = entered;
+        let OpenOutcome { inode, cache_mode, retired, unused_backing } = outcome;
+        self.return_backing(unused_backing);
+        self.send_attr_notice(notice, kernel);
+        if let Some(old) = retired {
+            self.tables.reader.retire_file(&old);
+        }
+        let keep_cache = cache_validity.is_valid();
+        let backing = inode.backing().cloned();
+        if backing.is_some() {
+            self.passthrough.count_open();
+        }
+        // A caller that may read it has it opened elsewhere; a writer perhaps may not.
+        inode.current().set_credentials(request.credentials());
+        inode.current().set_last_attr(&attr);
+        let handle = FileHandle {
+            ino,
+            inode,
+            cache_validity,
+            cache_mode,
+            read_stats: Arc::default(),
+            read_handle: Arc::new(self.tables.reader.new_handle()),
+            credentials: request.credentials().clone(),
+            is_closing: Arc::default(),
+            writer: None,
+        };
+        let handle = self.tables.handles.insert_file(handle, request.request);
+        Some(Ok(OpenedFile { handle, cache_mode, keep_cache, backing, is_writable: false }))
+    }
+
+    /// Lends the kernel the file, of `size` bytes, that it is to read by itself, where this
+    /// looks like the first open.
+    fn lend_to_kernel(
+        &self,
+        ino: Ino,
+        backing: BackingCandidate,
+        size: u64,
+        kernel: &impl KernelOpen,
+    ) -> Lent {
+        let Some((replica, file)) = backing else { return Lent::Tried(None) };
+        if self.tables.handles.find_inode(ino).is_some() {
+            return Lent::NotTried;
+        }
+        let name = &self.calls.replicas[replica].name;
+        Lent::Tried(self.passthrough.open_backing(replica, name, file, size, kernel))
+    }
+
+    /// Has the kernel forget attributes of a file that an open has entered. Call it before
+    /// that open is answered.
+    pub(in crate::fs) fn send_attr_notice(
+        &self,
+        notice: Option<AttrNotice>,
+        kernel: &impl KernelOpen,
+    ) {
+        if let Some(notice) = notice {
+            before_io("a notice to the kernel");
+            kernel.invalidate_attrs();
+            self.tables.inodes.lock().finish_attr_notice(notice);
+        }
+    }
+
+    fn try_enter_open(
+        &self,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        lent: Lent,
+    ) -> Result<EnteredOpen, NotEntered> {
+        let ino = request.ino;
+        // Held, so that nothing is changed between these checks and the entry.
+        let mut inodes = self.tables.inodes.lock();
+        let is_closed_since =
+            || matches!(lent, Lent::NotTried) && self.tables.handles.find_inode(ino).is_none();
+        if !inodes.is_unchanged_since(ino, opened.asked) || is_closed_since() {
+            return Err(NotEntered { lent, answer: None });
+        }
+        // The kernel looks the name up once more, and opens the object that has it now.
+        if !self.is_open_of_inode(&inodes, ino, &opened.found) {
+            return Err(NotEntered { lent, answer: Some(Errno::STALE) });
+        }
+        inodes.record_kernel_attrs(ino, opened.found.attr.version());
+        Ok(self.enter_open(&mut inodes, request, opened, lent.into_file()))
+    }
+
+    /// Whether the replica has opened the file that the kernel means, and that it reads by
+    /// itself, if it reads one.
+    fn is_open_of_inode(&self, inodes: &Inodes, ino: Ino, found: &ReplicaOpen) -> bool {
+        if !inodes.is_same(ino, found.replica, &found.attr)
+            || self.tables.attr_owner(ino, &found.attr, &found.file_check) != AttrOwner::OpenFile
+        {
+            return false;
+        }
+        let Some(open) = self.tables.handles.find_inode(ino) else { return true };
+        let is_same_version = || {
+            open.current().version().is_same_version(&found.attr.version(), self.tables.policy.mode)
+        };
+        open.backing().is_none() || found.is_backing_file.unwrap_or_else(is_same_version)
+    }
+
+    fn enter_open(
+        &self,
+        inodes: &mut Inodes,
+        request: &OpenRequest,
+        opened: InodeOpen,
+        backing: Option<Arc<PassthroughFile>>,
+    ) -> EnteredOpen {
+        let ino = request.ino;
+        let InodeOpen { found, path, .. } = opened;
+        let version = found.attr.version();
+        let mode = self.tables.policy.mode;
+        let cache_validity = match self.tables.is_open_for_write(ino) {
+            false => inodes.record_open(ino, version),
+            // What the kernel gets of it now is of no one version.
+            true => CacheValidity::default(),
+        };
+        // It may have been renamed since it was opened.
+        let path = inodes.path(ino).unwrap_or(path);
+        let has_small_reads = inodes.has_small_block_reads(ino);
+        let can_map = self.direct_mmap.load(Ordering::Relaxed);
+        let make_file = || {
+            self.tables
+                .reader
+                .new_open_file(path.clone(), version, mode, request.credentials().clone())
+                .with_generation(found.attr.generation)
+        };
+        let cache_mode =
+            self.tables.policy.cache_mode.choose(version.size, has_small_reads, can_map);
+        let method = OpenMethod { cache_mode, backing, make_file };
+        let file = Some((found.replica, found.file));
+        let outcome = self.tables.handles.open_inode(ino, version, mode, file, method);
+        EnteredOpen { cache_validity, outcome, notice: inodes.attr_notice(ino) }
+    }
+}

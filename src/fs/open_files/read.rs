@@ -1,0 +1,226 @@
+//! Reading what is open.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::OpenFiles;
+use crate::backend::{Backend, SeekTo};
+use crate::fs::cache_mode::CacheMode;
+use crate::fs::error::{Errno, FsResult};
+use crate::fs::handle_id::HandleId;
+use crate::fs::handles::{FileHandle, ReadSource};
+use crate::fs::namespace::{AttrRequest, AttrSource};
+use crate::fs::write_gate::Writer;
+use crate::read::{CallerThread, ReadData, ReadError, ReadParams, RequestOrigin};
+use crate::replicas::metadata_client::RunAs;
+use crate::replicas::task;
+use crate::volume::{ByteRange, ReplicaId};
+
+/// The shortest time between two looks at the version of a file. Data that was read ahead
+/// is no older than that when it is delivered. The kernel looks by itself before it reads
+/// through its page cache, and does not before a direct read.
+const MIN_REVALIDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Which try at a read it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReadAttempt {
+    First,
+    /// After a writer has opened the file.
+    Retry,
+    /// After the current version was looked up.
+    Final,
+}
+
+impl ReadAttempt {
+    fn next(self) -> Self {
+        if self == Self::Final { self } else { Self::Retry }
+    }
+}
+
+/// A read of an open file.
+struct FileRead {
+    file: FileHandle,
+    range: ByteRange,
+    /// A read that is made again is to end by its deadline all the same.
+    since: Instant,
+    origin: RequestOrigin,
+    attempt: ReadAttempt,
+}
+
+impl FileRead {
+    /// A request for the file's attributes, on behalf of the reader.
+    fn attr_request(&self, source: AttrSource) -> AttrRequest {
+        AttrRequest {
+            ino: self.file.ino,
+            run_as: RunAs::CallerThenDaemon(self.file.credentials.clone()),
+            source,
+            since: self.since,
+        }
+    }
+}
+
+impl OpenFiles {
+    /// Reads a range of an open file for `process`, or one of its threads; fewer bytes come
+    /// only at its end. A small read may be carried out on the calling thread, as far as
+    /// others are left to take requests.
+    ///
+    /// This is the fast path: a read that succeeds at the first attempt makes no future.
+    pub fn read(
+        self: &Arc<Self>,
+        handle: HandleId,
+        range: ByteRange,
+        process: u32,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let Some(file) = self.tables.handles.file(handle) else { return done(Err(Errno::BADF)) };
+        file.cache_validity.mark_read();
+        file.is_closing.store(false, Ordering::Relaxed);
+        let now = Instant::now();
+        file.read_stats.record_read(range.len(), process, self.activity.micros_since_start(now));
+        let origin = RequestOrigin { handle: handle.number, process };
+        let mut read = FileRead { file, range, since: now, origin, attempt: ReadAttempt::First };
+        let current = match read.file.inode.read_source(read.file.writer.as_ref()) {
+            ReadSource::AnyReplica(current, _) => current,
+            ReadSource::WriteReplica(writer) => {
+                return self.start_read_from_write_replica(read, writer, done);
+            }
+        };
+        // It may have grown since.
+        let is_at_end = range.start >= current.version().size;
+        let is_direct = read.file.cache_mode() == CacheMode::Direct;
+        let is_due = |ttl| read.file.inode.is_check_due(ttl, now);
+        let files = Arc::clone(self);
+        if is_at_end && is_due(self.tables.policy.attribute_ttl) {
+            read.attempt = ReadAttempt::Final;
+            task::run(async move {
+                let look = read.attr_request(AttrSource::Path);
+                // Where this fails, the read says why.
+                let _ = files.namespace.getattr_with_handle(look, Some(handle)).await;
+                files.attempt_read(read, done);
+            });
+        } else if is_direct && is_due(self.tables.policy.attribute_ttl.max(MIN_REVALIDATE_INTERVAL))
+        {
+            read.attempt = ReadAttempt::Retry;
+            task::run(async move {
+                let look = read.attr_request(AttrSource::PathOrTimeout);
+                if files.namespace.getattr_as(look).await.is_err() {
+                    // No read has to wait for that again soon.
+                    read.file.inode.mark_checked();
+                }
+                files.attempt_read(read, done);
+            });
+        } else {
+            self.attempt_read(read, done);
+        }
+    }
+
+    fn attempt_read(
+        self: &Arc<Self>,
+        read: FileRead,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let (current, epoch) = match read.file.inode.read_source(read.file.writer.as_ref()) {
+            ReadSource::AnyReplica(current, epoch) => (current, epoch),
+            ReadSource::WriteReplica(writer) => {
+                return self.start_read_from_write_replica(read, writer, done);
+            }
+        };
+        let params = ReadParams {
+            range: read.range,
+            since: read.since,
+            fails_fast_on_stale: read.attempt != ReadAttempt::Final || self.tables.can_write(),
+            origin: read.origin,
+        };
+        // From the second attempt on it is a replica's thread that gets here.
+        let thread = match read.attempt {
+            ReadAttempt::First => CallerThread::MayInline,
+            ReadAttempt::Retry | ReadAttempt::Final => CallerThread::MustQueue,
+        };
+        let files = Arc::clone(self);
+        let read_handle = Arc::clone(&read.file.read_handle);
+        let sink = Box::new(move |answer| files.finish_read(read, epoch, answer, done));
+        self.tables.reader.read(&current, &read_handle, params, thread, sink);
+    }
+
+    /// Replies to a read that began in `epoch`, or makes it again.
+    fn finish_read(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        epoch: u64,
+        answer: Result<ReadData, ReadError>,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let inode = Arc::clone(&read.file.inode);
+        match answer {
+            Err(error @ (ReadError::Deadline | ReadError::Stopped)) => done(Err(error.into())),
+            // A writer has opened it: the bytes may be from before and after a write.
+            _ if !inode.is_same_epoch(epoch) => {
+                read.attempt = read.attempt.next();
+                self.attempt_read(read, done);
+            }
+            Ok(data) => match inode.block_writes(epoch) {
+                // Pages of a replica are not copied before they are sent.
+                Some(_writes_blocked) => done(Ok(data)),
+                // It is being changed right now.
+                None => self.start_read_from_write_replica(read, None, done),
+            },
+            Err(error) if error.is_version_mismatch() && read.attempt != ReadAttempt::Final => {
+                self.start_read_of_current_version(read, done);
+            }
+            // It changes faster than it can be opened everywhere. The write replica's mount
+            // knows the current version.
+            Err(error) if error.is_version_mismatch() && self.tables.can_write() => {
+                self.start_read_from_write_replica(read, None, done);
+            }
+            Err(error) => done(Err(error.into())),
+        }
+    }
+
+    /// No replica has this version any more: looks up the current one, and reads that.
+    fn start_read_of_current_version(
+        self: &Arc<Self>,
+        mut read: FileRead,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let files = Arc::clone(self);
+        read.attempt = ReadAttempt::Final;
+        task::run(async move {
+            match files.namespace.getattr_as(read.attr_request(AttrSource::Reopen)).await {
+                Ok(_) => files.attempt_read(read, done),
+                Err(errno) => done(Err(errno)),
+            }
+        });
+    }
+
+    fn start_read_from_write_replica(
+        self: &Arc<Self>,
+        read: FileRead,
+        writer: Option<Arc<Writer>>,
+        done: impl FnOnce(FsResult<ReadData>) + Send + 'static,
+    ) {
+        let files = Arc::clone(self);
+        task::run(async move {
+            let FileRead { file, range, since, .. } = read;
+            done(files.read_from_write_replica(file, writer, range, since).await);
+        });
+    }
+
+    /// The next data or hole of an open file.
+    pub async fn lseek(&self, handle: HandleId, offset: u64, to: SeekTo) -> FsResult<u64> {
+        let file = self.tables.handles.file(handle).ok_or(Errno::BADF)?;
+        let current = match file.inode.read_source(file.writer.as_ref()) {
+            ReadSource::AnyReplica(current, _) => current,
+            ReadSource::WriteReplica(writer) => {
+                return self.lseek_on_write_replica(file, writer, offset, to).await;
+            }
+        };
+        let target = self.calls.target_of_open(file.ino, &current);
+        let run_as = RunAs::Only(current.credentials());
+        let seek = move |replica: ReplicaId, backend: &dyn Backend| {
+            current.open_on(replica, backend)?.seek(offset, to)
+        };
+        let (_, found) = self.calls.client.call(target.long(), run_as, seek).await?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,207 @@
+//! Calls on replicas, as the tables have it: which replicas are asked about a path or an inode,
+//! and when a call is made again.
+//!
+//! What was changed through this mount a short while ago is asked of the write replica alone
+//! ([`super::recent_changes`]); a name is asked first where its mount has looked
+//! ([`super::name_freshness`]). [`MetadataClient`] carries the calls out.
+
+mod rename_retry;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::entry_name::EntryName;
+use super::error::{Errno, FsResult};
+use super::ino::Ino;
+use super::policy::WritePolicy;
+use super::renames::RenameTracker;
+use super::tables::{InodeRef, Tables};
+use crate::backend::{Backend, Credentials, Lane, ObjectRef};
+use crate::read::OpenFile;
+use crate::replicas::metadata_client::{CallTarget, MetadataClient, RunAs, SingleCall};
+use crate::replicas::request_deadline::RequestDeadline;
+use crate::replicas::{Replicas, task};
+use crate::volume::VolumeMode;
+
+pub(super) use rename_retry::RetriedCall;
+
+/// Where calls on replicas begin.
+pub(super) struct ReplicaCalls {
+    tables: Arc<Tables>,
+    pub(super) client: Arc<MetadataClient>,
+    pub(super) replicas: Arc<Replicas>,
+    pub(super) renames: Arc<RenameTracker>,
+    /// Where a call waits for something else than a replica.
+    pub(super) runtime: tokio::runtime::Handle,
+}
+
+/// How often, and how many times, it is looked whether the kernel is through with
+/// something that it is about to tell of: a close, a forget.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_POLLS: u32 = 30;
+
+impl ReplicaCalls {
+    pub(super) fn new(
+        tables: Arc<Tables>,
+        client: Arc<MetadataClient>,
+        replicas: Arc<Replicas>,
+        runtime: tokio::runtime::Handle,
+    ) -> Arc<Self> {
+        let renames = Arc::default();
+        Arc::new(Self { tables, client, replicas, renames, runtime })
+    }
+
+    /// A call about what is at `path`.
+    pub(super) fn target(&self, path: &Path) -> CallTarget {
+        let tables = &self.tables;
+        let target = CallTarget::new(path, tables.reader.locator().pin(path));
+        let now = Instant::now();
+        match tables.policy.write {
+            Some(write) if tables.recent_changes.has_path_changed(path, now) => {
+                target.only_on(write.replica)
+            }
+            Some(write) if tables.recent_changes.has_listing_changed(path, now) => {
+                target.preferring(write.replica)
+            }
+            _ => tables
+                .name_freshness
+                .preferred_replica(path, now)
+                .map_or(target, |replica| target.preferring(replica)),
+        }
+    }
+
+    /// The same for what is in the directory `path`.
+    pub(super) fn target_of_listing(&self, path: &Path) -> CallTarget {
+        let tables = &self.tables;
+        let target = self.target(path);
+        match tables.policy.write {
+            Some(write)
+                if tables.recent_changes.has_listing_changed(path, Instant::now())
+                    || tables.handles.has_writer_in_dir(path) =>
+            {
+                target.only_on(write.replica)
+            }
+            _ => target,
+        }
+    }
+
+    /// The same for a name, which may be one that the kernel was told of.
+    pub(super) fn target_of_name(&self, at: EntryName<'_>, path: &Path) -> CallTarget {
+        let target = self.target(path);
+        let is_known = || self.tables.inodes.lock().child(at.parent, at.name).is_some();
+        match self.tables.policy.mode {
+            VolumeMode::Shared if is_known() => target.known_to_exist(),
+            _ => target,
+        }
+    }
+
+    /// The same for the path of an inode, which may have been changed by another.
+    pub(super) fn target_of_inode(&self, ino: Ino, path: &Path) -> CallTarget {
+        let target = match self.tables.policy.mode {
+            VolumeMode::Shared => self.target(path).known_to_exist(),
+            // The first replica decides what the tree looks like.
+            VolumeMode::Copies => self.target(path),
+        };
+        match self.tables.policy.write {
+            Some(write) if self.tables.is_recently_changed(ino) => target.only_on(write.replica),
+            _ => target,
+        }
+    }
+
+    /// The same for an open file. What was changed lately at its path may be another file
+    /// by now, which the write replica has and the open one not: then those answer that
+    /// have the open one. The caller has to see to it that they know of changes of it.
+    pub(super) fn target_of_open(&self, ino: Ino, open: &OpenFile) -> CallTarget {
+        self.target_of_inode(ino, open.path())
+            .with_fallback_replicas(open.replicas_with_descriptor())
+    }
+
+    /// The same for an inode, by its path or by the file that is open.
+    fn target_of(&self, inode: &InodeRef) -> CallTarget {
+        let target = self.target_of_inode(inode.ino(), inode.path());
+        match inode.open() {
+            // Others than those that have it open may not know of a change of it.
+            Some(open) if !self.tables.is_recently_changed(inode.ino()) => {
+                target.with_fallback_replicas(open.current().replicas_with_descriptor())
+            }
+            _ => target,
+        }
+    }
+
+    /// Asks a replica about an inode, preferably one that has it open.
+    pub(super) async fn call_on_inode<T: Send + 'static>(
+        self: &Arc<Self>,
+        run_as: RunAs,
+        ino: Ino,
+        op: impl Fn(&dyn Backend, ObjectRef) -> crate::backend::Result<T> + Send + Sync + 'static,
+    ) -> FsResult<T> {
+        let op = Arc::new(op);
+        let ask = || async {
+            let inode = self.tables.inode_ref(ino)?;
+            let mut target = self.target_of(&inode);
+            let usable = self.replicas.availability().usable;
+            if let Some(first) = inode.replica_with_open(usable)
+                && !target.has_sole_replica()
+            {
+                target = target.preferring(first);
+            }
+            let op = Arc::clone(&op);
+            let op = move |replica, backend: &dyn Backend| op(backend, inode.target_on(replica));
+            let (_, value) = self.client.call(target, run_as.clone(), op).await?;
+            Ok(value)
+        };
+        self.with_rename_retry(&[ino], RetriedCall::Lookup, ask).await
+    }
+
+    /// How a change that begins is carried out.
+    ///
+    /// # Errors
+    /// EIO while an earlier daemon may be making changes that this one could overtake, and
+    /// while the write replica is absent: what is not tried is not noted as changed either.
+    /// EROFS on a volume that is only read.
+    pub(super) fn change_policy(&self) -> FsResult<WritePolicy> {
+        let write = self.tables.write_policy()?;
+        let is_there = self.replicas[write.replica].is_in_service();
+        if is_there && !self.tables.handles.unsettled.is_all_blocked() {
+            Ok(write)
+        } else {
+            Err(Errno::IO)
+        }
+    }
+
+    /// One call on the write replica, with these credentials.
+    pub(super) fn single_call(
+        &self,
+        write: WritePolicy,
+        lane: Lane,
+        credentials: &Credentials,
+    ) -> SingleCall {
+        SingleCall {
+            replica: write.replica,
+            lane,
+            deadline: RequestDeadline::new(Instant::now(), write.deadlines),
+            run_as: RunAs::Only(credentials.clone()),
+        }
+    }
+
+    /// Waits while `is_pending` holds, [`MAX_POLLS`] times [`POLL_INTERVAL`] at most. A change
+    /// that waits counts as one in progress.
+    pub(super) async fn wait_while(&self, is_pending: impl Fn(&Tables) -> bool + Send + 'static) {
+        if !is_pending(&self.tables) {
+            return;
+        }
+        task::hold_until_reply(self.client.pending_changes.add_delayed());
+        let tables = Arc::clone(&self.tables);
+        let wait = async move {
+            for _ in 0..MAX_POLLS {
+                tokio::time::sleep(POLL_INTERVAL).await;
+                if !is_pending(&tables) {
+                    break;
+                }
+            }
+        };
+        // The volume is going away where the runtime does not end it.
+        let _ = self.runtime.spawn(wait).await;
+    }
+}

@@ -1,0 +1,121 @@
+//! Where the tables write their steps down: in the [`Journal`], and, as far as a request of
+//! the kernel makes them, in the list of [`UnansweredEntries`].
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::journal::{Journal, Unflushed};
+use super::records::{FsSnapshot, JournalEntry, UnansweredEntry, UnansweredRecord};
+use super::unanswered::UnansweredEntries;
+use crate::sync::{LockRank, RankedMutex};
+
+/// The journal, and the entries of requests that may not have been answered.
+pub(super) struct StepLog {
+    journal: Journal,
+    unanswered: RankedMutex<UnansweredEntries>,
+    /// Whether entries of requests are listed.
+    tracks_unanswered: AtomicBool,
+}
+
+impl Default for StepLog {
+    fn default() -> Self {
+        Self {
+            journal: Journal::default(),
+            unanswered: RankedMutex::new(LockRank::Unanswered, UnansweredEntries::default()),
+            tracks_unanswered: AtomicBool::new(false),
+        }
+    }
+}
+
+impl StepLog {
+    /// Lists from now on what requests enter into the tables.
+    pub(super) fn track_unanswered(&self) {
+        self.tracks_unanswered.store(true, Ordering::Release);
+    }
+
+    /// What requests have entered.
+    pub(super) fn unanswered(&self) -> UnansweredRecord {
+        self.unanswered.lock().snapshot()
+    }
+
+    /// Goes on with the list of the daemon before.
+    pub(super) fn restore_unanswered(&self, unanswered: UnansweredRecord) {
+        *self.unanswered.lock() = UnansweredEntries::restore(unanswered);
+    }
+
+    /// Takes out what an earlier try of the request has entered, and records that. Call it
+    /// under the lock of the inode table.
+    pub(super) fn roll_back(&self, request: u64) -> (Vec<UnansweredEntry>, Unflushed) {
+        let entered = self.unanswered.lock().take_entries_of(request);
+        let queued = match entered.is_empty() {
+            true => Unflushed::default(),
+            false => self.append(|| JournalEntry::RolledBack(request)),
+        };
+        (entered, queued)
+    }
+
+    /// As [`Journal::append`].
+    pub(super) fn append(&self, entry: impl FnOnce() -> JournalEntry) -> Unflushed {
+        self.journal.append(entry)
+    }
+
+    /// The same for what a request has entered.
+    pub(super) fn append_for_request(
+        &self,
+        request: u64,
+        entered: UnansweredEntry,
+        entry: impl FnOnce() -> JournalEntry,
+    ) -> Unflushed {
+        if self.tracks_unanswered.load(Ordering::Acquire) {
+            self.unanswered.lock().insert(request, entered);
+        }
+        self.journal.append(entry)
+    }
+
+    /// As [`Journal::all_queued`].
+    pub(super) fn all_queued(&self) -> Unflushed {
+        self.journal.all_queued()
+    }
+
+    /// As [`Journal::flush`].
+    pub(super) fn flush(&self, entry: Unflushed) {
+        self.journal.flush(entry);
+    }
+
+    /// Begins the journal; `snapshot_tables` locks all tables, and passes what they make to its
+    /// argument before it unlocks them.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub(super) fn start_journal(
+        &self,
+        path: &Path,
+        head: Vec<u8>,
+        snapshot_tables: impl FnOnce(&dyn Fn(FsSnapshot) -> Unflushed) -> Unflushed,
+    ) -> io::Result<()> {
+        self.journal.start(path, head, || {
+            snapshot_tables(&|snapshot| {
+                self.track_unanswered();
+                self.journal.record_from(snapshot, self.unanswered())
+            })
+        })
+    }
+
+    /// Rewrites the journal if that is due, with what `snapshot_tables` makes, as above.
+    pub(super) fn rewrite_journal_if_due(
+        &self,
+        snapshot_tables: impl FnOnce(&dyn Fn(FsSnapshot) -> Unflushed) -> Unflushed,
+    ) {
+        if self.journal.take_rewrite_due() {
+            let rewrite =
+                snapshot_tables(&|tables| self.journal.queue_rewrite(tables, self.unanswered()));
+            self.flush(rewrite);
+        }
+    }
+
+    /// The journal, for its head and its end.
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
+    }
+}

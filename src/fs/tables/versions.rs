@@ -1,0 +1,64 @@
+//! The versions of open files follow the attributes that the kernel is told.
+
+use super::{AttrOwner, OpenFileCheck, Tables};
+use crate::backend::{Attr, FileKind};
+use crate::fs::entry_name::InodeAttr;
+use crate::fs::ino::Ino;
+
+impl Tables {
+    /// The kernel is about to be told these attributes of an inode it knows.
+    pub(in crate::fs) fn attr_reply(
+        &self,
+        ino: Ino,
+        attr: Attr,
+        looked: &OpenFileCheck,
+        asked: u64,
+    ) -> InodeAttr {
+        self.apply_attrs(ino, &attr, looked, asked);
+        InodeAttr { ino, attr }
+    }
+
+    /// The kernel is about to be told `attr` of this inode: handles that have it
+    /// open read that version from now on. Not so if it was changed here since they
+    /// were asked for: then the kernel does not believe them either.
+    pub(in crate::fs) fn apply_attrs(
+        &self,
+        ino: Ino,
+        attr: &Attr,
+        looked: &OpenFileCheck,
+        asked: u64,
+    ) {
+        if attr.kind != FileKind::Regular {
+            return;
+        }
+        // Before the handles: an open that begins meanwhile sees this, or is seen below.
+        self.inodes.lock().record_kernel_attrs(ino, attr.version());
+        let Some(open) = self.handles.find_inode(ino) else { return };
+        open.gate.appends.lock().raise_kernel_end(attr.size);
+        let mode = self.policy.mode;
+        let version = attr.version();
+        let current = open.current();
+        let path = current.path().to_owned();
+        let who = current.credentials();
+        let retired = {
+            // Held, so that opens and this are in one order for both tables.
+            let mut inodes = self.inodes.lock();
+            if !inodes.is_unchanged_since(ino, asked)
+                || self.attr_owner(ino, attr, looked) != AttrOwner::OpenFile
+            {
+                return;
+            }
+            let retired = open.adopt_version(version, mode, || {
+                self.reader.new_open_file(path, version, mode, who)
+            });
+            if retired.is_some() {
+                inodes.mark_cache_mixed(ino);
+            }
+            open.current().set_last_attr(attr);
+            retired
+        };
+        if let Some(old) = retired {
+            self.reader.retire_file(&old);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The order in which a thread takes locks.
+
+/// A lock that a thread may hold together with others; it takes them in this order. Locks
+/// that no thread holds while it takes another one have no rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum LockRank {
+    /// `fs`: the inodes that the kernel knows.
+    Inodes,
+    /// `fs`: a handle is entered or taken out, and the journal learns of it.
+    OpenClose,
+    /// `fs`: handles by their numbers.
+    Handles,
+    /// `fs`: open files by their inodes.
+    OpenInodes,
+    /// `fs`: the write gates of files.
+    WriteGates,
+    /// `fs`: the version and the writers of one open file.
+    OpenInode,
+    /// `fs`: the parts of appends to one file.
+    Appends,
+    /// `fs`: the directories for which a window of a listing is kept.
+    ListingWindows,
+    /// `fs`: the listing of one open directory.
+    ListingCache,
+    /// `fs`: owners of locks.
+    LockOwners,
+    /// `fs`: what was changed lately.
+    RecentChanges,
+    /// `fs`: files that an older change may still reach.
+    UnsettledChanges,
+    /// `fs`: what requests entered that the kernel may not know of.
+    Unanswered,
+    /// `fs`: the head of the journal; the daemon makes the next one under it.
+    JournalHead,
+    /// `fs`: the journal's file, which is written under this lock alone.
+    JournalFile,
+    /// `fs`: the entries that are not in the journal's file yet.
+    JournalQueue,
+    /// `read`: the segments of one file.
+    Segments,
+    /// `read`: the scheduler.
+    Scheduler,
+    /// `replicas`: the health of all replicas.
+    Health,
+    /// `read`: the state of one fetch.
+    Fetch,
+}
+
+impl LockRank {
+    /// Whether a thread that holds it makes no system call: others could not answer the
+    /// kernel meanwhile, even from memory.
+    #[cfg(debug_assertions)]
+    pub(crate) fn forbids_io(self) -> bool {
+        !matches!(self, Self::JournalHead | Self::JournalFile)
+    }
+}
