@@ -1,7 +1,7 @@
 //! Hand-over points in every order in which threads may meet, as far as time goes:
 //! the line for memory, segments that are fetched once for all, parked replies.
 //!
-//!     cargo run --release --manifest-path shuttle/Cargo.toml
+//!     cargo run --example shuttle
 //!
 //! The sources are fanfs's own, with shuttle's locks and atomics in `crate::sync`;
 //! what they need besides is in here, in small. Half of the orders are drawn at

@@ -24,7 +24,9 @@ use shuttle::thread;
 
 use crate::buffer::{Budget, SegmentData};
 use crate::sync::{AtomicUsize, LockRank, Mutex, Ordering, RankedMutex};
-use fetch::{DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments};
+use fetch::{
+    DeliveredBy, FailureAction, FetchStage, JoinOutcome, ReadRequest, SegmentFetch, SharedSegments,
+};
 use request::{ReadData, ReadParams, RequestOrigin};
 use segment_map::SegmentMap;
 
@@ -236,10 +238,7 @@ impl World {
 /// A place in a scheduler's queue; which one does not matter here.
 fn some_queue_key() -> QueueKey {
     let now = Instant::now();
-    let policy = SchedulerPolicy {
-        segment: LEN,
-        attempt_deadline: Duration::from_secs(1),
-    };
+    let policy = SchedulerPolicy { segment: LEN, attempt_deadline: Duration::from_secs(1) };
     let replica = ReplicaPolicy { weight: 1.0, max_in_flight: LEN, max_reads: 1 };
     let replicas = ReplicaMap::from_fn(2, |_| replica.clone());
     Scheduler::new(policy, replicas, now).enqueue(SegmentRequest {

@@ -1,14 +1,23 @@
-//! What stands for `crate::sync`. The order of locks is checked in debug builds alone, by
-//! thread: all of shuttle's threads are one.
+//! What stands for `crate::sync`. The order of locks is not checked: that is done by thread,
+//! and all of shuttle's threads are one.
 
 #[allow(dead_code)]
 #[path = "../src/sync/lock_rank.rs"]
 mod lock_rank;
-#[allow(dead_code)]
-#[path = "../src/sync/ranked_mutex.rs"]
-mod ranked_mutex;
 
 pub use lock_rank::LockRank;
-pub use ranked_mutex::RankedMutex;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub use shuttle_parking_lot::{Mutex, MutexGuard};
+
+/// A mutex without its rank.
+pub struct RankedMutex<T>(Mutex<T>);
+
+impl<T> RankedMutex<T> {
+    pub fn new(_: LockRank, value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock()
+    }
+}

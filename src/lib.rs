@@ -7,32 +7,29 @@
 //! Start reading in `docs/ARCHITECTURE.md`, which has the modules in the order
 //! in which a read goes through them.
 
+pub(crate) use fanfs_foundation::timeout;
+pub use fanfs_foundation::{config, format, mount_table, survey, volume};
+
 pub mod backend;
 pub mod bench;
 pub mod buffer;
 mod capabilities;
 pub mod cli;
-pub mod config;
 pub mod control;
 pub mod daemon;
 pub mod doctor;
 pub mod explain;
-pub mod format;
 pub mod fs;
 pub mod fuse;
 mod launcher;
 mod memory_headroom;
 pub mod metrics;
-pub mod mount_table;
 pub mod placement;
 pub mod read;
 pub mod replicas;
 pub mod scheduler;
 pub mod simulate;
 pub mod status;
-pub mod survey;
 mod sync;
 pub mod telemetry;
-mod timeout;
 pub mod verify;
-pub mod volume;

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Runs `call` in a thread of its own, which is left alone where it takes longer than
 /// `limit`: it may be inside a replica that hangs. `None` then, and where there can be no
 /// thread.
-pub(crate) fn run_with_timeout<T: Send + 'static>(
+pub fn run_with_timeout<T: Send + 'static>(
     limit: Duration,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {

@@ -201,8 +201,8 @@ mod tests {
         let least = FUSE_THREADS_DEFAULT.start();
         let most = FUSE_THREADS_DEFAULT.end();
         let words = format!("four more than the CPUs, at least {least} and at most {most}");
-        let example = include_str!("../../config/example.toml");
-        let row = include_str!("../../docs/CONFIGURATION.md");
+        let example = include_str!("../../../../config/example.toml");
+        let row = include_str!("../../../../docs/CONFIGURATION.md");
         for text in [example, row] {
             assert!(text.contains(&words), "{words}");
         }

@@ -48,7 +48,7 @@ use toml::de::DeTable;
 
 pub use choices::{Access, CachePolicy, ClusterTool, LockMode, LogFormat, PageCache, Passthrough};
 pub use error::ConfigError;
-pub(crate) use error::Escaped;
+pub use error::Escaped;
 use error::Problem;
 use key_index::KeyIndex;
 pub use log::LogConfig;

@@ -615,7 +615,7 @@ mod tests {
 
     #[test]
     fn the_example_shows_every_key_in_its_table() {
-        let example = include_str!("../../config/example.toml");
+        let example = include_str!("../../../../config/example.toml");
         for table in tables() {
             let single = format!("\n[{table}]\n");
             let double = format!("\n[[{table}]]\n");

@@ -90,7 +90,7 @@ impl fmt::Display for LinePrefix<'_> {
 
 /// Text that is not ours, with control characters escaped: a line break in a
 /// file name or in a quoted value must not break the one line.
-pub(crate) struct Escaped<'a>(pub(crate) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
