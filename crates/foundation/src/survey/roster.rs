@@ -40,6 +40,9 @@ use super::ReplicaSpec;
 use crate::mount_table::MountTable;
 use crate::volume::{ReplicaId, ReplicaMap, VolumeMode};
 
+/// What `FANFS_LOG` and JSON log lines call this module, whichever crate it is in.
+const LOG_TARGET: &str = "fanfs::survey::roster";
+
 /// `NFS_SUPER_MAGIC` of statfs(2).
 const NFS_MAGIC: u64 = 0x6969;
 
@@ -295,8 +298,12 @@ impl RosterEntry {
         drop(state);
         let replica = &self.roster.spec(self.id).name;
         match &judged {
-            Err(why) if is_new => tracing::warn!("{}; it stays out of service", why.text(self)),
-            Ok(_) if before.is_some() => tracing::info!(%replica, "it is there and joins"),
+            Err(why) if is_new => {
+                tracing::warn!(target: LOG_TARGET, "{}; it stays out of service", why.text(self));
+            }
+            Ok(_) if before.is_some() => {
+                tracing::info!(target: LOG_TARGET, %replica, "it is there and joins");
+            }
             _ => {}
         }
         let OpenedRoot { root, record, .. } = judged?;
