@@ -8,6 +8,9 @@
 //! random, half change threads in a few places only, where rare mistakes show. What
 //! fails is printed with its order, to be run again by `shuttle::replay`.
 
+// The sources are public where they are in a library.
+#![allow(unreachable_pub)]
+
 mod buffer;
 mod read;
 mod sync;

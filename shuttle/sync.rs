@@ -5,19 +5,19 @@
 #[path = "../src/sync/lock_rank.rs"]
 mod lock_rank;
 
-pub use lock_rank::LockRank;
+pub(crate) use lock_rank::LockRank;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub use shuttle_parking_lot::{Mutex, MutexGuard};
 
 /// A mutex without its rank.
-pub struct RankedMutex<T>(Mutex<T>);
+pub(crate) struct RankedMutex<T>(Mutex<T>);
 
 impl<T> RankedMutex<T> {
-    pub fn new(_: LockRank, value: T) -> Self {
+    pub(crate) fn new(_: LockRank, value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    pub fn lock(&self) -> MutexGuard<'_, T> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock()
     }
 }

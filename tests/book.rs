@@ -349,8 +349,11 @@ fn promises(page: &str) -> Vec<Promise<'_>> {
     found
 }
 
+/// The directories that rooms are in.
+const SOURCES: [&str; 2] = ["src", "crates/foundation/src"];
+
 /// Whether `name` is the full name of a test: `binary::module::function` for those in
-/// `tests/`, `module::tests::function` for those in `src/`; of the table of `admission`,
+/// `tests/`, `module::tests::function` for those in [`SOURCES`]; of the table of `admission`,
 /// with `*` for each of its rows; or a program below `tests/`.
 fn is_test(name: &str) -> bool {
     if name.starts_with("tests/") {
@@ -364,9 +367,12 @@ fn is_test(name: &str) -> bool {
     }
     let path = module.replace("::", "/");
     let own = path.strip_suffix("/tests").unwrap_or(&path);
-    let files = [format!("tests/{path}.rs"), format!("src/{own}.rs"), format!("src/{path}.rs")];
-    let texts = files.iter().filter_map(|file| fs::read_to_string(root().join(file)).ok());
-    texts.into_iter().any(|text| has_test(&text, function))
+    let mut files = vec![format!("tests/{path}.rs")];
+    files.extend(
+        SOURCES.iter().flat_map(|src| [&*path, own].map(|name| format!("{src}/{name}.rs"))),
+    );
+    let mut texts = files.iter().filter_map(|file| fs::read_to_string(root().join(file)).ok());
+    texts.any(|text| has_test(&text, function))
 }
 
 /// Whether this function is there and is a test.
@@ -454,9 +460,8 @@ fn is_in_code(item: &str, files: &[(String, HashSet<String>)]) -> bool {
 #[test]
 fn the_architecture_names_items_that_exist() {
     let page = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap();
-    let src = root().join("src");
-    let words_of = |path: PathBuf| {
-        let text = fs::read_to_string(&path).unwrap();
+    let words_of = |src: &Path, path: &Path| {
+        let text = fs::read_to_string(path).unwrap();
         // What a file imports is not in it; what it exports is.
         let is_code = |line: &&str| {
             let line = line.trim_start();
@@ -464,10 +469,13 @@ fn the_architecture_names_items_that_exist() {
         };
         let code = text.lines().filter(is_code);
         let words = code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_'));
-        let name = path.strip_prefix(&src).unwrap().with_extension("");
+        let name = path.strip_prefix(src).unwrap().with_extension("");
         (name.to_string_lossy().into_owned(), words.map(str::to_owned).collect())
     };
-    let files: Vec<(String, HashSet<String>)> = sources(&src).into_iter().map(words_of).collect();
+    let mut files: Vec<(String, HashSet<String>)> = Vec::new();
+    for src in SOURCES.map(|src| root().join(src)) {
+        files.extend(sources(&src).iter().map(|path| words_of(&src, path)));
+    }
     let unknown: Vec<_> = items(&page).filter(|item| !is_in_code(item, &files)).collect();
     assert!(items(&page).count() > 60, "the page names items in another way");
     assert!(unknown.is_empty(), "no such item: {unknown:?}");

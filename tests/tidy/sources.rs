@@ -17,8 +17,22 @@ pub(super) struct SourceFile {
     pub syntax: syn::File,
 }
 
-/// Every source file with its path below `src/`.
+/// Every source file of every room with its path below `src/`, of the crate or of one in
+/// `crates/`, whose `lib.rs` only lists its rooms: they may be imported as if they were in
+/// `src/`, so they have the same rules.
 pub(super) fn texts() -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut texts = texts_below(&root.join("src"));
+    for entry in fs::read_dir(root.join("crates")).unwrap() {
+        let of_crate = texts_below(&entry.unwrap().path().join("src"));
+        texts.extend(of_crate.into_iter().filter(|(path, _)| path != "lib.rs"));
+    }
+    assert!(texts.len() > 30, "the sources have moved");
+    texts.sort();
+    texts
+}
+
+fn texts_below(root: &Path) -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -29,12 +43,9 @@ pub(super) fn texts() -> Vec<(String, String)> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut paths = Vec::new();
-    walk(&root, &mut paths);
-    assert!(paths.len() > 30, "the sources have moved");
-    paths.sort();
-    let name = |path: &Path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned();
+    walk(root, &mut paths);
+    let name = |path: &Path| path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
     paths.iter().map(|path| (name(path), fs::read_to_string(path).unwrap())).collect()
 }
 
