@@ -8,7 +8,7 @@ mod lock_rank;
 #[path = "../src/sync/ranked_mutex.rs"]
 mod ranked_mutex;
 
-pub use lock_rank::LockRank;
-pub use ranked_mutex::RankedMutex;
+pub(crate) use lock_rank::LockRank;
+pub(crate) use ranked_mutex::RankedMutex;
 pub use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 pub use shuttle_parking_lot::{Mutex, MutexGuard};
