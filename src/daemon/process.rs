@@ -236,6 +236,16 @@ impl DaemonProcess {
         dead: Option<DeadMount>,
     ) -> Result<StartedMount, ProcessError> {
         self.prepare_process(&config)?;
+        self.mount_surveyed(config, dead, None)
+    }
+
+    /// The same for a process that is prepared, and may hear `signals` already.
+    fn mount_surveyed(
+        &self,
+        config: Config,
+        dead: Option<DeadMount>,
+        signals: Option<StopSignals>,
+    ) -> Result<StartedMount, ProcessError> {
         check_placement(&config)?;
         let survey = survey_replicas(&config, &self.respawn.mount_point)?;
         for finding in passthrough_findings(&config, &survey) {
@@ -243,7 +253,7 @@ impl DaemonProcess {
         }
         let name = config.volume.name.clone();
         let silent = survey.timed_out();
-        let signals = StopSignals::listen()?;
+        let signals = signals.map_or_else(StopSignals::listen, Ok)?;
         let mount = match dead {
             Some(dead) => Mount::replace_dead(dead, self.setup(config, &self.mount_point), silent)?,
             None => Mount::start_from_config(config, silent, &self.mount_point, &self.overrides)?,
@@ -260,11 +270,19 @@ impl DaemonProcess {
     ) -> Result<StartedMount, ProcessError> {
         // systemd has waited for the end of the daemon before.
         let dead = DeadDaemon { device, earlier_daemons: Vec::new() };
-        self.recover_mount(config.clone(), dead).or_else(|error| {
-            tracing::error!(why = error.line(), "the mount is replaced; what was open is lost");
-            systemd::clear_fd_store();
-            self.start_mount(config, DeadMount::abort_at(&self.respawn.mount_point))
-        })
+        self.prepare_process(&config)?;
+        // A signal that comes while it is not recovered counts for the mount that replaces it.
+        let signals = StopSignals::listen()?;
+        let setup = self.setup(config.clone(), &self.respawn.mount_point);
+        match Mount::recover(dead, setup).map_err(ProcessError::from) {
+            Ok(mount) => Ok(StartedMount { mount, signals }),
+            Err(error) => {
+                tracing::error!(why = error.line(), "the mount is replaced; what was open is lost");
+                systemd::clear_fd_store();
+                let dead = DeadMount::abort_at(&self.respawn.mount_point);
+                self.mount_surveyed(config, dead, Some(signals))
+            }
+        }
     }
 
     fn recover_mount(

@@ -250,7 +250,12 @@ impl Journal {
         }
         let mut head = self.head.lock();
         match now() {
-            Ok(now) if *head == now => {}
+            Ok(now) if *head == now => {
+                // Another thread may be about to write it.
+                let queued = self.all_queued();
+                drop(head);
+                self.flush(queued);
+            }
             Ok(now) => {
                 head.clone_from(&now);
                 let entry = self.append(|| JournalEntry::Head(now));
@@ -273,19 +278,25 @@ impl Journal {
         self.is_recording.store(false, Ordering::Release);
     }
 
-    /// It misses an entry.
+    /// It misses an entry. Until it is empty, steps are queued, and wait for the file's lock.
     fn invalidate(&self, state: &mut JournalFile, error: &io::Error) {
-        self.is_recording.store(false, Ordering::Release);
         state.bytes.clear();
-        let Some(file) = state.file.take() else { return };
-        let journal = state.path.display();
-        tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
-        let emptied = file.set_len(0);
-        // Tidiness only, where it is empty.
-        let removed = with_daemon_credentials(|_| std::fs::remove_file(&state.path));
-        if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
-            tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
+        if let Some(file) = state.file.take() {
+            empty_incomplete(&file, &state.path, error);
         }
+        self.is_recording.store(false, Ordering::Release);
+    }
+}
+
+/// Empties a journal that misses an entry, and removes it.
+fn empty_incomplete(file: &File, path: &Path, error: &io::Error) {
+    let emptied = file.set_len(0);
+    let journal = path.display();
+    tracing::warn!(%journal, %error, "the journal cannot be written: if this daemon is killed, the mount is lost");
+    // Tidiness only, where it is empty.
+    let removed = with_daemon_credentials(|_| std::fs::remove_file(path));
+    if let (Err(error), Err(_) | Ok(Err(_))) = (emptied, removed) {
+        tracing::error!(%journal, %error, "an incomplete journal stays; remove it");
     }
 }
 

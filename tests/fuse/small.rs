@@ -2,13 +2,15 @@
 //! wants, and for nothing twice.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 use fanfs::volume::ByteRange;
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 
 use crate::recorder::Call;
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
@@ -32,9 +34,8 @@ fn small_files(count: usize, setup: &Setup) -> (Rig, Vec<PathBuf>) {
     (mount(room, setup), names)
 }
 
-/// In nearly all tries the replicas are asked for `expected` and nothing else: the
-/// odd probe, or a replica that is late on a busy machine, is no defect. Whether
-/// one replica does all of it, in as many.
+/// Whether in nearly all tries the replicas are asked for `expected` and nothing else, by one
+/// replica: the odd probe, or a replica that is late on a busy machine, is no defect.
 fn mostly(
     times: usize,
     mut act: impl FnMut(usize) -> Vec<Vec<Call>>,
@@ -44,9 +45,9 @@ fn mostly(
     let has_all = |calls: &[Call]| expected.iter().all(|call| calls.contains(call));
     let is_all = |calls: &[Call]| calls.len() == expected.len() && has_all(calls);
     let others: Vec<_> = tries.iter().filter(|calls| !is_all(&calls.concat())).collect();
-    assert!(others.len() <= times / 10, "{expected:?} was expected, there were {others:?}");
+    let are_few = others.len() <= times / 10;
     let others: Vec<_> = tries.iter().filter(|calls| **calls != [expected]).collect();
-    let few = others.len() <= times / 10;
+    let few = are_few && others.len() <= times / 10;
     few.then_some(()).ok_or_else(|| format!("{expected:?} was expected, there were {others:?}"))
 }
 
@@ -69,12 +70,19 @@ fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
     calls
 }
 
+/// Has the kernel know a name for as long as this lives, also where another program has it
+/// drop its caches. The file is not opened.
+fn known(path: &Path) -> OwnedFd {
+    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
+}
+
 /// A direct open, read and close of a file whose name is not known is a lookup,
 /// an open and a read; of one whose name is known, an open and a read.
 #[test]
 fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
-    // A replica whose first lookups were late on a busy machine is left alone for
-    // a while, and then not all is asked of one; so another mount may try.
+    // A replica whose first lookups were late on a busy machine is left alone for a while, and
+    // then not all is asked of one; another program may have the kernel drop the pages of all
+    // files. So another mount may try.
     const TRIES: usize = 5;
     for copies in [false, true] {
         for read in CACHES {
@@ -89,7 +97,7 @@ fn a_small_file_costs_the_round_trips_of_a_direct_open_and_read() {
 fn round_trips(setup: &Setup) -> Result<(), String> {
     let whole = Call::Read(ByteRange::at(0, 4096));
     let (rig, names) = small_files(60, setup);
-    fs::metadata(rig.at("d")).unwrap();
+    let _known = known(&rig.at("d"));
     take(&rig, Duration::from_millis(3));
     let get = |i: usize| {
         asked(&rig, || {
@@ -99,7 +107,7 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
     };
     mostly(30, get, &[Call::Stat, Call::Open, whole.clone()])?;
     // From here on the names are known, as after a listing.
-    names.iter().for_each(|name| assert!(fs::metadata(rig.at(name)).unwrap().is_file()));
+    let _known: Vec<OwnedFd> = names.iter().map(|name| known(&rig.at(name))).collect();
     mostly(30, |i| get(30 + i), &[Call::Open, whole.clone()])?;
     let again: &[Call] = match setup.read {
         "cache = \"kernel\"" => &[Call::Open],

@@ -97,7 +97,9 @@ impl Mutations {
         at: EntryName<'_>,
     ) -> FsResult<InodeAttr> {
         let link = || self.try_link(caller, ino, at);
-        self.calls.with_rename_retry(&[ino, at.parent], RetriedCall::Mutation, link).await
+        let answer =
+            self.calls.with_rename_retry(&[ino, at.parent], RetriedCall::Mutation, link).await;
+        self.calls.after_page_drops(answer).await
     }
 
     async fn try_link(
