@@ -27,11 +27,11 @@ pub struct WriteRequest<'a> {
     pub append: bool,
     /// Whether they may be one of several parts of a write(2), sent at the same time.
     pub is_part: bool,
-    /// All of them, or an error: nobody looks how many it were.
+    /// All of them, or an error: the kernel does not look at the number of bytes.
     pub whole: bool,
     /// Whether the kernel sends it again.
     pub is_resent: bool,
-    /// Who writes, where that is known and he is not to keep set-id bits alive.
+    /// The caller, where it is known and must not keep set-id bits alive.
     pub caller: Option<RequestContext>,
 }
 
