@@ -41,7 +41,7 @@ pub(super) struct Handles {
     pub(super) unsettled: Arc<UnsettledChanges>,
     /// Where what is opened and closed is written down.
     log: Arc<StepLog>,
-    /// Locked while a handle is entered or taken out, and recorded.
+    /// Locked while a handle is entered or taken out, or a listing is kept, and recorded.
     open_close_lock: RankedMutex<()>,
 }
 
@@ -253,13 +253,29 @@ impl Handles {
         }
     }
 
-    /// A directory was listed.
-    pub(super) fn record_listing(&self, handle: u64, listing: &Listing) {
-        if listing.packed.is_whole() {
-            let recorded =
-                self.log.append(|| JournalEntry::Listed(handle, digest_of_listing(listing)));
-            self.log.flush(recorded);
+    /// Keeps what the open directory `dir` was listed as for a reader at `offset`; false where
+    /// the offset is of another listing, which was lost.
+    pub(super) fn set_listing(
+        &self,
+        number: u64,
+        dir: &DirHandle,
+        listing: &Arc<Listing>,
+        offset: u64,
+    ) -> bool {
+        // All names are hashed, so before the lock is taken.
+        let digest = listing.packed.is_whole().then(|| digest_of_listing(listing));
+        let mut recorded = Unflushed::default();
+        {
+            let _open_close = self.open_close_lock.lock();
+            if !dir.listing.set(listing, offset) {
+                return false;
+            }
+            if let Some(digest) = digest {
+                recorded = self.log.append(|| JournalEntry::Listed(number, digest));
+            }
         }
+        self.log.flush(recorded);
+        true
     }
 
     /// Nothing is opened or closed while this lives.

@@ -35,6 +35,7 @@ mod tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -60,6 +61,8 @@ pub(super) struct Journal {
     head: RankedMutex<Vec<u8>>,
     file: RankedMutex<JournalFile>,
     is_rewrite_due: AtomicBool,
+    /// A thread has taken it on to queue the rewrite that was due, and it is not carried out.
+    is_rewrite_coming: AtomicBool,
 }
 
 /// An entry that is perhaps not in the file yet. Flush it before the kernel is answered, with
@@ -123,6 +126,7 @@ impl Default for Journal {
             head: RankedMutex::new(LockRank::JournalHead, Vec::new()),
             file: RankedMutex::new(LockRank::JournalFile, file),
             is_rewrite_due: AtomicBool::new(false),
+            is_rewrite_coming: AtomicBool::new(false),
         }
     }
 }
@@ -158,8 +162,10 @@ impl Journal {
         snapshot: FsSnapshot,
         unanswered: UnansweredRecord,
     ) -> Unflushed {
+        let mut queue = self.queue.lock();
+        // Under the queue's lock, so that nothing is queued before the snapshot.
         self.is_recording.store(true, Ordering::Release);
-        self.queue_rewrite(snapshot, unanswered)
+        self.push_to(&mut queue, QueuedEntry::Rewrite(Box::new(snapshot), unanswered))
     }
 
     /// Whether steps are recorded.
@@ -189,7 +195,10 @@ impl Journal {
     }
 
     fn push(&self, entry: QueuedEntry) -> Unflushed {
-        let mut queue = self.queue.lock();
+        self.push_to(&mut self.queue.lock(), entry)
+    }
+
+    fn push_to(&self, queue: &mut JournalQueue, entry: QueuedEntry) -> Unflushed {
         queue.push(entry);
         Unflushed(self.queued.fetch_add(1, Ordering::Release) + 1)
     }
@@ -215,7 +224,9 @@ impl Journal {
             std::mem::swap(&mut *queue, &mut file.batch);
             self.queued.load(Ordering::Acquire)
         };
-        if let Err(error) = self.write_batch(&mut file) {
+        // The entries of a write that panics are lost.
+        let written = catch_unwind(AssertUnwindSafe(|| self.write_batch(&mut file)));
+        if let Err(error) = written.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
             self.invalidate(&mut file, &error);
         }
         self.flushed.store(last, Ordering::Release);
@@ -229,6 +240,7 @@ impl Journal {
                 file.write_encoded()?;
                 file.rewrite(snapshot, unanswered);
                 self.is_rewrite_due.store(false, Ordering::Release);
+                self.is_rewrite_coming.store(false, Ordering::Release);
                 Ok(())
             }
         });
@@ -266,10 +278,11 @@ impl Journal {
         }
     }
 
-    /// Whether it is to be rewritten; true for one caller only.
+    /// Whether the caller is to queue a rewrite; true for one caller only, until that rewrite
+    /// is carried out.
     pub(super) fn take_rewrite_due(&self) -> bool {
         self.is_rewrite_due.load(Ordering::Acquire)
-            && self.is_rewrite_due.swap(false, Ordering::AcqRel)
+            && !self.is_rewrite_coming.swap(true, Ordering::AcqRel)
     }
 
     /// The next daemon serves the mount from now on.

@@ -133,15 +133,17 @@ fn the_kernel_gets_attributes_once_pages_from_before_a_write_are_gone() {
     waits_until("the kernel is told", || kernel.dropped() == 1);
     assert_eq!(kernel.dropped.lock().unwrap()[0], (*ino, ByteRange::at(3 * PAGE + 7, 1)));
 
-    let (of_file, of_name) = (Arc::clone(fs), Arc::clone(fs));
+    let [of_file, of_name, of_link] = std::array::from_fn(|_| Arc::clone(fs));
     let ino = *ino;
+    let link = move || async move { of_link.mutations.link(ME, ino, entry("link")).await };
     let by_number = answered(async move { of_file.namespace.getattr(ME, ino, None).await });
     let by_name = answered(async move { of_name.namespace.lookup(ME, entry("f")).await });
+    let by_link = answered(link()).expect_err("a new name while old pages are there");
     let by_number = by_number.expect_err("attributes while old pages are there");
     let by_name = by_name.expect_err("a name while old pages are there");
     answer(fs.namespace.lookup(ME, entry("other")));
     kernel.set_slow(false);
-    assert_eq!((by_number().ino, by_name().ino), (ino, ino));
+    assert_eq!((by_number().ino, by_name().ino, by_link().ino), (ino, ino, ino));
     waits_until("nothing is left", || fs.gauges().calls == 0);
 }
 

@@ -98,6 +98,24 @@ fn what_is_queued_before_a_rewrite_is_in_the_old_file_and_what_comes_after_it_in
     assert_eq!((handles(&old).unwrap(), handles(&path).unwrap()), (3, 1));
 }
 
+/// Its snapshot is a copy of all tables.
+#[test]
+fn a_rewrite_that_is_due_is_queued_once() {
+    let room = tempfile::tempdir().unwrap();
+    let journal = begin(&room.path().join("j"));
+    for _ in 0..2 {
+        journal.file.lock().rewrite_at_len = 0;
+        journal.open(1);
+        assert!(journal.take_rewrite_due());
+        journal.open(2);
+        assert!(!journal.take_rewrite_due(), "it is being queued");
+        let queued = journal.queue_empty_rewrite();
+        assert!(!journal.take_rewrite_due(), "it is queued");
+        journal.flush(queued);
+        assert!(!journal.take_rewrite_due(), "it was done");
+    }
+}
+
 #[test]
 fn a_rewrite_that_fails_leaves_the_journal_as_it_was() {
     let room = tempfile::tempdir().unwrap();

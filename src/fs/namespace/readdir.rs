@@ -163,10 +163,9 @@ impl Namespace {
         let (_, packed) = self.calls.client.call(target.long(), run_as, list).await?;
         let listing = Arc::new(Listing { ino: dir.ino, parent, packed: packed? });
         // In another listing the offset may be another place.
-        if !dir.listing.set(&listing, offset) {
+        if !self.tables.handles.set_listing(handle.number, dir, &listing, offset) {
             return Err(Errno::STALE);
         }
-        self.tables.handles.record_listing(handle.number, &listing);
         if !listing.packed.is_whole() {
             let keeper: Weak<ListingCache> = Arc::downgrade(&dir.listing);
             self.listing_memory.track_window(handle.number, keeper);
