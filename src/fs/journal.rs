@@ -61,7 +61,8 @@ pub(super) struct Journal {
     head: RankedMutex<Vec<u8>>,
     file: RankedMutex<JournalFile>,
     is_rewrite_due: AtomicBool,
-    /// A thread has taken it on to queue the rewrite that was due, and it is not carried out.
+    /// A thread is about to queue the rewrite that was due, or has queued it, and it is not
+    /// carried out yet.
     is_rewrite_coming: AtomicBool,
 }
 
@@ -76,6 +77,8 @@ type JournalQueue = Vec<QueuedEntry>;
 enum QueuedEntry {
     Append(JournalEntry),
     Rewrite(Box<FsSnapshot>, UnansweredRecord),
+    #[cfg(test)]
+    Panic,
 }
 
 /// The file, and what is in it.
@@ -226,8 +229,9 @@ impl Journal {
         };
         // The entries of a write that panics are lost.
         let written = catch_unwind(AssertUnwindSafe(|| self.write_batch(&mut file)));
-        if let Err(error) = written.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
-            self.invalidate(&mut file, &error);
+        if let Err(error) = written.unwrap_or_else(|_| Err(io::Error::other("writing it panicked")))
+        {
+            self.invalidate(&mut file, error);
         }
         self.flushed.store(last, Ordering::Release);
     }
@@ -243,6 +247,8 @@ impl Journal {
                 self.is_rewrite_coming.store(false, Ordering::Release);
                 Ok(())
             }
+            #[cfg(test)]
+            QueuedEntry::Panic => panic!("a test"),
         });
         file.batch = batch;
         written.and_then(|()| file.write_encoded())?;
@@ -274,7 +280,7 @@ impl Journal {
                 drop(head);
                 self.flush(entry);
             }
-            Err(error) => self.invalidate(&mut self.file.lock(), &error),
+            Err(error) => self.invalidate(&mut self.file.lock(), error),
         }
     }
 
@@ -292,10 +298,12 @@ impl Journal {
     }
 
     /// It misses an entry. Until it is empty, steps are queued, and wait for the file's lock.
-    fn invalidate(&self, state: &mut JournalFile, error: &io::Error) {
+    fn invalidate(&self, state: &mut JournalFile, error: io::Error) {
         state.bytes.clear();
         if let Some(file) = state.file.take() {
-            empty_incomplete(&file, &state.path, error);
+            empty_incomplete(&file, &state.path, &error);
+        } else if state.start.is_some() {
+            state.fail_start(error);
         }
         self.is_recording.store(false, Ordering::Release);
     }
@@ -357,11 +365,14 @@ impl JournalFile {
                 let journal = self.path.display();
                 tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
             }
-            Err(error) => {
-                self.discard_older();
-                self.start = Some(Err(error));
-            }
+            Err(error) => self.fail_start(error),
         }
+    }
+
+    /// The first file cannot be made.
+    fn fail_start(&mut self, error: io::Error) {
+        self.discard_older();
+        self.start = Some(Err(error));
     }
 
     /// The journal of an earlier daemon is of no use, where this one's cannot be begun.

@@ -71,8 +71,8 @@ fn asked(rig: &Rig, act: impl FnOnce()) -> Vec<Vec<Call>> {
     calls
 }
 
-/// Has the kernel know a name for as long as this lives, also where another program has it
-/// drop its caches. The file is not opened.
+/// Keeps the kernel from forgetting a name while this lives, also when its caches are
+/// dropped. The file is not opened.
 fn known(path: &Path) -> OwnedFd {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
@@ -99,9 +99,9 @@ fn round_trips(setup: &Setup) -> Result<(), String> {
     let (rig, mut names) = small_files(120, setup);
     let _known = known(&rig.at("d"));
     take(&rig, Duration::from_millis(3));
-    // Times that were measured before the calls took that long are forgotten by the time
-    // that so many files were read. Until then replicas seem to differ, and a file is
-    // looked up at one and opened at another.
+    // The replicas' mean times are still those from before the delay. Until they have
+    // followed it, replicas seem to differ, and a file is looked up on one and opened on
+    // another.
     names.split_off(60).iter().for_each(|name| drop(fs::read(rig.at(name)).unwrap()));
     let get = |i: usize| {
         asked(&rig, || {

@@ -180,6 +180,24 @@ fn a_journal_that_misses_an_entry_is_accepted_by_no_daemon() {
 }
 
 #[test]
+fn a_journal_whose_writer_panics_is_accepted_by_no_daemon() {
+    let room = tempfile::tempdir().unwrap();
+    let (path, kept) = (room.path().join("j"), room.path().join("kept"));
+    let journal = begin(&path);
+    std::fs::hard_link(&path, &kept).unwrap();
+    let _ = journal.push(QueuedEntry::Panic);
+    journal.open(1);
+    assert!(handles(&kept).is_err() && !path.exists() && !journal.is_recording());
+
+    // The same while another one takes the place of an older journal.
+    begin(&path).open(1);
+    let journal = Journal::default();
+    let record = || journal.push(QueuedEntry::Panic);
+    assert!(journal.start(&path, b"head".to_vec(), record).is_err());
+    assert!(handles(&path).is_err());
+}
+
+#[test]
 fn a_daemon_leaves_the_next_ones_journal_alone() {
     let room = tempfile::tempdir().unwrap();
     let path = room.path().join("j");
