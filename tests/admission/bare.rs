@@ -2,10 +2,7 @@
 //! point is never bare. A program that creates files all the time creates none beneath it.
 
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
@@ -30,13 +27,19 @@ pub(crate) fn kill_without_journal(world: &World) -> i64 {
     i64::from(pid.as_raw_nonzero().get())
 }
 
-/// A mounted volume. `beneath` shows the directory under the mount, where a thread
-/// tries to create files.
+/// A mounted volume. `beneath` shows the directory under the mount, where a process tries
+/// to create files.
+///
+/// No thread of the test may do that: exec(2) of a program that the test starts would close
+/// the copy of the thread's file, which waits for the daemon. If that program is the daemon,
+/// it waits for itself, and until then reads of its `/proc/PID/environ` hang as well.
 struct Covered {
     world: World,
-    is_over: Arc<AtomicBool>,
-    writer: Option<JoinHandle<()>>,
+    writer: Option<Child>,
 }
+
+/// Creates a file every 2 ms, in the directory that it is given.
+const WRITER: &str = r#"for ((i = 0; ; i++)); do echo made >"$0/made$i"; sleep 0.002; done"#;
 
 impl Covered {
     fn new() -> Self {
@@ -48,25 +51,17 @@ impl Covered {
         fs::create_dir(world.path("beneath")).unwrap();
         mount_bind(world.path("mnt"), world.path("beneath")).unwrap();
         mount(&world);
-        let (is_over, at) = (Arc::new(AtomicBool::new(false)), world.path("mnt"));
-        let ends = Arc::clone(&is_over);
-        let write = move || {
-            for i in 0u64.. {
-                if ends.load(Ordering::Acquire) {
-                    return;
-                }
-                let _ = fs::write(at.join(format!("made{i}")), "made");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        };
-        let writer = Some(std::thread::spawn(write));
-        Self { world, is_over, writer }
+        let mut bash = Command::new("bash");
+        bash.args(["-c", WRITER]).arg(world.path("mnt")).stderr(Stdio::null());
+        let writer = Some(bash.spawn().unwrap());
+        Self { world, writer }
     }
 
     fn stop_writing(&mut self) {
-        self.is_over.store(true, Ordering::Release);
-        if let Some(writer) = self.writer.take() {
-            writer.join().unwrap();
+        if let Some(mut writer) = self.writer.take() {
+            assert_eq!(writer.try_wait().unwrap(), None, "it wrote until now");
+            writer.kill().unwrap();
+            writer.wait().unwrap();
         }
     }
 
@@ -116,7 +111,8 @@ impl Covered {
 
 impl Drop for Covered {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
+        // Not waited for: a test that fails leaves it a mount that may never answer.
+        let _ = self.writer.as_mut().map(Child::kill);
         let _ = unmount(self.world.path("beneath"), UnmountFlags::DETACH);
     }
 }
