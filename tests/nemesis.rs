@@ -4,9 +4,9 @@
 //!     cargo test --release --test nemesis -- --seed 7 --minutes 3
 //!     cargo test --release --test nemesis -- --seed 1 --seeds 20 --minutes 3
 //!
-//! Without arguments it runs the seeds that CI runs, three minutes in all: one of second
-//! failures where that is possible, then the others. The plan of a seed is printed first
-//! and is the same each time; the order in which threads run is not.
+//! Without arguments it runs the seeds that CI runs: one of second failures where that is
+//! possible, beside the others. The plan of a seed is printed first and is the same each
+//! time; the order in which threads run is not.
 //! docs/RELIABILITY.md says what is checked and gives the results.
 
 #[path = "nemesis/census.rs"]
@@ -35,8 +35,9 @@ mod world;
 mod writers;
 
 use std::io::Write;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
@@ -54,13 +55,12 @@ use schedule::{Random, Schedule};
 use world::{Setup, World};
 use writers::{StampReader, Stamped, Writer};
 
-/// What CI runs: each of them for [`CI_ROUND`].
-const CI_SEEDS: [u64; 6] = [1, 2, 3, 4, 5, 6];
-const CI_ROUND: Duration = Duration::from_secs(20);
-
-/// The seed of second failures that CI runs. In this time it has three kills, two upgrades
+/// What CI runs, a minute and a half in all: these seeds, 20 s each, in two processes, and
+/// in a third one the seed of second failures. In its 45 s that has three kills, two upgrades
 /// and a reload, beside replicas that are dead, hang and have lost their mounts.
-const CI_SECOND: [(u64, Duration); 1] = [(1, Duration::from_secs(45))];
+const CI: [&[&str]; 2] = [&["--seed=1", "--seeds=3"], &["--seed=4", "--seeds=3"]];
+const CI_MINUTES: &str = "--minutes=0.333333333333";
+const CI_SECOND: [&str; 3] = ["--second", "--seed=1", "--minutes=0.75"];
 
 /// After the last healing all replicas are read from again within this time: the
 /// longest pause between two probes, and what it takes to be thought quick again.
@@ -73,7 +73,7 @@ const RESIDENT: u64 = 16 << 20;
 #[derive(Parser)]
 #[command(about = "Readers and writers over replicas that break as a seed says")]
 struct Arguments {
-    /// The first seed.
+    /// The first seed. Without it, what CI runs.
     #[arg(long)]
     seed: Option<u64>,
     /// How many seeds, one after the other.
@@ -87,7 +87,7 @@ struct Arguments {
     report: Option<PathBuf>,
     /// Second failures: kill, replace and reload the program while its replicas are in
     /// trouble. Needs root and bindfs.
-    #[arg(long)]
+    #[arg(long, requires = "seed")]
     second: bool,
     /// Print the schedule and do nothing.
     #[arg(long)]
@@ -125,13 +125,10 @@ fn main() -> ExitCode {
     {
         return ExitCode::SUCCESS;
     }
-    let rounds: Vec<(u64, Duration)> = match arguments.seed {
-        None => CI_SEEDS.map(|seed| (seed, CI_ROUND)).to_vec(),
-        Some(first) => {
-            let length = Duration::from_secs_f64(arguments.minutes * 60.0);
-            (first..first + arguments.seeds).map(|seed| (seed, length)).collect()
-        }
-    };
+    let Some(first) = arguments.seed else { return play_beside(&arguments) };
+    let length = Duration::from_secs_f64(arguments.minutes * 60.0);
+    let rounds: Vec<(u64, Duration)> =
+        (first..first + arguments.seeds).map(|seed| (seed, length)).collect();
     give_back_at_once();
     if rustix::process::geteuid().is_root() {
         have_own_mounts().expect("root may have a mount namespace");
@@ -145,11 +142,6 @@ fn main() -> ExitCode {
         return conclude(rounds.len(), &second(&arguments, &rounds));
     }
     let mut violations = Vec::new();
-    let mut seeds = rounds.len();
-    if arguments.seed.is_none() && second::is_possible() {
-        violations.extend(second(&arguments, &CI_SECOND));
-        seeds += CI_SECOND.len();
-    }
     if !arguments.dry {
         // What the first mount of a process sets up for all that follow is no leak.
         let world = World::new(&Setup::of(0)).expect("a volume for the nemesis");
@@ -178,7 +170,47 @@ fn main() -> ExitCode {
     {
         violations.push(format!("resident memory grew from round to round: {resident:?}"));
     }
-    conclude(seeds, &violations)
+    conclude(rounds.len(), &violations)
+}
+
+/// Runs what CI runs. Each process sleeps most of the time, and is judged by what it measures
+/// of the machine.
+fn play_beside(arguments: &Arguments) -> ExitCode {
+    let mut all: Vec<Vec<&str>> = CI.map(|seeds| [seeds, &[CI_MINUTES]].concat()).to_vec();
+    if second::is_possible() {
+        all.insert(0, CI_SECOND.to_vec());
+    }
+    let parent = rustix::process::getpid();
+    let start = |seeds: Vec<&str>| {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(seeds).args(arguments.dry.then_some("--dry")).stdout(Stdio::piped());
+        if let Some(path) = &arguments.report {
+            command.arg("--report").arg(path);
+        }
+        // SAFETY: system calls only, which may be made between fork and exec.
+        unsafe { command.pre_exec(move || end_with(parent)) };
+        command.spawn().expect("the nemesis runs itself")
+    };
+    let started: Vec<_> = all.into_iter().map(start).collect();
+    let read = |child: Child| std::thread::spawn(|| child.wait_with_output());
+    let reading: Vec<_> = started.into_iter().map(read).collect();
+    let mut is_well = true;
+    for reader in reading {
+        let output = reader.join().expect("a thread that reads");
+        let output = output.expect("the output of the nemesis can be read");
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        is_well &= output.status.success();
+    }
+    if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Has this process get SIGTERM when its parent ends.
+fn end_with(parent: rustix::process::Pid) -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    match rustix::process::getppid() {
+        Some(now) if now == parent => Ok(()),
+        _ => Err(std::io::ErrorKind::Interrupted.into()),
+    }
 }
 
 /// Appends one line of JSON.
