@@ -27,8 +27,11 @@ pub enum FaultOp {
     Read,
     /// Opens, those for writing too.
     Open,
-    /// Whatever changes the replica but an open.
+    /// Whatever changes the replica but an open. That includes a flush, which the kernel also
+    /// sends for a copy of a descriptor that another program's start closes.
     Mutation,
+    /// Writes of a file.
+    Write,
     /// Everything else.
     Metadata,
     /// Every call.
@@ -83,7 +86,12 @@ impl FaultRule {
     fn is_match(&self, op: FaultOp, path: Option<&Path>, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
-        (self.op == op || self.op == FaultOp::Any)
+        let includes = match self.op {
+            FaultOp::Any => true,
+            FaultOp::Mutation => matches!(op, FaultOp::Mutation | FaultOp::Write),
+            one => one == op,
+        };
+        includes
             && self.within.is_none_or(inside)
             && self.path.is_none_or(|of| path.is_some_and(|path| is_beneath(path, of)))
     }
@@ -298,7 +306,10 @@ impl BackendFile for FaultInjectorFile {
     }
 
     fn mutate(&self, change: &FileMutation<'_>) -> Result<u64> {
-        self.apply(FaultOp::Mutation)?;
+        self.apply(match change {
+            FileMutation::Write { .. } => FaultOp::Write,
+            _ => FaultOp::Mutation,
+        })?;
         self.inner.mutate(change)
     }
 

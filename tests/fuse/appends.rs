@@ -126,17 +126,19 @@ fn after_a_part_that_fails_no_later_one_is_stored() {
         let rig = rig();
         let mut file = appender(&rig, made);
         append(&file, &bytes(2 * MIB, 1));
-        let rule = FaultRule::always(FaultOp::Mutation, Fault::Errno(Errno::NOSPC));
+        let rule = FaultRule::always(FaultOp::Write, Fault::Errno(Errno::NOSPC));
         rig.scripts[0].add(FaultRule { after: good, count: 1, ..rule });
         let data = bytes(size, 2);
         rig.record();
         // The file must hold as many bytes as write(2) returned, or none after an error.
-        let stored = file.write(&data).unwrap_or(0);
+        let wrote = file.write(&data);
+        let stored = *wrote.as_ref().unwrap_or(&0);
         assert!(stored < data.len(), "{made:?}");
         // The kernel cuts the file back after an error, so its content does not show them.
         let is_write = |call: &&Call| matches!(call, Call::Write(_));
-        let asked = rig.recorded()[0].iter().filter(is_write).count() as u64;
-        assert_eq!(asked, good + 1, "{made:?}, the parts of {size} bytes");
+        let calls = rig.recorded().swap_remove(0);
+        let asked = calls.iter().filter(is_write).count() as u64;
+        assert_eq!(asked, good + 1, "{made:?}, {wrote:?} of {size} bytes: {calls:?}");
         rig.scripts[0].heal();
         append(&file, &bytes(3 * MIB, 3));
         let expected = [&bytes(2 * MIB, 1), &data[..stored], &bytes(3 * MIB, 3)].concat();

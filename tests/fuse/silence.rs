@@ -173,8 +173,13 @@ fn a_process_that_is_killed_waits_no_longer() {
     let (rig, _) = rig(&Setup { read, ..Setup::default() });
     let file = File::open(rig.at("f")).unwrap();
     silence(&rig);
-    let mut reader = Command::new("cat");
-    reader.stdin(file.try_clone().unwrap()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Unlike cat(1), dd asks for no attributes first.
+    let mut reader = Command::new("dd");
+    reader
+        .arg("count=1")
+        .stdin(file.try_clone().unwrap())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let mut looker = Command::new("stat");
     looker.arg(rig.at("d/x")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut children = [reader.spawn().unwrap(), looker.spawn().unwrap()];

@@ -214,7 +214,7 @@ fn what_was_written_and_lost_is_told_by_the_write_or_by_the_next_fsync() {
     let rig = rig(IMPATIENT);
     let mut file = File::create(rig.at("f")).unwrap();
     file.write_all(b"one").unwrap();
-    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) });
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Write, Fault::Hang) });
     assert_eq!(errno(file.write_all(b"two")), Some(Errno::TIMEDOUT));
     // It may still be under way, and must not overtake what comes now.
     assert_eq!(errno(file.write_all(b"three")), Some(Errno::IO));
@@ -302,7 +302,7 @@ fn what_was_given_up_does_not_come_after_what_was_done_later() {
     let rig = rig(IMPATIENT);
     fs::write(rig.at("f"), b"....").unwrap();
     rig.record();
-    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Mutation, Fault::Hang) });
+    rig.scripts[1].add(FaultRule { count: 1, ..FaultRule::always(FaultOp::Write, Fault::Hang) });
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
