@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use fanfs::cli::check::CheckReport;
@@ -22,6 +21,7 @@ use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
 use crate::machine::timed;
 use crate::needs;
+use crate::processes::Command;
 
 const LIMIT: Duration = Duration::from_secs(5);
 const DIRECTORY: &str = "FANFS_TEST_CHECK_DIRECTORY";

@@ -10,6 +10,7 @@ mod model;
 #[allow(dead_code, reason = "tests here need less than others")]
 mod needs;
 mod posix;
+mod processes;
 #[path = "fuse/recorder.rs"]
 mod recorder;
 #[path = "fuse/rig.rs"]

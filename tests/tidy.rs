@@ -9,6 +9,7 @@ mod limits;
 mod sources;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use sources::texts as sources;
 
@@ -316,4 +317,26 @@ fn there_are_no_import_circles() {
     let imports = import_circles::circular_imports(&sources::parse(&sources()));
     let places = imports.iter().map(|(import, place)| format!("{place}: {import}"));
     assert!(imports.is_empty(), "{}", report(places));
+}
+
+/// Tests that share a process with mounts start programs by tests/processes.rs alone.
+#[test]
+fn tests_on_mounts_start_programs_in_one_way() {
+    let tests = sources::texts_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+    let on_mounts = |path: &str| {
+        matches!(path, "check.rs" | "model.rs" | "fuse.rs" | "posix.rs")
+            || path.starts_with("fuse/")
+            || path.starts_with("posix/")
+    };
+    let checked: Vec<_> = tests.into_iter().filter(|(path, _)| on_mounts(path)).collect();
+    assert!(checked.len() > 30, "the tests have moved");
+    for (path, text) in checked {
+        let imports = code(&text).replace(char::is_whitespace, "");
+        let list = imports.split("std::process::").skip(1);
+        let has = |list: &str| list.split(';').next().unwrap().contains("Command");
+        assert!(
+            !list.into_iter().any(has),
+            "tests/{path} starts a program; use processes::Command"
+        );
+    }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 
 use crate::machine::timed;
+use crate::processes::Command;
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
@@ -161,7 +162,7 @@ fn a_new_open_sees_the_new_size() {
                 }
                 1 => {
                     // It looks at st_size first.
-                    let mut cmp = std::process::Command::new("cmp");
+                    let mut cmp = Command::new("cmp");
                     let said = cmp.arg(rig.at("f")).arg(rig.source(0, "f")).output().unwrap();
                     assert!(said.status.success(), "{what}: {said:?}");
                 }

@@ -4,11 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::process::Command;
 use std::sync::Arc;
 
 use rustix::mm::MapFlags;
 
+use crate::processes::Command;
 use crate::rig::{Random, Rig, Setup, bytes, mount, root, tree};
 
 const MIB: usize = 1 << 20;

@@ -9,6 +9,7 @@ use nix::libc;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::processes::no_start;
 use crate::recorder::Call;
 use crate::rig::{PATIENCE, Rig, Setup, mount, root, tree};
 
@@ -116,6 +117,8 @@ fn a_waiter_is_woken_when_a_lock_is_given_up_here() {
         ("fcntl, closed", take, close),
     ];
     let rig = rig(true);
+    // A program that starts holds the lock of a closed file a little longer.
+    let _alone = no_start();
     for (how, take, give_up) in ways {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -11,7 +11,6 @@ use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
@@ -22,6 +21,7 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 
 use crate::needs;
+use crate::processes::Command;
 use crate::rig::{Rig, Setup, mount, root, tree};
 
 const HOUR: &str = "[fuse]\nattribute_ttl = \"1h\"\n";

@@ -8,11 +8,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, fstat, mkdirat, mknodat, openat};
 
 use crate::needs;
+use crate::processes::Command;
 use crate::rig::{Setup, mount, root, tree};
 
 fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
@@ -287,9 +287,7 @@ fn permissions_are_checked_for_the_caller() {
     let cat = |name: &str| {
         let mut command = Command::new("cat");
         command.arg(rig.at(name));
-        std::os::unix::process::CommandExt::uid(&mut command, 12345);
-        std::os::unix::process::CommandExt::gid(&mut command, 12345);
-        command.output().unwrap()
+        command.ids(12345, 12345).output().unwrap()
     };
     assert!(cat("all").status.success());
     let refused = cat("mine");

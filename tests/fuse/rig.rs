@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +13,7 @@ use fanfs::status::Status;
 use fanfs::volume::{ReplicaId, ReplicaMap};
 use tempfile::TempDir;
 
+use crate::processes::Command;
 use crate::recorder::{Call, Hold, Record, Recorded, View};
 
 /// How long a test waits for a condition that comes at once on an idle machine. Shorter

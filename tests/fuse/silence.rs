@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fanfs::backend::{Fault, FaultOp, FaultRule};
 use rustix::io::Errno;
 
+use crate::processes::Command;
 use crate::rig::{PATIENCE, Rig, Setup, bytes, mount, root, tree};
 
 const SIZE: usize = 256 << 10;

@@ -10,6 +10,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::needs;
+use crate::processes::Command;
 use crate::rig::{Rig, Setup, mount, root, tree};
 
 fn attribute(path: impl AsRef<Path>, name: &str) -> Option<Vec<u8>> {
@@ -110,16 +111,13 @@ fn rights_and_sizes_below_a_nested_mount_are_not_set_on_another_file() {
     let room = tree();
     let nested = root(&room).join("nested");
     fs::create_dir(&nested).unwrap();
-    let mounted = std::process::Command::new("mount")
-        .args(["-t", "tmpfs", "none"])
-        .arg(&nested)
-        .status()
-        .unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&nested).status().unwrap();
     assert!(mounted.success());
     struct Unmount(std::path::PathBuf);
     impl Drop for Unmount {
         fn drop(&mut self) {
-            let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
         }
     }
     let _unmount = Unmount(nested.clone());

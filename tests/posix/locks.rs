@@ -5,13 +5,15 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::python::{self, Python};
+
+use crate::processes::Command;
 
 /// Everything that is to happen happens within this, on a busy machine too.
 const SOON: Duration = Duration::from_secs(20);

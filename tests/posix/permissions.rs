@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
 use super::python::{self, Python};
 
 use crate::needs;
+use crate::processes::Command;
 
 /// Which of the cases are done, about one in so many: a few seconds' worth. All
 /// of them (74,000) with `FANFS_EVERY=1`.

@@ -1,9 +1,10 @@
 //! A foreign program that a test runs: found through PATH, bounded in time.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use crate::needs;
+use crate::processes::Command;
 
 /// Whether `program` and what bounds it are there.
 #[track_caller]

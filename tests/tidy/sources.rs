@@ -32,7 +32,8 @@ pub(super) fn texts() -> Vec<(String, String)> {
     texts
 }
 
-fn texts_below(root: &Path) -> Vec<(String, String)> {
+/// The sources below `root`, with their paths there.
+pub(super) fn texts_below(root: &Path) -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
