@@ -46,8 +46,8 @@ pub enum SupervisorError {
     },
     /// It died too often.
     #[error(
-        "the daemon of {at} died {MAX_RESTARTS} times within {} s and is not started again; its log may \
-         say why; fanfs umount {at}, then mount it again",
+        "the daemon of {at} died more than {MAX_RESTARTS} times within {} s and is not started again; \
+         its log may say why; fanfs umount {at}, then mount it again",
         RESTART_WINDOW.as_secs()
     )]
     TooManyRestarts {

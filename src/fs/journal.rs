@@ -37,6 +37,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::records::{FsSnapshot, JournalEntry, UnansweredRecord};
@@ -61,9 +62,18 @@ pub(super) struct Journal {
     head: RankedMutex<Vec<u8>>,
     file: RankedMutex<JournalFile>,
     is_rewrite_due: AtomicBool,
-    /// A thread is about to queue the rewrite that was due, or has queued it, and it is not
-    /// carried out yet.
-    is_rewrite_coming: AtomicBool,
+    /// A [`RewriteClaim`] exists.
+    is_rewrite_claimed: Arc<AtomicBool>,
+}
+
+/// The right to carry out the rewrite that is due. It is queued with the snapshot, and ends
+/// when the rewrite is carried out, or with a panic before that.
+pub(super) struct RewriteClaim(Arc<AtomicBool>);
+
+impl Drop for RewriteClaim {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// An entry that is perhaps not in the file yet. Flush it before the kernel is answered, with
@@ -76,7 +86,7 @@ type JournalQueue = Vec<QueuedEntry>;
 
 enum QueuedEntry {
     Append(JournalEntry),
-    Rewrite(Box<FsSnapshot>, UnansweredRecord),
+    Rewrite(Box<FsSnapshot>, UnansweredRecord, Option<RewriteClaim>),
     #[cfg(test)]
     Panic,
 }
@@ -129,7 +139,7 @@ impl Default for Journal {
             head: RankedMutex::new(LockRank::JournalHead, Vec::new()),
             file: RankedMutex::new(LockRank::JournalFile, file),
             is_rewrite_due: AtomicBool::new(false),
-            is_rewrite_coming: AtomicBool::new(false),
+            is_rewrite_claimed: Arc::default(),
         }
     }
 }
@@ -168,7 +178,7 @@ impl Journal {
         let mut queue = self.queue.lock();
         // Under the queue's lock, so that nothing is queued before the snapshot.
         self.is_recording.store(true, Ordering::Release);
-        self.push_to(&mut queue, QueuedEntry::Rewrite(Box::new(snapshot), unanswered))
+        self.push_to(&mut queue, QueuedEntry::Rewrite(Box::new(snapshot), unanswered, None))
     }
 
     /// Whether steps are recorded.
@@ -188,13 +198,14 @@ impl Journal {
     /// Queues a rewrite with the snapshot of the tables, which are locked.
     pub(super) fn queue_rewrite(
         &self,
+        claim: RewriteClaim,
         snapshot: FsSnapshot,
         unanswered: UnansweredRecord,
     ) -> Unflushed {
         if !self.is_recording() {
             return Unflushed::default();
         }
-        self.push(QueuedEntry::Rewrite(Box::new(snapshot), unanswered))
+        self.push(QueuedEntry::Rewrite(Box::new(snapshot), unanswered, Some(claim)))
     }
 
     fn push(&self, entry: QueuedEntry) -> Unflushed {
@@ -240,11 +251,11 @@ impl Journal {
         let mut batch = std::mem::take(&mut file.batch);
         let written = batch.drain(..).try_for_each(|entry| match entry {
             QueuedEntry::Append(entry) => file.encode(entry),
-            QueuedEntry::Rewrite(snapshot, unanswered) => {
+            QueuedEntry::Rewrite(snapshot, unanswered, claim) => {
                 file.write_encoded()?;
                 file.rewrite(snapshot, unanswered);
                 self.is_rewrite_due.store(false, Ordering::Release);
-                self.is_rewrite_coming.store(false, Ordering::Release);
+                drop(claim);
                 Ok(())
             }
             #[cfg(test)]
@@ -284,11 +295,13 @@ impl Journal {
         }
     }
 
-    /// Whether the caller is to queue a rewrite; true for one caller only, until that rewrite
-    /// is carried out.
-    pub(super) fn take_rewrite_due(&self) -> bool {
-        self.is_rewrite_due.load(Ordering::Acquire)
-            && !self.is_rewrite_coming.swap(true, Ordering::AcqRel)
+    /// What the caller needs to queue a rewrite, if one is due that no other caller has
+    /// claimed.
+    pub(super) fn claim_rewrite(&self) -> Option<RewriteClaim> {
+        let is_claimed = &self.is_rewrite_claimed;
+        let is_ours =
+            self.is_rewrite_due.load(Ordering::Acquire) && !is_claimed.swap(true, Ordering::AcqRel);
+        is_ours.then(|| RewriteClaim(Arc::clone(is_claimed)))
     }
 
     /// The next daemon serves the mount from now on.

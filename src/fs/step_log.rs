@@ -10,6 +10,9 @@ use super::records::{FsSnapshot, JournalEntry, UnansweredEntry, UnansweredRecord
 use super::unanswered::UnansweredEntries;
 use crate::sync::{LockRank, RankedMutex};
 
+/// Records the snapshot of the tables, all of which are locked.
+pub(super) type RecordSnapshot<'a> = Box<dyn FnOnce(FsSnapshot) -> Unflushed + 'a>;
+
 /// The journal, and the entries of requests that may not have been answered.
 pub(super) struct StepLog {
     journal: Journal,
@@ -92,24 +95,25 @@ impl StepLog {
         &self,
         path: &Path,
         head: Vec<u8>,
-        snapshot_tables: impl FnOnce(&dyn Fn(FsSnapshot) -> Unflushed) -> Unflushed,
+        snapshot_tables: impl FnOnce(RecordSnapshot<'_>) -> Unflushed,
     ) -> io::Result<()> {
         self.journal.start(path, head, || {
-            snapshot_tables(&|snapshot| {
+            snapshot_tables(Box::new(|snapshot| {
                 self.track_unanswered();
                 self.journal.record_from(snapshot, self.unanswered())
-            })
+            }))
         })
     }
 
     /// Rewrites the journal if that is due, with what `snapshot_tables` makes, as above.
     pub(super) fn rewrite_journal_if_due(
         &self,
-        snapshot_tables: impl FnOnce(&dyn Fn(FsSnapshot) -> Unflushed) -> Unflushed,
+        snapshot_tables: impl FnOnce(RecordSnapshot<'_>) -> Unflushed,
     ) {
-        if self.journal.take_rewrite_due() {
-            let rewrite =
-                snapshot_tables(&|tables| self.journal.queue_rewrite(tables, self.unanswered()));
+        if let Some(claim) = self.journal.claim_rewrite() {
+            let rewrite = snapshot_tables(Box::new(|snapshot| {
+                self.journal.queue_rewrite(claim, snapshot, self.unanswered())
+            }));
             self.flush(rewrite);
         }
     }

@@ -187,6 +187,7 @@ mod tests {
     use super::*;
     use crate::fs::journal_replay::recover_journal;
     use crate::fs::records::FsSnapshot;
+    use crate::fs::step_log::RecordSnapshot;
     use crate::volume::VolumeMode;
 
     #[test]
@@ -240,7 +241,7 @@ mod tests {
         let path = room.path().join("j");
         let log = Arc::<StepLog>::default();
         let unsettled = UnsettledChanges::new(Arc::clone(&log));
-        let record = |queue: &dyn Fn(FsSnapshot) -> Unflushed| {
+        let record = |queue: RecordSnapshot<'_>| {
             let files = unsettled.lock_files();
             queue(FsSnapshot { unsettled: files.inos(), ..FsSnapshot::default() })
         };

@@ -33,7 +33,7 @@ impl Journal {
     }
 
     fn queue_empty_rewrite(&self) -> Unflushed {
-        self.queue_rewrite(FsSnapshot::default(), UnansweredRecord::default())
+        self.push(QueuedEntry::Rewrite(Box::default(), UnansweredRecord::default(), None))
     }
 
     fn rewrite(&self) {
@@ -106,14 +106,29 @@ fn a_rewrite_that_is_due_is_queued_once() {
     for _ in 0..2 {
         journal.file.lock().rewrite_at_len = 0;
         journal.open(1);
-        assert!(journal.take_rewrite_due());
+        let claim = journal.claim_rewrite().expect("it is due");
         journal.open(2);
-        assert!(!journal.take_rewrite_due(), "it is being queued");
-        let queued = journal.queue_empty_rewrite();
-        assert!(!journal.take_rewrite_due(), "it is queued");
+        assert!(journal.claim_rewrite().is_none(), "it is being queued");
+        let queued = journal.queue_rewrite(claim, FsSnapshot::default(), Default::default());
+        assert!(journal.claim_rewrite().is_none(), "it is queued");
         journal.flush(queued);
-        assert!(!journal.take_rewrite_due(), "it was done");
+        assert!(journal.claim_rewrite().is_none(), "it was done");
     }
+}
+
+/// Otherwise the journal grows for ever.
+#[test]
+fn a_rewrite_whose_snapshot_panics_is_due_again() {
+    let room = tempfile::tempdir().unwrap();
+    let journal = begin(&room.path().join("j"));
+    journal.file.lock().rewrite_at_len = 0;
+    journal.open(1);
+    let snapshot = || {
+        let _claim = journal.claim_rewrite().expect("it is due");
+        panic!("a test");
+    };
+    catch_unwind(AssertUnwindSafe(snapshot)).unwrap_err();
+    assert!(journal.claim_rewrite().is_some());
 }
 
 #[test]

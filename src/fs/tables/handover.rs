@@ -8,6 +8,7 @@ use crate::fs::file_transfer::FilesToSend;
 use crate::fs::inodes::Inodes;
 use crate::fs::journal::Unflushed;
 use crate::fs::records::FsSnapshot;
+use crate::fs::step_log::RecordSnapshot;
 use crate::volume::ReplicaId;
 
 impl Tables {
@@ -48,7 +49,7 @@ impl Tables {
     }
 
     /// Passes the snapshot of the tables to `record` before any of them takes another step.
-    fn with_all_locked(&self, record: &dyn Fn(FsSnapshot) -> Unflushed) -> Unflushed {
+    fn with_all_locked(&self, record: RecordSnapshot<'_>) -> Unflushed {
         let inodes = self.inodes.lock();
         let _open_close = self.handles.block_open_close();
         let mut snapshot = self.snapshot_locked(&inodes, &mut FilesToSend::none());
