@@ -30,6 +30,7 @@
 //!   daemon's journal is there.
 
 mod file;
+mod next_rewrite;
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +48,7 @@ use crate::sync::{LockRank, RankedMutex, before_io};
 #[cfg(test)]
 pub(super) use file::encode_frame;
 pub(super) use file::{JournalContents, read};
+use next_rewrite::{NextRewrite, RewriteClaim};
 
 /// The journal. It records nothing until it is started.
 pub(super) struct Journal {
@@ -61,19 +63,7 @@ pub(super) struct Journal {
     /// module.
     head: RankedMutex<Vec<u8>>,
     file: RankedMutex<JournalFile>,
-    is_rewrite_due: AtomicBool,
-    /// A [`RewriteClaim`] exists.
-    is_rewrite_claimed: Arc<AtomicBool>,
-}
-
-/// The right to carry out the rewrite that is due. It is queued with the snapshot, and ends
-/// when the rewrite is carried out, or with a panic before that.
-pub(super) struct RewriteClaim(Arc<AtomicBool>);
-
-impl Drop for RewriteClaim {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
+    next_rewrite: Arc<NextRewrite>,
 }
 
 /// An entry that is perhaps not in the file yet. Flush it before the kernel is answered, with
@@ -138,8 +128,7 @@ impl Default for Journal {
             flushed: AtomicU64::new(0),
             head: RankedMutex::new(LockRank::JournalHead, Vec::new()),
             file: RankedMutex::new(LockRank::JournalFile, file),
-            is_rewrite_due: AtomicBool::new(false),
-            is_rewrite_claimed: Arc::default(),
+            next_rewrite: Arc::default(),
         }
     }
 }
@@ -254,8 +243,9 @@ impl Journal {
             QueuedEntry::Rewrite(snapshot, unanswered, claim) => {
                 file.write_encoded()?;
                 file.rewrite(snapshot, unanswered);
-                self.is_rewrite_due.store(false, Ordering::Release);
-                drop(claim);
+                if let Some(claim) = claim {
+                    claim.fulfil();
+                }
                 Ok(())
             }
             #[cfg(test)]
@@ -263,10 +253,13 @@ impl Journal {
         });
         file.batch = batch;
         written.and_then(|()| file.write_encoded())?;
+        if self.next_rewrite.take_failure() {
+            file.put_off_rewrite();
+        }
         if file.file.is_none() {
             self.is_recording.store(false, Ordering::Release);
         } else if file.len >= file.rewrite_at_len {
-            self.is_rewrite_due.store(true, Ordering::Release);
+            self.next_rewrite.becomes_due();
         }
         Ok(())
     }
@@ -298,10 +291,7 @@ impl Journal {
     /// What the caller needs to queue a rewrite, if one is due that no other caller has
     /// claimed.
     pub(super) fn claim_rewrite(&self) -> Option<RewriteClaim> {
-        let is_claimed = &self.is_rewrite_claimed;
-        let is_ours =
-            self.is_rewrite_due.load(Ordering::Acquire) && !is_claimed.swap(true, Ordering::AcqRel);
-        is_ours.then(|| RewriteClaim(Arc::clone(is_claimed)))
+        NextRewrite::claim(&self.next_rewrite)
     }
 
     /// The next daemon serves the mount from now on.
@@ -374,12 +364,17 @@ impl JournalFile {
             }
             Err(error) if self.file.is_some() => {
                 // What is there is complete, only longer than it need be.
-                self.rewrite_at_len = self.len * 2;
+                self.put_off_rewrite();
                 let journal = self.path.display();
                 tracing::warn!(%journal, %error, "the journal cannot be rewritten and grows");
             }
             Err(error) => self.fail_start(error),
         }
+    }
+
+    /// What failed is tried again once the file is twice as long.
+    fn put_off_rewrite(&mut self) {
+        self.rewrite_at_len = self.len * 2;
     }
 
     /// The first file cannot be made.

@@ -116,9 +116,9 @@ fn a_rewrite_that_is_due_is_queued_once() {
     }
 }
 
-/// Otherwise the journal grows for ever.
+/// Otherwise the journal grows for ever; but not at once, as each call would panic.
 #[test]
-fn a_rewrite_whose_snapshot_panics_is_due_again() {
+fn a_rewrite_whose_snapshot_panics_is_due_again_once_the_journal_is_twice_as_long() {
     let room = tempfile::tempdir().unwrap();
     let journal = begin(&room.path().join("j"));
     journal.file.lock().rewrite_at_len = 0;
@@ -128,7 +128,37 @@ fn a_rewrite_whose_snapshot_panics_is_due_again() {
         panic!("a test");
     };
     catch_unwind(AssertUnwindSafe(snapshot)).unwrap_err();
-    assert!(journal.claim_rewrite().is_some());
+    assert!(journal.claim_rewrite().is_none());
+    journal.open(2);
+    let len = journal.file.lock().len;
+    let claim = (3..100).find_map(|number| {
+        journal.open(number);
+        journal.claim_rewrite()
+    });
+    assert!(claim.is_some());
+    assert!(journal.file.lock().len >= 2 * len);
+}
+
+/// The snapshot is a copy of all tables, under all their locks.
+#[test]
+fn a_journal_that_has_ended_asks_for_one_more_snapshot_at_most() {
+    for seals in [true, false] {
+        let room = tempfile::tempdir().unwrap();
+        let journal = begin(&room.path().join("j"));
+        journal.file.lock().rewrite_at_len = 0;
+        journal.open(1);
+        if seals {
+            journal.seal();
+        } else {
+            journal.invalidate(&mut journal.file.lock(), io::Error::other("a test"));
+        }
+        for _ in 0..2 {
+            if let Some(claim) = journal.claim_rewrite() {
+                let _ = journal.queue_rewrite(claim, FsSnapshot::default(), Default::default());
+            }
+        }
+        assert!(journal.claim_rewrite().is_none());
+    }
 }
 
 #[test]
