@@ -27,15 +27,25 @@ pub enum FaultOp {
     Read,
     /// Opens, those for writing too.
     Open,
-    /// Whatever changes the replica but an open. That includes a flush, which the kernel also
-    /// sends for a copy of a descriptor that another program's start closes.
+    /// Whatever changes the replica but an open. That includes flushes, and exec(2) causes one
+    /// for each copy of a descriptor that it closes.
     Mutation,
-    /// Writes of a file.
+    /// Writes to files, which are mutations.
     Write,
     /// Everything else.
     Metadata,
     /// Every call.
     Any,
+}
+
+impl FaultOp {
+    fn includes(self, op: Self) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Mutation => matches!(op, Self::Mutation | Self::Write),
+            one => one == op,
+        }
+    }
 }
 
 /// What happens to a call.
@@ -86,12 +96,7 @@ impl FaultRule {
     fn is_match(&self, op: FaultOp, path: Option<&Path>, offset: Option<u64>) -> bool {
         let inside =
             |range: ByteRange| offset.is_some_and(|at| range.start <= at && at < range.end);
-        let includes = match self.op {
-            FaultOp::Any => true,
-            FaultOp::Mutation => matches!(op, FaultOp::Mutation | FaultOp::Write),
-            one => one == op,
-        };
-        includes
+        self.op.includes(op)
             && self.within.is_none_or(inside)
             && self.path.is_none_or(|of| path.is_some_and(|path| is_beneath(path, of)))
     }

@@ -30,16 +30,21 @@ pub(crate) fn kill_without_journal(world: &World) -> i64 {
 /// A mounted volume. `beneath` shows the directory under the mount, where a process tries
 /// to create files.
 ///
-/// No thread of the test may do that: exec(2) of a program that the test starts would close
-/// the copy of the thread's file, which waits for the daemon. If that program is the daemon,
-/// it waits for itself, and until then reads of its `/proc/PID/environ` hang as well.
+/// No thread of the test may do that. A program that the test starts has a copy of the
+/// thread's file, and exec(2) waits for the daemon when it closes that. A daemon that the test
+/// starts would wait for itself, and all reads of its `/proc/PID/environ` with it.
 struct Covered {
     world: World,
     writer: Option<Child>,
 }
 
-/// Creates a file every 2 ms, in the directory that it is given.
-const WRITER: &str = r#"for ((i = 0; ; i++)); do echo made >"$0/made$i"; sleep 0.002; done"#;
+/// Creates files in a directory, with pauses of 2 ms, until its standard input ends.
+const WRITER: &str = r#"
+for ((i = 0; ; i++)); do
+    echo made >"$0/made$i"
+    read -rt 0.002
+    [ $? -gt 128 ] || exit
+done"#;
 
 impl Covered {
     fn new() -> Self {
@@ -52,7 +57,8 @@ impl Covered {
         mount_bind(world.path("mnt"), world.path("beneath")).unwrap();
         mount(&world);
         let mut bash = Command::new("bash");
-        bash.args(["-c", WRITER]).arg(world.path("mnt")).stderr(Stdio::null());
+        bash.args(["-c", WRITER]).arg(world.path("mnt"));
+        bash.stdin(Stdio::piped()).stderr(Stdio::null());
         let writer = Some(bash.spawn().unwrap());
         Self { world, writer }
     }
@@ -111,7 +117,7 @@ impl Covered {
 
 impl Drop for Covered {
     fn drop(&mut self) {
-        // Not waited for: a test that fails leaves it a mount that may never answer.
+        // Not waited for: where the test has failed its mount may never answer.
         let _ = self.writer.as_mut().map(Child::kill);
         let _ = unmount(self.world.path("beneath"), UnmountFlags::DETACH);
     }
