@@ -209,6 +209,7 @@ impl Segment for SegmentFetch {
 
 impl SegmentFetch {
     /// One of `segments`, which it is to be entered in.
+    #[inline]
     pub(super) fn new(
         file: Arc<VersionedFile>,
         segments: &Arc<SharedSegments>,

@@ -308,6 +308,7 @@ impl MetadataClient {
 }
 
 impl<T: Send + 'static> MetadataCall<T> {
+    #[inline]
     fn new(
         client: &Arc<MetadataClient>,
         order: Vec<ReplicaId>,

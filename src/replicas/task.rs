@@ -22,12 +22,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use async_task::Runnable;
-use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use crate::backend::RequestingThread;
 
 type Guards = SmallVec<[Box<dyn Send>; 2]>;
+
+type BoxedRequest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 type DeferredCall = Box<dyn FnOnce() + Send>;
 
@@ -50,7 +51,14 @@ enum Deferral {
 
 /// Starts a request. It is polled at once, and later by the threads that complete what it
 /// waits for, each time on behalf of the thread that the caller works for now.
+#[inline]
 pub fn run(request: impl Future<Output = ()> + Send + 'static) {
+    run_boxed(Box::pin(request));
+}
+
+/// A request has up to 3 KiB: it is put in its place once, and what it passes through on the
+/// way there is compiled once.
+fn run_boxed(request: BoxedRequest) {
     let requesting_thread = RequestingThread::current();
     let poll_here = move |request: Runnable| {
         requesting_thread.scope(|| request.run());
@@ -67,7 +75,12 @@ pub fn run(request: impl Future<Output = ()> + Send + 'static) {
 
 /// Starts a request as [`run`] does, on a thread that may make one call at a time itself, and
 /// makes the calls that are left to it.
+#[inline]
 pub fn run_on_session_thread(request: impl Future<Output = ()> + Send + 'static) {
+    run_boxed_on_session_thread(Box::pin(request));
+}
+
+fn run_boxed_on_session_thread(request: BoxedRequest) {
     /// The thread makes no calls any more.
     struct Refuse;
     impl Drop for Refuse {
@@ -77,7 +90,7 @@ pub fn run_on_session_thread(request: impl Future<Output = ()> + Send + 'static)
     }
     let _refuse = Refuse;
     DEFERRED.set(Deferral::Accepted);
-    run(request);
+    run_boxed(request);
     while let Deferral::Call(call) = DEFERRED.replace(Deferral::Accepted) {
         // It polls the rest of the request. The thread serves other requests after it.
         if catch_unwind(AssertUnwindSafe(call)).is_err() {
@@ -125,24 +138,20 @@ impl Drop for HeldScope {
     }
 }
 
-pin_project! {
-    /// A request, with the guards that it leaves.
-    struct WithGuards<F> {
-        #[pin]
-        request: F,
-        held: Guards,
-    }
+/// A request, with the guards that it leaves.
+struct WithGuards {
+    request: BoxedRequest,
+    held: Guards,
 }
 
-impl<F: Future<Output = ()>> Future for WithGuards<F> {
+impl Future for WithGuards {
     type Output = ();
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let this = self.project();
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         // Requests nest: one that ends a call polls the request that waits for it.
-        let mut scope = HeldScope::enter(std::mem::take(this.held));
-        let polled = this.request.poll(context);
-        *this.held = scope.leave();
+        let mut scope = HeldScope::enter(std::mem::take(&mut self.held));
+        let polled = self.request.as_mut().poll(context);
+        self.held = scope.leave();
         polled
     }
 }

@@ -20,6 +20,7 @@ pub(crate) struct RankedMutexGuard<'a, T> {
 
 impl<T> RankedMutex<T> {
     /// A mutex that is taken after all of lower ranks.
+    #[inline]
     pub(crate) fn new(rank: LockRank, value: T) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = rank;

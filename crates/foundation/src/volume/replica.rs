@@ -19,6 +19,8 @@ impl ReplicaId {
     /// # Panics
     /// Where `index` is not below [`MAX_REPLICAS`]; the configuration refuses
     /// longer lists.
+    // On the path of each read, and in another crate than the callers.
+    #[inline]
     pub fn new(index: usize) -> Self {
         assert!(index < MAX_REPLICAS, "replica index {index} out of range");
         Self(index as u8)
